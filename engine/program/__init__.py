@@ -1,1 +1,1 @@
-"""The waist: what every rank does, in order, as plain data."""
+"""Programs: the ordered actions of every rank as data, their verification, edits, simulation and timelines."""

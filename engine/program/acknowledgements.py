@@ -1,4 +1,4 @@
-"""When a rank knows that what it sent has come: something is there that its taker sent after it took it."""
+"""Acknowledgements: a send is known to be complete once a later message from its receiver has arrived."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rows = NDArray[np.int64]
 
 
 class Messages(NamedTuple):
-    """``[messages]`` rows: their SEND, the computation that made what they hold, and the one that takes it."""
+    """``[messages]`` rows: their SEND, the computation that produces the tensor, and the one that consumes it."""
 
     send: Rows
     maker: Rows
@@ -22,7 +22,7 @@ class Messages(NamedTuple):
 
 
 def messages_of(program: Columns) -> Messages:
-    """Every message that has a taker."""
+    """Return every message that has a consumer."""
     table, skipping = program.tables, program.skipping
     ends = (
         (table.send_forward[:-1], table.forward[:-1], table.forward[1:]),
@@ -35,8 +35,9 @@ def messages_of(program: Columns) -> Messages:
 
 @lru_cache(maxsize=8)  # by the program alone: what a message weighs does not matter
 def answers(program: Columns) -> tuple[Messages, Rows]:
-    """All messages, and ``[messages]`` of each the first other one, by when it is taken, that proves that it has
-    come: it goes the way back and is sent after the message was taken. -1 where there is none in the step.
+    """Return all messages, and for each the first other message that proves its arrival.
+
+    That message goes the opposite way and is sent after the first one was received; -1 without one in the step.
     """
     found = messages_of(program)
     send, _, taker = found

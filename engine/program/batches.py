@@ -21,12 +21,14 @@ Rows = NDArray[np.int64]
 def batch_messages(program: Columns, maker: Rows, taker: Rows) -> Rows:
     """Return ``[messages]`` the batch of each message, numbered from 0; -1 for a message that is sent alone.
 
-    A batch receives right before the computation that takes the tensor, and receives of one sender stand in the order
-    of its sends. So messages stay alone if the receiver takes one that is sent later first.
+    A batch receives right before the computation that consumes the tensor, and receives of one sender have the
+    order
+    of its sends. So messages stay alone if the receiver consumes one that is sent later first.
 
     Args:
-        maker: ``[messages]`` the computation that makes each, in the order in which a rank sends them.
-        taker: ``[messages]`` the computation that takes it.
+        program: the computations.
+        maker: ``[messages]`` the computation that produces each, in the order in which a rank sends them.
+        taker: ``[messages]`` the computation that consumes it.
     """
     sent, received = _gaps(program, maker, taker)
     low, high = np.minimum(sent, received), np.maximum(sent, received)
@@ -51,7 +53,7 @@ def find_batches(program: Columns) -> Rows:
 
 
 def _gaps(program: Columns, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
-    """``[messages]`` the slot after which each is sent, and the one after which it would be received; -1 for none."""
+    """Return ``[messages]`` the slots after which each is sent and would be received; -1 for none."""
     number = np.cumsum(program.is_compute & ~program.fused) - 1  # of the slot of each computation
     rank_of_slot = program.rank[program.is_compute & ~program.fused]
     before = number[taker] - 1
@@ -60,7 +62,7 @@ def _gaps(program: Columns, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
 
 
 def _is_overtaken(program: Columns, maker: Rows, taker: Rows) -> NDArray[np.bool_]:
-    """``[messages]`` whether the receiver takes a message that the same rank sends later in an earlier slot."""
+    """Return ``[messages]`` whether the receiver consumes a later message of the same rank in an earlier slot."""
     channel = program.rank[maker].astype(np.int64) * program.ranks + program.rank[taker]
     order = np.argsort(channel, kind="stable")
     apart = channel[order] * (len(program) + 1)  # keeps the channels apart in one running minimum

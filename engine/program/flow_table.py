@@ -1,4 +1,4 @@
-"""The flows of one step of a program, numbered, and who announces each while the step runs."""
+"""The flows of one step of a program, numbered, and the devices that announce each while the step runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Int64s = NDArray[np.int64]
 class FlowTable:
     """The flows of one step of a program, and the cells of the board in which each is announced.
 
-    A row of the program has as many flows as it has parts. Each who takes part in a flow has a cell of it: the devices
+    A row of the program has as many flows as parts. Each participant of a flow has a cell of it: the devices
     of a mesh, and for a reduction those of all meshes that hold the stage.
     """
 
@@ -39,7 +39,11 @@ class FlowTable:
 
     @classmethod
     def of(cls, program: Program, seconds: Floats, network: Network, lanes: Sequence[int]) -> FlowTable:
-        """``seconds``: [rows] as the simulator takes them. ``lanes``: [ranks] how many announce what a mesh sends."""
+        """Return the table of a program.
+
+        ``seconds`` are ``[rows]`` as the simulator takes them; ``lanes`` are ``[ranks]`` how many devices
+        announce what a mesh sends.
+        """
         has_flow = (network.row_kind >= 0) & ~(program.is_compute & program.fused)
         rows = np.flatnonzero(has_flow)
         parts = np.where(has_flow, network.parts, 0)
@@ -64,17 +68,17 @@ class FlowTable:
         )
 
     def cell(self, flow: int, place: int) -> int:
-        """The cell of one of those who announce a flow, by its place among them."""
+        """Return the cell of one participant of a flow, by its place among them."""
         return int(self.cells[self.group[flow]]) + place
 
     def of_row(self, row: int) -> range:
-        """The flows of a row, in order."""
+        """Return the flows of a row, in order."""
         first = int(self.first[row])
         return range(first, first + int(self.parts[row])) if first >= 0 else range(0)
 
 
 def _made(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:
-    """By the first row of each slot, the flows of the messages that it makes."""
+    """Return the flows of the messages that each slot produces, by its first row."""
     found: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
     for send, maker in zip(*(column.tolist() for column in program.senders), strict=True):
         if first[send] >= 0:
@@ -83,8 +87,10 @@ def _made(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:
 
 
 def _groups(program: Program, row: Int64s, lanes: Sequence[int]) -> tuple[Int64s, list[int]]:
-    """[flows] the group of each, and [groups] how many announce it: copies of a stage announce their reductions once,
-    for all of them."""
+    """Return ``[flows]`` the group of each, and ``[groups]`` how many announce it.
+
+    Copies of a stage announce all their reductions together.
+    """
     known: dict[object, int] = {}
     members: list[int] = []
     group = np.zeros(len(row), np.int64)

@@ -1,4 +1,4 @@
-"""What waits for what in a program: the graph that the simulator plays and the verifier proves."""
+"""The dependency graph of a program, which the simulator runs and the verification proves free of cycles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Graph:
 
     A slot is one node, that of its first row, and waits for all that its two computations wait for.
     Node 0 is the start of the step; node ``k`` is row ``nodes[k - 1]``. Nodes of one level wait
-    only for earlier levels, so that a level is played at once. The edges into node ``k`` are
+    only for earlier levels, so a level is simulated at once. The edges into node ``k`` are
     ``edge_ptr[k]:edge_ptr[k + 1]``. A row that can never run is in no level but in ``stuck``.
     """
 
@@ -39,7 +39,7 @@ class Graph:
 
 
 def build_graph(program: Columns) -> Graph:
-    """The dependencies of a program, in levels; a transfer is a delay on an edge."""
+    """Return the dependencies of a program, in levels; a transfer is a delay on an edge."""
     all_sends = _sends(program)
     lines = _lines(program)
     previous = _previous(program, lines)
@@ -59,8 +59,11 @@ def build_graph(program: Columns) -> Graph:
 
 
 def _in_order(program: Columns, played: Rows, previous: Rows, sends: list[Rows]) -> Iterator[_Edges]:
-    """Each slot after the one before it on its rank. A sender that its messages block finishes all that this one
-    sends first: an edge for each, and one without a message only where it sends nothing."""
+    """Return the edges between successive slots of a rank.
+
+    A sender that its messages block finishes all sends of the slot first: an edge for each, and one without a
+    message only if it sends nothing.
+    """
     source = _slot(program, previous)
     columns = [column[previous] for column in sends]
     if program.fused.any():  # both of a slot send at once
@@ -72,7 +75,7 @@ def _in_order(program: Columns, played: Rows, previous: Rows, sends: list[Rows])
 
 
 def _pushed_up(columns: list[Rows]) -> list[Rows]:
-    """The same entries row by row, with those that are -1 in the last columns."""
+    """Return the same entries row by row, with -1 in the last columns."""
     if len(columns) == 1:
         return columns
     table = np.stack(columns)
@@ -81,8 +84,10 @@ def _pushed_up(columns: list[Rows]) -> list[Rows]:
 
 
 def _sends(program: Columns) -> list[Rows]:
-    """``[rows + 1]`` the SEND of what a computation makes, -1 for none, and at the end for row -1; then as
-    many columns more as a computation has messages that skip stages."""
+    """Return ``[rows + 1]`` the SEND of each computation, -1 for none, and at the end for row -1.
+
+    As many columns follow as a computation has messages that skip stages.
+    """
     sends, table = np.full(len(program) + 1, -1, np.int64), program.tables
     for computed, sent in ((table.forward, table.send_forward), (table.backward, table.send_backward)):
         made = (computed >= 0) & (sent >= 0)
@@ -92,8 +97,10 @@ def _sends(program: Columns) -> list[Rows]:
 
 
 def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
-    """Columns of a length, -1 where nothing is: ``values`` at the rows ``at``, in as many columns as one row has of
-    them (column ``n`` of every kind of value, then column ``n + 1``)."""
+    """Return columns of a length with ``values`` at the rows ``at``, -1 elsewhere.
+
+    There are as many columns as one row has values: column ``n`` of every kind of value, then column ``n + 1``.
+    """
     order = np.argsort(at, kind="stable")
     number = _number_within(at[order])
     columns = []
@@ -107,14 +114,14 @@ def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
 
 
 def _lines(program: Columns) -> list[Rows]:
-    """The slots of each rank, which run in a given order."""
+    """Return the slots of each rank, which run in a given order."""
     slots = np.flatnonzero(program.is_compute & ~program.fused)
     lines = np.split(slots, np.searchsorted(slots, program.offsets[1:-1]))
     return [line for line in lines if line.size]
 
 
 def _previous(program: Columns, lines: list[Rows]) -> Rows:
-    """``[rows]`` what stands before each in its line, -1 for none; of a slot of two its second row."""
+    """Return ``[rows]`` the row before each in its line, -1 for none; the second row of a slot of two."""
     previous = np.full(len(program), -1, np.int64)
     for line in lines:
         previous[line[1:]] = line[:-1]
@@ -122,16 +129,16 @@ def _previous(program: Columns, lines: list[Rows]) -> Rows:
 
 
 def _slot(program: Columns, rows: Rows) -> Rows:
-    """The slots of rows, and -1 for -1."""
+    """Return the slots of rows, and -1 for -1."""
     return np.where(rows >= 0, program.slot[rows], -1) if program.fused.any() else rows
 
 
 def _needs(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
-    """``[rows]`` what a computation needs beyond its line, and the SEND on the way; -1 for none.
+    """Return ``[rows]`` the rows that a computation needs beyond its line, and the SEND between them; -1 for none.
 
-    One each for a computation; a list more for the second one of a slot, and one for each message that
-    skips stages on its way to the same computation. What is needed of the same rank is implied by its
-    order, and only kept where it stands after: there it is never met.
+    There is one list for computations, another for the second one of a slot, and one for each message that
+    skips stages to the same computation. A need of the same rank follows from its order; it is only
+    kept where it comes later, since it is never met there.
     """
     need, message = np.full(len(program), -1, np.int64), np.full(len(program) + 1, -1, np.int64)
     table = program.tables
@@ -157,7 +164,7 @@ def _needs(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
 
 
 def _walk(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
-    """Let the first of every line run whose needs have run, again and again: a level each time."""
+    """Run the first row of every line whose needs have run, again and again; each round is a level."""
     if not lines:
         return []
     rows = np.append(np.concatenate(lines), len(program))  # a row that nobody needs
@@ -180,8 +187,11 @@ def _walk(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
 
 
 def _updates(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
-    """Gradients are reduced once all copies are complete, one stage of a rank after the other; a
-    rank steps when its gradients are there. The levels of these rows, and all edges into them."""
+    """Return the levels of reductions and steps, and all edges into them.
+
+    Gradients are reduced once all copies are complete, one stage of a rank after the other; a rank steps
+    once its gradients are there.
+    """
     reduces = np.flatnonzero(program.op == Op.REDUCE_GRAD)
     steps = np.flatnonzero(program.op == Op.STEP)
     owner = program.rank[reduces]
@@ -209,7 +219,7 @@ def _updates(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
 
 
 def _sent(rows: Rows, sends: list[Rows]) -> Iterator[tuple[Rows, Rows]]:
-    """Rows and the SEND of each, -1 for none; then those that have a second one, and so on."""
+    """Return rows and the SEND of each, -1 for none; then those that have a second one, and so on."""
     first, *more = _pushed_up(sends)
     yield rows, first[rows]
     for column in more:
@@ -218,22 +228,21 @@ def _sent(rows: Rows, sends: list[Rows]) -> Iterator[tuple[Rows, Rows]]:
 
 
 def _last_of_each_rank(program: Columns, rows: Rows) -> Rows:
-    """``[ranks]`` the last of ``rows`` on each, -1 where there is none."""
+    """Return ``[ranks]`` the last of ``rows`` on each, -1 for none."""
     last = np.full(program.ranks, -1, np.int64)
     last[program.rank[rows]] = rows  # rows ascend, so the last one stays
     return last
 
 
 def _finals(program: Columns, stage: int) -> Rows:
-    """The last computation that adds to the gradients of ``stage``, on each rank with a copy that any microbatch
-    passes."""
+    """Return the last computation that adds to the gradients of ``stage``, on each rank with a copy that is used."""
     of_stage = program.tables.weight[stage]
     last = _last_of_each_rank(program, np.sort(of_stage[of_stage >= 0]))[program.ranks_of(stage)]
     return last[last >= 0]
 
 
 class _Edges(NamedTuple):
-    """Edges by rows; -1 where there is no message on it."""
+    """Edges by rows; -1 for an edge without a message."""
 
     source: Rows
     target: Rows
@@ -242,7 +251,7 @@ class _Edges(NamedTuple):
 
     @classmethod
     def of_each(cls, played: Rows, source: Rows, message: Rows | None = None, blocked: Rows | None = None) -> _Edges:
-        """One edge into each row that has a source; all but ``played`` are ``[rows]``, with -1 for none."""
+        """Return one edge into each row that has a source; all but ``played`` are ``[rows]``, with -1 for none."""
         source = source[played]
         there = np.flatnonzero(source >= 0)
         target = played[there]
@@ -251,7 +260,7 @@ class _Edges(NamedTuple):
 
     @classmethod
     def joined(cls, parts: list[tuple[Rows, Rows, Rows | None]]) -> _Edges:
-        """Edges of several (source, target, blocked), sorted by target."""
+        """Return several edges (source, target, blocked), sorted by target."""
         source, target, blocked = (
             np.concatenate([np.full(len(part[0]), -1) if part[n] is None else part[n] for part in parts])
             for n in range(3)
@@ -261,9 +270,9 @@ class _Edges(NamedTuple):
 
 
 def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: tuple[list[Rows], _Edges]) -> Graph:
-    """Number the nodes by level, and put the edges in the order of their targets.
+    """Number the nodes by level, and sort the edges by their targets.
 
-    Of ``edges`` none has two of one target; those into the updates are sorted by it.
+    No two ``edges`` have one target; those into the updates are sorted by it.
     """
     last, into_updates = updates
     levels = [*levels, *last]
@@ -299,12 +308,12 @@ def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: t
 
 
 def _number_within(sorted_keys: Rows) -> Rows:
-    """The how-manieth of its key each entry is."""
+    """Return the number of each entry among those of its key."""
     return np.arange(len(sorted_keys)) - np.searchsorted(sorted_keys, sorted_keys)
 
 
 def _waits(program: Columns, previous: Rows, needs: list[Rows]) -> tuple[Rows, Rows]:
-    """Every edge between slots as (row, row that waits for it)."""
+    """Return every edge between slots as (row, row that waits for it)."""
     parts = []
     for source in (_slot(program, previous), *needs):
         target = np.flatnonzero(source >= 0)

@@ -17,7 +17,7 @@ DIGITS = 6
 
 
 class Share(NamedTuple):
-    """A message on a port, for as long as it has the same part of it: the area under all of them is what passed."""
+    """A message on a port, for as long as it has the same share of it; its area is the bytes that passed."""
 
     message: int
     start_s: float
@@ -27,18 +27,18 @@ class Share(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """A value over time: each from its moment on."""
+    """A piecewise constant value over time: each value from its moment on."""
 
     times: Sequence[float]
     values: Sequence[float]
 
     def at(self, now: float) -> float:
-        """The value at a moment; before the first one the first."""
+        """Return the value at a moment; before the first one the first."""
         return self.values[max(0, bisect_right(self.times, now) - 1)]
 
 
 class Passing(NamedTuple):
-    """A message that passes a port."""
+    """A message that uses a port."""
 
     message: int
     start_s: float  # its first byte
@@ -48,14 +48,14 @@ class Passing(NamedTuple):
 
 
 def most_per_port(ports: int) -> int:
-    """Return how many shares each of so many ports of a picture may have."""
+    """Return the number of shares that each port of a picture may have."""
     return max(LEAST_SHARES, MOST_SHARES // max(1, ports))
 
 
 def stack_shares(passing: Sequence[Passing], most: int) -> list[Share]:
-    """Return what a port carries, one message on the other, in about ``most`` shares.
+    """Return the load of a port, messages stacked, in about ``most`` shares.
 
-    Messages that follow one another lie in one line as far as others leave it to them.
+    Messages that follow one another keep one line as far as others leave it free.
     """
     if not passing:
         return []
@@ -76,7 +76,7 @@ def most_at_once(found: Sequence[Share]) -> int:
 
 
 class _Sweep:
-    """From moment to moment over a port: who is on it, and with how much."""
+    """The messages on a port and their shares, from moment to moment."""
 
     def __init__(self, passing: Sequence[Passing]) -> None:
         self._coming = sorted(passing, key=lambda each: each.start_s)
@@ -85,6 +85,7 @@ class _Sweep:
         self._open: dict[int, tuple[float, float, float]] = {}  # of a message: since when it has which part
 
     def run(self, most: int) -> Iterator[Share]:
+        """Return the shares of all moments."""
         place = 0
         for now in self._moments(most):
             yield from self._take_off(now)
@@ -98,7 +99,7 @@ class _Sweep:
             yield from self._stack(now)
 
     def _moments(self, most: int) -> list[float]:
-        """Return the moments of change: all, or where they are too many, some and always the last."""
+        """Return the moments of change: all, or if there are too many, some and always the last."""
         steps = {id(each.parts): each.parts for each in self._coming}.values()
         ends = {moment for each in self._coming for moment in (each.start_s, each.end_s)}
         found = sorted(ends.union(*(each.times for each in steps)))
@@ -128,7 +129,7 @@ class _Sweep:
 
 
 def _lines(coming: Sequence[Passing]) -> list[int]:
-    """Each message's place among those on the port with it, the lowest that is free."""
+    """Return the lowest free line of each message among those on the port with it."""
     found: list[int] = []
     taken: list[tuple[float, int]] = []  # a heap: until when a line is
     free: list[int] = []  # a heap

@@ -33,18 +33,18 @@ def _no_skips() -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What every rank does, in order.
+    """The ordered actions of every rank.
 
     One row is one action; the rows of rank ``r`` are ``offsets[r]:offsets[r + 1]``. A rank is
     a place in the pipeline (one mesh). Rows are kept as columns because 128 ranks x 1024
     microbatches are a quarter of a million computations and as many messages.
 
-    Where a model has skip connections, ``skips`` says which stages they lead from and to. To the
-    next stage they travel with what that takes anyway. To a later one on another rank they go
-    straight, all of a pair of stages in one message, and their gradients come back the same way.
+    ``skips`` are the stages that skip connections of the model connect. To the next stage these tensors
+    travel with its input. To a later one on another rank they go directly, all of a pair of stages in one
+    message, and their gradients come back the same way.
 
-    The size of a message is counted in units that the model chooses: tensors of a language model, which are all
-    of one size; of a model whose tensors differ, a common divisor of their sizes.
+    The size of a message is counted in units that the model defines: tensors of a language model, which have
+    one size; a common divisor of the sizes for a model whose tensors differ.
     """
 
     op: NDArray[np.int8]  # [rows] Op
@@ -68,23 +68,27 @@ class Program:
             object.__setattr__(self, "onward", np.ones(max(0, self.stages - 1), np.int32))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the columns and the digest; the tables that follow from the columns are made again when needed."""
+        """Return the columns and the digest; tables that follow from the columns are computed again when needed."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"digest": self.digest}
 
     @property
     def ranks(self) -> int:
+        """Number of ranks."""
         return len(self.offsets) - 1
 
     @property
     def stages(self) -> int:
+        """Number of stages."""
         return int(self.placement.shape[1])
 
     @property
     def replicas(self) -> int:
+        """Number of replicas of the model."""
         return int(self.placement.shape[0])
 
     @property
     def microbatches(self) -> int:
+        """Number of microbatches."""
         return len(self.replica)
 
     def __len__(self) -> int:
@@ -92,42 +96,46 @@ class Program:
 
     @cached_property
     def rank(self) -> Ints:
-        """[rows] the rank of each row."""
+        """``[rows]`` the rank of each row."""
         return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.offsets))
 
     @cached_property
     def is_compute(self) -> NDArray[np.bool_]:
+        """``[rows]`` whether each is a computation."""
         return self.op <= Op.W
 
     @property
     def is_send(self) -> NDArray[np.bool_]:
+        """``[rows]`` whether each is a SEND."""
         sent: NDArray[np.bool_] = (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
         return sent
 
     def rows(self, rank: int) -> slice:
+        """Return the rows of a rank."""
         return slice(int(self.offsets[rank]), int(self.offsets[rank + 1]))
 
     def row(self, index: int) -> Action:
+        """Return the action of a row."""
         columns = (self.stage, self.microbatch, self.fused, self.other)
         return Action(Op(int(self.op[index])), *(int(column[index]) for column in columns))
 
     def actions(self, rank: int) -> list[Action]:
-        """The ordered actions of a rank."""
+        """Return the ordered actions of a rank."""
         rows = self.rows(rank)
         columns = (self.op, self.stage, self.microbatch, self.fused.view(np.int8), self.other)
         return [Action(Op(op), *rest) for op, *rest in zip(*(c[rows].tolist() for c in columns), strict=True)]
 
     def ranks_of(self, stage: int) -> list[int]:
-        """The ranks that hold a copy of ``stage``, ascending: those that reduce its gradients."""
+        """Return the ranks that hold a copy of ``stage``, ascending: those that reduce its gradients."""
         return sorted({int(rank) for rank in self.placement[:, stage]})
 
     def stages_of(self, rank: int) -> list[int]:
-        """The stages that ``rank`` holds, ascending."""
+        """Return the stages that ``rank`` holds, ascending."""
         return sorted({int(stage) for stage in np.nonzero(self.placement == rank)[1]})
 
     @cached_property
     def tables(self) -> Tables:
-        """Where each computation and each message stands."""
+        """The rows of each computation and each message."""
         return find_tables(self)
 
     @cached_property
@@ -137,16 +145,16 @@ class Program:
 
     @cached_property
     def beyond(self) -> list[tuple[int, int]]:
-        """Stages (from, to) whose skip connections travel on their own: the stage between is left out."""
+        """Stages (from, to) whose skip connections travel in messages of their own."""
         return [(source, target) for source, target, _ in self.skips.tolist() if target > source + 1]
 
     @cached_property
     def tensors(self) -> Ints:
-        """[rows] how many units a message holds; 0 for no message."""
+        """``[rows]`` units that a message holds; 0 for other rows."""
         return tensors_of(self)
 
     def tensors_from(self, made: Action) -> int:
-        """How many units go on from a forward or a backward: to its neighbour or, where it names one, to another stage."""
+        """Return the units that a forward or a backward sends on, to its neighbour or to the stage that it names."""
         end = made.other if made.other >= 0 else made.stage + (1 if made.op == Op.F else -1)
         pair = sorted((made.stage, end))
         skipping = sum(int(tensors) for *ends, tensors in self.skips.tolist() if ends == pair)
@@ -154,23 +162,23 @@ class Program:
 
     @cached_property
     def slot(self) -> NDArray[np.int64]:
-        """[rows] the first row of the slot that each row runs in: its own, unless it is fused."""
+        """``[rows]`` the first row of the slot of each row: its own, unless it is fused."""
         return np.arange(len(self)) - self.fused
 
     @cached_property
     def doubled(self) -> NDArray[np.bool_]:
-        """[rows] whether the next row runs in the slot of each."""
+        """``[rows]`` whether the next row runs in the slot of each."""
         return np.append(self.fused[1:], False)
 
     def rows_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows of slots, which are told by their first rows, in their order."""
+        """Return the rows of slots, given by their first rows, in their order."""
         double = self.doubled[slots]
         rows = np.repeat(slots, 1 + double)
         rows[np.cumsum(1 + double)[double] - 1] += 1
         return rows
 
     def reordered(self, rows: NDArray[np.int64]) -> Program:
-        """The same computations with their rows in another order, those of each rank among themselves."""
+        """Return the same computations in another order of rows, within each rank."""
         columns = {name: getattr(self, name)[rows] for name in ("op", "stage", "microbatch", "peer", "fused")}
         return replace(self, **columns)
 
@@ -188,7 +196,7 @@ class Program:
 
     @cached_property
     def senders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows of all sends, and the row of the computation that made each one's tensor."""
+        """The rows of all sends, and the row of the computation that produced the tensor of each."""
         table, skipping = self.tables, self.skipping
         pairs = ((table.send_forward, table.forward), (table.send_backward, table.backward))
         sends = np.concatenate([*(sent[sent >= 0] for sent, _ in pairs), skipping.send])
@@ -196,17 +204,17 @@ class Program:
 
     @cached_property
     def batch(self) -> NDArray[np.int64]:
-        """[rows] the batch that a SEND is in where messages are batched, -1 for a message alone and for no SEND."""
+        """``[rows]`` the batch of each SEND where messages are batched, -1 otherwise."""
         return find_batches(self)
 
     @cached_property
     def graph(self) -> Graph:
-        """What waits for what."""
+        """The dependency graph."""
         return build_graph(self)
 
     @cached_property
     def digest(self) -> str:
-        """Names this program: two programs with one digest order the same actions."""
+        """A hash of the program: two programs with one digest order the same actions."""
         sha = hashlib.sha256(b"meshwave-program/2" + bytes([self.clips]))
         columns = (self.op, self.stage, self.microbatch, self.peer, self.fused, self.offsets)
         skips = (self.other, self.skips) if len(self.skips) else ()  # all others keep the names that they had
@@ -229,14 +237,17 @@ def build(
     replica: Sequence[int] | None = None,
     skips: Sequence[Sequence[int]] | None = None,
 ) -> Program:
-    """Put one order a rank into columns; where no placement is given it is read off the orders, and
-    so are the stages between which tensors skip, one tensor each."""
+    """Return the program of one order per rank.
+
+    A placement that is not given is derived from the orders, and so are the stages between which tensors skip, one
+    tensor each.
+    """
     flat = [as_columns(order) for order in orders]
     return from_columns(flat, placement, replica, skips)
 
 
 def as_columns(order: Iterable[Action]) -> NDArray[np.int32]:
-    """``[actions, 5]`` op, stage, microbatch, fused, other."""
+    """Return ``[actions, 5]`` op, stage, microbatch, fused, other."""
     return np.fromiter(chain.from_iterable(order), np.int32).reshape(-1, len(Action._fields))
 
 
@@ -246,8 +257,10 @@ def from_columns(
     replica: Sequence[int] | Ints | None = None,
     skips: Sequence[Sequence[int]] | Ints | None = None,
 ) -> Program:
-    """The same from one array a rank, a row an action: op, stage, microbatch, fused, and of messages
-    that skip stages the other one."""
+    """Return the program of one array per rank, with a row per action.
+
+    Columns are op, stage, microbatch, fused, and for messages that skip stages the other stage.
+    """
     offsets = np.concatenate(([0], np.cumsum([len(order) for order in orders]))).astype(np.int64)
     width = max((order.shape[1] for order in orders), default=4)
     rows = np.concatenate([*orders, np.empty((0, width), np.int32)])
@@ -272,8 +285,10 @@ def from_columns(
 
 
 def _read_skips(rows: NDArray[np.int32], other: Ints, stages: int) -> Ints:
-    """``[pairs, 3]`` the stages that messages beyond the next stage name: one tensor each, as nothing says more.
-    Those that cannot be are left to :mod:`meshwave.engine.program.verification`."""
+    """Return ``[pairs, 3]`` the stages that messages beyond the next stage name, one tensor each.
+
+    Impossible ones are left to :mod:`meshwave.engine.program.verification`.
+    """
     forward = (other >= 0) & ((rows[:, 0] == Op.SEND_F) | (rows[:, 0] == Op.RECV_B))  # of the stage that they lead from
     named = np.where(forward, [rows[:, 1], other], [other, rows[:, 1]])[:, other >= 0]
     pairs = np.unique(named.T, axis=0)
@@ -282,7 +297,7 @@ def _read_skips(rows: NDArray[np.int32], other: Ints, stages: int) -> Ints:
 
 
 def _peers(rows: NDArray[np.int32], other: Ints, placement: Ints, replica: Ints) -> Ints:
-    """The other rank of every SEND and RECV, which the notation leaves out; -1 where there is none."""
+    """Return the other rank of every SEND and RECV, which the notation leaves out; -1 for none."""
     peer = np.full(len(rows), -1, np.int32)
     for op, towards in ((Op.SEND_F, 1), (Op.RECV_F, -1), (Op.SEND_B, -1), (Op.RECV_B, 1)):
         at = np.flatnonzero(rows[:, 0] == op)
@@ -293,7 +308,7 @@ def _peers(rows: NDArray[np.int32], other: Ints, placement: Ints, replica: Ints)
 
 
 def _read_placement(rows: NDArray[np.int32], offsets: NDArray[np.int64]) -> tuple[Ints, Ints]:
-    """Which rank holds which stage, read off where the computations stand.
+    """Return the rank of each stage, derived from its computations.
 
     The ranks that a microbatch passes are its route; each different route is a replica.
     A stage that no computation names is -1, which :mod:`meshwave.engine.program.verification` reports.
@@ -312,10 +327,10 @@ def _read_placement(rows: NDArray[np.int32], offsets: NDArray[np.int64]) -> tupl
 
 
 def parse_program(orders: str | Sequence[Sequence[str]]) -> Program:
-    """Read a program from text, one line a rank, or from lists of cells.
+    """Parse a program from text, one line per rank, or from lists of cells.
 
     Raises:
-        InputError: a cell is no action.
+        Refusal: a cell is not an action.
     """
     if isinstance(orders, str):
         orders = [line.split() for line in orders.strip().splitlines()]
@@ -327,7 +342,7 @@ def _parse_order(cells: Iterable[str]) -> list[Action]:
 
 
 def format_program(program: Program, *, compute_only: bool = False) -> list[list[str]]:
-    """Per rank the ordered actions in the field's notation; the inverse of :func:`parse_program`."""
+    """Return the ordered actions of each rank in the notation of the field; the inverse of :func:`parse_program`."""
     columns = (program.op, program.stage, program.microbatch, program.fused.view(np.int8), program.other)
     shown = np.ones(len(program), np.bool_) if not compute_only else program.is_compute
     rows = [np.flatnonzero(shown[program.rows(rank)]) + program.offsets[rank] for rank in range(program.ranks)]
@@ -335,7 +350,7 @@ def format_program(program: Program, *, compute_only: bool = False) -> list[list
 
 
 def to_json(program: Program) -> Mapping[str, Any]:
-    """A program as plain data: ``compute``, ``actions``, where each stage lies, and the digest."""
+    """Return a program as plain data: ``compute``, ``actions``, the placement of stages, and the digest."""
     return {
         "format": "meshwave-program/1",
         "digest": program.digest,
@@ -380,7 +395,7 @@ class ProgramFile(RunFile):
         """Build the program.
 
         Raises:
-            InputError: a cell is no action, or the digest is of another program.
+            InputError: a cell is not an action, or the digest belongs to another program.
         """
         orders = [_parse_order(order) for order in self.actions]
         built = build(orders, self.placement, self.replica, self.skips)
@@ -393,10 +408,10 @@ class ProgramFile(RunFile):
 
 
 def from_json(document: Mapping[str, Any]) -> Program:
-    """The inverse of :func:`to_json`.
+    """Return the program of plain data; the inverse of :func:`to_json`.
 
     Raises:
-        InputError: something is missing or no action, or the digest is of another program.
+        InputError: something is missing or not an action, or the digest belongs to another program.
     """
     try:
         return ProgramFile.model_validate(document).program()

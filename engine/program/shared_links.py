@@ -58,9 +58,9 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """The ports of a design, and what each row of its program puts on them.
+    """The ports of a design, and the load that each row of its program puts on them.
 
-    Flows are described by *kinds*: rows that send the same from the same place to the same are of one kind.
+    Flows are described by *kinds*: rows that send equal amounts between the same places have one kind.
     """
 
     ports: tuple[Port, ...]
@@ -78,7 +78,7 @@ class Network:
 
     @cached_property
     def classes(self) -> tuple[Ints, Ints]:
-        """``[kinds]`` the class of each kind, and ``[classes]`` a kind of each: kinds that pass the same ports alike."""
+        """``[kinds]`` the class of each kind, and ``[classes]`` a kind of each: kinds that use the same ports alike."""
         known: dict[object, int] = {}
         of_kind = np.zeros(len(self.rate), np.int64)
         for kind in range(len(self.rate)):
@@ -91,17 +91,18 @@ class Network:
         return of_kind, first
 
     def with_exchanges(self, exchange_s: Floats) -> Network:
-        """Return the same network with other ``exchange_s``; what is known of its ports is kept."""
+        """Return the same network with other ``exchange_s``; results about its ports are kept."""
         found = replace(self, exchange_s=exchange_s)
         found.__dict__.update({name: self.__dict__[name] for name in ("classes", "coupling") if name in self.__dict__})
         return found
 
     @cached_property
     def coupling(self) -> Network:
-        """The same network with the ports alone that can make flows wait for each other, each once.
+        """The same network with only the ports that can make flows wait for each other, each once.
 
-        A port that all connections together cannot fill is left out, and of several that the same flows pass with the
-        same shares of the capacity one stands for all: a mesh of 256 devices has hundreds of them.
+        A port that all connections together cannot fill is left out, and one port stands for several that the
+        same flows use
+        with the same shares of the capacity: a mesh of 256 devices has hundreds of them.
         """
         if not len(self.ports) or not len(self.rate) or self.units.max() >= 0:
             return self
@@ -132,7 +133,7 @@ class Network:
         )
 
     def bytes_of(self, program: Program, seconds: Floats) -> Floats:
-        """``[rows]`` bytes of the flow of each row, such that alone it takes ``seconds``; 0 where there is none."""
+        """Return ``[rows]`` bytes of the flow of each row, such that alone it takes ``seconds``; 0 for none."""
         size = np.zeros(len(program))
         rows = np.flatnonzero(self.row_kind >= 0)
         kind = self.row_kind[rows]
@@ -192,8 +193,10 @@ def _peaks(network: Network, alone: Alone) -> Sequence[float]:
 
 
 def pair_network(program: Program, *, half_duplex: bool = False) -> Network:
-    """The network of a program without a cluster: a link for each ordered pair of ranks. Both links of two ranks share
-    one rate if ``half_duplex``."""
+    """Return the network of a program without a cluster: a link for each ordered pair of ranks.
+
+    Both links of two ranks share one rate if ``half_duplex``.
+    """
     sends = np.flatnonzero(program.is_send)
     rank, peer, ranks = program.rank[sends].astype(np.int64), program.peer[sends].astype(np.int64), program.ranks
     links, kind = np.unique(rank * ranks + peer, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Play a program on shared links: its tables for the loop, and the loop compiled where that is worth it."""
+"""Simulate a program on shared links: its tables for the event loop, which is compiled where that is worth it."""
 
 from __future__ import annotations
 
@@ -61,13 +61,15 @@ def play_shared(
     log_entries: int = 0,
     must_compile: bool = False,
 ) -> Play:
-    """Play a sound program on a shared network.
+    """Simulate a sound program on a shared network.
 
     Args:
-        durations: ``[rows]`` seconds of each slot, of what is not waiting for flows.
-        sizes: ``[rows]`` bytes of the flow of each row, those of a slot's second row added to its first.
-        log_entries: how many changes of rates to note.
-        must_compile: run the compiled loop, where numba is available, however few events there are.
+        program: the program.
+        network: the ports, and the kinds of flows.
+        durations: ``[rows]`` seconds of each slot without waits for flows.
+        sizes: ``[rows]`` bytes of the flow of each row, those of the second row of a slot added to its first.
+        log_entries: changes of rates to log.
+        must_compile: run the compiled loop if numba is available, however few events there are.
     """
     network = network.coupling
     graph, tables = program.graph, _Tables.of(program)
@@ -163,8 +165,10 @@ def compile_loop() -> bool:
 
 
 def compile_in_background(then: Callable[[], None] = lambda: None) -> threading.Thread:
-    """Compile the loop while this process serves others: in a process of its own, since that can take ten seconds of
-    the interpreter's lock, and then load it here. Until then Python runs the loop. Call ``then`` in the end."""
+    """Compile the loop in another process and then load it here; call ``then`` at the end.
+
+    Compiling can hold the interpreter's lock for ten seconds. Until then Python runs the loop.
+    """
 
     def prepare() -> None:
         environment = {**os.environ, "PYTHONPATH": import_path()}
@@ -189,7 +193,7 @@ _compiling = threading.Event()
 
 
 def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, *, must_compile: bool) -> int:
-    """Run the loop: compiled where that is worth its start, else in Python on lists, which are faster there."""
+    """Run the loop: compiled if that is worth its start, else in Python on lists, which are faster there."""
     events = len(nodes.pending) + 2 * len(nodes.takers)
     is_worth_it = must_compile or _ready.is_set() or (events > INTERPRETED_EVENTS and not _compiling.is_set())
     module = compiled_module(_shared_links.__name__) if is_worth_it else None
@@ -205,7 +209,7 @@ def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, *, must_compile
 
 
 def _uses_of(network: Network, kinds: Ints) -> tuple[Ints, Ints, Floats]:
-    """The ports and weights of some kinds, as (ptr, ports, weights)."""
+    """Return the ports and weights of some kinds, as (ptr, ports, weights)."""
     counts = np.diff(network.use_ptr)[kinds]
     ptr = np.concatenate(([0], np.cumsum(counts)))
     use = np.repeat(network.use_ptr[kinds] - ptr[:-1], counts) + np.arange(ptr[-1])
@@ -214,7 +218,7 @@ def _uses_of(network: Network, kinds: Ints) -> tuple[Ints, Ints, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class _Tables:
-    """The graph of a program as the loop reads it: who waits for a node, and who takes a message."""
+    """The graph of a program as the loop reads it: the nodes that wait for each node, and the receiver of each message."""
 
     pending: Ints  # [nodes + 1]
     out_ptr: Ints

@@ -1,4 +1,4 @@
-"""Play a program against its costs: the predicted timeline."""
+"""Simulate a program with its costs: the predicted timeline."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
 
 
 def link_rates(program: Program, seconds: Floats, network: Network, entries: int) -> tuple[Timeline, RateLog]:
-    """Play on shared links and note how the rates of flows change, up to so many changes."""
+    """Simulate on shared links and log how the rates of flows change, up to a number of changes."""
     sizes = flow_bytes(program, seconds, network)
     play = play_shared(program, computing_seconds(program, seconds, network), sizes, network, log_entries=entries)
     return _timeline(program, play, None), play.log
@@ -79,7 +79,7 @@ def link_rates(program: Program, seconds: Floats, network: Network, entries: int
 def _play_alone(
     program: Program, seconds: Floats, meshes: tuple[str, ...] | None, transfer_model: TransferModel = "latency"
 ) -> Timeline:
-    """Play level by level: a transfer is a delay of its own on an edge."""
+    """Simulate level by level: a transfer is a delay of its own on an edge."""
     graph = program.graph
     transfer = graph.edge_message  # the SEND that lies on each edge, if any
     blocked = graph.edge_blocked
@@ -102,7 +102,7 @@ def _play_alone(
 
 
 def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Floats, NDArray[np.int64]]:
-    """``[rows]`` when each SEND starts, and the computation whose end it waited for; of a batch the last one."""
+    """Return ``[rows]`` the start of each SEND, and the computation whose end it waited for; of a batch the last one."""
     sent, cause = np.zeros(len(program)), np.full(len(program), -1)
     sends, makers = program.senders
     sent[sends], cause[sends] = ended[program.slot[makers]], makers
@@ -116,14 +116,14 @@ def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Floa
 
 
 def _holds_up_a_batch(program: Program, blocked: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """``[edges]`` whether the computation at the end of an edge waits for a batch that holds this rank's SEND."""
+    """Return ``[edges]`` whether the target of an edge waits for a batch with the SEND of this rank."""
     target = np.repeat(np.concatenate(([-1], program.graph.nodes)), np.diff(program.graph.edge_ptr))
     found: NDArray[np.bool_] = (blocked >= 0) & (program.batch[blocked] >= 0) & program.is_compute[target]
     return found
 
 
 def _longest_of_batches(program: Program, seconds: Floats) -> Floats:
-    """The same ``[rows]`` where every SEND of a batch takes as long as the longest of them."""
+    """Return ``[rows]`` where every SEND of a batch takes as long as the longest of them."""
     rows = np.flatnonzero(program.batch >= 0)
     longest = np.zeros(int(program.batch.max(initial=-1)) + 1)
     np.maximum.at(longest, program.batch[rows], seconds[rows])
@@ -133,7 +133,7 @@ def _longest_of_batches(program: Program, seconds: Floats) -> Floats:
 
 
 def slot_sums(program: Program, values: Floats) -> Floats:
-    """``[rows]`` the sum of both rows at the first of each slot of two."""
+    """Return ``[rows]`` the sum of both rows at the first of each slot of two."""
     fused = np.flatnonzero(program.fused)
     if fused.size:
         values = values.copy()
@@ -142,7 +142,7 @@ def slot_sums(program: Program, values: Floats) -> Floats:
 
 
 def _play_levels(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, Floats]:
-    """``[nodes + 1]`` starts and ends; node 0 is the start of the step."""
+    """Return ``[nodes + 1]`` starts and ends; node 0 is the start of the step."""
     start, end = np.zeros(len(graph.nodes) + 1), np.zeros(len(graph.nodes) + 1)
     duration = np.concatenate(([0.0], duration))
     bounds = graph.level_ptr.tolist()
@@ -157,7 +157,7 @@ def _play_levels(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, F
 
 
 def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np.int64]:
-    """``[nodes]`` the edge over which each node's last input arrived."""
+    """Return ``[nodes]`` the edge over which the last input of each node arrived."""
     into = np.repeat(np.arange(len(start)), np.diff(graph.edge_ptr))
     on_time = np.flatnonzero(end[graph.edge_source] + lag == start[into])
     cause = np.full(len(start), -1, np.int64)
@@ -169,12 +169,12 @@ def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np
 
 
 def flow_bytes(program: Program, seconds: Floats, network: Network) -> Floats:
-    """``[rows]`` bytes of the flow of each row; a slot of two has one flow, that of its first row."""
+    """Return ``[rows]`` bytes of the flow of each row; a slot of two has one flow, that of its first row."""
     return slot_sums(program, network.bytes_of(program, seconds))
 
 
 def computing_seconds(program: Program, seconds: Floats, network: Network) -> Floats:
-    """``[rows]`` seconds of each slot without its messages and exchanges."""
+    """Return ``[rows]`` seconds of each slot without its messages and exchanges."""
     computing = seconds.copy()
     flows = network.row_kind >= 0
     computing[flows] -= np.where(program.is_compute, network.exchange_s, seconds)[flows]

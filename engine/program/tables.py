@@ -1,4 +1,4 @@
-"""Tables of a program: where each computation and each message stands, and the columns that these are made from."""
+"""Tables of a program: the rows of each computation and each message, and the columns that these are made from."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Columns(Protocol):
 
 @dataclass(frozen=True)
 class Tables:
-    """``[stages, microbatches]`` the row of each computation, -1 where there is none."""
+    """``[stages, microbatches]`` the row of each computation, -1 for none."""
 
     forward: Rows
     backward: Rows  # B, or I where the backward is split
@@ -71,7 +71,7 @@ class Tables:
 
 
 class Skipping(NamedTuple):
-    """``[messages]`` rows of the messages that skip stages: their SEND, who makes and who takes what they hold."""
+    """``[messages]`` rows of the messages that skip stages: their SEND, their producer and their consumer."""
 
     send: Rows
     maker: Rows
@@ -79,7 +79,7 @@ class Skipping(NamedTuple):
 
 
 def find_tables(program: Columns) -> Tables:
-    """Where each computation and each message of a program stands."""
+    """Return the rows of each computation and each message of a program."""
 
     next_door = program.other < 0
 
@@ -101,7 +101,7 @@ def find_tables(program: Columns) -> Tables:
 
 
 def find_skipping(program: Columns) -> Skipping:
-    """Those with both ends; what else is wrong with a message is :mod:`meshwave.engine.program.verification`'s to say."""
+    """Return the messages with both ends; :mod:`meshwave.engine.program.verification` reports the others."""
     table, rows = program.tables, np.flatnonzero(program.other >= 0)
     stage, other, mb = program.stage[rows], program.other[rows], program.microbatch[rows]
     rows = rows[(np.maximum(stage, other) < program.stages) & (mb >= 0) & (mb < program.microbatches)]
@@ -116,7 +116,7 @@ def find_skipping(program: Columns) -> Skipping:
 
 
 def tensors_of(program: Columns) -> NDArray[np.int32]:
-    """[rows] how many units each message holds."""
+    """Return ``[rows]`` the units that each message holds."""
     held = np.zeros(len(program), np.int32)
     for ops, towards in (((Op.SEND_F, Op.RECV_B), 1), ((Op.SEND_B, Op.RECV_F), -1)):
         rows = np.flatnonzero(np.isin(program.op, ops))

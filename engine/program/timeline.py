@@ -1,4 +1,4 @@
-"""What happened when: spans on lanes with their causes, predicted and measured alike."""
+"""Timelines: spans on lanes with their causes, for predicted and measured steps alike."""
 
 from __future__ import annotations
 
@@ -55,19 +55,23 @@ class Timeline:
 
     @property
     def ranks(self) -> int:
+        """Number of ranks."""
         return len(self.meshes)
 
     @property
     def is_compute(self) -> Bools:
+        """``[spans]`` whether each is a computation."""
         compute: Bools = self.op <= Op.W
         return compute
 
     @property
     def is_transfer(self) -> Bools:
+        """``[spans]`` whether each is a transfer."""
         sent: Bools = (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
         return sent
 
     def action(self, span: int) -> Action:
+        """Return the action of a span."""
         columns = (self.stage, self.microbatch, self.fused, self.other)
         return Action(Op(int(self.op[span])), *(int(column[span]) for column in columns))
 
@@ -78,7 +82,7 @@ class Timeline:
 
     @property
     def is_work(self) -> Bools:
-        """Spans in which a device computes: stages and the optimizer."""
+        """``[spans]`` whether a device computes in each: computations and optimizer steps."""
         work: Bools = self.is_compute | (self.op == Op.STEP)
         return work
 
@@ -90,13 +94,15 @@ class Timeline:
 
     @property
     def bubble_ratio(self) -> float:
-        """The share of all devices' time that is idle: ``1 - sum(busy) / (ranks * makespan)``."""
+        """Share of idle time of all devices: ``1 - sum(busy) / (ranks * makespan)``."""
         return 1 - float(self.busy.sum()) / (self.ranks * self.makespan) if self.makespan else 0.0
 
     @property
     def span_bubble_ratio(self) -> float:
-        """The same of the stages alone, with each rank's own first start to last end instead of the
-        makespan, so that the skew between ranks does not count (the measure of arXiv:2401.10241)."""
+        """Bubble ratio of the computations, with each rank's own first start to last end instead of the makespan.
+
+        The skew between ranks does not count (the measure of arXiv:2401.10241).
+        """
         first, last = np.full(self.ranks, np.inf), np.zeros(self.ranks)
         compute = self.is_compute
         np.minimum.at(first, self.rank[compute], self.start[compute])
@@ -108,8 +114,10 @@ class Timeline:
 
     @cached_property
     def exposed_communication(self) -> Floats:
-        """``[ranks]`` seconds in which a rank has nothing to do but wait for a transfer or a reduction
-        that is under way; waiting for another rank to compute is bubble, not communication."""
+        """``[ranks]`` seconds in which a rank only waits for a transfer or a reduction that is under way.
+
+        Waiting for another rank to compute is bubble, not communication.
+        """
         work = np.flatnonzero(self.is_work)
         order = work[np.lexsort((self.start[work], self.rank[work]))]
         first = np.ones(len(order), np.bool_)
@@ -123,8 +131,11 @@ class Timeline:
 
     @property
     def mean_exposed_communication(self) -> float:
-        """Of it the mean over the ranks: like the bubble it counts all devices' time, so that it can be told as a
-        share of the step beside it, which the largest one of a single rank cannot."""
+        """Mean of the exposed communication over the ranks.
+
+        Like the bubble it counts the time of all devices, so it is a share of the step; the largest value of a
+        single rank is not.
+        """
         return float(self.exposed_communication.mean()) if self.ranks else 0.0
 
     def to_pandas(self) -> DataFrame:
@@ -150,12 +161,12 @@ class Timeline:
         )
 
     def _by_rank(self, spans: Bools | NDArray[np.intp], seconds: Floats) -> Floats:
-        """``[ranks]`` the ``seconds`` of some spans, added up rank by rank."""
+        """Return ``[ranks]`` the ``seconds`` of some spans, summed per rank."""
         return np.asarray(np.bincount(self.rank[spans], seconds, minlength=self.ranks), np.float64)
 
     @cached_property
     def critical_path(self) -> NDArray[np.int64]:
-        """The spans that make the step as long as it is, from the first to the last."""
+        """Return the spans that determine the step time, from the first to the last."""
         path = []
         span = int(np.argmax(self.end)) if len(self) else -1
         while span >= 0:
@@ -166,7 +177,7 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Overlay:
-    """A measured timeline laid over the predicted one of the same program, action by action."""
+    """A measured timeline over the predicted one of the same program, action by action."""
 
     predicted: NDArray[np.int64]  # [pairs] spans of the predicted timeline
     measured: NDArray[np.int64]  # [pairs] the same actions in the measured one
@@ -176,10 +187,11 @@ class Overlay:
 
     @property
     def error(self) -> float:
-        """How far the whole step is off: ``measured / predicted - 1``, above 0 where it took longer."""
+        """Relative error of the step: ``measured / predicted - 1``, above 0 if it took longer."""
         return self.measured_s / self.predicted_s - 1 if self.predicted_s else 0.0
 
     def summary(self) -> dict[str, Any]:
+        """Return the step times and the error."""
         return {
             "predicted_s": self.predicted_s,
             "measured_s": self.measured_s,
@@ -189,10 +201,10 @@ class Overlay:
 
 
 def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
-    """Join two timelines of one program on rank and action.
+    """Join two timelines of one program by rank and action.
 
     Raises:
-        InputError: they are of different programs.
+        InputError: they belong to different programs.
     """
     refuse_another(predicted.digest, measured.digest)
     _, mine, theirs = np.intersect1d(_keys(predicted), _keys(measured), return_indices=True)
@@ -214,9 +226,10 @@ def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
 
 
 def refuse_another(predicted: str, measured: str) -> None:
-    """
+    """Check that two digests belong to the same program.
+
     Raises:
-        InputError: these are digests of different programs.
+        InputError: they differ.
     """
     if predicted != measured:
         raise InputError(
@@ -226,7 +239,7 @@ def refuse_another(predicted: str, measured: str) -> None:
 
 
 def _keys(timeline: Timeline) -> NDArray[np.int64]:
-    """``[spans]`` one number for each action of each rank."""
+    """Return ``[spans]`` one number for each action of each rank."""
     key = timeline.rank.astype(np.int64)
     width = int(timeline.stage.max(initial=0)) + 2
     stages = (timeline.other + 1) * width + timeline.stage + 1
