@@ -89,19 +89,18 @@ class Problem:
         self,
         where: str,
         code: str,
-        params: Mapping[str, Any] | str | None = None,
+        params: Mapping[str, Any] | None = None,
         severity: Severity = "error",
         fixes: Iterable[Fix] = (),
     ) -> None:
-        held = {"text": params} if isinstance(params, str) else params or {}  # until all messages are in the catalogue
-        values = {"where": where, "code": code, "params": held, "severity": severity, "fixes": tuple(fixes)}
+        values = {"where": where, "code": code, "params": params or {}, "severity": severity, "fixes": tuple(fixes)}
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @property
     def message(self) -> str:
         """What is wrong, and what to do, as one sentence."""
-        return str(self.params["text"]) if "text" in self.params else render(self.code, self.params)
+        return render(self.code, self.params)
 
     def __hash__(self) -> int:
         return hash((self.where, self.code))

@@ -22,9 +22,9 @@ from meshwave.engine.predict.prediction import Prediction
 
 LONGEST_HISTORY = 500
 PIN_LIMIT = 3  # beside the open design: four on one axis
-COMPUTING_PROBLEM = Problem("", "computing", "this step is being computed; until then the last one is shown")
-STOPPED_PROBLEM = Problem("", "stopped", "the computation was stopped; compute again, undo, or change the design")
-PROGRESS_STATES = {COMPUTING_PROBLEM.code: "runs", STOPPED_PROBLEM.code: "stopped"}
+COMPUTING_PROBLEM = Problem("", "computing")
+STOPPED_PROBLEM = Problem("", "stopped")
+PROGRESS_STATES = {COMPUTING_PROBLEM.code: "runs", STOPPED_PROBLEM.code: "stopped", "computation_failed": "stopped"}
 """Codes of problems that stand for a computation: its state in ``Session.progress``."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
@@ -323,7 +323,7 @@ class Session(param.Parameterized):
         if isinstance(news, Done):
             self._show(self.design, *news.value)
         elif isinstance(news, Failed):
-            self._show_stopped(f"the computation failed: {news.words}; compute again, undo, or change the design")
+            self._show_stopped(Problem("", "computation_failed", {"reason": news.words}))
 
     def end(self) -> None:
         """Stop all jobs of the session."""
@@ -340,10 +340,10 @@ class Session(param.Parameterized):
         """Stop the prediction of the open design; the last valid one stays."""
         if self.is_computing:
             self._end_job()
-            self._show_stopped(STOPPED_PROBLEM.message)
+            self._show_stopped(STOPPED_PROBLEM)
 
-    def _show_stopped(self, words: str) -> None:
-        self._show(self.design, [*problems(self.design), STOPPED_PROBLEM.replace(params=words)], None)
+    def _show_stopped(self, problem: Problem) -> None:
+        self._show(self.design, [*problems(self.design), problem], None)
 
     def compute_again(self) -> None:
         """Start a stopped prediction again."""

@@ -9,7 +9,7 @@ from meshwave.designer.state.predictions import find_page_limits
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, problems_of
 from meshwave.engine.imports import TOO_FEW_DEVICES, Imported, find_format, imports, is_import
 from meshwave.engine.predict.prediction import Prediction
 
@@ -43,7 +43,7 @@ def open_file(file: str, text: Any, into: Design, longest_name: int) -> OpenedFi
     except DesignError as error:
         return OpenedFile(None, (), error.problems)
     except InputError as error:
-        return OpenedFile(None, (), (Problem("", "file", str(error)),))
+        return OpenedFile(None, (), tuple(problems_of(error)))
     return OpenedFile(design, notes, ())
 
 

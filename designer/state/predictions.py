@@ -137,12 +137,8 @@ def find_page_limits(design: Design) -> list[Problem]:
     computations, most = count_computations(design), LARGEST_BY_HAND if drawn else LARGEST_STEP
     if computations <= most:
         return []
-    step = "an order" if drawn else "a step"
-    message = (
-        f"{step} of {computations:,} computations is too large for the page, which computes up to {most:,}; "
-        "use fewer microbatches or stages, or the command line: meshwave simulate"
-    )
-    return [Problem("pipeline.actions" if drawn else "pipeline.microbatches", "page_limit", message)]
+    params = {"subject": "an order" if drawn else "a step", "computations": computations, "limit": most}
+    return [Problem("pipeline.actions" if drawn else "pipeline.microbatches", "page_limit", params)]
 
 
 def count_computations(design: Design) -> int:

@@ -36,7 +36,7 @@ class TopBar {
       open: tool("Open a design", {
         glyph: "open",
         text: "Open",
-        tip: `Open a design, or a file of another tool such as a schedule of torch as CSV (${keys("Ctrl+O")}); or drop one anywhere`,
+        tip: `Open a design, or a file of another tool such as a torch CSV schedule (${keys("Ctrl+O")}); or drop one`,
         onclick: () => this.picker.click(),
       }),
       examples: tool("Examples", { glyph: "examples", text: "Examples", tip: "Designs to start from" }),

@@ -1,0 +1,15 @@
+"""Messages of the page about what it computes."""
+
+from __future__ import annotations
+
+from meshwave.engine.messages import Message
+
+MESSAGES: dict[str, Message] = {
+    "computing": "this step is being computed; until then the last one is shown",
+    "stopped": "the computation was stopped; compute again, undo, or change the design",
+    "computation_failed": "the computation failed: {reason}; compute again, undo, or change the design",
+    "page_limit": (
+        "{subject} of {computations:,} computations is too large for the page, which computes up to {limit:,}; "
+        "use fewer microbatches or stages, or the command line: meshwave simulate"
+    ),
+}
