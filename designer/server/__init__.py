@@ -1,0 +1,1 @@
+"""The web server of the designer: pages, access by token, logs and metrics."""

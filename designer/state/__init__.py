@@ -1,1 +1,1 @@
-"""The transfer lab: one tensor between two meshes, drawn and planned without a pipeline."""
+"""State of the pages without drawing: sessions, edits, undo, predictions and jobs."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshwave.engine.costs.profile import Profile
-from meshwave.engine.costs.profile_store import keep, named, put_aside, see_keepable
+from meshwave.engine.costs.profile_store import check_can_store, profile_file_name, store_profile, write_spare_profile
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.runtime.calibration import (
     CalibrationOptions,
@@ -64,8 +64,8 @@ class BackgroundCalibration:
         Raises:
             InputError: one goes on, or no profile of that name can be kept.
         """
-        name = named(name)
-        see_keepable(name)
+        name = profile_file_name(name)
+        check_can_store(name)
         with self._lock:
             if self._standing.runs:
                 raise InputError("this machine is being measured; wait for that, or stop it")
@@ -128,9 +128,9 @@ class BackgroundCalibration:
 
 def _store_profile(profile: Profile, name: str) -> CalibrationStatus:
     try:
-        keep(profile, name)
+        store_profile(profile, name)
     except InputError as error:  # the disk was filled meanwhile: what took minutes is not thrown away
-        spare = put_aside(profile)
+        spare = write_spare_profile(profile)
         return CalibrationStatus("failed", name, 0.0, f"{error}{f'; what was measured is in {spare}' if spare else ''}")
     return CalibrationStatus("done", name, 1.0, "measured and kept")
 

@@ -19,7 +19,12 @@ from meshwave.designer.state.jobs import Later
 from meshwave.engine.costs.contention import ROWS, describe_contention
 from meshwave.engine.costs.profile import Block, Pair, Phase, Profile, excess
 from meshwave.engine.costs.profile_coverage import outside
-from meshwave.engine.costs.profile_store import USUAL, elsewhere, load_named, profiles
+from meshwave.engine.costs.profile_store import (
+    DEFAULT_PROFILE,
+    describe_other_machine,
+    list_profiles,
+    load_stored_profile,
+)
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports.pictures.palette import OPS
 from meshwave.engine.units import quantity, speed
@@ -63,7 +68,7 @@ class Profiles(Overlay):
     warnings = param.List(default=[], item_type=str, doc="Which parts of the open design lie outside of it.")
     used = param.Boolean(default=False, doc="Whether the open design is priced by it.")
     standing = param.Dict(default={}, doc="How a calibration stands: state, name, share, words.")
-    usual = param.String(default=USUAL.removesuffix(".json"), constant=True, doc="The name to start from.")
+    usual = param.String(default=DEFAULT_PROFILE.removesuffix(".json"), constant=True, doc="The name to start from.")
 
     _esm = module("panels/profile.js")
     _stylesheets: ClassVar = [
@@ -89,8 +94,8 @@ class Profiles(Overlay):
 
     def open(self) -> None:
         """Show the profile of the open design, or that of this machine."""
-        names, used = profiles(), self._session.design.cost.profile_name
-        self.chosen = next((name for name in (used, self.chosen, USUAL, *names) if name in names), "")
+        names, used = list_profiles(), self._session.design.cost.profile_name
+        self.chosen = next((name for name in (used, self.chosen, DEFAULT_PROFILE, *names) if name in names), "")
         self._open()
         self._show()
 
@@ -111,7 +116,7 @@ class Profiles(Overlay):
         used = self._session.design.cost.profile_name
         found, why_not = _read(self.chosen) if self.chosen else (None, "")
         self.param.update(
-            kept=listed(profiles(), used),
+            kept=listed(list_profiles(), used),
             used=bool(self.chosen) and used == self.chosen,
             machine=machine_words(found) if found else [why_not] * bool(why_not),
             charts=charts(found) if found else [],
@@ -144,7 +149,7 @@ class Profiles(Overlay):
 def _read(name: str) -> tuple[Profile | None, str]:
     """A profile; or none, why it cannot be read, and what to do."""
     try:
-        return load_named(name), ""
+        return load_stored_profile(name), ""
     except InputError as error:
         return None, f"{name} cannot be read: {error}. Measure this machine under that name, or look at another one"
 
@@ -173,7 +178,12 @@ def _note(name: str) -> str:
 def machine_words(profile: Profile) -> list[str]:
     """What it was measured on."""
     machine = profile.machine
-    told = [elsewhere(profile), machine.network, machine.software, f"of {machine.run}" if machine.run else ""]
+    told = [
+        describe_other_machine(profile),
+        machine.network,
+        machine.software,
+        f"of {machine.run}" if machine.run else "",
+    ]
     told += [f"large products of {rate.precision}: {quantity(rate.flops, 'FLOP/s')}" for rate in profile.matrix]
     if machine.cores is not None and machine.load_before is not None and machine.load_before > 0.7:
         told.append(f"others' work wanted {machine.load_before:.1f} of {machine.cores} cores meanwhile")

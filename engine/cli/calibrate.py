@@ -9,7 +9,13 @@ from typing import Any, get_args
 from meshwave.engine.cli.output import print_json
 from meshwave.engine.costs.contention import ROWS, describe_contention
 from meshwave.engine.costs.profile import Pair, Phase, Precision, Profile, Term, load_profile
-from meshwave.engine.costs.profile_store import keep, named, put_aside, save_profile, see_keepable
+from meshwave.engine.costs.profile_store import (
+    check_can_store,
+    profile_file_name,
+    save_profile,
+    store_profile,
+    write_spare_profile,
+)
 from meshwave.engine.errors import InputError, nearest
 from meshwave.engine.files import see_writable
 from meshwave.engine.findings import Refusal
@@ -154,7 +160,7 @@ def calibrate(options: Any) -> int:
     try:
         print(_save(profile, options), end="", file=sys.stderr)
     except InputError as error:  # the disk filled up meanwhile: keep measurements that took minutes
-        spare = put_aside(profile)
+        spare = write_spare_profile(profile)
         place = f"saved to {spare}" if spare else "printed"
         print(render("profile_not_written", {"reason": str(error), "place": place}), file=sys.stderr)
         print(to_text(profile) if spare else profile.to_json())
@@ -175,7 +181,7 @@ def _measure(options: Any) -> Profile:
     if options.out:
         see_writable(options.out)
     else:
-        see_keepable(options.name)
+        check_can_store(options.name)
     return calibrate_machine(measurements, _PrintedProgress())
 
 
@@ -190,7 +196,7 @@ def _save(profile: Profile, options: Any) -> str:
         return f"wrote {options.out}\n"
     if options.profile:
         return ""
-    name = keep(profile, options.name).name
+    name = store_profile(profile, options.name).name
     return f'saved as {name}; use it in a design with cost: {{"kind": "calibrated", "profile": "{name}"}}\n'
 
 
@@ -219,7 +225,7 @@ def wanted_measurements(options: Any) -> CalibrationOptions:
         raise Refusal("too_few_rounds", {"rounds": options.rounds}, "--rounds")
     if options.seconds <= 0:
         raise Refusal("too_few_seconds", {"seconds": options.seconds}, "--seconds")
-    named(options.name)  # refused before anything is measured
+    profile_file_name(options.name)  # refused before anything is measured
     is_given = bool(options.mp or options.esp or options.sizes)
     return CalibrationOptions(
         cluster,

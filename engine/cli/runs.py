@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwave.engine.cli.launch import compare_run, run_lines, run_summary
 from meshwave.engine.cli.output import print_json
-from meshwave.engine.costs.profile_store import see_keepable
+from meshwave.engine.costs.profile_store import check_can_store
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
@@ -108,7 +108,7 @@ def _show(record: Record, entry: Entry, options: argparse.Namespace) -> int:
 
 def _profile(run: Run, options: argparse.Namespace) -> int:
     """Save the measurements of a run as a calibration profile."""
-    see_keepable()
+    check_can_store()
     name = keep_profile(run)
     if options.json:
         print_json({"run": run.id, "profile": name, "cost": {"kind": "calibrated", "profile": name}})

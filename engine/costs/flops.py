@@ -1,19 +1,6 @@
-"""What a model costs in FLOPs, bytes, parameters and kept activations, operator by operator.
+"""Parameters, FLOPs, activations and optimizer bytes of stages and of the whole model.
 
-Every formula counts what :mod:`meshwave.engine.runtime.models` builds: a pre-norm transformer with
-biases in its layers, learned positions, a head of its own (not tied to the embedding, since the
-two lie on different stages) and no dropout. GPT and BERT differ in their mask and their
-targets, so they cost the same.
-
-Symbols, as in the papers: ``b`` sequences, ``s`` tokens of a sequence, ``h`` hidden, ``f``
-feed-forward hidden, ``a`` heads, ``v`` vocabulary, ``t`` tensor-parallel devices. A matrix
-product of ``[m, k]`` by ``[k, n]`` is ``2 m k n`` FLOPs. Arithmetic that is not a matrix product
-is counted by the bytes it moves, for it is bound by them; this is also the convention in which
-papers report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
-
-A layer with experts has them instead of the products of its feed-forward block; what they are is
-told by :mod:`meshwave.engine.costs.expert_blocks`, and a stage is given them as :class:`Sparse`. So it is given
-the layers of a U-ViT that a skip connection ends in (:func:`joining_layer`).
+The formulas sum the operators of :mod:`meshwave.engine.costs.operators`, which also lists the symbols.
 """
 
 from __future__ import annotations
@@ -28,31 +15,30 @@ from meshwave.engine.costs.operators import (
     Operator,
     Sparse,
     Workload,
-    _of_stage,
     attention,
     head,
     join,
     joining_layer,
     mlp,
+    sum_over_stage,
 )
 
 
 def stage_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """Parameters of a stage that one device holds."""
-    return _of_stage(lambda operator: operator.parameters, load, layers, first, last, sparse)
+    """Return the number of parameters of a stage that one device holds."""
+    return sum_over_stage(lambda operator: operator.parameters, load, layers, first, last, sparse)
 
 
 def copied_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """Those of them that mixed precision holds a second time: what products take, not norms and tables."""
-    return _of_stage(lambda operator: operator.copied, load, layers, first, last, sparse)
+    """Return the number of parameters that mixed precision copies: those of matrix products, not norms or tables."""
+    return sum_over_stage(lambda operator: operator.copied, load, layers, first, last, sparse)
 
 
 def model_parameters(model: Model) -> float:
-    """Parameters of the whole model: ``12lh^2 (1 + 13/12h + (2v+s)/12lh) + 2h`` for ``f = 4h``.
+    """Return the parameters of the whole model: ``12lh^2 (1 + 13/12h + (2v+s)/12lh) + 2h`` for ``f = 4h``.
 
-    arXiv:2104.04473, eq. 2, with a second ``vh``, as embedding and head are not tied, and with
-    the last norm; where a layer has ``E`` experts, ``E`` such blocks and a gate of ``hE`` for one; and
-    ``2h^2 + h`` where a skip connection ends.
+    arXiv:2104.04473, eq. 2, with a second ``vh`` for the untied head and with the last norm. A layer with ``E`` experts
+    has ``E`` feed-forward blocks and a gate of ``hE``; the end of a skip connection adds ``2h^2 + h``.
     """
     load = Workload.of(model, batch=1)
     joins = Sparse(len(skips_of(model)), joining_layer(load))
@@ -66,14 +52,13 @@ def model_parameters(model: Model) -> float:
 
 
 def model_flops(model: Model, sequences: float) -> float:
-    """FLOPs of ``sequences`` through the whole model, forward and backward.
+    """Return the FLOPs of ``sequences`` through the whole model, forward and backward.
 
-    ``72 b s l h^2 (1 + s/6h + v/12lh)`` for ``f = 4h``: three times the forward, for a backward
-    costs two forwards (arXiv:2104.04473, appendix, without recomputation). This is the
-    numerator of the model FLOPs utilisation (Chowdhery et al., arXiv:2204.02311, appendix B):
-    what an attention kernel computes twice counts once, and a causal mask saves nothing. Of a
-    layer with experts it counts what a token asks for: its ``top_k`` experts and the gate's
-    ``2bshE``, whatever capacity is padded or dropped. A skip connection adds the ``4bsh^2`` of its end.
+    ``72 b s l h^2 (1 + s/6h + v/12lh)`` for ``f = 4h``: three times the forward, since a backward costs two forwards
+    (arXiv:2104.04473, appendix, without recomputation). This is the numerator of the model FLOPs utilization (Chowdhery
+    et al., arXiv:2204.02311, appendix B): recomputation inside an attention kernel is not counted, and a causal mask
+    saves nothing. A layer with experts counts the ``top_k`` experts of each token and the gate's ``2bshE``, whatever the
+    capacity pads or drops. The end of a skip connection adds ``4bsh^2``.
     """
     load = Workload.of(model, batch=sequences)
     attended, dense = (_forward_flops(part(load)) for part in (attention, mlp))
@@ -86,7 +71,7 @@ def model_flops(model: Model, sequences: float) -> float:
 
 
 def skips_of(model: Model) -> tuple[tuple[int, int], ...]:
-    """Layers (from, to) of the skip connections of a model; none where it knows of none."""
+    """Return the layers (from, to) of the skip connections of a model."""
     return tuple(getattr(model, "skips", ()))
 
 
@@ -95,17 +80,17 @@ def _forward_flops(operators: Iterable[Operator]) -> float:
 
 
 def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """Bytes a device keeps of a stage and a microbatch between its forward and its backward.
+    """Return the bytes that a device keeps for a microbatch of a stage between its forward and its backward.
 
-    What autograd keeps (see :func:`layer`), and the stage's output, which the executor holds to
-    start the backward from; the last stage's output is one number.
+    These are the tensors that autograd keeps and the stage's output, from which the executor starts the backward; the
+    output of the last stage is one number.
     """
-    kept = _of_stage(lambda operator: operator.kept_bytes, load, layers, first, last, sparse)
+    kept = sum_over_stage(lambda operator: operator.kept_bytes, load, layers, first, last, sparse)
     return kept if last else kept + load.hidden_bytes
 
 
 def input_bytes(load: Workload, *, first: bool, last: bool) -> float:
-    """Bytes a device keeps of a stage that is recomputed: its input alone, and the targets if it has the loss.
+    """Return the bytes that a device keeps for a recomputed stage: its input, and the targets if it has the loss.
 
     Chen et al., arXiv:1604.06174, with a whole stage as the segment.
     """
@@ -114,17 +99,19 @@ def input_bytes(load: Workload, *, first: bool, last: bool) -> float:
 
 
 def optimizer_state_bytes(optimizer: str, precision: str) -> int:
-    """Bytes of optimizer state a parameter: two moments of AdamW (Loshchilov and Hutter,
-    arXiv:1711.05101), nothing for SGD without momentum."""
+    """Return the bytes of optimizer state per parameter.
+
+    AdamW has two moments (Loshchilov and Hutter, arXiv:1711.05101), SGD without momentum none.
+    """
     return 2 * PRECISIONS[precision].moment if optimizer == "adamw" else 0
 
 
 def optimizer_traffic_bytes(optimizer: str, precision: str, *, clipped: bool) -> int:
-    """Bytes a parameter that a step moves, each number touched once, as a fused kernel does.
+    """Return the bytes per parameter that a step of a fused optimizer kernel reads and writes.
 
-    AdamW reads weight, gradient and two moments and writes all but the gradient; SGD reads
-    weight and gradient and writes the weight. Mixed precision also writes the 16-bit copy.
-    Clipping reads the gradients for their norm, then reads and writes them to scale them.
+    AdamW reads weight, gradient and two moments and writes all but the gradient; SGD reads weight and gradient and
+    writes the weight. Mixed precision also writes the 16-bit copy. Clipping reads the gradients for their norm, then
+    reads and writes them to scale them.
     """
     size = PRECISIONS[precision]
     master = size.gradients

@@ -1,19 +1,16 @@
-"""What a model costs in FLOPs, bytes, parameters and kept activations, operator by operator.
+"""Operators of a transformer: FLOPs, bytes, parameters and kept activations of each part of a layer.
 
-Every formula counts what :mod:`meshwave.engine.runtime.models` builds: a pre-norm transformer with
-biases in its layers, learned positions, a head of its own (not tied to the embedding, since the
-two lie on different stages) and no dropout. GPT and BERT differ in their mask and their
-targets, so they cost the same.
+The formulas describe what :mod:`meshwave.engine.runtime.models` builds: a pre-norm transformer with biases in its layers,
+learned positions, an untied head (embedding and head are on different stages) and no dropout. GPT and BERT differ in
+mask and targets only, so they cost the same.
 
-Symbols, as in the papers: ``b`` sequences, ``s`` tokens of a sequence, ``h`` hidden, ``f``
-feed-forward hidden, ``a`` heads, ``v`` vocabulary, ``t`` tensor-parallel devices. A matrix
-product of ``[m, k]`` by ``[k, n]`` is ``2 m k n`` FLOPs. Arithmetic that is not a matrix product
-is counted by the bytes it moves, for it is bound by them; this is also the convention in which
-papers report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
+Symbols, as in the papers: ``b`` sequences, ``s`` tokens of a sequence, ``h`` hidden, ``f`` feed-forward hidden, ``a``
+heads, ``v`` vocabulary, ``t`` tensor-parallel devices. A matrix product of ``[m, k]`` by ``[k, n]`` is ``2 m k n`` FLOPs.
+Other arithmetic is memory-bound and counted by the bytes it moves, the convention of papers that report FLOPs
+(Narayanan et al., arXiv:2104.04473, appendix).
 
-A layer with experts has them instead of the products of its feed-forward block; what they are is
-told by :mod:`meshwave.engine.costs.expert_blocks`, and a stage is given them as :class:`Sparse`. So it is given
-the layers of a U-ViT that a skip connection ends in (:func:`joining_layer`).
+The operators of expert layers are those of :mod:`meshwave.engine.costs.expert_blocks`; a stage receives them, and layers
+in which a skip connection ends (:func:`joining_layer`), as :class:`Sparse`.
 """
 
 from __future__ import annotations
@@ -274,7 +271,7 @@ def ends(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
     return (embedding(load) if first else ()) + (head(load) + loss(load) if last else ())
 
 
-def _of_stage(
+def sum_over_stage(
     value: Callable[[Operator], float], load: Workload, layers: int, first: bool, last: bool, sparse: Sparse
 ) -> float:
     """The sum of something over the operators of a stage, ``sparse`` of whose layers are not like the others."""
@@ -294,7 +291,7 @@ def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, spar
     token for the four products of a layer, the ``M_W`` of Qi et al. (arXiv:2401.10241, section 2)
     in its table 1: ``32sbh`` bytes at 16 bits; and ``2h`` for each of the two norms.
     """
-    return _of_stage(lambda operator: operator.deferred_bytes, load, layers, first, last, sparse)
+    return sum_over_stage(lambda operator: operator.deferred_bytes, load, layers, first, last, sparse)
 
 
 def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
@@ -306,7 +303,7 @@ def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, spa
     largest = max(operator.transient_bytes for operator in operators)
     if not first:
         return largest
-    gone = _of_stage(lambda operator: operator.kept_bytes, load, layers, False, last, sparse)
+    gone = sum_over_stage(lambda operator: operator.kept_bytes, load, layers, False, last, sparse)
     return max(largest, sum(operator.transient_bytes for operator in embedding(load)) - gone)
 
 

@@ -1,10 +1,8 @@
-"""What was measured on a machine: blocks of a model, the optimizer, links, collectives, memory, or a run's actions.
+"""Calibration profile: measured costs of blocks, optimizer, links, collectives and memory of a machine.
 
-``meshwave calibrate`` writes such a file and ``engine/runtime`` measures what is in it; a run becomes one
-too, by its ``actions``. A design names it by its file name (``cost.profile``), and it is looked up in
-``profiles`` of Meshwave's folder. Bytes are those of Meshwave everywhere: of an all-to-all the whole
-buffer that a rank sends, of an all-gather what one rank contributes, of a reduce-scatter or an all-reduce
-the whole buffer that goes in.
+``meshwave calibrate`` measures and writes a profile (:mod:`meshwave.engine.runtime.calibration`); a run gives one too, by
+its ``actions``. A design refers to it by its file name (``cost.profile``). Bytes are those of one rank: for an all-to-all
+the whole buffer that it sends, for an all-gather its contribution, for a reduce-scatter or an all-reduce the whole input.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.profile import Block, BlockKind, Profile
-from meshwave.engine.costs.profile_prices import _blocks
+from meshwave.engine.costs.profile_prices import block_lines
 from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Problem
@@ -33,7 +33,7 @@ def _goes_over_measured_links(design: Design) -> bool:
 
 def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Place]:
     model, training = design.model, design.training
-    blocks = {block.kind: block for block in _blocks(profile, training.precision)}
+    blocks = {block.kind: block for block in block_lines(profile, training.precision)}
     known = {block.precision for block in profile.blocks}
     if training.precision not in known:
         yield "training.precision", "unmeasured_precision", {"measured": sorted(known), "precision": training.precision}

@@ -1,8 +1,6 @@
-"""Calibrated costs: seconds from what was measured on a machine, or in a run.
+"""Prices from a calibration profile: seconds of blocks, messages, collectives and updates by their fitted lines.
 
-What a profile holds takes the place of what the data sheet promises: blocks are priced by the lines through
-what was measured of their kind, messages and reductions on measured links, the update by its own line. What
-it lacks is priced as :mod:`meshwave.engine.costs.models.roofline` does, and :func:`outside` lists these parts of a design.
+Costs that the profile lacks are priced by :mod:`meshwave.engine.costs.models.roofline`.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ class MeasuredPrices(MeshPrices):
         super().__init__(design.cluster, mesh, load, block, all_reduce_of(profile))
         self._tp = mesh.tp
         self._slowness = Slowness(profile.actions)
-        self._lines = {line.kind: line for line in _blocks(profile, design.training.precision)}
+        self._lines = {line.kind: line for line in block_lines(profile, design.training.precision)}
 
     @property
     def expert_layer(self) -> Seconds:
@@ -136,7 +134,7 @@ def _waits(block: ExpertBlock) -> Seconds:
     return Seconds(forward, backward, 0.0, hidden, forward, forward, backward, hidden)
 
 
-def _blocks(profile: Profile, precision: str) -> list[Block]:
+def block_lines(profile: Profile, precision: str) -> list[Block]:
     """Those of a precision, or of another that was measured where none of this was."""
     known = {block.precision for block in profile.blocks}
     chosen = precision if precision in known else min(known, default=precision)

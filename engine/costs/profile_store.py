@@ -1,11 +1,4 @@
-"""What was measured on a machine: blocks of a model, the optimizer, links, collectives, memory, or a run's actions.
-
-``meshwave calibrate`` writes such a file and ``engine/runtime`` measures what is in it; a run becomes one
-too, by its ``actions``. A design names it by its file name (``cost.profile``), and it is looked up in
-``profiles`` of Meshwave's folder. Bytes are those of Meshwave everywhere: of an all-to-all the whole
-buffer that a rank sends, of an all-gather what one rank contributes, of a reduce-scatter or an all-reduce
-the whole buffer that goes in.
-"""
+"""Storage of calibration profiles: file names, reading, writing and listing in the folder ``profiles``."""
 
 from __future__ import annotations
 
@@ -23,38 +16,36 @@ from meshwave.engine.machine import processor
 
 
 def save_profile(profile: Profile, path: Path | str) -> None:
-    """Write a profile; a crash leaves the old file or the new one, never half of one."""
+    """Write a profile atomically: a crash leaves the old file or the new one."""
     write_whole(path, profile.to_json().encode())
 
 
-# ---- those that are kept ----
-
-USUAL = "this-machine.json"
-"""What a profile is called that nobody has named."""
+DEFAULT_PROFILE = "this-machine.json"
+"""File name of a profile without a name."""
 KEPT_NAME = re.compile(r"[^/\\\x00.][^/\\\x00]{0,199}")
 
 
-def folder() -> Path:
-    """Where profiles are kept."""
+def profiles_folder() -> Path:
+    """Return the folder of stored profiles."""
     return home() / "profiles"
 
 
-def profiles() -> list[str]:
-    """The names of those that are kept, in their order."""
-    return sorted(path.name for path in folder().glob("[!.]*.json"))
+def list_profiles() -> list[str]:
+    """Return the sorted names of the stored profiles."""
+    return sorted(path.name for path in profiles_folder().glob("[!.]*.json"))
 
 
-def load_named(name: str) -> Profile:
-    """A profile that is kept; one that was read before is read again only where its file has changed.
+def load_stored_profile(name: str) -> Profile:
+    """Load a stored profile; it is cached until its file changes.
 
     Raises:
-        InputError: there is none of that name, or what is in its file is no profile.
+        InputError: there is no profile of that name, or its file is invalid.
     """
-    path = folder() / named(name)
+    path = profiles_folder() / profile_file_name(name)
     try:
         found = path.stat()
     except OSError:
-        known = profiles()
+        known = list_profiles()
         params = {"name": name, "known": known, "suggestion": closest(name, known)}
         raise Refusal("missing_profile", params) from None
     return _read(path, found.st_mtime_ns, found.st_ino)
@@ -65,8 +56,8 @@ def _read(path: Path, changed_ns: int, file: int) -> Profile:
     return load_profile(path)
 
 
-def elsewhere(profile: Profile) -> str:
-    """That it was measured on another machine than this one, in words; empty where it was not, or where it does not say."""
+def describe_other_machine(profile: Profile) -> str:
+    """Return a sentence if a profile was measured on another machine; empty where it was not or does not say."""
     machine = profile.machine
     its, mine = (machine.cores, machine.processor), (os.cpu_count(), processor())
     if machine.cores is None or not machine.processor or its == mine:
@@ -75,38 +66,37 @@ def elsewhere(profile: Profile) -> str:
     return f"measured on another machine: {there}, and this one has {here}"
 
 
-def keep(profile: Profile, name: str) -> Path:
-    """Write a profile where designs find it by its name; one of the same name is replaced.
+def store_profile(profile: Profile, name: str) -> Path:
+    """Store a profile under a name that designs can refer to; one of the same name is replaced.
 
     Raises:
-        InputError: the name cannot be a file's, or it cannot be written.
+        InputError: the name is not a valid file name, or the file cannot be written.
     """
-    path = _place(name)
+    path = _profile_path(name)
     save_profile(profile, path)
     return path
 
 
-def see_keepable(name: str = USUAL) -> None:
-    """See that a profile can be kept under a name, before anything is measured for it.
+def check_can_store(name: str = DEFAULT_PROFILE) -> None:
+    """Check that a profile can be stored under a name, before it is measured.
 
     Raises:
-        InputError: the name cannot be a file's, or it cannot be written.
+        InputError: the name is not a valid file name, or the file cannot be written.
     """
-    see_writable(_place(name))
+    see_writable(_profile_path(name))
 
 
-def _place(name: str) -> Path:
-    path = folder() / named(name)
+def _profile_path(name: str) -> Path:
+    path = profiles_folder() / profile_file_name(name)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot keep profiles in {path.parent}: {error.strerror}") from None
+        raise InputError(f"cannot store profiles in {path.parent}: {error.strerror}") from None
     return path
 
 
-def put_aside(profile: Profile) -> str:
-    """A temporary file with a profile that took minutes to measure and cannot be kept; empty where there is no room for
-    it either."""
+def write_spare_profile(profile: Profile) -> str:
+    """Write a profile that cannot be stored to a temporary file and return its path; empty where that fails too."""
     path = ""
     try:
         number, path = tempfile.mkstemp(prefix="meshwave-profile-", suffix=".json")
@@ -119,11 +109,11 @@ def put_aside(profile: Profile) -> str:
     return path
 
 
-def named(name: str) -> str:
-    """A file name in the folder of profiles, ``.json`` added where it lacks.
+def profile_file_name(name: str) -> str:
+    """Return the file name of a profile, with ``.json`` added where it is missing.
 
     Raises:
-        InputError: it leads elsewhere.
+        InputError: the name is not a plain file name.
     """
     if not KEPT_NAME.fullmatch(name):
         raise Refusal("invalid_profile_name", {"name": name})

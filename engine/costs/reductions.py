@@ -1,4 +1,4 @@
-"""Roofline costs: seconds from the shapes of the model and what the cluster's data sheets promise."""
+"""Gradient reductions and optimizer steps: seconds of each rank's reductions from sizes and links."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from meshwave.engine.program.program import Program
 def reduce_seconds(
     design: Design, program: Program, held: Sizes, all_reduce: AllReduce = ring_all_reduce_seconds
 ) -> Floats:
-    """[stages] to all-reduce a stage's gradients over the devices that hold the same weights.
+    """Return ``[stages]`` seconds to all-reduce a stage's gradients over the devices that hold the same weights.
 
-    Those are the data-parallel copies of all meshes that hold the stage; each tensor-parallel
-    cut is reduced by its own group, all groups at once. Then come the experts, each over the devices
-    that hold it, and the gates that have seen a part of the tokens each, over all devices.
+    These are the data-parallel copies of all meshes that hold the stage; every tensor-parallel shard is reduced by its
+    own group, all groups concurrently. Experts follow, each over the devices that hold it, then partial gates over all
+    devices.
     """
     size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
     gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
@@ -35,15 +35,15 @@ def reduce_seconds(
         if experts[stage]:
             parts, partial = sharing(design, meshes)
             shared -= float(gates[stage]) if partial else 0.0
-            seconds[stage] += _experts_reduced(design.cluster, parts, float(experts[stage]), all_reduce)
+            seconds[stage] += _expert_reduction_seconds(design.cluster, parts, float(experts[stage]), all_reduce)
             everyone = [device for mesh in meshes for device in mesh.devices]
             seconds[stage] += all_reduce(design.cluster, [everyone], float(gates[stage])) if partial else 0.0
         seconds[stage] += all_reduce(design.cluster, weight_groups(meshes), shared)
     return seconds
 
 
-def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float, all_reduce: AllReduce) -> float:
-    """Reductions of experts one after the other, but for those at once that no device is in twice."""
+def _expert_reduction_seconds(cluster: Cluster, parts: Sequence[Sharing], size: float, all_reduce: AllReduce) -> float:
+    """Return the seconds of all expert reductions; those without a common device run concurrently."""
     rounds: list[list[Sharing]] = []
     for part in parts:
         busy = set(part.devices)
@@ -58,7 +58,7 @@ def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float, al
 
 
 def norm_seconds(design: Design) -> float:
-    """Clipping needs the norm over all weights of the job: one number, reduced over all devices."""
+    """Return the seconds to all-reduce the gradient norm, one number, over all devices; 0 without clipping."""
     if design.training.clip_norm is None:
         return 0.0
     everyone = [device for mesh in design.meshes for device in mesh.devices]

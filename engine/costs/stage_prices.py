@@ -1,4 +1,4 @@
-"""Roofline costs: seconds from the shapes of the model and what the cluster's data sheets promise."""
+"""Roofline prices of stages: seconds of a stage's operators on a device of a mesh."""
 
 from __future__ import annotations
 
@@ -15,51 +15,56 @@ from meshwave.engine.document import Cluster, Device, Mesh
 
 
 class Seconds(NamedTuple):
-    """One microbatch through a part of the model; a whole backward is the sum of its halves, less what
-    of the second runs beside the messages of the first."""
+    """Seconds of one microbatch through a part of the model.
+
+    A whole backward takes the sum of its halves less ``hidden``, the weight gradients that run beside messages.
+    """
 
     forward: float = 0.0
     input_gradient: float = 0.0
     weight_gradient: float = 0.0
     hidden: float = 0.0
     again: float = 0.0
-    """What a backward takes more where the forward is run again before it."""
+    """Additional time of a backward that recomputes the forward."""
     forward_waits: float = 0.0
-    """Of a forward: a device computes nothing until messages inside the block are there."""
+    """Time of a forward in which a device waits for collectives inside the block."""
     input_waits: float = 0.0
-    """The same of the backward for the input; that for the weights waits for none."""
+    """The same for the input gradient; weight gradients wait for no collective."""
     hidden_waits: float = 0.0
-    """What of these a whole backward fills with weight gradients."""
+    """Part of ``input_waits`` that a whole backward fills with weight gradients."""
 
     def __add__(self, other: Seconds) -> Seconds:  # type: ignore[override]
         return Seconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     def times(self, count: int) -> Seconds:
+        """Return the seconds of ``count`` such parts."""
         return Seconds(*(count * mine for mine in self))
 
     @property
     def backward(self) -> float:
+        """Seconds of a whole backward."""
         return self.input_gradient + self.weight_gradient - self.hidden
 
     @property
     def backward_waits(self) -> float:
+        """Seconds of a whole backward in which a device waits for collectives."""
         return max(0.0, self.input_waits - self.hidden_waits)
 
     def total(self, *, recomputed: bool) -> float:
-        """Of a training step."""
+        """Return the seconds of forward and backward."""
         return self.forward + self.backward + (self.again if recomputed else 0.0)
 
 
 def work_seconds(work: Work, device: Device) -> float:
-    """The longer of computing and moving bytes (Williams, Waterman and Patterson, "Roofline", 2009).
+    """Return the longer of compute and memory time (Williams, Waterman and Patterson, "Roofline", 2009).
 
-    ``efficiency`` lowers the peak to what large matrix products reach.
+    ``efficiency`` is the share of the peak rate that large matrix products reach.
     """
     return max(work.flops / (device.peak_flops * device.efficiency), work.bytes / device.memory_bandwidth)
 
 
 AllReduce = Callable[[Cluster, Sequence[Sequence[int]], float], float]
-"""Seconds for groups of devices of a cluster that each all-reduce so many bytes at the same time."""
+"""Returns the seconds in which groups of devices of a cluster concurrently all-reduce that many bytes each."""
 
 
 class MeshPrices:
@@ -78,11 +83,12 @@ class MeshPrices:
 
     @cached_property
     def layer(self) -> Seconds:
+        """Seconds of a dense layer."""
         return self._block_of("layer", operators.layer(self._load))
 
     @cached_property
     def expert_layer(self) -> Seconds:
-        """A layer with experts; as any other where the model has none."""
+        """Seconds of a layer with experts; of a dense layer where the model has none."""
         block = self._block
         if block is None:
             return self.layer
@@ -100,11 +106,11 @@ class MeshPrices:
 
     @cached_property
     def joining_layer(self) -> Seconds:
-        """A layer that a skip connection ends in."""
+        """Seconds of a layer in which a skip connection ends."""
         return self._block_of("joining", operators.joining_layer(self._load))
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
-        """Embedding, or head and loss."""
+        """Return the seconds of the embedding, or of head and loss."""
         embedding = self._block_of("embedding", operators.embedding(self._load)) if first else Seconds()
         return (
             embedding + self._block_of("head", operators.ends(self._load, first=False, last=True))
@@ -113,25 +119,25 @@ class MeshPrices:
         )
 
     def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
-        """``experts`` of its layers have experts, and in ``joins`` of the others a skip connection ends."""
+        """Return the seconds of a stage of ``layers``, of which ``experts`` have experts and ``joins`` end a skip."""
         dense = self.layer.times(layers - experts - joins) + self.ends(first=first, last=last)
         dense = dense + self.joining_layer.times(joins) if joins else dense
         return dense + self.expert_layer.times(experts) if experts else dense
 
     def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
-        """A stage of ``layers`` that differ, by all its operators."""
+        """Return the seconds of a stage whose ``layers`` differ, from all its operators."""
         return self.part(operators)
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
-        """Any operators of a stage."""
+        """Return the seconds of any operators of a stage."""
         return self._price(operators)
 
     def _block_of(self, kind: BlockKind, operators: Iterable[Operator]) -> Seconds:
-        """A whole block."""
+        """Return the seconds of a whole block; a subclass may have measured them by ``kind``."""
         return self._price(operators)
 
     def _price(self, operators: Iterable[Operator]) -> Seconds:
-        """Operators run one after the other, each bound by its own roof; reductions are not overlapped."""
+        """Return the seconds of operators that run one after the other, without overlap of reductions."""
         return sum(map(self._operator, operators), start=Seconds())
 
     def _operator(self, operator: Operator) -> Seconds:
@@ -146,7 +152,7 @@ class MeshPrices:
         return computed + self._reductions([operator])
 
     def _reductions(self, operators: Iterable[Operator]) -> Seconds:
-        """Those of tensor-parallel operators, for which their devices wait."""
+        """Return the tensor-parallel reductions of operators, for which their devices wait."""
         operators = [*operators]
         forward, backward = (
             self._reduced(size for each in operators for size in getattr(each, way))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from meshwave.engine.costs.profile import Profile, ShapedRates
-from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import write_private
 from meshwave.engine.machine import processor
@@ -76,7 +76,7 @@ def keep_profile(run: Run) -> str:
     when = datetime.fromtimestamp(entry.created_s)
     source = ", ".join(filter(None, (entry.name, f"{when:%Y-%m-%d %H:%M}", entry.manner)))
     found = profile_of(compare(bundle.prediction, read_recording(run.folder)), source[:LONGEST_NOTE])
-    return keep(_with_machine(run, found), f"run-{run.id}.json").name
+    return store_profile(_with_machine(run, found), f"run-{run.id}.json").name
 
 
 def _with_machine(run: Run, profile: Profile) -> Profile:

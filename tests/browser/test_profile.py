@@ -13,7 +13,7 @@ from meshwave.designer.forms import Form
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.profiles import Profiles
-from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.runtime.calibration import CalibrationOptions, calibrate_machine
@@ -55,7 +55,7 @@ def test_a_machine_is_measured_looked_at_and_used(
     expect(name).to_be_focused()
     assert not calibrating.standing.runs
     page.keyboard.press("Escape")
-    keep(known(contention=(contention(),)), "known.json")
+    store_profile(known(contention=(contention(),)), "known.json")
 
     page.get_by_role("button", name="Measured machines").click()
     expect(dialog.get_by_role("region", name="What is measured")).to_be_hidden()

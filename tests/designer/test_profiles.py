@@ -15,7 +15,7 @@ from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.profiles import Profiles, axis, charts, listed, machine_words
 from meshwave.engine.costs.profile import Measured, Profile
-from meshwave.engine.costs.profile_store import elsewhere, keep, profiles
+from meshwave.engine.costs.profile_store import describe_other_machine, list_profiles, store_profile
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
@@ -62,7 +62,7 @@ def follow(calibrating: BackgroundCalibration) -> Callable[[str], None]:
 
 def test_calibrated_costs_are_offered_as_soon_as_a_profile_is_kept(session: Session) -> None:
     kinds = [option["value"] for option in by_path(session.design)["cost.kind"]["options"]]
-    keep(known(), "a")
+    store_profile(known(), "a")
 
     offered = [option["value"] for option in by_path(session.design)["cost.kind"]["options"]]
 
@@ -72,7 +72,7 @@ def test_calibrated_costs_are_offered_as_soon_as_a_profile_is_kept(session: Sess
 
 def test_a_profile_is_chosen_of_those_that_are_kept(session: Session) -> None:
     for name in ("b", "a", "this-machine"):
-        keep(known(), name)
+        store_profile(known(), name)
 
     session.edit(*change(session.design, by_path(session.design)["cost.kind"], "calibrated"))
     field = by_path(session.design)["cost.profile"]
@@ -146,13 +146,15 @@ def test_an_axis_is_of_whole_decades() -> None:
 
 
 def test_a_file_that_is_no_profile_is_listed_as_such() -> None:
-    keep(known(), "a.json").write_text("{}")
+    store_profile(known(), "a.json").write_text("{}")
 
-    assert listed(profiles(), "a.json") == [{"name": "a.json", "title": "a", "note": "cannot be read", "used": True}]
+    assert listed(list_profiles(), "a.json") == [
+        {"name": "a.json", "title": "a", "note": "cannot be read", "used": True}
+    ]
 
 
 def test_why_a_file_is_no_profile_is_told_where_its_charts_would_be(session: Session) -> None:
-    path = keep(known(), "a.json")
+    path = store_profile(known(), "a.json")
     path.write_bytes(path.read_bytes()[:500])  # cut short, as by a disk that was full
     view = Profiles(session, BackgroundCalibration())
 
@@ -166,15 +168,17 @@ def test_why_a_file_is_no_profile_is_told_where_its_charts_would_be(session: Ses
 def test_a_profile_of_another_machine_says_so() -> None:
     machine = known().machine.model_copy(update={"cores": 48, "processor": "A64FX"})
 
-    assert elsewhere(known()) == "", "it does not say where it was measured"
-    assert elsewhere(known(machine=machine)).startswith("measured on another machine: 48 cores of A64FX, and this one")
-    assert machine_words(known(machine=machine))[0] == elsewhere(known(machine=machine))
+    assert describe_other_machine(known()) == "", "it does not say where it was measured"
+    assert describe_other_machine(known(machine=machine)).startswith(
+        "measured on another machine: 48 cores of A64FX, and this one"
+    )
+    assert machine_words(known(machine=machine))[0] == describe_other_machine(known(machine=machine))
     mine = machine.model_copy(update={"cores": os.cpu_count(), "processor": processor()})
-    assert elsewhere(known(machine=mine)) == ""
+    assert describe_other_machine(known(machine=mine)) == ""
 
 
 def test_the_profile_that_is_looked_at_becomes_the_design_s(session: Session) -> None:
-    keep(known(), "a")
+    store_profile(known(), "a")
     view = Profiles(session, BackgroundCalibration())
 
     view.open()
@@ -204,13 +208,13 @@ def test_a_calibration_is_kept_under_its_name_and_shown(session: Session) -> Non
     until("done")
     calibrating.close()
 
-    assert profiles() == ["mine.json"]
+    assert list_profiles() == ["mine.json"]
     assert (view.chosen, told) == ("mine.json", ["kept"])
     assert view.standing["share"] == 1
 
 
 def test_a_design_whose_profile_is_measured_again_is_predicted_anew(session: Session) -> None:
-    keep(known(), "mine")
+    store_profile(known(), "mine")
     session.edit("cost", {"kind": "calibrated", "profile": "mine.json"}, "a profile")
     before = session.prediction.numbers["makespan_s"]
     layer, *ends = known().blocks
@@ -249,7 +253,7 @@ def test_a_calibration_that_is_stopped_keeps_nothing(session: Session) -> None:
     go.set()
     until("stopped")
 
-    assert profiles() == []
+    assert list_profiles() == []
 
 
 def test_what_cannot_be_kept_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +261,7 @@ def test_what_cannot_be_kept_is_not_measured(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
     calibrating = BackgroundCalibration(lambda wanted, heard: pytest.fail("it was measured"))
 
-    with pytest.raises(InputError, match="cannot keep profiles in .*: Not a directory"):
+    with pytest.raises(InputError, match="cannot store profiles in .*: Not a directory"):
         calibrating.start("mine")
 
     assert not calibrating.standing.runs
@@ -267,8 +271,8 @@ def test_what_could_not_be_kept_in_the_end_is_put_aside(session: Session, monkey
     def fails(*given: object) -> None:
         raise InputError("cannot write it: No space left on device")
 
-    monkeypatch.setattr(beside, "keep", fails)
-    monkeypatch.setattr(beside, "put_aside", lambda profile: "/aside.json")
+    monkeypatch.setattr(beside, "store_profile", fails)
+    monkeypatch.setattr(beside, "write_spare_profile", lambda profile: "/aside.json")
     calibrating = BackgroundCalibration(lambda wanted, heard: known())
     until = follow(calibrating)
 

@@ -15,7 +15,7 @@ from meshwave.engine.bench.accuracy.cases import LEARNS, PROFILE, TAUGHT, TEACHE
 from meshwave.engine.bench.accuracy.machine_load import others, share_stolen, stolen
 from meshwave.engine.bench.accuracy.results import Result
 from meshwave.engine.costs.models.calibrated import CalibratedCost
-from meshwave.engine.costs.profile_store import keep, load_named
+from meshwave.engine.costs.profile_store import load_stored_profile, store_profile
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -91,7 +91,7 @@ class Bench:
         if case.on_hosts:
             result = result.model_copy(update={"ranges": ranges_of(prediction)})
         if TEACHES in case.tags:
-            keep(profile_of(found, case.name), TAUGHT)
+            store_profile(profile_of(found, case.name), TAUGHT)
             self._taught = True
         if LEARNS in case.tags and self._taught:
             result = result.model_copy(update={"learned": _by_a_run(prediction.design)})
@@ -144,14 +144,14 @@ def _calibrated(say: Say) -> None:
     from meshwave.engine.runtime.calibration.machine_profile import CalibrationOptions
 
     with suppress(InputError):  # there is none yet, or one of another version
-        age_s = time.time() - (load_named(PROFILE).machine.made_s or 0.0)
+        age_s = time.time() - (load_stored_profile(PROFILE).machine.made_s or 0.0)
         if age_s < FRESH_S:
             return
     say("calibrating this machine, to predict real runs by")
     options = CalibrationOptions(
         ProcessCluster(1, 2), [(2, 2)], precisions=["fp32"], has_experts=True, blocks_s=CALIBRATED_S, rounds=5
     )
-    keep(calibrate_machine(options), PROFILE)
+    store_profile(calibrate_machine(options), PROFILE)
 
 
 def _result(case: Case, found: Comparison, scale: float | None, busy: float, messages: Mapping[str, Any]) -> Result:

@@ -1,8 +1,6 @@
-"""Calibrated costs: seconds from what was measured on a machine, or in a run.
+"""Calibrated costs: seconds from a calibration profile, where it covers the design, else roofline costs.
 
-What a profile holds takes the place of what the data sheet promises: blocks are priced by the lines through
-what was measured of their kind, messages and reductions on measured links, the update by its own line. What
-it lacks is priced as :mod:`meshwave.engine.costs.models.roofline` does, and :func:`outside` lists these parts of a design.
+:mod:`meshwave.engine.costs.profile_coverage` lists the parts of a design that a profile does not cover.
 """
 
 from __future__ import annotations
@@ -23,7 +21,12 @@ from meshwave.engine.costs.operators import Operator
 from meshwave.engine.costs.profile import ActionTime, BlockKind, OpName, OptimizerLine, Profile
 from meshwave.engine.costs.profile_coverage import outside
 from meshwave.engine.costs.profile_prices import MeasuredPrices, Slowness, all_reduce_of, matrix_rate, measured
-from meshwave.engine.costs.profile_store import USUAL, elsewhere, load_named, profiles
+from meshwave.engine.costs.profile_store import (
+    DEFAULT_PROFILE,
+    describe_other_machine,
+    list_profiles,
+    load_stored_profile,
+)
 from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
 from meshwave.engine.costs.stage_prices import MeshPrices
 from meshwave.engine.document import Design, Mesh
@@ -74,7 +77,7 @@ class CalibratedCost(OperatorCost):
         return self.load().model_dump_json()
 
     def machine_warning(self) -> str:
-        return elsewhere(self.load())
+        return describe_other_machine(self.load())
 
     def warnings(self, design: Design) -> Sequence[Problem]:
         """Parts of a design that lie outside of what was measured."""
@@ -83,12 +86,12 @@ class CalibratedCost(OperatorCost):
     @classmethod
     def initial_values(cls) -> Mapping[str, Any]:
         """The profile of this machine, or another that is kept."""
-        names = profiles()
-        return {"profile": USUAL if USUAL in names else names[0]} if names else {}
+        names = list_profiles()
+        return {"profile": DEFAULT_PROFILE if DEFAULT_PROFILE in names else names[0]} if names else {}
 
     def choices(self, key: str) -> Sequence[str]:
         """The profiles that are kept, and the one that is named though it is not."""
-        return list(dict.fromkeys((*profiles(), self.profile))) if key == "profile" else []
+        return list(dict.fromkeys((*list_profiles(), self.profile))) if key == "profile" else []
 
     def load(self) -> Profile:
         """Read the profile, without its links and collectives if those of the cluster are used.
@@ -98,7 +101,7 @@ class CalibratedCost(OperatorCost):
         """
         where, fixes = "cost.profile", [Fix("use_roofline", {}, (("cost", {"kind": "roofline"}),))]
         try:
-            found = load_named(self.profile)
+            found = load_stored_profile(self.profile)
         except Refusal as error:
             suggestion = error.problem.params.get("suggestion")
             near = [set_value(where, suggestion)] if suggestion else []

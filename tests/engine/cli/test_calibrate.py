@@ -55,7 +55,7 @@ def test_a_home_that_cannot_be_written_is_told_before_anything_is_measured(
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
 
     assert cli.main(["calibrate"]) == 2
-    assert capsys.readouterr().err == f"cannot keep profiles in {tmp_path}/home/profiles: Not a directory\n"
+    assert capsys.readouterr().err == f"cannot store profiles in {tmp_path}/home/profiles: Not a directory\n"
     assert measured == []
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.document import Design, parse_design
 from tests.engine.costs.profiles import known
 
@@ -57,7 +57,7 @@ def design() -> Callable[..., Design]:
         for section, change in changes.items():
             document[section] = {**document.get(section, {}), **change} if isinstance(change, dict) else change
         if document["cost"] == {"kind": "calibrated"}:
-            keep(known(), "known.json")
+            store_profile(known(), "known.json")
             document["cost"]["profile"] = "known.json"
         return parse_design(document)
 

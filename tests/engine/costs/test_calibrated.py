@@ -19,7 +19,7 @@ from meshwave.engine.costs.operators import Workload
 from meshwave.engine.costs.profile import ActionTime, Kept, MatrixRate, Measured
 from meshwave.engine.costs.profile_coverage import outside
 from meshwave.engine.costs.profile_prices import Slowness, distance, measured, work_of
-from meshwave.engine.costs.profile_store import keep, load_named, profiles
+from meshwave.engine.costs.profile_store import list_profiles, load_stored_profile, store_profile
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError
@@ -33,7 +33,7 @@ Make = Callable[..., Design]
 
 
 def priced(made: Design, profile: Any) -> Costs:
-    keep(profile, NAME)
+    store_profile(profile, NAME)
     return estimate(made, lower(made))
 
 
@@ -110,7 +110,7 @@ def test_an_all_reduce_of_a_measured_size_takes_its_own_line_and_others_the_ring
 
 def test_layers_are_balanced_by_what_was_measured(design: Make) -> None:
     made = calibrated(design)
-    keep(known(blocks=(block("layer"), block("embedding"), _slow_head())), NAME)
+    store_profile(known(blocks=(block("layer"), block("embedding"), _slow_head())), NAME)
 
     layers = layers_per_stage(made)
 
@@ -252,7 +252,7 @@ def test_a_run_without_such_cuts_is_told(design: Make) -> None:
 
 
 def test_warnings_stand_beside_the_prediction(design: Make) -> None:
-    keep(known(), NAME)
+    store_profile(known(), NAME)
 
     assert any(
         "hidden size of 256" in str(each) for each in predict(calibrated(design, model={"hidden": 256})).warnings
@@ -263,12 +263,12 @@ def test_warnings_stand_beside_the_prediction(design: Make) -> None:
 
 
 def test_a_profile_is_kept_and_found_by_its_name() -> None:
-    keep(known(), "kept-here")
+    store_profile(known(), "kept-here")
 
-    assert "kept-here.json" in profiles()
-    assert load_named("kept-here.json") == known()
-    keep(known(blocks=()), "kept-here.json")
-    assert load_named("kept-here.json").blocks == ()
+    assert "kept-here.json" in list_profiles()
+    assert load_stored_profile("kept-here.json") == known()
+    store_profile(known(blocks=()), "kept-here.json")
+    assert load_stored_profile("kept-here.json").blocks == ()
 
 
 def test_a_missing_profile_is_a_problem_at_its_place(design: Make) -> None:
@@ -283,7 +283,7 @@ def test_a_missing_profile_is_a_problem_at_its_place(design: Make) -> None:
 
 
 def test_a_file_that_is_no_profile_is_a_problem_at_its_place(design: Make) -> None:
-    path = keep(known(), "broken.json")
+    path = store_profile(known(), "broken.json")
     path.write_text('{"format": "meshwave-profile/1"}')
 
     (problem,) = check_design(design(cost={"kind": "calibrated", "profile": "broken.json"}))
@@ -294,12 +294,12 @@ def test_a_file_that_is_no_profile_is_a_problem_at_its_place(design: Make) -> No
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../x", "a\\b"])
 def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="is not a name of a profile"):
-        keep(known(), name)
+        store_profile(known(), name)
 
 
 def test_the_inside_of_a_block_goes_by_the_same_lines(design: Make) -> None:
     made = calibrated(design)
-    keep(known(), NAME)
+    store_profile(known(), NAME)
     prices = mesh_prices(made)[0]
     load = workload(made, made.meshes[0])
 

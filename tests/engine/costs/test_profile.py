@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.costs.line_fits import fit_line
 from meshwave.engine.costs.profile import Machine, Measured, Profile, group_sizes, load_profile, members, parse_profile
-from meshwave.engine.costs.profile_store import put_aside, save_profile
+from meshwave.engine.costs.profile_store import save_profile, write_spare_profile
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError
 
@@ -173,7 +173,7 @@ def test_what_there_is_no_room_for_leaves_nothing_behind(tmp_path: Path, monkeyp
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Profile, "to_json", full)
 
-    assert put_aside(profile()) == ""
+    assert write_spare_profile(profile()) == ""
     assert os.listdir(tmp_path) == []
 
 

@@ -212,5 +212,5 @@ def test_every_gap_and_the_critical_path_can_be_told() -> None:
     for span in np.flatnonzero(timeline.is_compute).tolist():
         cause = int(timeline.cause[span])
         if cause >= 0 and timeline.other[cause] >= 0:
-            told = inspector.idle(int(timeline.rank[span]), float(timeline.start[span]) - 1e-9)
+            told = inspector.explain_idle(int(timeline.rank[span]), float(timeline.start[span]) - 1e-9)
             assert told is None or told.words

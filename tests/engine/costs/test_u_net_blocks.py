@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from meshwave.engine.costs import estimate, layers_per_stage
 from meshwave.engine.costs.device_sizes import sizes
 from meshwave.engine.costs.profile_coverage import outside
-from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.costs.stage_balance import block_split
 from meshwave.engine.document import parse_design
 from meshwave.engine.families._u_net_blocks import numbers_of
@@ -277,7 +277,7 @@ def test_a_run_that_was_measured_prices_its_stages() -> None:
     document = drawn({"schedule": "1f1b", "microbatches": 4, "stages": [4, 9]}, 2)
     plain = parse_design(document)
     program = lower(plain)
-    keep(of_a_run({"op": "F", "seconds": 3.0}, {"op": "B", "seconds": 2.0}), "a-run.json")
+    store_profile(of_a_run({"op": "F", "seconds": 3.0}, {"op": "B", "seconds": 2.0}), "a-run.json")
     measured = parse_design(document | {"cost": {"kind": "calibrated", "profile": "a-run.json"}})
 
     before, after = estimate(plain, program).seconds, estimate(measured, program).seconds

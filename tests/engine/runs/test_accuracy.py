@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -283,7 +283,7 @@ def test_what_was_measured_becomes_the_cost_of_the_same_design(
     times = times[prediction.program.op]
     found = compared(tmp_path, prediction, times * prediction.costs.seconds)
 
-    keep(profile_of(found, "a run"), "run-1.json")
+    store_profile(profile_of(found, "a run"), "run-1.json")
     calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
 
     assert calibrated.program == prediction.program
@@ -298,7 +298,7 @@ def test_what_a_prediction_does_not_know_is_said_before_it_is_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
-    keep(known(), "known.json")
+    store_profile(known(), "known.json")
     cost = {"kind": "calibrated", "profile": "known.json"}
     prediction = predict(draw(pp=2, cost=cost, training={"compile": True, "precision": "bf16"}))
     record(tmp_path, prediction, prediction.costs.seconds)

@@ -17,7 +17,7 @@ import pytest
 
 from meshwave.engine.cli import launch as commands
 from meshwave.engine.cli import main as cli
-from meshwave.engine.costs.profile_store import keep, load_named
+from meshwave.engine.costs.profile_store import load_stored_profile, store_profile
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Options, Record, Run, State, write_bundle
@@ -245,7 +245,7 @@ def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_
         ]
 
     name = said_by(["runs", "profile", told], capsys).partition(":")[0]
-    profile = load_named(name)
+    profile = load_stored_profile(name)
     assert profile.rates is not None, "its links are not those of this machine"
     assert profile.rates.inter == pytest.approx(1e5 / PAYLOAD)
     assert profile.machine.run.endswith(", on 2 emulated hosts (100 kB/s between them)")
@@ -255,11 +255,11 @@ def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_
     assert profile.machine.network.startswith("2 emulated hosts of 2 + 2 processes, as drawn; links of ")
 
     long = over(drawn.model_copy(update={"name": "n" * 200}))
-    assert load_named(said_by(["runs", "profile", long], capsys).partition(":")[0]).machine.run == "n" * 200
+    assert load_stored_profile(said_by(["runs", "profile", long], capsys).partition(":")[0]).machine.run == "n" * 200
 
 
 def test_a_run_whose_profile_is_gone_is_still_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = keep(known(), "gone.json")
+    path = store_profile(known(), "gone.json")
     assert cli.main(["run", write(home, cost={"kind": "calibrated", "profile": "gone.json"})]) == 0
     path.unlink()
 

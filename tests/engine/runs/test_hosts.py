@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from meshwave.engine.costs import layers_per_stage
-from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.lowering.lower import lower
@@ -273,7 +273,7 @@ def test_costs_in_units_are_for_any_links(tmp_path: Path) -> None:
 
 def test_a_profile_does_not_price_links_that_are_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
-    keep(known(), "known.json")  # 1 GB/s inside a node
+    store_profile(known(), "known.json")  # 1 GB/s inside a node
     cost = {"kind": "calibrated", "profile": "known.json"}
     drawn = draw(pp=2, cluster=nodes(1, 2, intra_node={**LINK, "bandwidth": 1e6}), cost=cost)
 

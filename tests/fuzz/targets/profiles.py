@@ -9,7 +9,7 @@ from pathlib import Path
 
 from meshwave.designer.views.profiles import charts, listed, machine_words
 from meshwave.engine.costs.profile import load_profile
-from meshwave.engine.costs.profile_store import USUAL, keep
+from meshwave.engine.costs.profile_store import DEFAULT_PROFILE, store_profile
 from meshwave.engine.files import example
 from tests.engine.costs.profiles import block, contention, known, of_a_run
 from tests.engine.costs.test_profile import document as collectives
@@ -42,7 +42,7 @@ class Profiles(Target):
             return
         yield "calibrate --profile", lambda: about_command("calibrate", "--profile", file, ended=ended)
         yield "calibrate --profile --fit", lambda: about_command("calibrate", "--profile", file, "--fit")
-        keep(load_profile(path), USUAL)
+        store_profile(load_profile(path), DEFAULT_PROFILE)
         yield "page", lambda: _on_the_page(path)
         for name in PRICED:
             yield f"simulate {name}", partial(_priced, name, path.with_name("priced.json"))
@@ -50,7 +50,7 @@ class Profiles(Target):
 
 def _priced(name: str, place: Path) -> Iterator[Complaint]:
     document = json.loads(example(name).read_bytes())
-    document["cost"] = {"kind": "calibrated", "profile": USUAL}
+    document["cost"] = {"kind": "calibrated", "profile": DEFAULT_PROFILE}
     place.write_text(json.dumps(document))
     ended: list[Ended] = []
     yield from about_command("check", str(place), ended=ended)
@@ -62,7 +62,7 @@ def _priced(name: str, place: Path) -> Iterator[Complaint]:
 
 def _on_the_page(path: Path) -> Iterator[Complaint]:
     profile = load_profile(path)
-    yield from about_json(json.dumps([charts(profile), listed([USUAL], "")]))
+    yield from about_json(json.dumps([charts(profile), listed([DEFAULT_PROFILE], "")]))
     if words := machine_words(profile):
         yield from about_text("\n".join(words))
 

@@ -9,7 +9,7 @@ import pytest
 from meshwave.engine.bench.accuracy.cases import LEARNS, MODEL, PROFILE, TEACHES, UNIT, Case, document
 from meshwave.engine.bench.accuracy.measure import Bench, bench, scale_of
 from meshwave.engine.costs.profile import Machine, Profile
-from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.predict.prediction import predict
 
 TINY = {**MODEL, "layers": 2, "hidden": 32}
@@ -29,7 +29,9 @@ def test_a_rehearsal_and_a_real_run_are_held_against_their_predictions(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))
-    keep(Profile(machine=Machine(ranks=1, ranks_per_node=1, made_s=time.time())), PROFILE)  # as if just calibrated
+    store_profile(
+        Profile(machine=Machine(ranks=1, ranks_per_node=1, made_s=time.time())), PROFILE
+    )  # as if just calibrated
 
     with bench(say=pytest.fail) as measuring:  # it would say that it calibrates
         _rehearses(measuring)
