@@ -1,4 +1,4 @@
-"""Starting runs and remembering them: one file a launcher, a folder a run, one record of all runs."""
+"""Runs: launchers, the run folder, the record of all runs, recordings, and comparisons with predictions."""
 
 from meshwave.engine.runs.launchers import Capabilities, Launcher, reconcile
 from meshwave.engine.runs.options import Hosts, Options

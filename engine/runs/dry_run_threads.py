@@ -1,4 +1,4 @@
-"""A dry run in threads: one for each rank, without torch and without processes; messages hold nothing."""
+"""Dry runs in threads: one for each rank, without torch and without processes; messages are empty."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TURN_S = 2e-4
 
 
 class Coming(NamedTuple):
-    """A message: when it is there, or the flow by which it comes."""
+    """A message: its arrival time, or the flow that brings it."""
 
     due_ns: int
     flow: int = -1
 
 
 class Inbox:
-    """What has been sent to one rank, until it takes it."""
+    """Messages to one rank that it has not received yet."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -37,15 +37,16 @@ class Inbox:
         self._coming: dict[object, Coming] = {}
 
     def put(self, name: object, coming: Coming) -> None:
+        """Add a message."""
         with self._there:
             self._coming[name] = coming
             self._there.notify()
 
     def take(self, name: object) -> tuple[Coming, bool]:
-        """What there is by that name, and whether it had to be waited for.
+        """Return a message by name, and whether it had to be waited for.
 
         Raises:
-            Stopped: nobody will send it any more.
+            Stopped: it will never be sent.
         """
         with self._there:
             waits = name not in self._coming
@@ -66,12 +67,12 @@ class Played:
 
     @property
     def seconds(self) -> float:
-        """From the first start to the last end, by the clock."""
+        """Wall time from the first start to the last end."""
         return float(self.end.max() - self.start.min()) / 1e9 if len(self.end) else 0.0
 
 
 def play(waits: Waits, stop: threading.Event | None = None) -> Played:
-    """Play one step with a thread for each rank: no process and no torch, and messages hold nothing.
+    """Run one step with a thread for each rank, without processes, torch or message contents.
 
     Raises:
         Stopped: ``stop`` was set.
@@ -114,7 +115,7 @@ def play(waits: Waits, stop: threading.Event | None = None) -> Played:
 
 @contextmanager
 def _quick_turns() -> Iterator[None]:
-    """Meanwhile a thread of this process that computes, such as one that draws, soon lets those go on that wake up."""
+    """Let threads that wake up run soon, even while another thread computes in Python."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:
@@ -124,7 +125,7 @@ def _quick_turns() -> Iterator[None]:
 
 
 class _Player:
-    """Plays the rows of one rank."""
+    """Runs the rows of one rank."""
 
     def __init__(
         self,
@@ -197,7 +198,7 @@ class _Player:
         self._device.announce(sends)
 
     def _reduce(self, row: int) -> None:
-        """Tell all who hold a copy of the stage that this one is complete."""
+        """Announce to all holders of the stage that this copy is complete."""
         stage, flow = self._actions[row].stage, self._all.flow(self._first + row)
         ranks = list(self._program.ranks_of(stage))
         if self._links is not None and flow >= 0:
@@ -207,7 +208,7 @@ class _Player:
         self._reducing.append(row)
 
     def _step(self, row: int) -> None:
-        """Once all gradients are reduced, one stage after the other, and all ranks have theirs where they are clipped."""
+        """Step once all gradients are reduced, one stage after the other; with clipping, once all ranks have theirs."""
         asked, done = time.perf_counter_ns(), 0
         inbox = self._inboxes[self._rank]
         for reduce in self._reducing:
@@ -225,7 +226,7 @@ class _Player:
         self._device.compute(self._waits[row])
 
     def _reduced(self, row: int, before: int) -> int:
-        """When a reduction is done, where the one before it was; it begins when the last copy is complete."""
+        """Return when a reduction is done; it begins when the last copy is complete."""
         stage, flow = self._actions[row].stage, self._all.flow(self._first + row)
         inbox = self._inboxes[self._rank]
         told = [inbox.take((Op.REDUCE_GRAD, stage, rank)) for rank in self._program.ranks_of(stage)]
@@ -240,7 +241,7 @@ class _Player:
 
 
 def _incoming(actions: list[Action]) -> list[list[int]]:
-    """[rows of a rank] the receives whose messages each action takes."""
+    """Return ``[rows of a rank]`` the receives whose messages each action consumes."""
     receives = defaultdict(list)
     for row, action in enumerate(actions):
         if action.op in RECEIVES:

@@ -39,19 +39,19 @@ NOT_READY_NS = 500_000
 
 
 class LiveNetwork:
-    """Flows on a shared network, announced one by one; times are seconds or units of the model."""
+    """Flows on a shared network, announced one by one; times are modelled seconds or units."""
 
     def __init__(self, table: FlowTable) -> None:
         self._known = _Known.of(table)
         self.start()
 
     def start(self) -> None:
-        """Begin a step, of which no flow is known."""
+        """Begin a step without any flow."""
         self._committed = _State(self._known)
         self._ahead: _State | None = None
 
     def announce(self, flow: int, ready: float) -> None:
-        """A flow is, or will be, ready; one that should have been before the committed time is ready then."""
+        """Announce when a flow is ready; a time before the committed one becomes that."""
         self._committed.announce(flow, max(ready, self._committed.now))
         if self._ahead is not None and ready > self._ahead.now:
             self._ahead.announce(flow, ready)
@@ -59,16 +59,16 @@ class LiveNetwork:
             self._ahead = None
 
     def commit(self, until: float) -> None:
-        """Flows that are announced from now on do not change what happened before a time."""
+        """Fix everything before a time: flows announced later do not change it."""
         self._committed.run(until)
 
     def end(self, flow: int) -> float | None:
-        """When a flow is complete, as far as is known; None where it is not announced, or one that comes before."""
+        """Return the end of a flow, as far as is known; None if it, or one before it, is not announced."""
         found = self._committed.ends.get(flow)
         return self._played(flow).ends.get(flow) if found is None else found
 
     def sent(self, flow: int) -> float:
-        """When an announced flow sets out: once it is ready and, for a message, has its connection."""
+        """Return when an announced flow starts: once it is ready and, for a message, has its connection."""
         found = self._played(flow).sent.get(flow)
         return self._committed.sent[flow] if found is None else found
 
@@ -119,7 +119,7 @@ class _Known(NamedTuple):
 
 
 class _Moving:
-    """A flow whose bytes move: ``left`` of them at ``since``."""
+    """A flow in transit: ``left`` bytes remain at ``since``."""
 
     __slots__ = ("end", "flow", "left", "rate", "since")
 
@@ -264,7 +264,7 @@ def _fair_rates(known: _Known, kinds: Sequence[int]) -> list[float]:
 class LiveLinks:
     """The shared links of a dry run, as one process or all threads of one see them.
 
-    Times are nanoseconds of ``time.perf_counter_ns``. A cell of the board that holds a time before the start of the
+    Times are nanoseconds of ``time.perf_counter_ns``. A cell of the board with a time before the start of the
     step was written in an earlier step.
     """
 
@@ -289,11 +289,11 @@ class LiveLinks:
             self._open[:] = True
 
     def announce(self, flow: int, place: int, at_ns: int) -> None:
-        """Tell all others when one of those who take part in a flow is ready for it."""
+        """Announce to all others when one participant of a flow is ready for it."""
         self._board[self.table.cell(flow, place)] = at_ns
 
     def wait(self, flow: int, wait_until: Callable[[int], None]) -> int:
-        """Wait until a flow is complete; returns when it was."""
+        """Wait until a flow is complete; return when it was."""
         while True:
             due, now = self._end(flow), time.perf_counter_ns()
             if due is not None and due <= now:
@@ -301,7 +301,7 @@ class LiveLinks:
             wait_until(now + NOT_READY_NS if due is None else min(due, now + max(LOOK_NS, (due - now) // 2)))
 
     def sent(self, flow: int) -> int:
-        """When a flow that is complete set out."""
+        """Return when a complete flow started."""
         with self._lock:
             self._look()
             return self._clock(self._network.sent(flow))
@@ -313,7 +313,7 @@ class LiveLinks:
         return None if end is None else self._clock(end)
 
     def _look(self) -> None:
-        """Take over what was announced since the last look."""
+        """Read what was announced since the last look."""
         first = self.table.cells[:-1]
         ready = (np.minimum.reduceat(self._board, first) >= self._start_ns) & self._open
         for group in np.flatnonzero(ready).tolist():

@@ -13,9 +13,9 @@ from meshwave.engine.units import quantity
 
 
 class Hosts(Part):
-    """The processes of a run spread over emulated hosts, with links as in a drawn cluster.
+    """Emulated hosts for the processes of a run, with links like those of a drawn cluster.
 
-    A rehearsal stretches time, so its links are as many times slower than written here.
+    A dry run is slower, so its links are slower by the same factor.
     """
 
     nodes: PositiveInt
@@ -28,11 +28,12 @@ class Hosts(Part):
 
     @property
     def words(self) -> str:
+        """Text such as ``on 2 emulated hosts (100 MB/s between them)``."""
         return f"on {self.nodes} emulated host{'s' * (self.nodes != 1)} ({quantity(self.inter_bandwidth, 'B/s')} between them)"
 
 
 class Options(Part):
-    """What was asked for besides the design."""
+    """Options of a run besides its design."""
 
     rehearse: Rehearsal | None = None
     """Wait instead of computing."""
@@ -45,6 +46,7 @@ class Options(Part):
 
     @property
     def is_plain(self) -> bool:
+        """Whether it is plain training."""
         return self == PLAIN
 
     @property

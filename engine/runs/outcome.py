@@ -1,4 +1,4 @@
-"""How a run ended and why: of everything that went wrong, what went wrong first."""
+"""The result of a run: of everything that failed, the first cause."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ class Exit(NamedTuple):
 
     @property
     def was_killed(self) -> bool:
+        """Whether a signal ended it that Meshwave did not send."""
         return self.code < 0 and not self.ours
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The final state of a run, the sentence for it, and the process that it began with."""
+    """The final state of a run, its reason, and the process that caused it."""
 
     state: State
     reason: str
@@ -53,11 +54,11 @@ class Verdict:
 
 
 def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled: bool, steps: str) -> Verdict:
-    """Find the cause among what the processes left.
+    """Find the cause among what the processes left behind.
 
     A process that dies takes the others with it: they find their connections closed and report
-    that. So first comes a process that was killed and could not say why, then the earliest error
-    that was written down, then the first bad exit.
+    that. So a process that was killed and could not report comes first, then the earliest error
+    that was written, then the first bad exit.
     """
     if exits and all(exit.code == 0 for exit in exits):
         return Verdict(State.SUCCEEDED, steps)
@@ -78,12 +79,12 @@ def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled:
 
 
 def cancelled(when: str, why: str) -> str:
-    """The sentence for a run that was cancelled; ``why`` may be empty."""
+    """Return the reason for a cancelled run; ``why`` may be empty."""
     return f"cancelled {when}" + (f": {why}" if why else "")
 
 
 def to_json(run: str, verdict: Verdict, design: Design, exits: Iterable[Exit]) -> dict[str, Any]:
-    """What ``result.json`` holds."""
+    """Return the content of ``result.json``."""
     ends = []
     for exit in sorted(exits):
         rank, mesh = mesh_of(design, exit.process)
@@ -107,7 +108,7 @@ class Failure(RunFile):
 
 
 def _failures(folder: Path, design: Design) -> dict[int, Failure]:
-    """By process the errors that were written down; half a file says nothing, the exit of its process still does."""
+    """Return the written errors by process; half a file is skipped, the exit of its process remains."""
     found = {}
     for process, path in numbered_files(folder, "error", ".json").items():
         with suppress(RunFolderError):
@@ -118,7 +119,7 @@ def _failures(folder: Path, design: Design) -> dict[int, Failure]:
 
 
 def _failed(design: Design, process: int, failure: Failure) -> str:
-    """An action's own error begins with its rank and number; others get their process."""
+    """Return the reason for a written error; an action's own error begins with its rank and number."""
     mesh = mesh_of(design, process)[1]
     what = shorten(failure.error, LONGEST_ERROR, placeholder=" ...")
     return f"mesh {mesh}, {what}" if failure.action else f"mesh {mesh}, process {process}: {what}"

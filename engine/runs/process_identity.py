@@ -1,4 +1,4 @@
-"""Naming a process for good: its number is used again after it ends, its birth is not."""
+"""Identity of processes: a process number is reused, its start time is not."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ LINUX = sys.platform.startswith("linux")
 
 
 class Handle(NamedTuple):
-    """A process of this machine, told from any later one that is given the same number."""
+    """A process of this machine, distinct from later ones with the same number."""
 
     boot: str  # which start of the machine
     pid: int
     born: str  # when the process started, as the system writes it
 
     def is_alive(self) -> bool:
+        """Whether the process still exists."""
         return handle(self.pid) == self
 
     @property
     def is_stopped(self) -> bool:
-        """True if a signal or a debugger has stopped it, so that it does not answer; known on Linux alone."""
+        """Whether a signal or a debugger has stopped it, so that it does not respond; known on Linux only."""
         state, born = _state_and_birth(self.pid) if LINUX else ("", "")
         return state in ("T", "t") and self._replace(boot=_boot(), born=born) == self
 
     def kill(self) -> bool:
-        """End the process if it still is the one that was meant; say whether it was signalled."""
+        """Kill the process if it still exists; return whether it was signalled."""
         return self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> bool:
-        """Signal the process if it still is the one that was meant; say whether it was signalled."""
+        """Signal the process if it still exists; return whether it was signalled."""
         try:
             if LINUX:
                 return self._send_held(number)
@@ -51,7 +52,7 @@ class Handle(NamedTuple):
         return False
 
     def _send_held(self, number: signal.Signals) -> bool:
-        """While the descriptor is open its number names one process, so looking first is safe."""
+        """Signal the process through a descriptor, while which its number is not reused."""
         descriptor = os.pidfd_open(self.pid)
         try:
             if not self.is_alive():
@@ -74,7 +75,7 @@ class Processes(RunFile):
 
 
 def processes_of(entry: Entry) -> Processes | None:
-    """The processes of a run; None where the record does not name them, or is damaged."""
+    """Return the processes of a run; None if the record does not name them, or is damaged."""
     try:
         return Processes.model_validate(entry.handle)
     except ValidationError:
@@ -82,7 +83,7 @@ def processes_of(entry: Entry) -> Processes | None:
 
 
 def stopped(entry: Entry) -> list[str]:
-    """The processes of a run under way that are stopped, each in words with what can be done."""
+    """Return a line for each stopped process of an active run, with what can be done."""
     named = None if entry.state.is_over else processes_of(entry)
     if named is None:
         return []
@@ -96,13 +97,13 @@ def stopped(entry: Entry) -> list[str]:
 
 
 def handle(pid: int) -> Handle | None:
-    """The process that has this number now; None where there is none, or one that has ended."""
+    """Return the process that has this number now; None if there is none, or it has ended."""
     born = _born_linux(pid) if LINUX else _born_posix(pid)
     return Handle(_boot(), pid, born) if born else None
 
 
 def own_handle() -> Handle:
-    """This process."""
+    """Return the handle of this process."""
     found = handle(os.getpid())
     assert found is not None, "a process that runs has a birth"
     return found
@@ -114,7 +115,7 @@ def _born_linux(pid: int) -> str:
 
 
 def _state_and_birth(pid: int) -> tuple[str, str]:
-    """The letter of a process's state and the clock tick of its start, as Linux writes them; empty where it is gone."""
+    """Return the state letter and the start tick of a process on Linux; empty if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""A run as a person follows it: how it stands, what it printed, what it measured so far."""
+"""A run as other processes follow it: its state, its logs and its metrics so far."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ LOG_BYTES = 65_536
 
 
 class Progress(NamedTuple):
+    """Steps that are done, and all steps."""
+
     done: int  # steps
     total: int
 
@@ -42,6 +44,8 @@ class Progress(NamedTuple):
 
 
 class LogLine(NamedTuple):
+    """A line of the log of a process."""
+
     process: int
     text: str
 
@@ -82,13 +86,13 @@ class Result(RunFile):
 
 
 class Cancels(Protocol):
-    """A launcher, as a run sees it."""
+    """The part of a launcher that a run uses."""
 
     def cancel(self, run: Run) -> None: ...
 
 
 class Run:
-    """One run of the record, whoever launched it; read from its folder, so any process can follow it."""
+    """One run of the record, whoever launched it; it is read from its folder, so any process can follow it."""
 
     def __init__(self, record: Record, run: str, launcher: Cancels | None = None) -> None:
         self.id = run
@@ -101,33 +105,35 @@ class Run:
 
     @property
     def entry(self) -> Entry:
-        """The entry of the record, with the result of the run where that could not be entered, as on a full disk."""
+        """The entry of the record, with the result of the run if that could not be entered, as on a full disk."""
         entry = self._record.get(self.id)
         result = None if entry.state.is_over else read_result(self.folder)
         return entry if result is None else replace(entry, state=State(result.state), reason=result.reason)
 
     @property
     def state(self) -> State:
+        """The state of the run."""
         return self.entry.state
 
     @property
     def reason(self) -> str:
-        """Why it stands as it does: of a failure the earliest cause, in a sentence."""
+        """The reason for its state: of a failure the earliest cause."""
         return self.entry.reason
 
     @property
     def progress(self) -> Progress:
+        """The steps that are done."""
         steps = (row for row in self._last_events() if row["event"] == "step")
         return Progress(next((row.get("step", 0) + 1 for row in steps), 0), self.entry.steps)
 
     @property
     def created_s(self) -> float:
-        """When it was asked for. This and the times below are Unix seconds."""
+        """When it was submitted. This and the times below are Unix seconds."""
         return self.entry.created_s
 
     @property
     def started_s(self) -> float | None:
-        """When its processes were there."""
+        """When its processes had started."""
         return self.entry.started_s
 
     @property
@@ -137,27 +143,27 @@ class Run:
 
     @property
     def finished_s(self) -> float | None:
+        """When it ended."""
         return self.entry.finished_s
 
     def metrics(self, since: int = 0) -> list[dict[str, Any]]:
-        """One row a step: ``step``, ``loss``, ``grad_norm``, ``seconds``, ``tokens_per_s``.
+        """Return one row per step: ``step``, ``loss``, ``grad_norm``, ``seconds``, ``tokens_per_s``.
 
-        A loss or a norm that is no number, since training diverged, is None. A rehearsal has neither, and its
-        seconds are modelled ones, or of the ``unit`` that it names.
-        ``since`` is how many rows the caller has already.
+        A loss or a norm that is not a number, since training diverged, is None. A dry run has neither, and its
+        seconds are modelled, or in its ``unit``. ``since`` is the number of rows that the caller has already.
         """
         return self.follow_metrics().rest()[max(0, since) :]
 
     def follow_metrics(self) -> Follower:
-        """A reader of the rows of :meth:`metrics` as they come."""
+        """Return a reader of new rows of :meth:`metrics`."""
         return Follower(self.folder / "metrics.jsonl", MetricsRow)
 
     def latest(self) -> dict[str, Any] | None:
-        """The last row of :meth:`metrics`, read from the end of its file alone; None before the first."""
+        """Return the last row of :meth:`metrics`, read from the end of its file; None before the first."""
         return next(rows_of(reversed(last_lines(self.folder / "metrics.jsonl", 2)), MetricsRow), None)
 
     def events(self) -> list[dict[str, Any]]:
-        """The events of process 0 before its first step, such as where it computes, and after its last one."""
+        """Return the events of process 0 before its first step, such as its device, and after its last one."""
         before, after = (
             [*takewhile(lambda row: row["event"] != "step", rows)]
             for rows in (self._first_events(), self._last_events())
@@ -168,7 +174,7 @@ class Run:
         return rows_of(first_lines(self.folder / "events-0.jsonl"), EventRow)
 
     def _last_events(self) -> Iterator[dict[str, Any]]:
-        """The latest first."""
+        """Return the last events, latest first."""
         return rows_of(reversed(last_lines(self.folder / "events-0.jsonl", LOG_BYTES)), EventRow)
 
     def notes(self) -> list[str]:
@@ -179,11 +185,11 @@ class Run:
         return [*notes, *_crowded(entry, events), *stopped(entry)]
 
     def stopped(self) -> list[str]:
-        """The processes of the run that are stopped and do not answer, each in words."""
+        """Return a line for each process of the run that is stopped and does not respond."""
         return stopped(self.entry)
 
     def log(self, lines: int = 200) -> list[LogLine]:
-        """The last ``lines`` lines of each process, process by process."""
+        """Return the last ``lines`` lines of each process, process by process."""
         return [
             LogLine(process, printable(text.expandtabs()))
             for process, path in numbered_files(self.folder, "rank", ".log").items()
@@ -191,14 +197,13 @@ class Run:
         ]
 
     def result(self) -> Result | None:
-        """How it ended, with the exit of each process; None as long as it has not."""
+        """Return its result, with the exit of each process; None before its end."""
         return read_result(self.folder)
 
     def wait(self, progress: Callable[[Run], None] | None = None, timeout_s: float | None = None) -> State:
-        """Follow the run to its end, calling ``progress`` each time a step is done, its state changes or a process is
-        stopped or continued.
+        """Follow the run to its end, and return its state, which is not final after ``timeout_s``.
 
-        Returns its state, which is not final where ``timeout_s`` ran out first.
+        ``progress`` is called after each step, change of state, and process that stops or continues.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         seen: tuple[object, ...] = ()
@@ -216,7 +221,8 @@ class Run:
         """Ask the launcher to end the run, also one that another process launched; one that is over stays as it is.
 
         Raises:
-            RunError: the run was opened without its launcher; see :func:`meshwave.engine.runs.launchers.open_run`.
+            RunError: the run was opened without its launcher; see
+            :func:`meshwave.engine.runs.launchers.open_run`.
         """
         if self._launcher is None:
             raise RunError(f"run {self.id} was opened to be read only; open it with open_run to cancel it")
@@ -233,22 +239,22 @@ def _crowded(entry: Entry, events: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def loss_of(row: Mapping[str, Any] | None) -> str:
-    """``, loss 5.0000`` of a row of metrics; nothing of a rehearsal's, which has none."""
+    """Return ``, loss 5.0000`` for a row of metrics; empty for a dry run, which has none."""
     return f", loss {loss_in_words(row['loss'])}" if row is not None and "loss" in row else ""
 
 
 def step_time(row: Mapping[str, Any]) -> str:
-    """How long a step took, or what that of a rehearsal stands for, which may be in units."""
+    """Return the time of a step with its unit; that of a dry run is modelled."""
     return duration(row["seconds"], row.get("unit", "s"))
 
 
 def loss_in_words(loss: float | None) -> str:
-    """A loss as a person reads it; None is how a run writes down one that is no number any more."""
+    """Return a loss as text; None stands for one that is not a number."""
     return "not a number" if loss is None else f"{loss:.4f}"
 
 
 def first_lines(path: Path) -> list[str]:
-    """The whole lines at the beginning of a text file, however long it is; nothing where there is no such file."""
+    """Return the whole lines at the beginning of a text file of any length; none if there is no such file."""
     try:
         with path.open("rb") as file:
             return file.read(LOG_BYTES).decode("utf-8", "replace").split("\n")[:-1]
@@ -257,7 +263,7 @@ def first_lines(path: Path) -> list[str]:
 
 
 def last_lines(path: Path, lines: int) -> list[str]:
-    """The end of a text file, however long it is; nothing where there is no such file."""
+    """Return the last lines of a text file of any length; none if there is no such file."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -271,7 +277,7 @@ def last_lines(path: Path, lines: int) -> list[str]:
 
 
 def read_result(folder: Path) -> Result | None:
-    """The result of a run; None where there is none yet, or it is damaged."""
+    """Return the result of a run; None if there is none yet, or it is damaged."""
     try:
         return read_document(folder / RESULT, Result)
     except RunFolderError:

@@ -1,4 +1,4 @@
-"""The record of runs: which there are, how each stands and why, kept in SQLite."""
+"""The record of runs in SQLite: the state of each, and the reason for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from meshwave.engine.runs.run_index import is_damage, open_index
 
 
 class State(StrEnum):
-    """How a run stands. The last four are final."""
+    """The state of a run. The last four are final."""
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
@@ -35,6 +35,7 @@ class State(StrEnum):
 
     @property
     def is_over(self) -> bool:
+        """Whether the state is final."""
         return self not in _NEXT
 
 
@@ -51,7 +52,7 @@ class Busy(RunError):
 
 
 class Transition(NamedTuple):
-    """A run came to be in ``state``."""
+    """A change of the state of a run."""
 
     state: State
     time_s: float  # Unix seconds
@@ -60,7 +61,7 @@ class Transition(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """What the record holds of one run. Times are Unix seconds."""
+    """The record of one run. Times are Unix seconds."""
 
     id: str
     key: str | None
@@ -79,7 +80,7 @@ class Entry:
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether it waits instead of computing."""
+        """Whether it is a dry run."""
         return self.manner.startswith("rehearsal")
 
 
@@ -88,7 +89,7 @@ Seconds = Annotated[float, Field(ge=0, le=2e11)]
 
 
 class _Row(RunFile):
-    """The form of a row of runs."""
+    """The form of a row of the table of runs."""
 
     id: str
     key: str | None
@@ -107,7 +108,7 @@ class _Row(RunFile):
 
 
 class Record:
-    """All runs of a user: ``runs.sqlite`` and beside it a folder a run, ``runs/<id>``.
+    """All runs of a user: ``runs.sqlite`` and a folder for each run, ``runs/<id>``.
 
     Every change is one durable transaction; any number of threads and processes may share it.
     """
@@ -131,10 +132,12 @@ class Record:
             raise RunError(self._damage(error) or message) from None
 
     def close(self) -> None:
+        """Close the database."""
         with self._lock:
             self._db.close()
 
     def folder(self, run: str) -> Path:
+        """Return the folder of a run."""
         return self.place / "runs" / run
 
     def submit(
@@ -150,13 +153,13 @@ class Record:
         key: str | None = None,
         limit: int = 1,
     ) -> tuple[Entry, bool]:
-        """Enter a run before anything of it exists; the flag is False where ``key`` is known.
+        """Enter a run before anything of it exists; the flag is False if ``key`` is known.
 
-        A key names one click: submitted twice, it is the same run.
+        A key identifies one click: submitted twice, it is the same run.
 
         Raises:
-            Busy: ``limit`` runs of this launcher are under way.
-            RunError: the record cannot be written, as on a full disk. So may every change.
+            Busy: ``limit`` runs of this launcher are active.
+            RunError: the record cannot be written, as on a full disk. Every change may raise it.
         """
         now = time.time()
         with self._transaction() as db:
@@ -175,7 +178,7 @@ class Record:
             return self._get(db, run), True
 
     def adopt(self, entry: Entry) -> None:
-        """Enter a run that is over, of which there is only its folder; one that is known stays as it is."""
+        """Enter a finished run of which only the folder exists; a known one stays as it is."""
         with self._transaction() as db:
             columns = [field.name for field in fields(Entry)]
             values = {**asdict(entry), "handle": json.dumps(entry.handle)}
@@ -184,7 +187,7 @@ class Record:
             db.execute(statement, [values[column] for column in columns])
 
     def move(self, run: str, state: State, reason: str = "") -> bool:
-        """Bring a run into ``state``; False where the run may not go there, such as one that is over."""
+        """Change the state of a run; return False if that is not possible, as for a run that is over."""
         now = time.time()
         with self._transaction() as db:
             entry = self._get(db, run)
@@ -196,24 +199,24 @@ class Record:
             return True
 
     def hold(self, run: str, handle: Mapping[str, Any]) -> None:
-        """Keep what its launcher needs to find the run again."""
+        """Store what its launcher needs to find the run again."""
         with self._transaction() as db:
             db.execute("UPDATE runs SET handle = ? WHERE id = ?", (json.dumps(handle), run))
 
     def get(self, run: str) -> Entry:
-        """One run.
+        """Return one run.
 
         Raises:
-            InputError: there is none of that id.
+            InputError: there is no run of that id.
         """
         with self._lock, self._told():
             return self._get(self._db, run)
 
     def find(self, text: str) -> Entry:
-        """The run that a person means: its id, or a beginning or an end of it that no other has.
+        """Return the run with an id, or with a unique beginning or end of an id.
 
         Raises:
-            InputError: none or several are meant.
+            InputError: no run matches, or several do.
         """
         with self._lock, self._told():
             rows = self._db.execute("SELECT id FROM runs WHERE typeof(id) = 'text' ORDER BY created_s DESC")
@@ -227,7 +230,7 @@ class Record:
         raise InputError(f"there is no run {text!r}. {hint}")
 
     def all(self, limit: int = 1000) -> list[Entry]:
-        """The runs, latest first."""
+        """Return the runs, latest first."""
         with self._lock, self._told():
             rows = self._db.execute("SELECT * FROM runs ORDER BY created_s DESC, id DESC LIMIT ?", (limit,))
             return self._entries(rows)
@@ -239,12 +242,12 @@ class Record:
             return {State(state): count for state, count in rows}
 
     def active(self) -> list[Entry]:
-        """The runs that are not over, earliest first."""
+        """Return the runs that are not over, earliest first."""
         with self._lock, self._told():
             return self._active(self._db)
 
     def history(self, run: str) -> list[Transition]:
-        """How a run came to stand as it does."""
+        """Return the changes of the state of a run."""
         with self._lock, self._told():
             rows = self._db.execute("SELECT * FROM transitions WHERE run = ? ORDER BY rowid", (run,))
             return [
@@ -276,7 +279,7 @@ class Record:
             raise RunError(self._damage(error) or message) from error
 
     def _damage(self, error: Exception) -> str:
-        """The message for an error that says that the index is damaged; empty for any other error."""
+        """Return the message for an error that reports a damaged index; empty for any other error."""
         if not is_damage(error):
             return ""
         return (
@@ -296,7 +299,7 @@ class Record:
         return self._entries(rows)
 
     def _entries(self, rows: Iterable[sqlite3.Row]) -> list[Entry]:
-        """The runs of some rows; a row that is damaged is left out, and told once."""
+        """Return the runs of rows; a damaged row is skipped, with one warning."""
         found = []
         for row in rows:
             try:
@@ -308,7 +311,7 @@ class Record:
         return found
 
     def _entry(self, row: sqlite3.Row) -> Entry:
-        """The run of a row.
+        """Return the run of a row.
 
         Raises:
             RunError: the row is damaged.
@@ -322,7 +325,7 @@ class Record:
             ) from None
 
     def _new_id(self, db: sqlite3.Connection, now: float) -> str:
-        """In UTC, so that ids sort as they were made also when clocks are put back an hour."""
+        """Return a new id in UTC, so that ids sort by time even when clocks change by an hour."""
         while True:
             run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}"
             if db.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone() is None:

@@ -67,12 +67,12 @@ def holding(design: Design, layers: Sequence[int]) -> Design:
 
 
 def process_count(design: Design) -> int:
-    """One process drives one device that a mesh is drawn over."""
+    """Return the number of processes, one for each device of a mesh."""
     return sum(len(mesh.devices) for mesh in design.meshes)
 
 
 def mesh_of(design: Design, process: int) -> tuple[int, str]:
-    """Rank and mesh name of a process: processes are counted mesh by mesh, in order."""
+    """Return rank and mesh name of a process; processes are numbered mesh by mesh."""
     last = 0
     for rank, mesh in enumerate(design.meshes):
         last += len(mesh.devices)
@@ -144,10 +144,10 @@ def read_bundle(folder: Path) -> Bundle:
 
 
 def _check_program(design: Design, program: Program, layers: Sequence[int]) -> None:
-    """Check that a program can be one of a design.
+    """Check that a program fits a design.
 
     Raises:
-        InputError: the program is of another design, or its stages cannot have so many layers.
+        InputError: it belongs to another design, or its stages cannot have these layers.
     """
     its = program.ranks, program.stages, program.microbatches
     if its != (len(design.meshes), design.stages, design.pipeline.microbatches):
@@ -166,16 +166,16 @@ def read_design(folder: Path) -> Design:
 
 
 def read_drawn(folder: Path) -> Design:
-    """The same as it was launched."""
+    """Return the design of a run folder as it was launched."""
     path = folder / DRAWN
     return _read(path) if path.exists() else read_design(folder)
 
 
 def read_options(folder: Path) -> Options:
-    """How a run differs from plain training, as its folder says it.
+    """Return the options of a run.
 
     Raises:
-        RunFolderError: it is damaged, or of another version.
+        RunFolderError: they are damaged, or of another version.
     """
     return read_document(folder / "options.json", Options) or PLAIN
 

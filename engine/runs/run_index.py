@@ -43,7 +43,7 @@ UPGRADES = {1: "ALTER TABLE runs ADD COLUMN manner TEXT NOT NULL DEFAULT '';"}
 
 
 def open_index(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """The index, and whether it is a new one."""
+    """Open the index; return it, and whether it is new."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     db = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
@@ -59,7 +59,7 @@ def open_index(path: Path) -> tuple[sqlite3.Connection, bool]:
 
 
 def _upgrade(db: sqlite3.Connection) -> None:
-    """Bring the tables to this version; another process may be doing the same."""
+    """Upgrade the tables to this version; another process may do the same."""
     db.execute("BEGIN IMMEDIATE")
     version = db.execute("PRAGMA user_version").fetchone()[0]  # asked again, now that nobody else can change it
     scripts = [UPGRADES[each] for each in range(version, VERSION)] if version else [SCHEMA]
@@ -70,7 +70,7 @@ def _upgrade(db: sqlite3.Connection) -> None:
 
 
 def _set_wal(db: sqlite3.Connection) -> None:
-    """Changing the journal does not wait for others, and two processes may be the first at once."""
+    """Set the journal mode; this does not wait for other processes, and two may be the first at once."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -83,6 +83,6 @@ def _set_wal(db: sqlite3.Connection) -> None:
 
 
 def is_damage(error: Exception) -> bool:
-    """True if an error says that the file itself is damaged, and not that it cannot be reached or written."""
+    """Whether an error reports a damaged file, and not one that cannot be read or written."""
     damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last: a table is missing
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in damage  # the other bits are details

@@ -1,4 +1,4 @@
-"""The texts that designs train on: a design names a file, and this says which file is meant."""
+"""Training texts: the file that a design names, and texts that users upload."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LONGEST_NAME_BYTES = 120
 
 
 def texts_folder() -> Path:
-    """Where texts lie that were brought to the page; the command line looks here last."""
+    """Return the folder of uploaded texts; the command line searches it last."""
     return home() / "data"
 
 
 def text_of(design: Design, given: Path | None = None, folders: Sequence[Path] = ()) -> Path | None:
-    """The file that ``design`` trains on; None for the text that comes with Meshwave.
+    """Return the file that ``design`` trains on; None for the text that comes with Meshwave.
 
     It is ``given``, else the file that the design names, in one of ``folders`` or of the user's own.
 
@@ -37,10 +37,10 @@ def text_of(design: Design, given: Path | None = None, folders: Sequence[Path] =
 
 
 def find_text(name: str, folders: Sequence[Path]) -> Path:
-    """The first file called ``name`` in ``folders``.
+    """Return the first file called ``name`` in ``folders``.
 
     Raises:
-        DesignError: none of them holds it.
+        DesignError: no folder has it.
     """
     looked_in = list(dict.fromkeys(folder.expanduser().absolute() for folder in folders))
     for folder in looked_in:
@@ -50,7 +50,7 @@ def find_text(name: str, folders: Sequence[Path]) -> Path:
 
 
 def keep_text(name: str, text: str) -> str:
-    """Keep a text that was brought to the page; returns the plain name that finds it again.
+    """Save an uploaded text; return its plain name.
 
     Raises:
         InputError: it is empty or too large, or cannot be written.
@@ -73,7 +73,7 @@ def keep_text(name: str, text: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A file name that any system takes and that a design may hold: no folder, no control character."""
+    """Return a file name that all systems and designs accept: no folders, no control characters."""
     last = re.split(r"[/\\]", name)[-1]
     kept = re.sub(r'[\x00-\x1f\x7f<>:"|?*]', "_", last).strip().lstrip(".")
     stem, dot, ending = kept.rpartition(".")

@@ -1,9 +1,8 @@
-"""How near a prediction came to what was measured: one comparison of a design's prediction with a run's recording.
+"""Accuracy of predictions: compare the prediction of a design with the recording of a run.
 
-Everything here is a question to two columns of seconds, a row an action of the program: what each action was
-predicted to take, and what it took (the median over the steps that are timed). Where the step is off, the
-simulator is asked why: it plays the program again with what was measured of one kind of action, or of one mesh,
-in place of what was predicted, and the answer is exact.
+A comparison works on two columns of seconds, with a row for each action of the program: the predicted time and
+the measured one (the median of the timed steps). To find the cause of an error, the simulator runs the program with
+the measured times of one kind of action, or of one mesh, and the predicted times of the others.
 """
 
 from meshwave.engine.runs.accuracy.comparison import (

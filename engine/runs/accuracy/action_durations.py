@@ -1,4 +1,4 @@
-"""What every action of a run took, in the sense in which the simulator takes its costs."""
+"""Durations of the actions of a run, in the sense in which the simulator takes its costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_SPANS = 3_000_000
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRows:
-    """What each action of a program took, in the sense in which the simulator takes its costs."""
+    """Durations of each action of a program, in the sense in which the simulator takes its costs."""
 
     seconds: Floats  # [rows]
     known: Bools  # [rows] False for a SEND that nobody ever waited for: its seconds are a guess
@@ -70,7 +70,7 @@ def _share_slots(program: Program, predicted: Floats, took: Floats) -> None:
 
 
 def _shared(prediction: Prediction) -> Rows:
-    """The reductions of weights of which there are copies."""
+    """Return the reductions of weights that have copies."""
     program, meshes = prediction.program, prediction.design.meshes
     rows = np.flatnonzero(program.op == Op.REDUCE_GRAD)
     stage = program.stage[rows]
@@ -80,7 +80,7 @@ def _shared(prediction: Prediction) -> Rows:
 
 
 def _reductions(program: Program, reduced: Rows, start: Floats, end: Floats) -> Floats:
-    """[steps, reduced]"""
+    """Return ``[steps, reductions]`` seconds of each."""
     took = np.zeros((len(start), len(reduced)))
     before: dict[int, Floats] = {}
     for number, row in enumerate(reduced.tolist()):
@@ -92,7 +92,7 @@ def _reductions(program: Program, reduced: Rows, start: Floats, end: Floats) -> 
 
 
 def _steps(program: Program, reduced: Rows, spans: Spans, start: Floats, end: Floats, took: Floats) -> None:
-    """What the optimizer steps took, which may begin before their weights are touched: with the norm of all gradients."""
+    """Set the durations of optimizer steps, which may begin with the norm of all gradients."""
     rows = np.flatnonzero(program.op == Op.STEP)
     ready = start[:, rows] - spans["wait_ns"][:, rows] / 1e9
     place = np.searchsorted(program.rank[rows], program.rank)  # of the step of each row's rank
@@ -121,7 +121,7 @@ def _transfers(
 
 
 def _matched(program: Program) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The rows of all SENDs, and the row of the RECV of each."""
+    """Return the rows of all SENDs, and the row of the RECV of each."""
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
     rows = np.flatnonzero(message)
     op, stage, other = program.op[rows], program.stage[rows].astype(np.int64), program.other[rows]
@@ -137,8 +137,11 @@ def _matched(program: Program) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def _transfer_seconds(
     program: Program, sends: NDArray[np.intp], until: Floats, waited: Bools, predicted: Floats
 ) -> tuple[Floats, Bools]:
-    """[sends] the median of the steps in which somebody waited for it; of one that nobody waited for what the others of
-    its kind and link took, or what was predicted, but no longer than until it was in hand."""
+    """Return ``[sends]`` seconds, the median of the steps in which somebody waited for it.
+
+    A transfer that nobody waited for takes as long as others of its kind and link, or as predicted, but no longer
+    than until it was received.
+    """
     bound = until.min(axis=0)
     known = np.asarray(waited.any(axis=0))
     seconds = np.minimum(predicted[sends], bound)
@@ -154,6 +157,6 @@ def _transfer_seconds(
 
 
 def keeps_busy(program: Program) -> Bools:
-    """[rows] what keeps a device busy."""
+    """Return ``[rows]`` whether each keeps a device busy."""
     busy: Bools = program.is_compute | (program.op == Op.STEP)
     return busy

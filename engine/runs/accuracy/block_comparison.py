@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Within:
-    """One action of a rank from within, on the devices that compute it together."""
+    """The inside of one action of a rank, on the devices that compute it together."""
 
     rank: int
     action: Action
@@ -32,8 +32,7 @@ class Within:
 
 
 class Waits(NamedTuple):
-    """[rows] the seconds of each computation in which its devices compute nothing, since a message inside it is not
-    there; 0 where that is not known."""
+    """``[rows]`` seconds of each computation in which its devices wait for a message inside it; 0 if unknown."""
 
     predicted: Floats
     measured: Floats
@@ -58,7 +57,7 @@ def insides(prediction: Prediction, recording: Recording) -> Iterator[Within]:
 
 
 def _first_of_each(program: Program, rank: int) -> Iterable[Action]:
-    """The first computation of each kind of each stage of a rank."""
+    """Return the first computation of each kind of each stage of a rank."""
     found: dict[tuple[Op, int], Action] = {}
     for action in program.actions(rank):
         if action.op <= Op.W:
@@ -67,7 +66,7 @@ def _first_of_each(program: Program, rank: int) -> Iterable[Action]:
 
 
 def by_name(found: BlockTimeline) -> dict[str, float]:
-    """Seconds of each step of each layer with experts, and of all that is dense, on the average of the devices."""
+    """Return the seconds of each step of each expert layer, and of dense computation, averaged over the devices."""
     seconds: dict[str, float] = defaultdict(float)
     took = found.timeline.end - found.timeline.start
     for word, step, each in zip(found.labels, found.steps, took.tolist(), strict=True):
@@ -76,8 +75,11 @@ def by_name(found: BlockTimeline) -> dict[str, float]:
 
 
 def waits(program: Program, predicted: Floats, measured: Floats, found: Sequence[Within]) -> Waits:
-    """``predicted``, ``measured``: [rows] seconds of which the same share is waited in all actions of a kind and
-    stage of a rank."""
+    """Return the waits of all actions from the shares of the recorded ones.
+
+    ``predicted`` and ``measured`` are ``[rows]`` seconds; all actions of a kind and stage of a rank wait for the
+    same share.
+    """
     shares = np.zeros((2, len(program)))
     for each in found:
         op, stage = each.action.op, each.action.stage
@@ -87,8 +89,10 @@ def waits(program: Program, predicted: Floats, measured: Floats, found: Sequence
 
 
 def _waited(found: BlockTimeline) -> float:
-    """The share of its time in which a device of the block computes nothing, on the average of them. Messages run
-    beside each other, and beside computations: what they take does not add up to that."""
+    """Return the share of its time in which a device of the block computes nothing, on average.
+
+    Messages overlap with each other and with computations: their times do not add up to that.
+    """
     lanes = np.array(found.lanes)[found.timeline.rank]  # [spans, device and lane]
     start, end = found.timeline.start, found.timeline.end
     shares = []

@@ -1,5 +1,4 @@
-"""The inside of a block of the pipeline: its layers one after the other, and those with experts step by step;
-as it is predicted, and as a run has measured it."""
+"""The measured inside of a block of the pipeline, as the predicted one is shown."""
 
 from __future__ import annotations
 

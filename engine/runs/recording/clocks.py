@@ -1,4 +1,4 @@
-"""How the clocks of the processes of a run stand to each other."""
+"""Offsets between the clocks of the processes of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Int64s = NDArray[np.int64]
 
 
 class Sighting(NamedTuple):
-    """How a clock stood to that of process 0, from the message that was answered soonest."""
+    """The offset of a clock from that of process 0, measured by the message with the shortest round trip."""
 
     at_ns: int  # by that clock
     ahead_ns: int  # of the clock of process 0
@@ -27,19 +27,18 @@ class Sighting(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessClock:
-    """The clock of one process: that of process 0 too where both are on one host."""
+    """The clock of one process; processes of one host share that of process 0."""
 
     same_host: bool = True
     seen: tuple[Sighting, ...] = ()  # before the run, and after it
 
     @property
     def uncertainty_ns(self) -> float:
-        """The answer was given somewhere in the round trip, so that the truth is within half of it; of one
-        clock there is no doubt."""
+        """Half of the round trip, within which the answer was given; 0 for a shared clock."""
         return 0.0 if self.same_host else max((each.round_trip_ns / 2 for each in self.seen), default=0.0)
 
     def to_first(self, ns: Int64s) -> Int64s:
-        """Times of this clock by that of process 0; between two sightings the clock drifts evenly."""
+        """Convert times to the clock of process 0; between two measurements the clock drifts evenly."""
         if self.same_host or not self.seen:
             return ns
         at, ahead, _ = zip(*self.seen, strict=True)
@@ -49,7 +48,7 @@ class ProcessClock:
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clocks of all processes of a run; empty where they were not compared."""
+    """The clocks of all processes of a run; empty if they were not compared."""
 
     of: tuple[ProcessClock, ...] = ()
 
@@ -58,7 +57,7 @@ class Clocks:
 
     @property
     def uncertainty_s(self) -> float:
-        """How far two spans of different processes may be shifted against each other."""
+        """Largest possible offset of spans of different processes."""
         return max((clock.uncertainty_ns for clock in self.of), default=0.0) / 1e9
 
     @property
@@ -82,7 +81,7 @@ class Clocks:
 
 
 def write_clocks(folder: Path, clocks: Clocks) -> None:
-    """Keep how the clocks stand."""
+    """Write the offsets of the clocks."""
     processes = [{"same_host": clock.same_host, "seen": clock.seen} for clock in clocks.of]
     write_document(folder / "clocks.json", {"format": FORMAT, "processes": processes})
 
@@ -98,10 +97,10 @@ class _File(RunFile):
 
 
 def read_clocks(folder: Path) -> Clocks:
-    """The clocks of a run as they were compared; empty where they were not.
+    """Return the clocks of a run; empty if they were not compared.
 
     Raises:
-        RunFolderError: what was written is damaged.
+        RunFolderError: the file is damaged.
     """
     found = read_document(folder / "clocks.json", _File)
     processes = found.processes if found else ()

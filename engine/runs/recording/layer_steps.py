@@ -46,7 +46,7 @@ STEP = np.dtype(
 
 
 class Way(IntEnum):
-    """What an expert layer is played for."""
+    """The pass for which an expert layer runs."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -60,7 +60,7 @@ class _Header(RunFile):
 
 
 class StepsRecorder(Records):
-    """Appends the steps of the expert layers of one process to ``steps-<process>.bin``, one write a step of training."""
+    """Appends the steps of the expert layers of one process to ``steps-<process>.bin``, one write per training step."""
 
     def __init__(self, folder: Path, process: int, ops: Sequence[str]) -> None:
         """``ops`` are the names of all that a layer can do."""
@@ -69,21 +69,21 @@ class StepsRecorder(Records):
 
     @staticmethod
     def is_due(step: int) -> bool:
-        """Whether to record the inside of ``step``: of the first ten, then of nine in every tenfold more.
+        """Whether to record the inside of ``step``: the first ten, then nine in every decade.
 
-        There is much more inside a step than there are actions; every process picks the same ones.
+        A step has many more layer steps than actions; every process picks the same ones.
         """
         return bool(step % 10 ** (len(str(step)) - 1) == 0)
 
     def write(self, step: int, found: LayerSteps) -> None:
-        """Append what was found in ``step``."""
+        """Append the steps of ``step``."""
         found["step"] = step
         self.append(found)
 
 
 @dataclass(frozen=True)
 class MeasuredInside:
-    """One action of a rank from within, on some of its processes; of one step of training."""
+    """The inside of one action of a rank on some of its processes, in one training step."""
 
     step: int
     ops: tuple[str, ...]  # what the numbers of ops mean
@@ -93,10 +93,10 @@ class MeasuredInside:
 
 
 def read_inside(folder: Path | str, processes: Sequence[int], action: Action) -> MeasuredInside:
-    """The inside of an action in the recorded step in which it took the median time on the first of ``processes``.
+    """Return the inside of an action, in the recorded step with its median time on the first of ``processes``.
 
     Raises:
-        RunError: no step of training was recorded with its inside by all of them.
+        RunError: no training step was recorded with its inside by all of them.
     """
     folder = Path(folder)
     clocks = read_clocks(folder)
@@ -117,7 +117,7 @@ def read_inside(folder: Path | str, processes: Sequence[int], action: Action) ->
 
 
 def _row_of(track: Track, action: Action) -> int:
-    """Where an action stands among those of a track."""
+    """Return the row of an action of a track."""
     rows = track.spans[0]
     same = (rows["op"] == action.op) & (rows["stage"] == action.stage) & (rows["microbatch"] == action.microbatch)
     if not same.any():
@@ -126,7 +126,7 @@ def _row_of(track: Track, action: Action) -> int:
 
 
 def _median_step(tracks: Sequence[Track], row: int) -> int:
-    """Of the steps whose inside all have recorded the one in which that row of the first took its median time."""
+    """Return the step, of those recorded by all, in which the row had its median time on the first track."""
     due = set.intersection(*({step for step in track.steps.tolist() if StepsRecorder.is_due(step)} for track in tracks))
     steps = sorted(due.difference(tracks[0].header.apart)) or sorted(due)
     if not steps:
@@ -138,12 +138,12 @@ def _median_step(tracks: Sequence[Track], row: int) -> int:
 
 
 def _shares_its_slot(track: Track, row: int) -> bool:
-    """Whether a forward and a backward share their time there."""
+    """Whether a forward and a backward share a slot there."""
     return bool(track.fused[row : row + 2].any())
 
 
 def _within(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
-    """The steps that were played in a span; in a slot that two actions share those of this one."""
+    """Return the layer steps of a span; in a slot of two actions, those of this one."""
     inside = (rows["start_ns"] >= span["start_ns"]) & (rows["end_ns"] <= span["end_ns"])
     if not alone:
         inside &= (rows["way"] == Way.FORWARD) == (op == Op.F)
@@ -152,10 +152,10 @@ def _within(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
 
 
 def _read_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], LayerSteps]:
-    """The names of what a layer does, and what one process has recorded of it.
+    """Return the names of layer steps, and the recording of one process.
 
     Raises:
-        RunFolderError: it is of another version, or damaged, or there is none.
+        RunFolderError: the file is missing, of another version, or damaged.
     """
     found = read_records(path, _Header)
     if found is None:
@@ -174,16 +174,16 @@ class _File(RunFile, RootModel[dict[Count, tuple[NotNegative, ...]]]):
 
 
 def write_routing(folder: Path, process: int, routed: Mapping[int, Sequence[float]]) -> None:
-    """Write how many tokens a process has sent to each expert so far, by layer; nothing where there are no experts."""
+    """Write the number of tokens that a process sent to each expert, by layer; nothing without experts."""
     if routed:
         write_document(folder / f"routing-{process}.json", routed)
 
 
 def read_routing(folder: Path | str) -> dict[int, tuple[float, ...]]:
-    """By layer of the model how often each expert was chosen in a run, as shares of 1; empty where none is known.
+    """Return the share of tokens of each expert, by layer of the model; empty if unknown.
 
     Raises:
-        RunFolderError: what was written is damaged.
+        RunFolderError: a file is damaged.
     """
     found: dict[int, NDArray[np.float64]] = {}
     sizes: set[int] = set()

@@ -1,4 +1,4 @@
-"""The most memory that each process of a run held at once."""
+"""Peak memory of each process of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _File(RunFile):
 
 @dataclass(frozen=True)
 class MeasuredMemory:
-    """The most that torch had allocated on the device of one process at once, in one step."""
+    """Peak memory that torch had allocated on the device of one process, in one step."""
 
     step: int
     peak_bytes: float
@@ -32,6 +32,7 @@ class MeasuredMemory:
     how: str  # it was found out
 
     def write(self, folder: Path, process: int) -> None:
+        """Write it into the run folder."""
         write_document(folder / f"memory-{process}.json", {"format": FORMAT, **asdict(self)})
 
 

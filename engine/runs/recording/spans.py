@@ -1,4 +1,4 @@
-"""The actions of one process: when each held its inputs, when it was done, how long it stood still before."""
+"""The actions of one process: when each had its inputs, when it ended, and how long it waited."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SpansHeader(RunFile):
 
 
 class Recorder(Records):
-    """Appends the spans of one process to ``spans-<process>.bin``, one write a step: as many as its rank has actions."""
+    """Appends the spans of one process to ``spans-<process>.bin``, one write per step."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class Recorder(Records):
 
     @staticmethod
     def is_due(step: int) -> bool:
-        """Whether to record ``step``: all of the first hundred, then ninety in every tenfold more.
+        """Whether to record ``step``: the first hundred, then ninety in every decade.
 
-        A long run so fills no disk, and every process picks the same steps.
+        A long run does not fill the disk, and every process picks the same steps.
         """
         return step < 100 or step % 10 ** (len(str(step)) - 2) == 0
 
     def write(self, step: int, start: Int64s, end: Int64s, wait: Int64s) -> None:
-        """Append a step: a value a row of the program of this rank, nanoseconds."""
+        """Append a step: nanoseconds for each row of the program of this rank."""
         self._spans["step"] = step
         self._spans["start_ns"], self._spans["end_ns"], self._spans["wait_ns"] = start, end, wait
         self.append(self._spans)
@@ -121,38 +121,39 @@ class Recorder(Records):
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """What one process recorded, whole steps only."""
+    """The recording of one process, whole steps only."""
 
     header: SpansHeader
     spans: Spans  # [steps, rows]
 
     @property
     def steps(self) -> Int64s:
+        """The numbers of the recorded steps."""
         return self.spans["step"][:, 0].astype(np.int64)
 
     @property
     def fused(self) -> NDArray[np.bool_]:
-        """[rows] whether each runs in one slot with the row before it."""
+        """``[rows]`` whether each shares its slot with the row before it."""
         return np.isin(np.arange(self.spans.shape[1]), self.header.fused)
 
     @property
     def other(self) -> NDArray[np.int32]:
-        """[rows] the stage at the other end of a message that skips stages, else -1."""
+        """``[rows]`` the stage at the other end of a message that skips stages, else -1."""
         found = np.full(self.spans.shape[1], -1, np.int32)
         for row, other in self.header.others:
             found[row] = other
         return found
 
     def at(self, steps: Sequence[int]) -> Spans:
-        """[steps, rows] the spans of some of its steps."""
+        """Return ``[steps, rows]`` the spans of some steps."""
         return self.spans[np.searchsorted(self.steps, steps)]
 
 
 def read_track(path: Path, clocks: Clocks) -> Track | None:
-    """One process's file, or None if it was cut off within its first line; without steps if before the first was whole.
+    """Return the recording of one process; None if its file ends within the first line.
 
     Raises:
-        RunFolderError: it is of another version, or damaged, or there is none.
+        RunFolderError: the file is missing, of another version, or damaged.
     """
     found = read_records(path, SpansHeader)
     if found is None:
@@ -166,7 +167,7 @@ def read_track(path: Path, clocks: Clocks) -> Track | None:
 
 
 def _problem(header: SpansHeader, spans: Spans) -> str:
-    """The first thing that spans of a run cannot be, in words; empty where there is none."""
+    """Return the first inconsistency of spans; empty without any."""
     if not len(spans):
         return ""
     first, steps = spans[0], spans["step"]
@@ -186,7 +187,7 @@ def _problem(header: SpansHeader, spans: Spans) -> str:
 
 
 def by_first(rows: Spans, clock: ProcessClock, scale: float = 1.0) -> Spans:
-    """The same by the clock of process 0, in the time that a rehearsal of that scale stands for."""
+    """Convert spans to the clock of process 0, and to the modelled time of a dry run."""
     if clock.same_host and scale == 1:
         return rows
     rows = rows.copy()

@@ -1,4 +1,4 @@
-"""One step of a run as a timeline: what its ranks wrote down, joined by the messages between them."""
+"""The timeline of one recorded step: the spans of all ranks, joined by their messages."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Int64s = NDArray[np.int64]
 
 
 def stood_still(wait_ns: Any, on_its_way_ns: Any = 0, scale: float = 1.0) -> Any:
-    """Whether a wait was for something that came meanwhile, ``on_its_way_ns`` after it could set out; elementwise.
+    """Whether a wait was for something that arrived meanwhile, ``on_its_way_ns`` after it could start; elementwise.
 
-    Times are those that a rehearsal of that ``scale`` stands for, while to ask costs what it does.
+    Times are modelled by a dry run of that ``scale``, but asking takes real time.
     """
     return wait_ns > np.maximum(AT_ONCE_NS / scale, PART_OF_ITS_WAY * on_its_way_ns)
 
 
 def joined(tracks: Sequence[Track], step: int) -> Timeline:
-    """The timeline of a step of all ranks.
+    """Return the timeline of a step of all ranks.
 
-    A transfer lasts from its SEND to when its receiver had the tensor in hand. A message that
-    came while its receiver was computing is in hand when the receiver turns to it.
+    A transfer lasts from its SEND until its receiver has the tensor. A message that arrives
+    while its receiver computes is received when the receiver asks for it.
     """
     header = tracks[0].header
     scale = header.scale
@@ -71,7 +71,7 @@ def joined(tracks: Sequence[Track], step: int) -> Timeline:
 
 
 def _messages(spans: Spans, other: NDArray[np.int32], ops: Sequence[Op]) -> dict[int, MessageKey]:
-    """What the actions of some kinds send or receive, by their rows."""
+    """Return the messages of some kinds of actions, by their rows."""
     columns = (spans["op"], spans["stage"], spans["microbatch"], other)
     rows = np.flatnonzero(np.isin(spans["op"], ops))
     found = zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
@@ -87,8 +87,7 @@ def _causes(
     awaited: Mapping[int, MessageKey],
     scale: float,
 ) -> Int64s:
-    """[spans] what each waited for: what its rank stood still for, of transfers one of those that were ``awaited``, or
-    what it did before."""
+    """Return ``[spans]`` what each waited for: an awaited transfer or reduction, or the span before it."""
     sent, held_up = _last_for_each(sends, end), _last_for_each(awaited, end)
     cause = np.full(len(spans), -1, np.int64)
     before, previous, reduction, at = -1, -1, -1, -1
@@ -112,7 +111,7 @@ def _causes(
 
 
 def _last_for_each(sends: Mapping[int, MessageKey], end: Int64s) -> dict[tuple[bool, int, int], int]:
-    """The transfer that came last of those to each computation: forward or not, its stage and its microbatch."""
+    """Return the last transfer to each computation, by whether it is forward, its stage and its microbatch."""
     last: dict[tuple[bool, int, int], int] = {}
     for row, (forward, _, taker, mb) in sends.items():
         best = last.get((forward, taker, mb), -1)
