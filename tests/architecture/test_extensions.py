@@ -186,7 +186,7 @@ def test_a_family_of_an_installed_package_is_known_without_a_file_in_the_tree(pl
         tmp_path, "design.json", pipeline={"schedule": "gpipe", "microbatches": 4}, transfer={}, cost={"kind": "unit"}
     )
     refused = python(plain_tree, "-m", "meshwave.designer.main", "check", design)
-    assert "there is no model called 'mlp'" in refused.stdout
+    assert "unknown model 'mlp'" in refused.stdout
 
     shutil.copy(EXTENSIONS / "engine/families/mlp.py", tmp_path / "my_models.py")
     info = tmp_path / "my_models-1.0.dist-info"
