@@ -51,6 +51,7 @@ def test_a_timeline_is_a_table() -> None:
     assert table["end_s"].max() == timeline.makespan
 
 
+@pytest.mark.slow
 def test_a_sweep_yields_the_numbers_of_each_design_in_order() -> None:
     document = mw.example(NAME).model_dump(mode="json")
     pipelines: list[dict[str, Any]] = [{**document["pipeline"], "microbatches": count} for count in (4, 8)]

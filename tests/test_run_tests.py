@@ -35,6 +35,7 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_what_passes_alone_is_named_as_flaky(
     script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,6 +45,7 @@ def test_what_passes_alone_is_named_as_flaky(
     assert "flaky: test_it.py::test_fails_once failed, and passed when it ran alone" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_fails_twice_fails(script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_it.py").write_text("def test_wrong():\n    assert False\n")
 
@@ -51,6 +53,7 @@ def test_what_fails_twice_fails(script: ModuleType, tmp_path: Path, capfd: pytes
     assert "flaky" not in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_passes_runs_once(script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_it.py").write_text("def test_right():\n    pass\n")
 

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 WITHOUT_HEAVY_LIBRARIES = """
@@ -67,6 +69,7 @@ def test_the_command_meshwave_imports_neither_torch_nor_panel() -> None:
     assert python(program).splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_the_designer_never_imports_torch() -> None:
     program = """
         import importlib, pkgutil, sys

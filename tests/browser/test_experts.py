@@ -264,7 +264,7 @@ def test_what_cannot_be_laid_out_says_why_and_what_was_set_stays(shown: Callable
     page.page.get_by_role("button", name="one replica a device more").click()
     page.session.edit("experts.ep", 3, "ep 3")
     page.page.get_by_role("alert").filter(
-        has_text="ep 3 x esp 1 devices do not divide the 4 devices of mesh A"
+        has_text="groups of ep=3 x esp=1 devices do not divide the 4 devices of mesh A"
     ).wait_for()
     page.session.undo()
     page.chip(0).wait_for()
@@ -468,7 +468,7 @@ def test_the_form_has_the_experts_and_tells_what_is_wrong_at_their_fields(whole:
     homes.fill("0 1 2\n3 4")
     homes.press("Control+Enter")
     at_homes = section.locator('[data-path="experts.placement"] .mw-word')
-    at_homes.filter(has_text="expert 5 is on no device; place it").wait_for()
+    at_homes.filter(has_text="expert 5 is on no device; add it to one").wait_for()
     homes.fill("0 1 2 3\n4 5")
     homes.press("Control+Enter")
     at_homes.wait_for(state="detached")

@@ -191,7 +191,7 @@ def test_sorting_filtering_and_all_variants(shown: Shown) -> None:
 
     shown.dialog.get_by_role("button", name="All variants").click()
     assert len(shown.labels()) > len(best)
-    expect(shown.card("Hanayo, 4 waves")).to_contain_text("32 stages need 32 layers")
+    expect(shown.card("Hanayo, 4 waves")).to_contain_text("32 stages need at least 32 layers")
     shown.dialog.get_by_label("Fits in memory").check()
     expect(shown.card("DualPipe")).to_have_count(0)
 
@@ -214,7 +214,7 @@ def test_what_the_numbers_say_is_there_in_words(shown: Shown) -> None:
 
     words = shown.dialog.get_by_role("complementary", name="What the numbers say")
     expect(words).to_contain_text("Chimera, 4 replicas, 48 units, 20.0 % shorter")
-    expect(words).to_contain_text("the layers set the end")
+    expect(words).to_contain_text("until the layers run out")
 
 
 # ---- side by side ----

@@ -187,7 +187,7 @@ def test_launch_follow_and_overlay_and_what_keeps_another_design_from_being_laun
 
     open_design(page, two_waves("few words", model__vocab=200))
 
-    expect(bar).to_contain_text("a gpt reads text as bytes and needs at least 256")
+    expect(bar).to_contain_text("a gpt reads text as bytes and needs a vocab of at least 256")
     expect(bar).to_have_attribute("title", re.compile("at least 256"))
     expect(page.get_by_role("button", name="Launch").first).to_have_attribute("aria-disabled", "true")
     expect(badge).to_have_attribute("data-severity", "launch")

@@ -533,7 +533,7 @@ def test_what_a_schedule_changed_beside_the_order_is_said(shell: Shell) -> None:
 
     told = shell.page.get_by_role("alert")
     expect(told).to_contain_text("two.csv is open")
-    expect(told).to_contain_text("2 meshes of one device each replace the 4 there were")
+    expect(told).to_contain_text("2 meshes of one device each replaced the 4 of the design")
     assert shell.session.design.ranks == 2
 
 

@@ -82,6 +82,7 @@ def edit(page: Page, microbatches: int = 24) -> None:
 # ---- while something is computed ----
 
 
+@pytest.mark.slow
 def test_the_last_good_prediction_stays_while_a_large_edit_is_computed(page: Page) -> None:
     session, before = page.session, page.session.prediction
 

@@ -19,6 +19,7 @@ from tests.designer import held
 PRICED_S = 60.0
 
 
+@pytest.mark.slow
 def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
     found, of = map_of_layers(), price_grid()
 

@@ -27,6 +27,7 @@ def run(coroutine: Coroutine[Any, Any, bench.Figures]) -> bench.Figures:
         return elsewhere.submit(asyncio.run, coroutine).result()
 
 
+@pytest.mark.slow
 def test_sessions_tells_how_long_each_takes_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     with served(read_design(None), sessions_bench.TOKEN, session_lifetime_s=0.2) as link:
@@ -40,6 +41,7 @@ def test_sessions_tells_how_long_each_takes_and_what_is_left(tmp_path: Path, mon
     assert figures["after they left: idle processor_share"] >= 0
 
 
+@pytest.mark.slow
 def test_soak_opens_pages_of_a_server_of_its_own_until_the_time_is_up() -> None:
     said: list[str] = []
 

@@ -335,9 +335,10 @@ def test_a_problem_belongs_to_the_nearest_field_that_holds_its_place() -> None:
 
 
 def test_problems_stand_at_their_fields() -> None:
-    problems = [Problem("model.layers", "few", "use more"), Problem("meshes[0]", "memory", "too full", "warning")]
+    few = Problem("model.layers", "too_few_layers", {"stages": 8, "layers": 7})
+    problems = [few, Problem("meshes[0]", "computing", severity="warning")]
 
-    assert at_fields(problems, ["model.layers"]) == {"model.layers": [{"severity": "error", "message": "use more"}]}
+    assert at_fields(problems, ["model.layers"]) == {"model.layers": [{"severity": "error", "message": few.message}]}
 
 
 class Said:
@@ -540,7 +541,11 @@ def test_a_fix_of_a_problem_that_is_gone_changes_nothing(session: Session) -> No
 
 
 def test_the_order_of_the_list() -> None:
-    given = [Problem("a", "w", "first", "warning"), Problem("b", "e", "second"), Problem("c", "e", "third")]
+    given = [
+        Problem("a", "page_limit", {"subject": "a step", "computations": 2, "limit": 1}, "warning"),
+        Problem("b", "page_limit", {"subject": "a step", "computations": 2, "limit": 1}),
+        Problem("c", "page_limit", {"subject": "a step", "computations": 2, "limit": 1}),
+    ]
 
     assert [each["where"] for each in listed(given)] == ["b", "c", "a"]
 

@@ -54,6 +54,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str],
         process.communicate()
 
 
+@pytest.mark.slow
 def test_the_browser_is_opened_by_a_private_file_that_is_removed_afterwards(
     serve: Callable[..., tuple[subprocess.Popen[str], str]], tmp_path: Path
 ) -> None:
@@ -73,6 +74,7 @@ def test_the_browser_is_opened_by_a_private_file_that_is_removed_afterwards(
     assert until(lambda: not page.parent.exists())
 
 
+@pytest.mark.slow
 def test_the_log_does_not_hold_the_token(serve: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
     process, link = serve("--no-browser")
     request = Request(link, headers={"Host": "example.org"})

@@ -66,6 +66,7 @@ class Opened:
 # plans that take long
 
 
+@pytest.mark.slow
 def test_a_large_plan_is_made_beside_the_page_and_the_last_one_is_drawn_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,17 +26,17 @@ def test_the_nearest_known_word_is_offered(word: str, known: list[str], told: st
 
 
 def test_a_problem_reads_where_and_what() -> None:
-    assert (
-        str(Problem("meshes[2].devices", "x", "device 3 is used twice")) == "meshes[2].devices: device 3 is used twice"
-    )
-    assert str(Problem("", "x", "the file is no JSON")) == "the file is no JSON"
-    assert str(Problem("meshes[0]", "x", "it does not fit", "warning")) == "warning: meshes[0]: it does not fit"
+    message = Problem("", "stopped").message
+
+    assert str(Problem("meshes[2].devices", "stopped")) == f"meshes[2].devices: {message}"
+    assert str(Problem("", "stopped")) == message
+    assert str(Problem("meshes[0]", "stopped", severity="warning")) == f"warning: meshes[0]: {message}"
 
 
 def test_a_design_error_lists_every_problem_on_its_own_line() -> None:
-    error = DesignError(Problem(where, "x", "no") for where in ("a", "b"))
+    error = DesignError(Problem(where, "stopped") for where in ("a", "b"))
 
-    assert str(error) == "a: no\nb: no"
+    assert str(error) == "\n".join(f"{where}: {Problem('', 'stopped').message}" for where in ("a", "b"))
     assert [problem.where for problem in error.problems] == ["a", "b"]
 
 

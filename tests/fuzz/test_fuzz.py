@@ -23,6 +23,7 @@ from tests.fuzz.worker import Finding, Limits, Worker
 # ---- every target ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_sound_inputs_are_accepted_and_what_failed_once_does_not_fail_again(name: str) -> None:
     """A target whose sound inputs are refused would only ever look at the entrance."""
@@ -111,6 +112,7 @@ def test_a_warning_of_numbers_is_a_failure() -> None:
 # ---- workers ----
 
 
+@pytest.mark.slow
 def test_what_hangs_takes_all_memory_or_ends_the_process_is_found_and_the_next_input_read() -> None:
     inputs = (b"busy", b"large", b"exit", b"nothing")
 
@@ -161,6 +163,7 @@ def test_a_failing_text_is_reduced_to_what_fails() -> None:
 # ---- the command ----
 
 
+@pytest.mark.slow
 def test_the_command_runs_one_target_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--minutes", "0.02", "--seed", "1", "--only", "orders"]) == 0
 

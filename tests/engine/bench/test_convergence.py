@@ -17,7 +17,7 @@ TINY = Size(layers=2, hidden=16, sequence=16, experts=4, micro_batch=2, microbat
 
 @pytest.mark.torch
 def test_ppmoe_trains_as_expert_parallelism_does_from_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convergence_bench, "missing", lambda: "a test does without")
+    monkeypatch.setattr(convergence_bench, "missing_requirement", lambda: "a test does without")
 
     found = convergence(TINY, ["ppmoe", "once", "backbone"])
 
@@ -34,7 +34,7 @@ def test_ppmoe_trains_as_expert_parallelism_does_from_the_same_seed(monkeypatch:
 
 @pytest.mark.torch
 def test_another_seed_trains_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convergence_bench, "missing", lambda: "a test does without")
+    monkeypatch.setattr(convergence_bench, "missing_requirement", lambda: "a test does without")
     one, other = (
         convergence(Size(**{**vars(TINY), "seed": seed, "steps": 1}), ["ppmoe"])["runs"]["ppmoe"] for seed in (0, 1)
     )
@@ -110,7 +110,7 @@ def test_seconds_to_a_loss_are_those_of_the_first_step_that_has_it() -> None:
 
 @pytest.mark.torch
 def test_a_run_that_fails_ends_the_bench_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convergence_bench, "missing", lambda: "a test does without")
+    monkeypatch.setattr(convergence_bench, "missing_requirement", lambda: "a test does without")
     monkeypatch.setattr(convergence_bench, "PATIENCE_S", 0.0)
 
     with pytest.raises(RunError, match="PPMoE: not over after 0 s"):

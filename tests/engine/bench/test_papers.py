@@ -26,6 +26,7 @@ def rows(figures: dict[str, Any], title: str) -> dict[str, dict[str, Any]]:
     return {row["what"]: row for row in table["rows"]}
 
 
+@pytest.mark.slow
 def test_nothing_differs_without_a_reason() -> None:
     unexplained = [
         (table.title, row.what)

@@ -9,6 +9,7 @@ from meshwave.engine.runtime.benchmarks.resharding import CASES, TINY, _links, b
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
 
+@pytest.mark.slow
 def test_every_strategy_is_measured_and_told() -> None:
     found = benchmark_resharding(TINY, ProcessCluster(3, 2), turns=1)
 

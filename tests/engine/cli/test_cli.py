@@ -623,6 +623,7 @@ def test_simulate_imports_neither_torch_nor_panel() -> None:
     assert json.loads(done.stdout)["makespan_s"] > 0
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     """``meshwave export ... | head``"""
     command = f"{sys.executable} -m meshwave.engine.cli.main export 11-eight-by-32 --to perfetto | head -c 16; echo ${{PIPESTATUS[0]}}"

@@ -259,6 +259,7 @@ def seconds(split: Sequence[int], blocks: Sequence[int], each: Sequence[Sequence
     return max(found)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(data=st.data(), layers=st.integers(1, 9), every=st.integers(1, 3))
 def test_the_slowest_stage_is_as_fast_as_in_any_split(data: st.DataObject, layers: int, every: int) -> None:

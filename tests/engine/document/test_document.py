@@ -286,6 +286,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(data=st.data(), value=JSON)
 def test_anything_in_any_place_is_refused_in_words_or_taken(data: st.DataObject, value: Any) -> None:

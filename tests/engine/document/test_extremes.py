@@ -229,6 +229,7 @@ def every_extreme(given: Mapping[str, Any], places: Numbers, ask: Callable[[Mapp
 SCHEMA = Design.model_json_schema()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("make", DOCUMENTS)
 def test_no_number_of_a_design_breaks_it(make: Callable[[], dict[str, Any]]) -> None:
@@ -276,6 +277,7 @@ def test_no_number_is_left_out() -> None:
     assert {shared.sub("", name) for name in called(SCHEMA)} == {shared.sub("", name) for name in walked}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize(
     ("given", "root", "ask"),

@@ -23,6 +23,7 @@ def took(name: str, of: Layer, links: Links = LINKS, rates: Rates = COMPUTES) ->
     return priced.seconds(priced.forward) + priced.seconds(priced.backward)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(of=layers(), dropless=st.booleans())
 def test_it_is_the_fastest_of_all_that_are_not_left_out(of: Layer, dropless: bool) -> None:

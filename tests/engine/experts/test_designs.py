@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ def accepted(document: Document) -> Design | None:
     return None if any(problem.severity == "error" for problem in problems(design)) else design
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(document=documents())
 def test_what_check_accepts_is_lowered_priced_and_simulated(document: Document) -> None:

@@ -246,6 +246,7 @@ def seconds(of: Layer, per_node: int) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(of=layers())
 def test_seconds_are_those_of_the_topology_model(of: Layer) -> None:

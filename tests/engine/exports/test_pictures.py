@@ -73,6 +73,7 @@ def pixels(data: bytes) -> np.ndarray:
     return np.asarray(Image.open(BytesIO(data)).convert("RGB"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_png_shows_forwards_backwards_and_idle_time(theme: str) -> None:
     image = pixels(png(one_f_one_b(4, 8), theme=theme, ratio=1, width=900))  # type: ignore[arg-type]

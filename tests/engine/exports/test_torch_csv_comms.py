@@ -44,6 +44,7 @@ def test_1f1b_on_two_ranks() -> None:
     ]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(drawn=any_program, seed=seeds)
 def test_it_is_the_program_with_its_messages(drawn: Drawn, seed: int) -> None:

@@ -45,6 +45,7 @@ def faults(text: str, into: Design | None = None) -> list[str]:
 # ---- what comes in ----
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(drawn=st.sampled_from(list(schedules)).flatmap(lambda name: pipelines(name, 4, 6)), seed=seeds)
 def test_what_is_exported_comes_back_in_both_forms(drawn: Drawn, seed: int) -> None:
@@ -349,6 +350,7 @@ def test_a_file_of_too_many_cells_is_told_before_they_are_read(monkeypatch: pyte
         read_schedule("0F0,0F1,0B0,0B1,\n")
 
 
+@pytest.mark.slow
 def test_a_large_schedule_comes_in_within_seconds() -> None:
     program = lower(parse_design(document({"schedule": "1f1b", "microbatches": 256}, 64)))
 

@@ -82,6 +82,7 @@ def test_models_without_skips_keep_their_programs() -> None:
     assert program.digest == "9d5f84653e2aed9c"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", schedules)
 @some
 @given(data=st.data())

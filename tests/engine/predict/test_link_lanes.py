@@ -57,6 +57,7 @@ def test_no_port_carries_more_than_it_can_and_shares_leave_each_other_room(predi
             assert level <= 1 + 1e-4
 
 
+@pytest.mark.slow
 @some
 @given(prediction=shared_predictions())
 def test_every_flow_moves_its_bytes_between_its_first_and_its_last(prediction: Prediction) -> None:

@@ -97,6 +97,7 @@ def played(program: Program, takes: NDArray[np.float64], network: Network) -> Ti
     return link_rates(program, takes, network, 0)[0]
 
 
+@pytest.mark.slow
 @some
 @given(program=programs(), seed=seeds)
 def test_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
@@ -155,6 +156,7 @@ def test_where_nothing_is_shared_each_takes_what_it_takes_alone(program: Program
         assert loop.end.tolist() == pytest.approx(alone.end.tolist(), rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.slow
 @some
 @given(program=programs() | programs(slots=True), seed=seeds)
 def test_sharing_never_helps(program: Program, seed: int) -> None:
@@ -166,6 +168,7 @@ def test_sharing_never_helps(program: Program, seed: int) -> None:
     assert (shared.end >= simulate(program, takes, "latency").end - 1e-9).all()
 
 
+@pytest.mark.slow
 @some
 @given(program=programs(), seed=seeds)
 def test_causes_are_ends_that_were_waited_for(program: Program, seed: int) -> None:

@@ -202,6 +202,7 @@ def test_very_many_chunks_are_drawn_in_bundles_that_miss_none() -> None:
     assert all(one[1] + 1 == other[0] for one, other in zip(of_edge[:-1], of_edge[1:], strict=True))
 
 
+@pytest.mark.slow
 def test_what_is_too_much_to_draw_is_refused_in_words() -> None:
     many = transfer([80], [80], [80, 80], ("S0 R", "R S0"))
     with pytest.raises(InputError, match="6,400 unit tasks, and up to 5,000 can be drawn"):

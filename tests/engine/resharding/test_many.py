@@ -46,6 +46,7 @@ def lists(draw: st.DrawFn) -> list[Load]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(lists(), st.sampled_from([*strategies, None]), st.sampled_from(list(orderings)))
 def test_every_tensor_has_all_its_slices_and_no_plan_of_one_is_longer(
@@ -98,6 +99,7 @@ def test_senders_are_balanced_over_all_tensors() -> None:
     assert made.plan.makespan_s == pytest.approx(4e-3)
 
 
+@pytest.mark.slow
 def test_the_command_answers_tensor_by_tensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(SPEC))

@@ -74,6 +74,7 @@ def of(task: UnitTask) -> tuple[int, ...]:
     return *task.senders, *task.receivers
 
 
+@pytest.mark.slow
 @given(transfers())
 @settings(max_examples=300, deadline=None)
 def test_every_rank_of_the_destination_gets_its_box(planned: Transfer) -> None:
@@ -84,6 +85,7 @@ def test_every_rank_of_the_destination_gets_its_box(planned: Transfer) -> None:
         assert np.array_equal(shards[rank], whole[tuple(slice(*side) for side in box)])
 
 
+@pytest.mark.slow
 @given(transfers())
 @settings(max_examples=200, deadline=None)
 def test_nobody_is_sent_what_it_holds(planned: Transfer) -> None:
@@ -98,6 +100,7 @@ def test_nobody_is_sent_what_it_holds(planned: Transfer) -> None:
     }
 
 
+@pytest.mark.slow
 @given(transfers())
 @settings(max_examples=200, deadline=None)
 def test_bytes_between_hosts_are_those_of_the_formulas(planned: Transfer) -> None:

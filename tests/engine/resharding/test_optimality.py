@@ -115,6 +115,7 @@ def mesh(shape: tuple[int, ...], first: int, per_host: int, host: int) -> Mesh:
     return Mesh(shape, tuple(range(first, first + size)), tuple(host + place // per_host for place in range(size)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_sixty_four_devices_to_sixty_four_are_planned_at_the_bound(name: str) -> None:
     """``meshwave bench planner`` times them."""

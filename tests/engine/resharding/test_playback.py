@@ -56,6 +56,7 @@ def test_a_task_alone_takes_no_longer_than_its_formula(strategy: str, elements: 
         assert found.played_s == pytest.approx(found.plan.makespan_s, abs=receivers * element_s)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(transfers())
 def test_no_nic_carries_more_than_it_can(found: Transfer) -> None:
@@ -105,7 +106,7 @@ def test_the_sheets_example_needs_no_order_where_nobody_waits_for_a_whole_task(o
 def test_where_a_mesh_overlaps_the_other_hosts_are_served_at_once() -> None:
     """Eight slices of 2 MB leave one host in the time that the plan, which holds both receivers' hosts, needs for five."""
     case = next(case for case in CASES if case.name.startswith("S01 to R, 2 x 2 to 2 x 2"))
-    rates = (Link(2e-4, rate * 0.992) for rate in (CLUSTER.intra, CLUSTER.inter) if rate)
+    rates = (Link(2e-4, rate * 0.992) for rate in (CLUSTER.intra_bandwidth, CLUSTER.inter_bandwidth) if rate)
     found = case.plan(Links(*rates, {rank: CLUSTER.node(rank) for rank in range(CLUSTER.ranks)}), "send-recv")
 
     slices = prod(case.shape) * 4 / 4

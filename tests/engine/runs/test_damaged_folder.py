@@ -207,6 +207,7 @@ def refused(call: Callable[[], Any]) -> str:
     return ""
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
 @pytest.mark.filterwarnings("error")

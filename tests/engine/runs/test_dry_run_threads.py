@@ -82,6 +82,7 @@ def slow_network(schedule: str, **more: Any) -> Design:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["eager-1f1b", "gpipe"])
 def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
     design = slow_network(schedule)

@@ -41,6 +41,7 @@ def fill(path: Path) -> None:
                 continue
 
 
+@pytest.mark.slow
 def test_a_run_ends_and_its_end_is_entered_once_there_is_room(disk: Path) -> None:
     record = Record(disk / "home")
     launcher = LocalLauncher(record, start="fork", worker="stand_in", path=HERE)

@@ -338,6 +338,7 @@ def inside(run: Run, seen: set[int]) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["a rank", "the warm process", "nothing"])
 def test_whatever_is_killed_nothing_stays(launcher: LocalLauncher, left_as_found: set[int], what: str) -> None:
     run = submit(launcher, draw("sleep"), options=on(2))
@@ -360,6 +361,7 @@ def test_whatever_is_killed_nothing_stays(launcher: LocalLauncher, left_as_found
     assert eventually(lambda: all_gone(run))
 
 
+@pytest.mark.slow
 def test_killing_the_app_leaves_nothing(left_as_found: set[int], tmp_path: Path) -> None:
     design = tmp_path / "design.json"
     design.write_text(draw("sleep").to_json())

@@ -74,7 +74,7 @@ def test_a_run_that_cannot_be_resumed_is_refused(
         (["--checkpoint-every", "0"], "use a number of steps"),
         (["--checkpoint-every", "1.5"], "use a number of steps"),
         (["--keep-checkpoints", "3"], "add --checkpoint-every"),
-        (["--checkpoint-every", "5", "--keep-checkpoints", "0"], "keep at least 1"),
+        (["--checkpoint-every", "5", "--keep-checkpoints", "0"], "keep at least one checkpoint"),
         (["--checkpoint-every", "5", "--rehearse"], "a dry run has no state"),
     ],
 )

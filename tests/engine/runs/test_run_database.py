@@ -172,6 +172,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_writers_that_are_killed_take_nothing_with_them(tmp_path: Path) -> None:
     acknowledged: list[str] = []
     for _ in range(2):

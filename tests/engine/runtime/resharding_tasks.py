@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from datetime import timedelta
 from math import prod
 from typing import Any
@@ -407,30 +405,3 @@ def start_with_wrong_tensors(_: Any) -> list[str]:
     shard = ready.start(fits + 1).wait()
     assert shard is not None and shard.sum() == 12 and outside.start().wait() is None
     return messages
-
-
-def run_documented_examples(blocks_and_port: tuple[list[str], int]) -> tuple[str, list[Any]]:
-    """Run the examples of the documentation; return what the script printed, and the shards of the others."""
-    (script, layouts, partial, again, many), port = blocks_and_port
-    me = dist.get_rank()
-    whole = torch.arange(48.0).view(8, 6)
-    names: dict[str, Any] = {"reshard": reshard, "local": None, "weight": torch.zeros(8, 3) if me > 3 else None}
-    if me < 4:  # by S10 the quarter at (row, column) is number 2 * column + row
-        names["local"] = whole[4 * (me % 2) + 2 * (me // 2) :][:2].clone()
-        names["addend"] = (me % 2 + 1) * 10 * whole[4 * (me // 2) :][:4]
-        names["bias"] = (me % 2 + 1) * 10 * whole[0, 3 * (me // 2) :][:3]
-    names |= {"addend": names.get("addend"), "bias": names.get("bias"), "torch": torch}
-    exec(layouts, names)
-    exec(partial, names)
-    exec(again, names)
-    shards = [None if shard is None else shard.tolist() for shard in (names["shard"], names["weight"])]
-    exec(many, names)
-    for name in ("summed", "weight", "bias"):
-        shards.append(None if names[name] is None else names[name].tolist())
-    dist.destroy_process_group()
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        exec(script, {})
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # the script has destroyed its own
-    return printed.getvalue(), shards

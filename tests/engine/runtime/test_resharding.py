@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import socket
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from meshwave.engine.resharding import strategies
 from tests.engine.runtime.conftest import Crew
 
-DOCUMENTED = Path(__file__).resolve().parents[3] / "docs" / "resharding.md"
 TASKS = "tests.engine.runtime.resharding_tasks"
 
 
@@ -100,20 +95,3 @@ def test_tensors_of_the_wrong_shape_or_dtype_are_rejected_before_anything_is_sen
         "the plan is for elements of 4 bytes, but torch.float64 has 8",
         "process 7 holds no part of the tensor, but got one of 4 x 3 float32",
     ]
-
-
-def test_examples_of_the_documentation_run(crew: Crew) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENTED.read_text("utf-8"), re.DOTALL)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    found = run_task(crew, "run_documented_examples", 6, (blocks, port))
-
-    whole = np.arange(48.0).reshape(8, 6)
-    for process, (printed, shards) in enumerate(found):
-        served = process >= 4
-        assert printed == (f"process {process} has (8, 3) of (8, 6)\n" if served else "")
-        half = whole[:, 3 * (process - 4) :][:, :3].tolist() if served else None
-        summed = (30 * whole[:, 3 * (process - 4) :][:, :3]).tolist() if served else None
-        assert shards == [half, half, summed, half, (30 * whole[0]).tolist() if served else None]

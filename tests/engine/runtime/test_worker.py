@@ -246,8 +246,8 @@ def test_a_changed_program_is_rejected(draw: Callable[..., Document], write_run:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"vocab": 100}, "a gpt reads text as bytes and needs at least 256"),
-        ({"vocab": 256, "kind": "bert"}, "a bert reads text as bytes and needs at least 257"),
+        ({"vocab": 100}, "a gpt reads text as bytes and needs a vocab of at least 256"),
+        ({"vocab": 256, "kind": "bert"}, "a bert reads text as bytes and needs a vocab of at least 257"),
         ({"sequence": 10**6}, "but one sequence needs 1000001"),
     ],
 )
