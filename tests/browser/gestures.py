@@ -28,7 +28,9 @@ def painted(page: Page) -> None:
 
 
 def centre(locator: Locator) -> Point:
-    box = locator.bounding_box()
+    end = time.monotonic() + PATIENCE_S
+    while (box := locator.bounding_box()) is None and time.monotonic() < end:  # drawn anew between two looks
+        time.sleep(0.01)
     assert box is not None
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 

@@ -107,10 +107,10 @@ def test_where_a_mesh_overlaps_the_other_hosts_are_served_at_once() -> None:
     """Eight slices of 2 MB leave one host in the time that the plan, which holds both receivers' hosts, needs for five."""
     case = next(case for case in CASES if case.name.startswith("S01 to R, 2 x 2 to 2 x 2"))
     rates = (Link(2e-4, rate * 0.992) for rate in (CLUSTER.intra_bandwidth, CLUSTER.inter_bandwidth) if rate)
-    found = case.plan(Links(*rates, {rank: CLUSTER.node(rank) for rank in range(CLUSTER.ranks)}), "send-recv")
+    found = case.plan(Links(*rates, dict(enumerate(CLUSTER.node_by_rank))), "send-recv")
 
     slices = prod(case.shape) * 4 / 4
-    assert found.played_s == pytest.approx(8 * slices / (CLUSTER.inter * 0.992), rel=0.01)
+    assert found.played_s == pytest.approx(8 * slices / (CLUSTER.inter_bandwidth * 0.992), rel=0.01)
     assert found.plan.makespan_s > 1.5 * found.played_s
 
 

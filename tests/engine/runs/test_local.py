@@ -423,7 +423,7 @@ def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLau
         submit(launcher, draw(pp=2, dp=33))
     few = {"kind": "bert", "layers": 4, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}
     assert refused(model=few).startswith(
-        "model.vocab: a bert reads text as bytes and needs at least 257 tokens, not 256"
+        "model.vocab: a bert reads text as bytes and needs a vocab of at least 257, not 256"
     )
     assert launcher.record.all() == [], "a run that is refused is none"
 
