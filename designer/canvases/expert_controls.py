@@ -10,7 +10,7 @@ from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.measured_load import MeasuredLoad
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import DEGREES
-from meshwave.engine.experts import by_age, expert_schedules
+from meshwave.engine.experts import expert_schedule_names, expert_schedules
 
 # ---- what can be set ----
 
@@ -70,7 +70,7 @@ def _option(value: Any, text: str) -> dict[str, Any]:
 
 def _schedules() -> list[dict[str, Any]]:
     """Every schedule that is offered; one that cannot run the layer can be chosen, and then says why."""
-    return [_option(name, expert_schedules[name].title) for name in by_age()]
+    return [_option(name, expert_schedules[name].title) for name in expert_schedule_names()]
 
 
 def _sizes(design: Design, key: str) -> list[dict[str, Any]]:

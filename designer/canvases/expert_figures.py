@@ -14,8 +14,8 @@ from meshwave.engine.costs.expert_blocks import expert_parameters
 from meshwave.engine.costs.flops import optimizer_state_bytes
 from meshwave.engine.costs.operators import PRECISIONS
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import expert_schedule, mesh_links, rates, resolved
-from meshwave.engine.experts import Homes, Layer, Price, device_load, dropped, expert_schedules, play, price
+from meshwave.engine.document.expert_layers import device_rates, expert_schedule, mesh_links, resolve_expert_layer
+from meshwave.engine.experts import Homes, Layer, Price, device_load, dropped_shares, expert_schedules, play, price
 from meshwave.engine.exports.pictures.palette import LOAD_BOUNDS
 from meshwave.engine.units import percent, quantity
 
@@ -109,7 +109,7 @@ class Known:
         load = device_load(layer, expert_schedules[priced.name].places)
         self.imbalance = float(load.max()), float(load.mean())
         has_room = layer.capacity_factor is not None
-        self.dropped = percent(dropped(priced.name, priced.layer)).replace("%", " %") if has_room else ""
+        self.dropped = percent(dropped_shares(priced.name, priced.layer)).replace("%", " %") if has_room else ""
         self.forward_s = play(priced, priced.forward).makespan
         self.backward_s = play(priced, priced.backward).makespan
         self.memory = expert_bytes(design, layer) * max(map(len, _placed(layer)))
@@ -122,8 +122,8 @@ class Known:
 def priced(design: Design, rank: int, layer: Layer) -> Price:
     """The layer on a mesh under its schedule, with as many chunks as the model of cost chooses where that is open."""
     mesh = design.meshes[rank]
-    layer = replace(layer, degree=resolved(design, mesh).layer.degree)
-    return price(design.experts.member, layer, mesh_links(design, mesh), rates(design))
+    layer = replace(layer, degree=resolve_expert_layer(design, mesh).layer.degree)
+    return price(design.experts.member, layer, mesh_links(design, mesh), device_rates(design))
 
 
 def expert_bytes(design: Design, layer: Layer) -> float:

@@ -24,9 +24,9 @@ from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.measured_load import MeasuredLoad
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import expert_schedule, folded
+from meshwave.engine.document.expert_layers import expert_schedule, uses_tensor_parallel_groups
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import Homes, Layer, balance, copy_load, device_load, expert_schedules
+from meshwave.engine.experts import Homes, Layer, balance_experts, copy_load, device_load, expert_schedules
 from meshwave.engine.exports.pictures.palette import LOADS, ink
 from meshwave.engine.findings import DesignError
 from meshwave.engine.units import quantity
@@ -159,7 +159,7 @@ class ExpertsCanvas(Canvas):
     def _on_balance(self, gesture: Mapping[str, Any]) -> None:
         extra = value_of(gesture, "extra", int)
         layer = self._layer
-        homes = balance(layer, extra, expert_schedule(self._open).places)
+        homes = balance_experts(layer, extra, expert_schedule(self._open).places)
         if homes == _placed(layer) and self.picture["problem"] == "":  # else it is what makes them placed at all
             raise InputError("these experts are as balanced as this can make them; replicas give it more room")
         room = f", up to {extra} replica{'s' * (extra != 1)} a device" if extra else ""
@@ -251,7 +251,7 @@ def picture_of(design: Design, rank: int, routed: Sequence[MeasuredLoad] = ()) -
 
 def slots(design: Design, layer: Layer) -> list[str]:
     """What a load that is not even changes, and what it does not: with a capacity slots are computed filled or not."""
-    if layer.load is None or (folded(design) and layer.capacity_factor is None):
+    if layer.load is None or (uses_tensor_parallel_groups(design) and layer.capacity_factor is None):
         return []
     if layer.capacity_factor is None:
         return [

@@ -24,7 +24,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.simulation import simulate
-from meshwave.engine.schedules import Pipe, by_age, schedules
+from meshwave.engine.schedules import Pipe, schedule_names, schedules
 
 THUMBNAIL = Pipe(ranks=4, microbatches=8)
 
@@ -263,7 +263,7 @@ def choices(design: Design) -> list[dict[str, Any]]:
             "blurb": " ".join(schedules[name].help().split()),
             "reason": refusal.message if (refusal := edits.choice_refusal(design, name)) else None,
         }
-        for name in by_age()
+        for name in schedule_names()
     ]
     return sorted(found, key=lambda choice: thumbnail(choice["name"]) is None)
 

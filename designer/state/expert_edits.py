@@ -13,11 +13,11 @@ from math import gcd
 from typing import Any
 
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import expert_layer, folded
+from meshwave.engine.document.expert_layers import expert_layer, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import EQUAL_BLOCKS, PLACEMENT, expert_problems, split_expert_groups
 from meshwave.engine.document.experts import Experts, load_problems
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import Homes, Layer, contiguous, expert_schedules
+from meshwave.engine.experts import Homes, Layer, equal_blocks, expert_schedules
 from meshwave.engine.findings import DesignError, Problem
 
 Chip = tuple[int, int]
@@ -87,7 +87,7 @@ def remove(homes: Homes, chips: Iterable[Chip], names: Sequence[str]) -> Homes:
 
 def placement(layer: Layer, homes: Homes) -> list[list[int]] | None:
     """Homes as a document has them, for every device; None where they are equal blocks."""
-    if layer.experts % layer.ep == 0 and homes == contiguous(layer.experts, layer.ep):
+    if layer.experts % layer.ep == 0 and homes == equal_blocks(layer.experts, layer.ep):
         return None
     return [list(held) for held in homes for _ in range(layer.esp)]
 
@@ -158,7 +158,7 @@ def with_setting(design: Design, key: str, value: Any) -> dict[str, Any]:
 
 def idle(design: Design) -> str:
     """Why ``ep`` and ``esp`` play no part under the schedule; empty where they do. Both are kept for the next one."""
-    if not folded(design):
+    if not uses_tensor_parallel_groups(design):
         return ""
     sizes = sorted({mesh.tp for mesh in design.meshes})
     over = f"{' or '.join(map(str, sizes))} device{'s' * (sizes != [1])}"
@@ -172,7 +172,7 @@ def fits(design: Design) -> bool:
     if drawn is None or moe is None:
         return True
     whole = design.experts.ep * design.experts.esp
-    groups = {mesh.tp for mesh in design.meshes} if folded(design) else {whole}
+    groups = {mesh.tp for mesh in design.meshes} if uses_tensor_parallel_groups(design) else {whole}
     return groups == {len(drawn)} and {expert for held in drawn for expert in held} == set(range(moe.experts))
 
 
@@ -213,7 +213,7 @@ def drawn_layer(design: Design, rank: int) -> Layer:
     if problem := layer_problem(design, rank):
         raise DesignError([problem])
     layer = expert_layer(design, design.meshes[rank])
-    return layer if layer.homes is not None else replace(layer, homes=contiguous(layer.experts, layer.ep))
+    return layer if layer.homes is not None else replace(layer, homes=equal_blocks(layer.experts, layer.ep))
 
 
 def layer_problem(design: Design, rank: int) -> Problem | None:
@@ -221,7 +221,7 @@ def layer_problem(design: Design, rank: int) -> Problem | None:
     mesh, experts = design.meshes[rank], design.experts
     if design.model.moe is None:
         return Problem("model.moe", "missing_experts")
-    if not folded(design) and len(mesh.devices) % (experts.ep * experts.esp):
+    if not uses_tensor_parallel_groups(design) and len(mesh.devices) % (experts.ep * experts.esp):
         return split_expert_groups(design, mesh)
     for problem in load_problems(experts.load, design.model.moe.experts):
         return problem.within("experts")

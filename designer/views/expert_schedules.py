@@ -20,7 +20,16 @@ from meshwave.designer.views.expert_map import LINKS, map_of_layers
 from meshwave.engine.document import Design
 from meshwave.engine.document.experts import Experts
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, play
+from meshwave.engine.experts import (
+    LAYER_OPS,
+    Layer,
+    Played,
+    Price,
+    StepOp,
+    expert_schedule_names,
+    expert_schedules,
+    play,
+)
 from meshwave.engine.exports.pictures.palette import OPS
 from meshwave.engine.predict.expert_map import GridCluster, find_cluster
 from meshwave.engine.units import quantity
@@ -167,7 +176,7 @@ def cards(design: Design, rank: int) -> list[dict[str, Any]]:
     """A card a schedule, the fastest first and those that cannot run last."""
     if design.model.moe is None:
         return []
-    found = [card(design, rank, name) for name in by_age()]
+    found = [card(design, rank, name) for name in expert_schedule_names()]
     fastest = min((entry["total"] for entry in found if not entry["reason"]), default=0.0)
     longest = max((entry["total"] for entry in found if not entry["reason"]), default=0.0)
     present = next((entry["total"] for entry in found if entry["present"] and not entry["reason"]), None)

@@ -25,7 +25,7 @@ import numpy as np
 from meshwave.engine.costs import operators as flops
 from meshwave.engine.costs.operators import DENSE, Operator, Sparse, Work, Workload
 from meshwave.engine.document import Design, Mesh
-from meshwave.engine.document.expert_layers import mesh_links, rates, resolved
+from meshwave.engine.document.expert_layers import device_rates, mesh_links, resolve_expert_layer
 from meshwave.engine.experts import (
     Costed,
     Layer,
@@ -35,7 +35,7 @@ from meshwave.engine.experts import (
     Step,
     StepOp,
     expert_schedules,
-    held,
+    expert_weight_bytes,
     play,
     price,
 )
@@ -65,8 +65,8 @@ def expert_block(design: Design, mesh: Mesh, load: Workload) -> ExpertBlock | No
     """The layers with experts of ``design`` on ``mesh``; none where the model has none."""
     if design.model.moe is None:
         return None
-    name, layer, _ = resolved(design, mesh)
-    return _block(load, name, layer, mesh_links(design, mesh), rates(design))
+    name, layer, _ = resolve_expert_layer(design, mesh)
+    return _block(load, name, layer, mesh_links(design, mesh), device_rates(design))
 
 
 def counts(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
@@ -97,9 +97,9 @@ class Sharing(NamedTuple):
 def sharing(design: Design, meshes: Sequence[Mesh]) -> tuple[list[Sharing], bool]:
     """Who reduces the gradients of which experts, of a stage that ``meshes`` hold; and whether its gates
     are reduced over all of their devices."""
-    name, layer, _ = resolved(design, meshes[0])
+    name, layer, _ = resolve_expert_layer(design, meshes[0])
     schedule = expert_schedules[name]()
-    most, shards = held(schedule, layer), layer.esp if schedule.cuts else 1
+    most, shards = expert_weight_bytes(schedule, layer), layer.esp if schedule.cuts else 1
     blocks = [
         mesh.devices[at : at + layer.devices] for mesh in meshes for at in range(0, len(mesh.devices), layer.devices)
     ]
@@ -138,7 +138,7 @@ def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) 
         forward_waits_s=max(0.0, forward_s - _computed(priced.forward)),
         input_waits_s=max(0.0, input_s - _computed(inputs)),
         gate_parameters=float(layer.experts * layer.hidden),
-        expert_parameters=held(expert_schedules[name](), layer) * expert_parameters(layer, cut),
+        expert_parameters=expert_weight_bytes(expert_schedules[name](), layer) * expert_parameters(layer, cut),
         forward_sent=_sent(priced.forward),
         backward_sent=_sent(priced.backward),
     )
@@ -183,7 +183,7 @@ def _operator(load: Workload, priced: Price) -> Operator:
     gate = _flops(steps, StepOp.GATE)
     gated = gate / (2 * hidden * layer.experts)  # tokens
     restored = max(step.bytes for step in steps if step.op == StepOp.RESTORE)
-    weights = held(schedule, layer) * expert_parameters(layer, cut)
+    weights = expert_weight_bytes(schedule, layer) * expert_parameters(layer, cut)
     buffer = max((step.bytes for step in steps if step.collective), default=0.0)
     products = Work(gate + priced.flops)
     wide_rows = priced.rows * wide

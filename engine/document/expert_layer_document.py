@@ -13,7 +13,7 @@ from meshwave.engine.document.fixes import rename_key
 from meshwave.engine.document.model import MOST_EXPERTS, CapacityFactor, Size
 from meshwave.engine.document.reading import read_part
 from meshwave.engine.errors import closest
-from meshwave.engine.experts import Layer, Line, Links, shares
+from meshwave.engine.experts import Layer, Line, Links, load_shares
 from meshwave.engine.findings import DesignError, Problem, set_value
 from meshwave.engine.frozen import Part
 
@@ -106,7 +106,7 @@ class ExpertLayerSpec(Part):
             capacity_factor=self.capacity_factor,
             item_bytes=self.item_bytes,
             nodes=tuple(rank // self.ranks_per_node for rank in range(self.ranks)),
-            load=shares(self.load, self.experts),
+            load=load_shares(self.load, self.experts),
         )
 
     @property

@@ -18,11 +18,11 @@ from meshwave.engine.experts import (
     Links,
     Price,
     Rates,
-    chosen,
     expert_schedules,
+    load_shares,
     play,
     price,
-    shares,
+    resolve_choice,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def expert_schedule(design: Design) -> ExpertSchedule:
     return expert_schedules[design.experts.member]()
 
 
-def folded(design: Design) -> bool:
+def uses_tensor_parallel_groups(design: Design) -> bool:
     """Whether the experts lie in the tensor-parallel group, so that ``ep`` and ``esp`` play no part."""
     return expert_schedule(design).places == "mp"
 
@@ -47,7 +47,7 @@ def folded(design: Design) -> bool:
 def group_sizes(design: Design, mesh: Mesh) -> tuple[int, int]:
     """``ep`` and ``esp`` on a mesh: as the design has them or, where their groups would cross its border,
     the largest parts of them that do not."""
-    if folded(design):
+    if uses_tensor_parallel_groups(design):
         return mesh.tp, 1
     ep, esp, devices = design.experts.ep, design.experts.esp, len(mesh.devices)
     if devices % (ep * esp):
@@ -70,7 +70,7 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
     blocks = [mesh.devices[first : first + size] for first in range(0, len(mesh.devices), size)]
     widest = max(blocks, key=lambda block: len({design.cluster.node_of(device) for device in block}))
     samples = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp  # of one data-parallel copy
-    torn = not folded(design) and (ep, esp) != (experts.ep, experts.esp)
+    torn = not uses_tensor_parallel_groups(design) and (ep, esp) != (experts.ep, experts.esp)
     placement = None if torn else experts.placement
     return Layer(
         mp=mesh.tp,
@@ -85,7 +85,7 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
         item_bytes=ITEM_BYTES[design.training.precision],
         nodes=tuple(design.cluster.node_of(device) for device in widest),
         homes=None if placement is None else tuple(placement[place * esp] for place in range(ep)),
-        load=shares(experts.load, moe.experts),
+        load=load_shares(experts.load, moe.experts),
         degree=degree or experts.degree or 1,
     )
 
@@ -93,7 +93,7 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
 # ---- what is left open, chosen ----
 
 
-class Resolved(NamedTuple):
+class ResolvedLayer(NamedTuple):
     """What an expert layer comes to on a mesh, once everything that is left open is chosen."""
 
     schedule: str  # one that has steps
@@ -101,13 +101,13 @@ class Resolved(NamedTuple):
     choice: Choice | None  # what was chosen automatically, and why
 
 
-def resolved(design: Design, mesh: Mesh) -> Resolved:
+def resolve_expert_layer(design: Design, mesh: Mesh) -> ResolvedLayer:
     """The expert layer of ``design`` on ``mesh``, with the schedule and the chunks that the model of cost
     chooses where the design leaves them open."""
     degrees = DEGREES if design.experts.degree is None else (design.experts.degree,)
     deciding = _deciding(design, mesh)
     layer = expert_layer(design, deciding, degree=1)
-    found = _resolved(design.experts.member, layer, mesh_links(design, deciding), rates(design), degrees)
+    found = _resolved(design.experts.member, layer, mesh_links(design, deciding), device_rates(design), degrees)
     return found if deciding is mesh else found._replace(layer=expert_layer(design, mesh, degree=found.layer.degree))
 
 
@@ -131,25 +131,25 @@ def _has_replicas(design: Design) -> bool:
 
 
 @lru_cache(maxsize=256)  # every edit of a design asks again, and mostly of the same layer
-def _resolved(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple[int, ...]) -> Resolved:
+def _resolved(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple[int, ...]) -> ResolvedLayer:
     @lru_cache
     def seconds(of: str, degree: int) -> float:
         priced = price(of, replace(layer, degree=degree), links, rates)
         return play(priced, priced.forward).makespan + play(priced, priced.backward).makespan
 
-    choice = chosen(name, layer, links, rates, lambda of: min(seconds(of, degree) for degree in degrees))
+    choice = resolve_choice(name, layer, links, rates, lambda of: min(seconds(of, degree) for degree in degrees))
     name = choice.name if choice else name
     degree = min(degrees, key=lambda degree: seconds(name, degree)) if len(degrees) > 1 else degrees[0]
-    return Resolved(name, replace(layer, degree=degree), choice)
+    return ResolvedLayer(name, replace(layer, degree=degree), choice)
 
 
-def priced_layer(design: Design, mesh: Mesh) -> Price:
+def price_expert_layer(design: Design, mesh: Mesh) -> Price:
     """What the expert layer of ``design`` costs on ``mesh``, with everything that is left open chosen."""
-    name, layer, choice = resolved(design, mesh)
-    return replace(price(name, layer, mesh_links(design, mesh), rates(design)), choice=choice)
+    name, layer, choice = resolve_expert_layer(design, mesh)
+    return replace(price(name, layer, mesh_links(design, mesh), device_rates(design)), choice=choice)
 
 
-def rates(design: Design) -> Rates:
+def device_rates(design: Design) -> Rates:
     """How fast a device of the cluster computes."""
     device = design.cluster.device
     return Rates(device.peak_flops * device.efficiency, device.memory_bandwidth)
@@ -157,10 +157,10 @@ def rates(design: Design) -> Rates:
 
 def mesh_links(design: Design, mesh: Mesh) -> Links:
     """What one device of a mesh gets of the links where all of the mesh talk at once."""
-    return links(design.cluster, max(Counter(map(design.cluster.node_of, mesh.devices)).values()))
+    return cluster_links(design.cluster, max(Counter(map(design.cluster.node_of, mesh.devices)).values()))
 
 
-def links(cluster: Cluster, devices: int) -> Links:
+def cluster_links(cluster: Cluster, devices: int) -> Links:
     """What one device gets of the cluster's links where ``devices`` of each node talk at once."""
     sharing = max(1.0, min(devices, cluster.devices_per_node) / cluster.nics_per_node)
     intra, inter = cluster.intra_node, cluster.inter_node

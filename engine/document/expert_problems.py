@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from meshwave.engine.document.expert_layers import expert_layer, expert_schedule, folded, group_sizes, resolved
+from meshwave.engine.document.expert_layers import (
+    expert_layer,
+    expert_schedule,
+    group_sizes,
+    resolve_expert_layer,
+    uses_tensor_parallel_groups,
+)
 from meshwave.engine.document.experts import load_problems
 from meshwave.engine.document.fixes import use_mesh_axes
 from meshwave.engine.experts import Layer, device_load, device_rows, expert_schedules, indivisible_experts
@@ -55,7 +61,7 @@ def _unused_settings(design: Design) -> Iterator[Problem]:
 
 
 def _group_problems(design: Design) -> Iterator[Problem]:
-    if folded(design):
+    if uses_tensor_parallel_groups(design):
         yield from _unused_group_sizes(design)
         return
     moe, experts = design.model.moe, design.experts
@@ -191,11 +197,11 @@ def _place_problems(design: Design, placement: tuple[tuple[int, ...], ...]) -> I
     mesh = next((mesh for mesh in design.meshes if len(placement) != _group_devices(design, mesh)), None)
     if mesh is not None:
         sizes = f"ep={design.experts.ep} x esp={design.experts.esp}"
-        group = f"tp={mesh.tp} of mesh {mesh.name}" if folded(design) else sizes
+        group = f"tp={mesh.tp} of mesh {mesh.name}" if uses_tensor_parallel_groups(design) else sizes
         params = {"given": len(placement), "group": f"a group of {group}", "expected": _group_devices(design, mesh)}
         yield _placement_problem("placement_size", params)
         return
-    esp = 1 if folded(design) else design.experts.esp
+    esp = 1 if uses_tensor_parallel_groups(design) else design.experts.esp
     for device, experts in enumerate(placement):
         first = device // esp * esp
         if set(experts) != set(placement[first]):
@@ -206,7 +212,7 @@ def _place_problems(design: Design, placement: tuple[tuple[int, ...], ...]) -> I
 
 def _group_devices(design: Design, mesh: Mesh) -> int:
     """Return the devices of one group of experts on a mesh."""
-    return mesh.tp if folded(design) else design.experts.ep * design.experts.esp
+    return mesh.tp if uses_tensor_parallel_groups(design) else design.experts.ep * design.experts.esp
 
 
 # ---- the schedule ----
@@ -284,7 +290,7 @@ def _slot_problems(layer: Layer, places: str) -> Iterator[Problem]:
 
 
 def _gate_problems(design: Design, mesh: Mesh) -> Iterator[Problem]:
-    name, layer, choice = resolved(design, mesh)
+    name, layer, choice = resolve_expert_layer(design, mesh)
     if mesh.tp == 1 or not expert_schedules[name].gate_sees_part or not layer.may_drop:
         return
     params = {**gate_parts(name, layer), "chosen_by": design.experts.member if choice else None}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from meshwave.engine.experts import by_age
+from meshwave.engine.experts import expert_schedule_names
 from meshwave.engine.findings import Problem, set_value
 from meshwave.engine.frozen import Part
 
@@ -17,7 +17,7 @@ Load = Literal["uniform", "zipf"] | Annotated[tuple[Share, ...], Field(min_lengt
 if TYPE_CHECKING:
     ScheduleName = str
 else:
-    ScheduleName = Literal[tuple(by_age())]
+    ScheduleName = Literal[tuple(expert_schedule_names())]
     """Every schedule that lies in its folder and is offered."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from meshwave.engine.document.design import Design
-from meshwave.engine.document.expert_layers import folded, group_sizes
+from meshwave.engine.document.expert_layers import group_sizes, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import split_expert_groups
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Fix, Problem, set_value
@@ -25,7 +25,7 @@ def run_problems(design: Design) -> list[Problem]:
 
 
 def _expert_group_problems(design: Design) -> Iterator[Problem]:
-    if design.model.moe is None or folded(design):
+    if design.model.moe is None or uses_tensor_parallel_groups(design):
         return
     for mesh in design.meshes:
         if group_sizes(design, mesh) != (design.experts.ep, design.experts.esp):

@@ -4,8 +4,8 @@ from meshwave.engine.experts._base import (
     Choice,
     Costs,
     ExpertSchedule,
-    by_age,
     exchange,
+    expert_schedule_names,
     expert_schedules,
     gate,
     order,
@@ -13,10 +13,16 @@ from meshwave.engine.experts._base import (
     whole_experts,
 )
 from meshwave.engine.experts._collectives import Collective, Costed, Fit, Line, Links, traffic
-from meshwave.engine.experts._dropped_tokens import dropped
-from meshwave.engine.experts._layer import Homes, Layer, contiguous, indivisible_experts, shares
-from meshwave.engine.experts._placement import balance, copy_load, crossing, device_load, device_rows
-from meshwave.engine.experts._price import NO_COMPUTE, Price, Rates, chosen, held, price
+from meshwave.engine.experts._dropped_tokens import dropped_shares
+from meshwave.engine.experts._layer import Homes, Layer, equal_blocks, indivisible_experts, load_shares
+from meshwave.engine.experts._placement import (
+    balance_experts,
+    copy_load,
+    crossing_assignments,
+    device_load,
+    device_rows,
+)
+from meshwave.engine.experts._price import NO_COMPUTE, Price, Rates, expert_weight_bytes, price, resolve_choice
 from meshwave.engine.experts._steps import Step, StepOp, backward
 from meshwave.engine.experts._timeline import LAYER_OPS, Played, play
 
@@ -39,25 +45,25 @@ __all__ = [
     "Step",
     "StepOp",
     "backward",
-    "balance",
-    "by_age",
-    "chosen",
-    "contiguous",
+    "balance_experts",
     "copy_load",
-    "crossing",
+    "crossing_assignments",
     "device_load",
     "device_rows",
-    "dropped",
+    "dropped_shares",
+    "equal_blocks",
     "exchange",
+    "expert_schedule_names",
     "expert_schedules",
+    "expert_weight_bytes",
     "gate",
-    "held",
     "indivisible_experts",
+    "load_shares",
     "order",
     "play",
     "price",
+    "resolve_choice",
     "restore",
-    "shares",
     "traffic",
     "whole_experts",
 ]

@@ -79,7 +79,7 @@ class ExpertSchedule(ABC):
 expert_schedules: Registry[type[ExpertSchedule]] = Registry("expert schedule", "meshwave.engine.experts")
 
 
-def by_age(*, option: bool = True) -> list[str]:
+def expert_schedule_names(*, option: bool = True) -> list[str]:
     """The names of all that are offered, as the field came to know them; or with the variants of others."""
     known = expert_schedules.items()
     return sorted(

@@ -21,7 +21,7 @@ TOGETHER, ROOM = 64, 2**15
 """How many experts are looked at together at most, and how many numbers of tokens with them."""
 
 
-def dropped(name: str, layer: Layer) -> float:
+def dropped_shares(name: str, layer: Layer) -> float:
     """The part of all visits that is expected to find no free slot under the schedule called ``name``, one that has
     steps: where each token chooses apart from all others, every expert as often as the load has it.
 

@@ -137,7 +137,7 @@ class Layer:
 
     def placed(self, places: int) -> Homes:
         """The experts of each place, where ``places`` share them all."""
-        return self.homes if self.homes is not None else contiguous(self.experts, places)
+        return self.homes if self.homes is not None else equal_blocks(self.experts, places)
 
     def holders(self, places: int) -> tuple[tuple[int, ...], ...]:
         """[experts] the places that hold each, ascending: more than one where it is replicated."""
@@ -239,12 +239,12 @@ def indivisible_experts(experts: int, ep: int) -> Problem:
 
 
 @lru_cache(maxsize=64)  # asked for several times by every price
-def contiguous(experts: int, places: int) -> Homes:
+def equal_blocks(experts: int, places: int) -> Homes:
     """Experts in blocks that are equal, or as equal as can be: place 0 has the first ones."""
     return tuple(tuple(block.tolist()) for block in np.array_split(np.arange(experts), places))
 
 
-def shares(load: Load, experts: int) -> tuple[float, ...] | None:
+def load_shares(load: Load, experts: int) -> tuple[float, ...] | None:
     """[experts] how often each expert is chosen, of what a design says; none where all are alike.
 
     ``zipf``: expert ``e`` as often as ``1 / (e + 1)``.

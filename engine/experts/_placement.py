@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.experts._layer import Homes, Layer, contiguous
+from meshwave.engine.experts._layer import Homes, Layer, equal_blocks
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -77,7 +77,7 @@ def device_rows(layer: Layer, places: str = "ep") -> Floats:
     return np.repeat(layer.served.sum(axis=0) / layer.experts, layer.esp)
 
 
-def crossing(layer: Layer, places: str = "ep") -> float:
+def crossing_assignments(layer: Layer, places: str = "ep") -> float:
     """The part of all visits of tokens to experts that goes to another node; from the first shard to the first."""
     if places == "mp":
         return 0.0
@@ -90,7 +90,7 @@ ALIKE = 1.02
 """Placements whose fullest devices differ by less are equally balanced."""
 
 
-def balance(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
+def balance_experts(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
     """[places] the experts of each, so that the device with the most to do has the least (:func:`device_rows`).
 
     A place has slots for an even share of the experts and up to ``extra`` more, for replicas. Of the
@@ -103,7 +103,7 @@ def balance(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
     weights = [load]
     if layer.capacity_factor is not None and load.min() < load.max():
         weights.append(np.ones_like(load))  # slots are all alike
-    blocks = contiguous(layer.experts, layer.ep)
+    blocks = equal_blocks(layer.experts, layer.ep)
     options = [blocks]
     for weight in weights:
         for more in range(min(extra, layer.experts) + 1):
@@ -118,7 +118,7 @@ def balance(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
 
     def rank(found: tuple[Layer, float]) -> tuple[float, int, float]:
         placed, sent = found
-        return round(crossing(placed, places), 9), sum(map(len, placed.homes or ())), sent
+        return round(crossing_assignments(placed, places), 9), sum(map(len, placed.homes or ())), sent
 
     return min(kept, key=rank)[0].homes or ()
 

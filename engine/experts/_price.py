@@ -110,7 +110,7 @@ def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> P
         InputError: there is no such schedule.
     """
 
-    choice = chosen(name, layer, links, rates)
+    choice = resolve_choice(name, layer, links, rates)
     name = choice.name if choice else name
     steps = expert_schedules[name]().steps(layer)
     forward = [_costed(layer, links, step, _compute(layer, rates, step)) for step in steps]
@@ -118,7 +118,7 @@ def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> P
     return Price(name, layer, choice, tuple(forward), tuple(back))
 
 
-def chosen(
+def resolve_choice(
     name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE, whole: Callable[[str], float] | None = None
 ) -> Choice | None:
     """What an automatic schedule comes to; none of one that has steps.
@@ -141,10 +141,10 @@ def chosen(
 def parameters(schedule: ExpertSchedule, layer: Layer) -> float:
     """Of the experts that the fullest device holds: ``2 M H`` each, cut in ``esp`` where experts are cut."""
     cut = layer.esp if schedule.cuts else 1
-    return 2.0 * layer.hidden * layer.ffn_hidden * held(schedule, layer) / cut
+    return 2.0 * layer.hidden * layer.ffn_hidden * expert_weight_bytes(schedule, layer) / cut
 
 
-def held(schedule: ExpertSchedule, layer: Layer) -> int:
+def expert_weight_bytes(schedule: ExpertSchedule, layer: Layer) -> int:
     """Experts, or parts of experts, that the fullest device holds."""
     return max(map(len, layer.placed(layer.size(schedule.places))))
 

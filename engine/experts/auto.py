@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from meshwave.engine import messages
-from meshwave.engine.experts._base import Choice, Costs, ExpertSchedule, by_age, expert_schedules
+from meshwave.engine.experts._base import Choice, Costs, ExpertSchedule, expert_schedule_names, expert_schedules
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step
 from meshwave.engine.findings import Problem
@@ -62,7 +62,7 @@ def exclusions(layer: Layer) -> Iterator[tuple[str, Problem]]:
 
 def _candidates() -> list[str]:
     """Return the schedules to choose among, in the order of their publication."""
-    return [name for name in by_age() if not expert_schedules[name].chooses]
+    return [name for name in expert_schedule_names() if not expert_schedules[name].chooses]
 
 
 def _is_one_input(layer: Layer) -> bool:

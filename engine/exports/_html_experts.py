@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from meshwave.engine.document.expert_layers import priced_layer
+from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.experts import (
     LAYER_OPS,
     Layer,
@@ -18,7 +18,7 @@ from meshwave.engine.experts import (
     Step,
     StepOp,
     device_load,
-    dropped,
+    dropped_shares,
     expert_schedules,
     play,
 )
@@ -72,7 +72,7 @@ def experts_section(prediction: Prediction) -> Iterator[str]:
 def _groups(design: Design) -> list[_Group]:
     found: dict[tuple[str, Layer], _Group] = {}
     for rank, mesh in enumerate(design.meshes):
-        priced = priced_layer(design, mesh)
+        priced = price_expert_layer(design, mesh)
         nodes = priced.layer.nodes or ()
         order = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
         alike = priced.name, replace(priced.layer, nodes=tuple(order[node] for node in nodes))
@@ -100,7 +100,7 @@ def _told(design: Design, group: _Group) -> Iterator[str]:
         ("chunks", str(layer.degree)),
     ]
     if layer.capacity_factor is not None:
-        told.append(("visits dropped, to be expected", percent(dropped(price.name, layer))))
+        told.append(("visits dropped, to be expected", percent(dropped_shares(price.name, layer))))
     yield "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told) + "</dl>"
     if len(forward.start):
         yield f'<div class="layer">{_lanes(group, forward, backward)}</div>'

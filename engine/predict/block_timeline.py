@@ -19,7 +19,7 @@ from meshwave.engine.costs.expert_blocks import EXPERTS, expert_block, split_bac
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.stage_prices import Seconds
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import expert_layer, priced_layer
+from meshwave.engine.document.expert_layers import expert_layer, price_expert_layer
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import LAYER_OPS, Costed, Played, Price, StepOp, play
 from meshwave.engine.program.action import Op
@@ -170,7 +170,7 @@ class _BlockPrediction:
         self._load = workload(design, self._mesh)
         block = expert_block(design, self._mesh, self._load)
         self._dense_operators = [] if block is None else [o for o in block.operators if o.name != EXPERTS]
-        self._priced = None if block is None else priced_layer(design, self._mesh)
+        self._priced = None if block is None else price_expert_layer(design, self._mesh)
         self._spans = BlockTimelineBuilder(design, rank, op)
         self._devices = range(len(self._spans.block))
         self._now = 0.0

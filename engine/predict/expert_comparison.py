@@ -10,11 +10,21 @@ from typing import Any, NamedTuple
 from meshwave.engine.costs.cost_model import layers_per_stage
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layer_document import FORMAT, ExpertLayerSpec
-from meshwave.engine.document.expert_layers import expert_layer, mesh_links, priced_layer, resolved
+from meshwave.engine.document.expert_layers import expert_layer, mesh_links, price_expert_layer, resolve_expert_layer
 from meshwave.engine.document.expert_problems import gate_parts, rounded_capacity
 from meshwave.engine.document.meshes import find_mesh
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import Collective, Layer, Links, Price, by_age, dropped, expert_schedules, play, price
+from meshwave.engine.experts import (
+    Collective,
+    Layer,
+    Links,
+    Price,
+    dropped_shares,
+    expert_schedule_names,
+    expert_schedules,
+    play,
+    price,
+)
 from meshwave.engine.experts.auto import exclusions
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.messages import render
@@ -37,7 +47,7 @@ class ScheduleComparison(NamedTuple):
 def compare_schedules(layer: Layer, priced: Callable[[str], Price], ignored: str = "") -> ScheduleComparison:
     """Price every schedule variant that can run the layer; problems with the code ``ignored`` do not exclude one."""
     prices, refused = {}, {}
-    for name in by_age(option=False):
+    for name in expert_schedule_names(option=False):
         found = next((each for each in expert_schedules[name]().problems(layer) if each.code != ignored), None)
         if found is None:
             prices[name] = priced(name)
@@ -64,14 +74,14 @@ def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
     """
     mesh = design.meshes[rank]
     prices, refused = {}, {}
-    for name in by_age(option=False):
+    for name in expert_schedule_names(option=False):
         changed = _with_schedule(design, name)
         found = next(expert_schedules[name]().problems(expert_layer(changed, mesh)), None)
         if found is None:
-            prices[name] = priced_layer(changed, mesh)
+            prices[name] = price_expert_layer(changed, mesh)
         else:
             refused[name] = found.message
-    layer, links = resolved(design, mesh).layer, mesh_links(design, mesh)
+    layer, links = resolve_expert_layer(design, mesh).layer, mesh_links(design, mesh)
     notes = [*_common_notes(layer, links), *_design_notes(design)]
     answer = _comparison_data(layer, ScheduleComparison(prices, refused), notes)
     for name, each in answer["schedules"].items():
@@ -164,7 +174,7 @@ def schedule_figures(priced: Price) -> dict[str, Any]:
         },
         "flops": priced.flops,
         "parameters": priced.parameters,
-        "dropped": dropped(priced.name, priced.layer),
+        "dropped": dropped_shares(priced.name, priced.layer),
     }
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import ITEM_BYTES, rates
-from meshwave.engine.document.expert_layers import links as cluster_links
+from meshwave.engine.document.expert_layers import ITEM_BYTES, device_rates
+from meshwave.engine.document.expert_layers import cluster_links as cluster_links
 from meshwave.engine.errors import InputError, nearest
 from meshwave.engine.experts import Layer, Line, Links, Price, Rates, price
 from meshwave.engine.units import quantity
@@ -152,7 +152,7 @@ def design_cluster(design: Design) -> GridCluster:
         links,
         devices,
         per_node,
-        rates(design),
+        device_rates(design),
         cluster.device.memory_bytes,
         ITEM_BYTES[design.training.precision],
     )

@@ -22,11 +22,11 @@ from meshwave.engine.costs import (
     waits,
 )
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import resolved
+from meshwave.engine.document.expert_layers import resolve_expert_layer
 from meshwave.engine.document.problems import problems
 from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import dropped
+from meshwave.engine.experts import dropped_shares
 from meshwave.engine.findings import Problem, problems_of
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.schedule_prices import findings
@@ -112,7 +112,8 @@ class Prediction:
         if not self.design.model.expert_blocks:
             return None
         return [
-            dropped(found.schedule, found.layer) for found in (resolved(self.design, m) for m in self.design.meshes)
+            dropped_shares(found.schedule, found.layer)
+            for found in (resolve_expert_layer(self.design, m) for m in self.design.meshes)
         ]
 
     @cached_property

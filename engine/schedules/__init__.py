@@ -5,9 +5,9 @@ from meshwave.engine.schedules._base import (
     Pipe,
     Prices,
     Schedule,
-    by_age,
+    schedule_names,
     schedules,
     use_microbatches,
 )
 
-__all__ = ["MOST_MICROBATCHES", "Pipe", "Prices", "Schedule", "by_age", "schedules", "use_microbatches"]
+__all__ = ["MOST_MICROBATCHES", "Pipe", "Prices", "Schedule", "schedule_names", "schedules", "use_microbatches"]

@@ -118,7 +118,7 @@ class Schedule(Part):
 schedules: Registry[type[Schedule]] = Registry("schedule", "meshwave.engine.schedules")
 
 
-def by_age() -> list[str]:
+def schedule_names() -> list[str]:
     """The names of all schedules, as the field came to know them; those without a paper last."""
     return sorted(schedules, key=lambda name: (schedules[name].published, name))
 
@@ -163,12 +163,12 @@ messages.add(
 )
 
 
-def folded(ranks: int, times: int = 1) -> list[int]:
+def wave_path(ranks: int, times: int = 1) -> list[int]:
     """``[stages]`` the rank of each stage on a path that goes down the ranks and back up, some times."""
     return [*range(ranks), *reversed(range(ranks))] * times
 
 
-def by_slot(ranks: int, rank: NDArray[np.int64], slots: Mapping[Op, NDArray[np.int64]]) -> list[NDArray[np.int32]]:
+def order_by_slot(ranks: int, rank: NDArray[np.int64], slots: Mapping[Op, NDArray[np.int64]]) -> list[NDArray[np.int32]]:
     """Order each rank by the clock slots of its computations.
 
     All arrays are ``[stages, microbatches]``: who computes, and when, for each kind of computation,

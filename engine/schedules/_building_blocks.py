@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.program.action import Op
-from meshwave.engine.schedules._base import Pipe, Schedule, folded
+from meshwave.engine.schedules._base import Pipe, Schedule, wave_path
 
 PERIOD = 6
 """Slots of a block: forward, input and weight gradient of two chunks."""
@@ -52,7 +52,7 @@ class BlockSchedule(Schedule):
         return 2 * ranks
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        return [folded(pipe.ranks)]
+        return [wave_path(pipe.ranks)]
 
     @abstractmethod
     def block(self, ranks: int, rank: int) -> Block:

@@ -76,7 +76,7 @@ JUMPS = (1, 2, 3, 5, 8)  # how far a computation is moved to improve an order
 SLACK = 0.01  # how much longer than before a step may get by one move, at first
 
 
-def habits(split: bool) -> Iterator[Habit]:
+def list_habits(split: bool) -> Iterator[Habit]:
     """Habits worth trying: all pairs of the two choices that matter most, then each other one by one."""
     for first, ahead in product(FIRST, AHEAD):
         yield Habit(first=first, ahead=ahead)
@@ -89,7 +89,7 @@ def habits(split: bool) -> Iterator[Habit]:
             yield Habit(first="turns", patience=patience)
 
 
-def greedy(shop: Shop, habit: Habit) -> Orders:
+def greedy_order(shop: Shop, habit: Habit) -> Orders:
     """The orders that come about when every free rank starts at once what it can, by habit.
 
     A rank starts a forward only if it then still has room for those that the oldest microbatch lacks,
@@ -218,7 +218,7 @@ class Played(NamedTuple):
     ends: dict[Task, float]
 
 
-def play(shop: Shop, orders: Orders) -> Played | None:
+def simulate_orders(shop: Shop, orders: Orders) -> Played | None:
     """Run orders in the latency model; None if they wait for ever."""
     at = [0] * shop.ranks
     free = [0.0] * shop.ranks
@@ -277,7 +277,7 @@ def _needs(shop: Shop, task: Task) -> list[tuple[Task, float]]:
     return needs
 
 
-def fits(shop: Shop, rank: int, order: Sequence[Task]) -> bool:
+def rank_fits_memory(shop: Shop, rank: int, order: Sequence[Task]) -> bool:
     """Whether a rank that runs ``order`` never keeps more than it has room for."""
     kept, room = 0.0, shop.room[rank] * (1 + 1e-9)
     for op, stage, _ in order:
@@ -290,7 +290,7 @@ def fits(shop: Shop, rank: int, order: Sequence[Task]) -> bool:
     return True
 
 
-def within(shop: Shop, program: Program) -> bool:
+def fits_memory(shop: Shop, program: Program) -> bool:
     """The same of all ranks of a program of computations."""
     size = np.array(shop.size)[program.stage]
     kept = np.cumsum(np.where(program.op == Op.F, size, np.where(program.op == Op.I, 0.0, -size)))
@@ -299,7 +299,7 @@ def within(shop: Shop, program: Program) -> bool:
     return bool((most <= np.array(shop.room) * (1 + 1e-9)).all())
 
 
-def climb(shop: Shop, orders: Orders, tries: int) -> Orders:
+def improve_order(shop: Shop, orders: Orders, tries: int) -> Orders:
     """Move critical computations, and what stands before them, as long as the step gets shorter.
 
     A move that makes it a little longer is kept too, ever less as the tries run out (threshold
@@ -307,9 +307,9 @@ def climb(shop: Shop, orders: Orders, tries: int) -> Orders:
     chance is drawn from a fixed seed: the same shop has the same answer.
     """
     chance = random.Random(0)
-    played = play(shop, orders)
+    played = simulate_orders(shop, orders)
     assert played is not None, "only orders that run are improved"
-    best, least, shortest = orders, played.makespan, bound(shop) * (1 + 1e-9)
+    best, least, shortest = orders, played.makespan, lower_bound(shop) * (1 + 1e-9)
     slack = SLACK * played.makespan
     for used in range(tries):
         if least <= shortest:
@@ -317,7 +317,7 @@ def climb(shop: Shop, orders: Orders, tries: int) -> Orders:
         rank, place = chance.choice(played.critical)
         jump = chance.choice(JUMPS)
         changed = _moved(shop, orders, rank, *chance.choice([(place - 1, place - 1 + jump), (place, place - jump)]))
-        now = play(shop, changed) if changed else None
+        now = simulate_orders(shop, changed) if changed else None
         if changed is None or now is None or now.makespan > played.makespan + slack * (1 - used / tries):
             continue
         orders, played = changed, now
@@ -337,10 +337,10 @@ def _moved(shop: Shop, orders: Orders, rank: int, place: int, to: int) -> Orders
         return None
     changed = [*order[:place], *order[place + 1 :]]
     changed.insert(to, order[place])
-    return [*orders[:rank], changed, *orders[rank + 1 :]] if fits(shop, rank, changed) else None
+    return [*orders[:rank], changed, *orders[rank + 1 :]] if rank_fits_memory(shop, rank, changed) else None
 
 
-def bound(shop: Shop) -> float:
+def lower_bound(shop: Shop) -> float:
     """No order is faster: a rank does all its work, after its first input and before what follows it.
 
     The first input of a rank is one microbatch through the stages before; after the last input
@@ -359,12 +359,12 @@ def bound(shop: Shop) -> float:
     return max(least, chain)
 
 
-def actions(orders: Orders) -> list[list[Action]]:
+def program_actions(orders: Orders) -> list[list[Action]]:
     """As a program takes them."""
     return [[Action(Op(op), stage, mb) for op, stage, mb in order] for order in orders]
 
 
-def roomier(shop: Shop) -> Shop:
+def with_minimum_memory(shop: Shop) -> Shop:
     """The same with room for one microbatch at least on every rank: with less nothing could run."""
     whole = [sum(s for s, r in zip(shop.size, shop.rank, strict=True) if r == rank) for rank in range(shop.ranks)]
     return replace(shop, room=tuple(max(pair) for pair in zip(shop.room, whole, strict=True)))

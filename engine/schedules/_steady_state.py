@@ -28,14 +28,14 @@ class _Pattern(NamedTuple):
     seconds: float  # from one to the next
 
 
-def short_step(microbatches: int, ranks: int, most: int) -> int:
+def short_step_microbatches(microbatches: int, ranks: int, most: int) -> int:
     """Microbatches of a step that is searched in place of a long one: ``most``, or as few as show a pattern; the long
     one has whole rounds more."""
     wanted = max(ROUNDS * ranks, most)
     return min(microbatches, wanted + (microbatches - wanted) % ranks)
 
 
-def lengthened(short: Shop, ends: Mapping[Task, float], microbatches: int) -> Iterator[list[Columns]]:
+def repeat_pattern(short: Shop, ends: Mapping[Task, float], microbatches: int) -> Iterator[list[Columns]]:
     """Orders of a step of so many microbatches, per rank, from when each computation of a short one ends.
 
     What comes of them is to be proved: a pattern that is not quite one may wait for ever, or need more room.

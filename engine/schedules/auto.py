@@ -15,21 +15,21 @@ from meshwave.engine import messages
 from meshwave.engine.findings import Fix, Problem, set_value
 from meshwave.engine.program.program import Program, build, from_columns
 from meshwave.engine.progress import tell
-from meshwave.engine.schedules._base import Count, Pipe, Prices, Schedule, folded, schedules
+from meshwave.engine.schedules._base import Count, Pipe, Prices, Schedule, schedules, wave_path
 from meshwave.engine.schedules._order_search import (
     Habit,
     Orders,
     Shop,
-    actions,
-    bound,
-    climb,
-    greedy,
-    habits,
-    play,
-    roomier,
-    within,
+    fits_memory,
+    greedy_order,
+    improve_order,
+    list_habits,
+    lower_bound,
+    program_actions,
+    simulate_orders,
+    with_minimum_memory,
 )
-from meshwave.engine.schedules._steady_state import lengthened, short_step
+from meshwave.engine.schedules._steady_state import repeat_pattern, short_step_microbatches
 from meshwave.engine.units import quantity
 
 SEARCHED = 20_000
@@ -107,7 +107,7 @@ class Auto(Schedule):
         if self._given:
             return [list(self._given)]
         if self.path == "wave":
-            return [folded(pipe.ranks, self.chunks // 2)]
+            return [wave_path(pipe.ranks, self.chunks // 2)]
         return [list(range(pipe.ranks)) * self.chunks]
 
     def refusal(self, pipe: Pipe) -> Problem | None:
@@ -193,11 +193,11 @@ def _search(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None
     found = _found(part, [(name, _orders(schedule.program(short))) for name, schedule in named if bench.fits(name)])
     if short is pipe:
         for name, orders in found.orders:
-            bench.try_out(name, build(actions(orders), [route], [0] * pipe.microbatches))
+            bench.try_out(name, build(program_actions(orders), [route], [0] * pipe.microbatches))
     else:
         _try_long(bench, shop, part, found)
     best, program = bench.best
-    return Answer(tuple(bench.tried), best, program, bound(shop), len(found.habits), short.microbatches)
+    return Answer(tuple(bench.tried), best, program, lower_bound(shop), len(found.habits), short.microbatches)
 
 
 def _try_long(bench: _Bench, shop: Shop, part: Shop, found: _Finds) -> None:
@@ -205,12 +205,12 @@ def _try_long(bench: _Bench, shop: Shop, part: Shop, found: _Finds) -> None:
     microbatches = shop.microbatches
     for name, orders in found.orders:
         tell(LAST, f"repeating the pattern of {name}")
-        played = play(part, orders)
-        for columns in lengthened(part, played.ends, microbatches) if played else ():
+        played = simulate_orders(part, orders)
+        for columns in repeat_pattern(part, played.ends, microbatches) if played else ():
             bench.try_out(f"{name}, repeated", from_columns(columns, [shop.rank], [0] * microbatches), proved=False)
     for name, habit in found.habits[: max(1, min(WHOLE, GREEDY // shop.tasks)) if shop.tasks <= LARGEST else 0]:
         tell(LAST, f"all {microbatches:,} microbatches by {name}")
-        bench.try_out(name, build(actions(greedy(shop, habit)), [shop.rank], [0] * microbatches))
+        bench.try_out(name, build(program_actions(greedy_order(shop, habit)), [shop.rank], [0] * microbatches))
 
 
 NAMED, IMPROVING, LAST = 0.4, 0.7, 0.9
@@ -232,7 +232,7 @@ class _Bench:
             return
         self._seen.add(program.digest)
         seconds = self._judge(program) if self._judge else _seconds(self._shop, _orders(program))
-        tried = Candidate(name, seconds, within(self._shop, program))
+        tried = Candidate(name, seconds, fits_memory(self._shop, program))
         self.tried.append(tried)
         if self._best is None or _rank_of(tried) < _rank_of(self._best[0]):
             self._best = tried, program
@@ -248,7 +248,7 @@ class _Bench:
 
 def _short(shop: Shop) -> int:
     """Microbatches of the step that is searched in place of a long one."""
-    return short_step(shop.microbatches, shop.ranks, SHORT * shop.microbatches // shop.tasks)
+    return short_step_microbatches(shop.microbatches, shop.ranks, SHORT * shop.microbatches // shop.tasks)
 
 
 def _shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Shop:
@@ -261,7 +261,7 @@ def _shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) 
     if limit is not None:
         own = [sum(size for size, r in zip(most, route, strict=True) if r == rank) for rank in range(pipe.ranks)]
         room = tuple(min(free, limit * mine) for free, mine in zip(room, own, strict=True))
-    return roomier(
+    return with_minimum_memory(
         Shop(
             microbatches=pipe.microbatches,
             rank=route,
@@ -290,15 +290,15 @@ class _Finds(NamedTuple):
 def _found(shop: Shop, named: list[tuple[str, Orders]]) -> _Finds:
     """The greedy orders of some habits; the best of them and of the named ones improved."""
     starts = [(_seconds(shop, orders), name, orders) for name, orders in named]
-    least = bound(shop) * (1 + 1e-9)
-    worth = [*habits(shop.split)][: max(3, GREEDY // shop.tasks)]
+    least = lower_bound(shop) * (1 + 1e-9)
+    worth = [*list_habits(shop.split)][: max(3, GREEDY // shop.tasks)]
     tried: dict[str, Habit] = {}
     for number, habit in enumerate(worth):
         if min(starts, default=(least + 1,))[0] <= least:
             break  # there is nothing better
         tell(NAMED + (IMPROVING - NAMED) * number / len(worth), f"habit {number + 1} of {len(worth)}")
         name = f"{FOUND} {number + 1}"
-        orders, tried[name] = greedy(shop, habit), habit
+        orders, tried[name] = greedy_order(shop, habit), habit
         starts.append((_seconds(shop, orders), name, orders))
     found = []
     for number, (seconds, name, orders) in enumerate(sorted(starts)[:IMPROVED]):
@@ -306,7 +306,7 @@ def _found(shop: Shop, named: list[tuple[str, Orders]]) -> _Finds:
         if name.startswith(FOUND):
             found.append((name, orders))
         if seconds > least:
-            better = climb(shop, orders, min(CLIMBS, CLIMBED // shop.tasks))
+            better = improve_order(shop, orders, min(CLIMBS, CLIMBED // shop.tasks))
             if better is not orders:
                 found.append((f"{FOUND} by improving {name}", better))
     return _Finds(found, [(name, tried[name]) for _, name, _ in sorted(starts) if name in tried])
@@ -347,5 +347,5 @@ def _orders(program: Program) -> Orders:
 
 
 def _seconds(shop: Shop, orders: Orders) -> float:
-    played = play(shop, orders)
+    played = simulate_orders(shop, orders)
     return played.makespan if played else float("inf")

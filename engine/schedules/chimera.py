@@ -13,9 +13,9 @@ from meshwave.engine.schedules._base import (
     Count,
     Pipe,
     Schedule,
-    by_slot,
     indivisible_microbatches,
     odd_mesh_count,
+    order_by_slot,
     schedules,
 )
 
@@ -93,4 +93,4 @@ class Chimera(Schedule):
             Op.F: np.where(ramp, s + i, s + 2 * i + start),
             Op.B: 2 * d - 1 - s + 2 * (turn % share) + d * (turn // share) + start,
         }
-        return by_slot(d, rank, slots)
+        return order_by_slot(d, rank, slots)

@@ -14,7 +14,7 @@ from meshwave.engine.schedules._base import (
     too_few_microbatches,
     use_microbatches,
 )
-from meshwave.engine.schedules.dualpipe_v import Chunk, both_ways
+from meshwave.engine.schedules.dualpipe_v import ChunkQueue, bidirectional_order
 
 messages.add(odd_microbatches="{title} needs an even number of microbatches, not {microbatches}; use {needed}")
 
@@ -46,5 +46,5 @@ class DualPipe(Schedule):
         outer, half = min(rank, pipe.ranks - 1 - rank), pipe.microbatches // 2
         down, up = range(half), range(half, pipe.microbatches)
         first, second = (down, up) if rank == outer else (up, down)
-        chunks = Chunk(outer, first), Chunk(pipe.ranks - 1 - outer, second)
-        return both_ways(pipe.ranks // 2, outer, *chunks, half)
+        chunks = ChunkQueue(outer, first), ChunkQueue(pipe.ranks - 1 - outer, second)
+        return bidirectional_order(pipe.ranks // 2, outer, *chunks, half)

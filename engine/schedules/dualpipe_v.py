@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, backward, forward, input_gradient, overlapped, weight_gradient
-from meshwave.engine.schedules._base import Pipe, Schedule, folded, schedules, too_few_microbatches
+from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few_microbatches, wave_path
 
 
 @schedules.register("dualpipe-v")
@@ -21,18 +21,18 @@ class DualPipeV(Schedule):
         return 2 * ranks
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        return [folded(pipe.ranks)]
+        return [wave_path(pipe.ranks)]
 
     def refusal(self, pipe: Pipe) -> Problem | None:
         return too_few_microbatches(self.title, 2 * pipe.ranks, pipe)
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         up = 2 * pipe.ranks - 1 - rank
-        chunks = Chunk(rank, range(pipe.microbatches)), Chunk(up, range(pipe.microbatches))
-        return both_ways(pipe.ranks, rank, *chunks, pipe.microbatches)
+        chunks = ChunkQueue(rank, range(pipe.microbatches)), ChunkQueue(up, range(pipe.microbatches))
+        return bidirectional_order(pipe.ranks, rank, *chunks, pipe.microbatches)
 
 
-class Chunk:
+class ChunkQueue:
     """What a rank has still to do for one of its two chunks, microbatch by microbatch."""
 
     def __init__(self, stage: int, microbatches: Sequence[int]) -> None:
@@ -49,7 +49,7 @@ class Chunk:
         return input_gradient(self._stage, next(self._backwards))
 
 
-def both_ways(ranks: int, rank: int, first: Chunk, second: Chunk, microbatches: int) -> Iterator[Action]:
+def bidirectional_order(ranks: int, rank: int, first: ChunkQueue, second: ChunkQueue, microbatches: int) -> Iterator[Action]:
     """The order of a rank in eight steps, those of the authors' code (and torch's ``ScheduleDualPipeV``).
 
     Args:
@@ -62,7 +62,7 @@ def both_ways(ranks: int, rank: int, first: Chunk, second: Chunk, microbatches: 
     after = ranks - rank - 1
     weights: deque[Action] = deque()
 
-    def split(chunk: Chunk) -> Action:
+    def split(chunk: ChunkQueue) -> Action:
         """An input gradient, whose weight gradient waits in line."""
         action = chunk.input_gradient()
         weights.append(weight_gradient(action.stage, action.microbatch))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.program.action import Action, Op, backward, forward, input_gradient, weight_gradient
-from meshwave.engine.schedules._base import Count, Pipe, Schedule, by_slot, folded, schedules
+from meshwave.engine.schedules._base import Count, Pipe, Schedule, order_by_slot, schedules, wave_path
 
 Slots = NDArray[np.int64]
 
@@ -41,7 +41,7 @@ class Hanayo(Schedule):
         return 2 * self.waves * ranks
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        return [folded(pipe.ranks, self.waves)]
+        return [wave_path(pipe.ranks, self.waves)]
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
         return self._grouped(pipe) if self.grouping == "grouped" else super().orders(pipe)
@@ -57,9 +57,9 @@ class Hanayo(Schedule):
         backward_slot = 2 * stages - 1 - s + 2 * i + start
         rank = np.broadcast_to(np.array(self.routes(pipe)[0])[:, None], s.shape)
         if self.backward == "whole":
-            return by_slot(p, rank, {Op.F: forward_slot, Op.B: backward_slot})
+            return order_by_slot(p, rank, {Op.F: forward_slot, Op.B: backward_slot})
         weight_slot = self._made_room_for(pipe)[s, i] + start
-        return by_slot(p, rank, {Op.W: weight_slot, Op.F: forward_slot, Op.I: backward_slot})
+        return order_by_slot(p, rank, {Op.W: weight_slot, Op.F: forward_slot, Op.I: backward_slot})
 
     def _made_room_for(self, pipe: Pipe) -> Slots:
         """``[stages, ranks]`` the slots of the forwards for which the weight gradients of the first group

@@ -5,7 +5,7 @@ from itertools import islice, repeat
 from typing import ClassVar
 
 from meshwave.engine.program.action import Action, forward, input_gradient, weight_gradient
-from meshwave.engine.schedules._base import Pipe, Schedule, folded, schedules
+from meshwave.engine.schedules._base import Pipe, Schedule, schedules, wave_path
 
 
 @schedules.register("zb-v")
@@ -20,7 +20,7 @@ class ZeroBubbleV(Schedule):
         return 2 * ranks
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        return [folded(pipe.ranks)]
+        return [wave_path(pipe.ranks)]
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         """The order of torch's ``ScheduleZBVZeroBubble``: microbatches that fill the pipeline and are

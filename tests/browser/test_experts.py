@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from meshwave.engine.experts import by_age
+from meshwave.engine.experts import expert_schedule_names
 from tests.browser.gestures import centre, drag, eventually, focused, painted, press_and_drag
 from tests.browser.legible import faint
 from tests.browser.test_canvases import document
@@ -401,7 +401,7 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     dialog.wait_for()
     cards = dialog.locator(".mw-es-card")
     cards.first.wait_for()
-    expect(cards).to_have_count(len(by_age()))
+    expect(cards).to_have_count(len(expert_schedule_names()))
     expect(cards.first.locator("[data-kind=best]")).to_have_count(1)
     eventually(page, lambda: focused(page, "at.ariaCurrent") == "true")  # the present one has the keyboard
     assert dialog.locator(".mw-es-picture rect:not(.mw-es-lane)").count() > 40

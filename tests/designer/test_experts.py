@@ -14,7 +14,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.expert_schedules import ExpertSchedules, card, cards
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import by_age, dropped
+from meshwave.engine.experts import dropped_shares, expert_schedule_names
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.units import quantity
@@ -328,7 +328,7 @@ def test_figures_are_those_of_the_price() -> None:
     assert figures["inter"] == quantity(2 * 4 * layer.slots_bytes * 2 / 4, "B")
     assert figures["intra"] == quantity(2 * 4 * layer.slots_bytes * 1 / 4, "B")
     assert figures["load"] == "1×"
-    assert figures["dropped"] == f"{100 * dropped('parm-s1', layer):.1f} %"
+    assert figures["dropped"] == f"{100 * dropped_shares('parm-s1', layer):.1f} %"
 
 
 def test_what_is_dropped_is_told_where_there_is_a_capacity() -> None:
@@ -354,7 +354,7 @@ def test_without_experts_it_offers_some() -> None:
 def test_every_schedule_has_a_card_the_fastest_first_and_refusals_last() -> None:
     found = cards(design(dp=4, tp=2, ep=4, esp=2, load="zipf"), 0)
 
-    assert {entry["name"] for entry in found} == set(by_age())
+    assert {entry["name"] for entry in found} == set(expert_schedule_names())
     times = [entry["total"] for entry in found if not entry["reason"]]
     assert times == sorted(times)
     assert [entry["name"] for entry in found if entry["present"]] == ["parm-auto"]

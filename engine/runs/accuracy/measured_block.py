@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import priced_layer
+from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.document.meshes import Mesh
 from meshwave.engine.errors import RunError
 from meshwave.engine.experts import StepOp
@@ -74,7 +74,7 @@ def _lanes(design: Design, mesh: Mesh, block: tuple[int, ...]) -> list[Mapping[S
     """[devices] the lane of each collective of an expert layer."""
     if design.model.moe is None:
         return [{} for _ in block]
-    priced = priced_layer(design, mesh)
+    priced = price_expert_layer(design, mesh)
     steps = [costed.step for costed in (*priced.forward, *priced.backward)]
     groups = {step.op: step.group for step in steps if step.collective}
     nodes = [design.cluster.node_of(device) for device in block]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from meshwave.engine.costs.collective_flows import blocks_of_stages, reduced_bytes
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import priced_layer
+from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.experts import Costed, traffic
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runtime.calibration.collective_timing import COLLECTIVES, ITEM_BYTES, CollectiveBuffers
@@ -103,7 +103,7 @@ class StageCollectives:
         forward, backward = (CollectiveBytes(Counter({all_reduce: size}), {}) for size in reduced)
         if not layers:
             return forward, backward
-        priced = priced_layer(self._design, mesh)
+        priced = price_expert_layer(self._design, mesh)
         return (
             forward + self._expert_bytes(priced.forward, layers),
             backward + self._expert_bytes(priced.backward, layers),

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import Resolved, resolved
+from meshwave.engine.document.expert_layers import ResolvedLayer, resolve_expert_layer
 from meshwave.engine.experts import Layer, expert_schedules
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
@@ -29,7 +29,7 @@ class ExpertLayers:
 
     def __init__(self, design: Design, layout: ProcessLayout) -> None:
         self._design, self._layout = design, layout
-        self.by_rank: list[Resolved] = [resolved(design, mesh) for mesh in design.meshes]
+        self.by_rank: list[ResolvedLayer] = [resolve_expert_layer(design, mesh) for mesh in design.meshes]
 
     def required_groups(self) -> list[Members]:
         """Return the members of every group that is needed, in one order for all processes."""
@@ -129,7 +129,7 @@ def single_process_factory(design: Design, loss_scale: float, dtype: torch.dtype
     They have the capacity of the design's first mesh: rounded up for its devices and chunks, all of which are chunks
     here.
     """
-    layer = resolved(design, design.meshes[0]).layer
+    layer = resolve_expert_layer(design, design.meshes[0]).layer
     whole = Layer(
         mp=1,
         ep=1,

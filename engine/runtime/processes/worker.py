@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import torch
 
 from meshwave.engine.document import Design
-from meshwave.engine.document.expert_layers import resolved
+from meshwave.engine.document.expert_layers import resolve_expert_layer
 from meshwave.engine.experts import LAYER_OPS
 from meshwave.engine.files import write_all
 from meshwave.engine.run_files import UNREPORTED_STATUS, write_document
@@ -224,7 +224,7 @@ def _expert_notes(design: Design) -> list[RunNote]:
     """Return what the cost model chose for the expert layers and why, once for meshes with the same choice."""
     if design.model.moe is None:
         return []
-    found = [resolved(design, mesh) for mesh in design.meshes]
+    found = [resolve_expert_layer(design, mesh) for mesh in design.meshes]
     texts = [f"{design.experts.schedule}: {each.choice.reason}" for each in found if each.choice]
     if design.experts.degree is None:
         chunks = [f"{each.layer.degree} chunk{'s' * (each.layer.degree != 1)}" for each in found]

@@ -11,7 +11,7 @@ import pytest
 from meshwave.engine.bench import papers
 from meshwave.engine.bench import speed as bench
 from meshwave.engine.bench.papers import Row, Table, hanayo, hanayo_bars, hanayo_clusters, hanayo_fit, parm, ppmoe
-from meshwave.engine.document.expert_layers import priced_layer
+from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.predict.expert_map import CLUSTERS
 
 
@@ -214,7 +214,7 @@ def test_dpmoe_that_sends_once_is_the_layer_that_gathers_late() -> None:
     sent = {}
     for layout in ("resent", "once"):
         design = ppmoe.layout_design(ppmoe.SMALL, layout, 1)
-        priced = priced_layer(design, design.meshes[0])
+        priced = price_expert_layer(design, design.meshes[0])
         sent[layout] = sum(each.sent_bytes for each in priced.collectives(priced.forward) if each.name == "all_to_all")
 
     assert sent["resent"] / sent["once"] == pytest.approx(8, rel=0.01)

@@ -19,7 +19,7 @@ from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Workload, layer, mlp
 from meshwave.engine.costs.stage_balance import balanced_split, unequal_split
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.document.expert_layers import mesh_links, priced_layer, rates, resolved
+from meshwave.engine.document.expert_layers import device_rates, mesh_links, price_expert_layer, resolve_expert_layer
 from meshwave.engine.experts import StepOp, play, price
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
@@ -96,8 +96,8 @@ def test_the_fullest_device_decides() -> None:
 def test_a_layer_takes_what_its_play_takes_and_the_rest_of_the_block() -> None:
     of = design()
     mesh = of.meshes[0]
-    name, shape, _ = resolved(of, mesh)
-    priced = price(name, shape, mesh_links(of, mesh), rates(of))
+    name, shape, _ = resolve_expert_layer(of, mesh)
+    priced = price(name, shape, mesh_links(of, mesh), device_rates(of))
     prices = mesh_prices(of)[0]
     block = expert_block(of, mesh, workload(of, mesh))
 
@@ -119,7 +119,7 @@ def test_one_expert_for_all_tokens_costs_what_a_dense_block_costs(precision: str
     document["training"] = {"micro_batch_size": batch, "precision": precision}
     document["cluster"]["device"]["memory_bandwidth"] = memory
     of = parse_design(document)
-    priced = priced_layer(of, of.meshes[0])
+    priced = price_expert_layer(of, of.meshes[0])
     dense = mesh_prices(of)[0].part(each for each in mlp(workload(of, of.meshes[0])) if not _around(each.name))
 
     forward, back = (
@@ -140,7 +140,7 @@ def test_a_device_with_many_experts_and_few_tokens_is_bound_by_their_weights() -
 
     def forward_s(**changes: Any) -> float:
         of = design(dp=1, tp=1, ep=1, schedule="expert-parallel", **changes)
-        steps = priced_layer(of, of.meshes[0]).forward
+        steps = price_expert_layer(of, of.meshes[0]).forward
         return float(next(costed.compute_s for costed in steps if costed.step.op == StepOp.EXPERTS).max())
 
     few = {"moe": {"experts": 8, "top_k": 1, "capacity_factor": 1.0}}

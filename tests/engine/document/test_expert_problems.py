@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.document import parse_design
-from meshwave.engine.document.expert_layers import expert_layer, group_sizes, priced_layer, resolved
+from meshwave.engine.document.expert_layers import expert_layer, group_sizes, price_expert_layer, resolve_expert_layer
 from meshwave.engine.document.problems import problems
 from meshwave.engine.experts import expert_schedules
 from meshwave.engine.findings import DesignError
@@ -112,7 +112,7 @@ def test_so_many_experts_as_can_be_priced_are_and_more_are_refused() -> None:
         made(moe={"experts": 10**9})
 
     design = made(moe={"experts": 65_536}, **QUIET)
-    assert priced_layer(design, design.meshes[0]).parameters == 65_536 / 4 * 2 * 64 * 256
+    assert price_expert_layer(design, design.meshes[0]).parameters == 65_536 / 4 * 2 * 64 * 256
 
 
 def test_uneven_homes_need_no_divisor() -> None:
@@ -149,7 +149,7 @@ def test_slots_that_are_rounded_up_are_told() -> None:
 @pytest.mark.parametrize("schedule", ["parm-s1", "parm-auto"])
 def test_where_s1_may_drop_other_tokens_it_is_said(schedule: str) -> None:
     told = found(schedule=schedule, ep=4)
-    chosen = resolved(made(schedule=schedule, ep=4), made().meshes[0]).schedule
+    chosen = resolve_expert_layer(made(schedule=schedule, ep=4), made().meshes[0]).schedule
 
     assert [each[:2] for each in told] == ([("experts.schedule", "partial_gate")] if chosen == "parm-s1" else [])
     assert found(schedule="parm-s1", ep=4, moe={"capacity_factor": None}) == []
@@ -166,7 +166,7 @@ def test_tokens_that_cannot_be_shared_are_refused_for_s1_alone() -> None:
         errors = [problem.where for problem in problems(design) if problem.severity == "error"]
         assert errors == (["training.micro_batch_size"] if refused else [])
         if schedule == "parm-auto":
-            choice = resolved(design, design.meshes[0]).choice
+            choice = resolve_expert_layer(design, design.meshes[0]).choice
             assert choice is not None and choice.name == "parm-s2" and choice.code == "parm_s2_only"
 
 
@@ -186,17 +186,17 @@ def test_groups_that_would_cross_a_mesh_are_planned_with_those_that_do_not() -> 
 def test_the_number_of_chunks_that_is_left_open_is_the_fastest() -> None:
     design = made(schedule="parm-s2", ep=4, degree=None)
     mesh = design.meshes[0]
-    name, layer, choice = resolved(design, mesh)
+    name, layer, choice = resolve_expert_layer(design, mesh)
 
     assert (name, choice) == ("parm-s2", None)
     assert layer.degree in (1, 2, 4, 8)
-    assert resolved(made(schedule="parm-s2", ep=4, degree=2), mesh).layer.degree == 2
+    assert resolve_expert_layer(made(schedule="parm-s2", ep=4, degree=2), mesh).layer.degree == 2
 
 
 def test_an_automatic_schedule_tells_what_it_chose_and_why() -> None:
     design = made(schedule="parm-auto", ep=4)
-    name, _, choice = resolved(design, design.meshes[0])
-    priced = priced_layer(design, design.meshes[0])
+    name, _, choice = resolve_expert_layer(design, design.meshes[0])
+    priced = price_expert_layer(design, design.meshes[0])
 
     assert choice is not None
     assert choice == priced.choice

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
-from meshwave.engine.document.expert_layers import priced_layer, resolved
-from meshwave.engine.experts import Layer, Line, Links, Rates, by_age, expert_schedules, play, price
+from meshwave.engine.document.expert_layers import price_expert_layer, resolve_expert_layer
+from meshwave.engine.experts import Layer, Line, Links, Rates, expert_schedule_names, expert_schedules, play, price
 from meshwave.engine.experts.auto import exclusions
 from tests.engine.experts.test_price import COMPUTES, LINKS, layer, layers
 
-STEPPED = [name for name in by_age() if not expert_schedules[name].chooses]
+STEPPED = [name for name in expert_schedule_names() if not expert_schedules[name].chooses]
 
 
 def took(name: str, of: Layer, links: Links = LINKS, rates: Rates = COMPUTES) -> float:
@@ -106,11 +106,11 @@ def test_a_design_gets_the_fastest_with_the_chunks_that_it_leaves_open(degree: i
 
     def seconds(schedule: str) -> float:
         design = made(schedule)
-        priced = priced_layer(design, design.meshes[0])
+        priced = price_expert_layer(design, design.meshes[0])
         return play(priced, priced.forward).makespan + play(priced, priced.backward).makespan
 
     design = made("auto")
-    name, of, choice = resolved(design, design.meshes[0])
+    name, of, choice = resolve_expert_layer(design, design.meshes[0])
 
     assert choice is not None and choice.name == name
     assert seconds("auto") == pytest.approx(min(seconds(each) for each in STEPPED if each not in dict(exclusions(of))))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.document.unsupported import run_problems
-from meshwave.engine.experts import by_age
+from meshwave.engine.experts import expert_schedule_names
 from meshwave.engine.predict.prediction import predict
 
 Document = dict[str, Any]
@@ -66,7 +66,7 @@ def documents(draw: st.DrawFn) -> Document:
 @st.composite
 def placed(draw: st.DrawFn, experts: int, axes: dict[str, int]) -> Document:
     """Groups that suit a mesh more often than not, and any homes of that many experts."""
-    schedule, devices = draw(st.sampled_from(by_age())), axes["dp"] * axes["tp"]
+    schedule, devices = draw(st.sampled_from(expert_schedule_names())), axes["dp"] * axes["tp"]
     whole = axes["tp"] * draw(st.sampled_from(divisors(axes["dp"])))
     size = draw(st.sampled_from([whole, whole, whole, *divisors(devices)]))
     esp = draw(st.sampled_from([1, *divisors(size)]))

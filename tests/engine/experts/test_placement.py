@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwave.engine.experts import Homes, Layer, balance, copy_load, crossing, device_load, device_rows, shares
+from meshwave.engine.experts import (
+    Homes,
+    Layer,
+    balance_experts,
+    copy_load,
+    crossing_assignments,
+    device_load,
+    device_rows,
+    load_shares,
+)
 from meshwave.engine.experts._placement import flat, hierarchical, replicas, shadowed
 
 loads = st.lists(st.floats(0, 100), min_size=1, max_size=24)
@@ -36,7 +45,7 @@ def layer(
         ffn_hidden=16 * esp,
         capacity_factor=capacity_factor,
         nodes=tuple(device // per_node for device in range(places * esp)),
-        load=shares(load, experts),
+        load=load_shares(load, experts),
     )
 
 
@@ -50,7 +59,7 @@ def test_every_expert_has_a_home_and_no_device_has_more_to_do_than_with_equal_bl
 ) -> None:
     drawn = layer(load, places, nodes, esp=esp, capacity_factor=capacity_factor)
 
-    homes = balance(drawn, extra)
+    homes = balance_experts(drawn, extra)
 
     most = -(-len(load) // places) + extra
     assert len(homes) == places
@@ -58,12 +67,12 @@ def test_every_expert_has_a_home_and_no_device_has_more_to_do_than_with_equal_bl
     assert all(len(set(held)) == len(held) <= most and list(held) == sorted(held) for held in homes)
     equal = device_rows(replace(drawn, homes=blocks(len(load), places)))
     assert device_rows(replace(drawn, homes=homes)).max() <= equal.max() + 1e-8
-    assert homes == balance(drawn, extra)
+    assert homes == balance_experts(drawn, extra)
 
 
 @given(loads, st.integers(1, 8), st.integers(1, 3))
 def test_without_room_nothing_is_replicated(load: list[float], places: int, nodes: int) -> None:
-    homes = balance(layer(load, places, nodes))
+    homes = balance_experts(layer(load, places, nodes))
 
     assert sorted(expert for held in homes for expert in held) == list(range(len(load)))
 
@@ -106,7 +115,7 @@ def test_the_hottest_is_replicated_until_the_slots_are_full() -> None:
 def test_replicas_take_the_load_of_a_hot_expert_apart() -> None:
     drawn = layer([13, 1, 1, 1], places=4)
 
-    alone, twice = (device_load(replace(drawn, homes=balance(drawn, extra))).max() for extra in (0, 1))
+    alone, twice = (device_load(replace(drawn, homes=balance_experts(drawn, extra))).max() for extra in (0, 1))
 
     assert alone == pytest.approx(4 * 13 / 16)
     assert twice < alone / 2
@@ -116,10 +125,10 @@ def test_replicas_on_every_node_leave_less_to_cross() -> None:
     """Where all are equally balanced, the placement with fewer visits to other nodes wins."""
     drawn = layer(None, places=4, nodes=2, experts=4)
 
-    apart, together = (balance(drawn, extra) for extra in (0, 1))
+    apart, together = (balance_experts(drawn, extra) for extra in (0, 1))
 
-    assert crossing(replace(drawn, homes=apart)) == pytest.approx(0.5)
-    assert crossing(replace(drawn, homes=together)) < 0.5
+    assert crossing_assignments(replace(drawn, homes=apart)) == pytest.approx(0.5)
+    assert crossing_assignments(replace(drawn, homes=together)) < 0.5
     assert device_load(replace(drawn, homes=together)).max() == pytest.approx(1)
 
 
@@ -132,7 +141,7 @@ def test_a_device_has_the_load_of_its_place() -> None:
 @given(loads, st.integers(1, 6), st.integers(1, 3))
 def test_all_devices_together_have_all_the_load(load: list[float], places: int, nodes: int) -> None:
     drawn = layer(load, places, nodes)
-    assert device_load(replace(drawn, homes=balance(drawn, 2))).mean() == pytest.approx(1)
+    assert device_load(replace(drawn, homes=balance_experts(drawn, 2))).mean() == pytest.approx(1)
 
 
 @given(loads, st.integers(1, 8), st.integers(1, 3), st.integers(0, 3))
@@ -140,7 +149,7 @@ def test_the_copies_of_an_expert_serve_it_whole_together(
     load: list[float], places: int, nodes: int, extra: int
 ) -> None:
     drawn = layer(load, places, nodes)
-    homes = balance(drawn, extra)
+    homes = balance_experts(drawn, extra)
 
     served = copy_load(replace(drawn, homes=homes))
 
@@ -162,7 +171,7 @@ def test_with_a_capacity_slots_are_balanced_first_and_then_tokens() -> None:
     drawn = layer([9, 8, 7, 6, 1, 1, 1, 1], places=4, capacity_factor=1.0)
     equal = replace(drawn, homes=blocks(8, 4))
 
-    alone, twice = (replace(drawn, homes=balance(drawn, extra)) for extra in (0, 1))
+    alone, twice = (replace(drawn, homes=balance_experts(drawn, extra)) for extra in (0, 1))
 
     assert device_rows(alone).max() == device_rows(twice).max() == 1
     assert device_load(alone).max() < device_load(equal).max()
@@ -171,7 +180,7 @@ def test_with_a_capacity_slots_are_balanced_first_and_then_tokens() -> None:
 def test_with_a_capacity_replicas_even_out_what_does_not_divide() -> None:
     drawn = layer([1] * 10, places=4, capacity_factor=1.0)
 
-    alone, twice = (device_rows(replace(drawn, homes=balance(drawn, extra))).max() for extra in (0, 1))
+    alone, twice = (device_rows(replace(drawn, homes=balance_experts(drawn, extra))).max() for extra in (0, 1))
 
     assert alone == pytest.approx(1.2)
     assert twice == pytest.approx(1)

@@ -20,9 +20,9 @@ from meshwave.engine.experts import (
     Rates,
     StepOp,
     backward,
-    balance,
-    by_age,
+    balance_experts,
     device_load,
+    expert_schedule_names,
     expert_schedules,
     play,
     price,
@@ -30,7 +30,7 @@ from meshwave.engine.experts import (
 from meshwave.engine.experts._collectives import traffic
 
 LINKS = Links(Line(1e-5, 2e-10), Line(3e-5, 8e-10))
-STEPPED = [name for name in by_age(option=False) if not expert_schedules[name].chooses]
+STEPPED = [name for name in expert_schedule_names(option=False) if not expert_schedules[name].chooses]
 
 
 def layer(mp: int, esp: int, ep: int, per_node: int = 4, **changes: object) -> Layer:
@@ -564,7 +564,7 @@ def test_experts_that_are_balanced_take_less_time_where_no_token_is_dropped(name
     """As much less as the fullest device has less to do; with a capacity all slots are computed anyway."""
     of = layer(mp=4, esp=1, ep=4, experts=8, hidden=64, load=(0.4, 0.3, *(0.05,) * 6), capacity_factor=None)
     places = expert_schedules[name].places
-    homes = balance(of, extra=1, places=places)
+    homes = balance_experts(of, extra=1, places=places)
 
     def experts_s(**changes: object) -> float:
         priced = price(name, replace(of, **changes), LINKS, Rates(flops=1e9))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.document import load_design, parse_design
-from meshwave.engine.document.expert_layers import priced_layer
+from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.experts import expert_schedules, play
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example
@@ -31,7 +31,7 @@ def predicted(name: str, **experts: Any) -> Prediction:
 
 def test_the_chosen_schedule_stands_there_with_its_reason_and_its_times() -> None:
     prediction = predicted("15-bert-base-moe", schedule="auto")
-    priced = priced_layer(prediction.design, prediction.design.meshes[0])
+    priced = price_expert_layer(prediction.design, prediction.design.meshes[0])
     assert priced.choice is not None
 
     told = section(prediction)

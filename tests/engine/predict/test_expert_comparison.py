@@ -14,7 +14,7 @@ from meshwave.engine.cli.experts import to_text
 from meshwave.engine.cli.main import main
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.document.expert_layer_document import ExpertLayerSpec, parse_expert_layer
-from meshwave.engine.document.expert_layers import priced_layer, resolved
+from meshwave.engine.document.expert_layers import price_expert_layer, resolve_expert_layer
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import play
 from meshwave.engine.files import example, examples
@@ -90,12 +90,12 @@ def test_a_design_is_told_what_its_own_layer_costs(name: str) -> None:
     found = design_expert_answer(design, rank)
 
     mesh, own = design.meshes[rank], found["schedules"][design.experts.member]
-    priced = priced_layer(design, mesh)
+    priced = price_expert_layer(design, mesh)
     assert found["capacity"] == priced.layer.capacity
     assert own["seconds"]["forward"] == play(priced, priced.forward).makespan
     assert own["runs"] == priced.name
     auto = design.model_copy(update={"experts": design.experts.model_copy(update={"schedule": "auto"})})
-    assert found["auto"]["choice"] == resolved(auto, mesh).schedule
+    assert found["auto"]["choice"] == resolve_expert_layer(auto, mesh).schedule
     text = to_text(found)
     assert text[0].startswith(f"a layer of {design.name} on mesh {mesh.name}: {design.model.moe.experts} experts of ")
     assert text[3].endswith("  whole")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwave.engine.document.expert_layers import resolved
+from meshwave.engine.document.expert_layers import resolve_expert_layer
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs.recording import read_recording, read_routing
@@ -135,7 +135,7 @@ def test_a_run_notes_the_choices_for_its_experts_and_the_reasons(
     assert crew.run_workers(folder, 4) == [0, 0, 0, 0]
 
     design = read_job(folder).design
-    choice = resolved(design, design.meshes[0]).choice
+    choice = resolve_expert_layer(design, design.meshes[0]).choice
     assert choice is not None
     for process in range(4):
         events = read_lines(folder / f"events-{process}.jsonl")

@@ -27,17 +27,17 @@ from meshwave.engine.schedules import Pipe, Prices, schedules
 from meshwave.engine.schedules._order_search import (
     Habit,
     Shop,
-    actions,
-    bound,
-    climb,
-    fits,
-    greedy,
-    habits,
-    play,
-    roomier,
-    within,
+    fits_memory,
+    greedy_order,
+    improve_order,
+    list_habits,
+    lower_bound,
+    program_actions,
+    rank_fits_memory,
+    simulate_orders,
+    with_minimum_memory,
 )
-from meshwave.engine.schedules._steady_state import lengthened
+from meshwave.engine.schedules._steady_state import repeat_pattern
 from tests._strategies import document
 
 few = settings(max_examples=40)
@@ -66,7 +66,7 @@ def shops(draw: st.DrawFn) -> Shop:
 
     forward, back, weight = of_stages(seconds), of_stages(seconds), of_stages(seconds)
     across = [a != b for a, b in zip(places, places[1:], strict=False)]
-    return roomier(
+    return with_minimum_memory(
         Shop(
             microbatches=mbs,
             rank=tuple(places),
@@ -79,26 +79,26 @@ def shops(draw: st.DrawFn) -> Shop:
     )
 
 
-any_habit = st.sampled_from([*habits(True)])
+any_habit = st.sampled_from([*list_habits(True)])
 
 
 @few
 @given(shop=shops(), habit=any_habit)
 def test_a_greedy_order_is_complete_runs_and_keeps_to_its_room(shop: Shop, habit: Habit) -> None:
-    orders = greedy(shop, habit)
+    orders = greedy_order(shop, habit)
 
-    program = build(actions(orders), [shop.rank], [0] * shop.microbatches)
+    program = build(program_actions(orders), [shop.rank], [0] * shop.microbatches)
     assert sum(map(len, orders)) == shop.tasks
     assert verify(add_transfers(program)) == []
-    assert all(fits(shop, rank, order) for rank, order in enumerate(orders))
-    assert within(shop, program)
+    assert all(rank_fits_memory(shop, rank, order) for rank, order in enumerate(orders))
+    assert fits_memory(shop, program)
 
 
 @few
 @given(shop=shops(), habit=any_habit)
 def test_it_is_played_as_the_simulator_does(shop: Shop, habit: Habit) -> None:
-    orders = greedy(shop, habit)
-    program = add_transfers(build(actions(orders), [shop.rank], [0] * shop.microbatches))
+    orders = greedy_order(shop, habit)
+    program = add_transfers(build(program_actions(orders), [shop.rank], [0] * shop.microbatches))
     takes = np.zeros(len(program))
     for row in range(len(program)):
         op, stage, *_ = program.row(row)
@@ -107,24 +107,24 @@ def test_it_is_played_as_the_simulator_does(shop: Shop, habit: Habit) -> None:
         elif op.is_compute:
             takes[row] = shop.seconds[op][stage]
 
-    played = play(shop, orders)
+    played = simulate_orders(shop, orders)
 
     assert played is not None
     assert played.makespan == pytest.approx(simulate(program, takes).makespan)
-    assert played.makespan >= bound(shop) * (1 - 1e-9)
+    assert played.makespan >= lower_bound(shop) * (1 - 1e-9)
 
 
 @settings(max_examples=20)
 @given(shop=shops())
 def test_an_improved_order_is_no_longer_runs_and_keeps_to_its_room(shop: Shop) -> None:
-    orders = greedy(shop, Habit())
-    better = climb(shop, orders, tries=60)
+    orders = greedy_order(shop, Habit())
+    better = improve_order(shop, orders, tries=60)
 
-    before, after = play(shop, orders), play(shop, better)
+    before, after = simulate_orders(shop, orders), simulate_orders(shop, better)
     assert before is not None
     assert after is not None
     assert after.makespan <= before.makespan
-    assert all(fits(shop, rank, order) for rank, order in enumerate(better))
+    assert all(rank_fits_memory(shop, rank, order) for rank, order in enumerate(better))
     assert sorted(map(sorted, better)) == sorted(map(sorted, orders))
 
 
@@ -237,12 +237,12 @@ def test_a_pattern_that_comes_again_makes_a_longer_step(more: int) -> None:
     one = (1.0,) * 3
     shop = Shop(12, (0, 1, 2), (one, (2.0,) * 3, one, one), (0.0, 0.0), one, (3.0,) * 3, split=False)
     short, long = (schedules["1f1b"]().program(Pipe(3, count)) for count in (12, 12 + more))
-    played = play(shop, [[action[:3] for action in short.actions(rank)] for rank in range(3)])
+    played = simulate_orders(shop, [[action[:3] for action in short.actions(rank)] for rank in range(3)])
     assert played is not None
 
     made = [
         from_columns(columns, [shop.rank], [0] * long.microbatches)
-        for columns in lengthened(shop, played.ends, 12 + more)
+        for columns in repeat_pattern(shop, played.ends, 12 + more)
     ]
 
     assert made

@@ -25,7 +25,7 @@ def drawn(name: str, pipe: Pipe, **options: Any) -> tuple[NDArray[np.int64], Slo
     handed: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         for module in (chimera, hanayo):
-            patch.setattr(module, "by_slot", lambda *all: handed.append(all) or _base.by_slot(*all))
+            patch.setattr(module, "order_by_slot", lambda *all: handed.append(all) or _base.order_by_slot(*all))
         schedules[name](**options).program(pipe)
     ((_, rank, slots),) = handed
     return rank, slots

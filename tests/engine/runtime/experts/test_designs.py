@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from meshwave.engine.document import parse_design
-from meshwave.engine.document.expert_layers import resolved
+from meshwave.engine.document.expert_layers import resolve_expert_layer
 from meshwave.engine.document.unsupported import run_problems
 from tests.engine.experts.test_designs import accepted, documents
 from tests.engine.runtime.equality import assert_equal, part, reference
@@ -72,8 +72,8 @@ def test_replicas_of_a_stage_choose_the_same_schedule(schedule: str, crew: Any) 
     alone = parse_design({**document, "pipeline": {"schedule": "gpipe", "microbatches": 4}})
     design = parse_design(document)
 
-    assert len({resolved(alone, mesh).schedule for mesh in alone.meshes}) == 2
-    assert len({resolved(design, mesh).schedule for mesh in design.meshes}) == 1
+    assert len({resolve_expert_layer(alone, mesh).schedule for mesh in alone.meshes}) == 2
+    assert len({resolve_expert_layer(design, mesh).schedule for mesh in design.meshes}) == 1
     if schedule == "auto":
         assert_equal(crew.train(document), reference(document))
 
@@ -86,7 +86,7 @@ def test_an_automatic_choice_with_dropped_tokens_trains_like_one_process(
     document["model"]["moe"] = {"experts": 4, "top_k": 2, "capacity_factor": 1.0, "every": 2, "aux_loss": 0.05}
     document["experts"] = {"schedule": "auto", "ep": 2, "placement": [[0, 1, 3], [2, 3]]}
     design = parse_design(document)
-    _, _, choice = resolved(design, design.meshes[0])
+    _, _, choice = resolve_expert_layer(design, design.meshes[0])
 
     assert choice is not None and choice.name == "ppmoe" and "; parm-s1 is excluded" in choice.reason
     assert_equal(crew.train(document), reference(document))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.engine.experts import Layer, StepOp, contiguous
+from meshwave.engine.experts import Layer, StepOp, equal_blocks
 from meshwave.engine.experts._steps import ADJOINT
 from tests.engine.runtime.experts.step_processes import InnerProducts, OverlapOutcome
 
@@ -91,7 +91,7 @@ def test_each_exchange_step_brings_the_experts_of_one_place_to_every_peer(overla
     on_one_node = [each for each in overlaps if each[1].homes is None and set(each[1].nodes or ()) == {0}]
     assert any(layer.mp > layer.esp for _, layer, _ in on_one_node)
     for process, layer, found in on_one_node:
-        experts = [list(block) for block in contiguous(layer.experts, layer.ep)]
+        experts = [list(block) for block in equal_blocks(layer.experts, layer.ep)]
         places = [peer // layer.esp for peer in layer.members("mp", process)]
         assert found.gathered == [[experts[(place - step) % layer.ep] for place in places] for step in range(layer.ep)]
 
