@@ -20,6 +20,15 @@ class Part(BaseModel):
     )
 
 
+NULL_KEY = "x-null"
+"""Key of a field in the JSON Schema: the meaning of null."""
+
+
+def nullable(meaning: str, default: Any = None) -> Any:
+    """Return the default of a field that can be null, with the ``meaning`` of null."""
+    return Field(default=default, json_schema_extra={NULL_KEY: meaning})
+
+
 def invalid(where: str, code: str, params: Mapping[str, Any] | None = None, *fixes: Fix) -> PydanticCustomError:
     """Return the error that a validator of a part raises for a problem; paths are those in the part."""
     problem = Problem(where, code, params, fixes=fixes)

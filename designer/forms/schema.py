@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Literal
 
 from meshwave.engine.document import Design
+from meshwave.engine.frozen import NULL_KEY
 
 Kind = Literal["integer", "number", "text", "choice", "switch", "list", "numbers", "lines", "rows"]
 LISTS: tuple[Kind, ...] = ("list", "numbers", "lines", "rows")
@@ -77,9 +78,9 @@ def _kind_of_list(items: Json) -> Kind | None:
 
 
 def described(node: Json) -> tuple[str, str]:
-    """The help of a field, and what leaving it open means: descriptions say "...; null: balanced by cost"."""
-    text, _, default = line(node.get("description", "")).partition("; null: ")
-    return text.rstrip(".") + "." if text else "", default.rstrip(".")
+    """Return the help of a field and the meaning of null."""
+    text = line(node.get("description", ""))
+    return text.rstrip(".") + "." if text else "", node.get(NULL_KEY, "")
 
 
 def line(text: str) -> str:

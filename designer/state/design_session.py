@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -13,6 +12,7 @@ from meshwave.designer.state import expert_edits
 from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News, Progress
 from meshwave.designer.state.predictions import Outcome, Predictions, predict_with_problems
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.fixes import apply_edit
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem
@@ -26,7 +26,6 @@ COMPUTING_PROBLEM = Problem("", "computing")
 STOPPED_PROBLEM = Problem("", "stopped")
 PROGRESS_STATES = {COMPUTING_PROBLEM.code: "runs", STOPPED_PROBLEM.code: "stopped", "computation_failed": "stopped"}
 """Codes of problems that stand for a computation: its state in ``Session.progress``."""
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 T = TypeVar("T")
@@ -377,14 +376,5 @@ def _reset_stage_settings(design: Design) -> Design:
 def _with_value(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     if not path:
         return {**document, **value}
-    steps = [int(index) if index else name for name, index in _STEP.findall(path)]
-    here: Any = document
-    try:
-        for step in steps[:-1]:
-            here = here[step]
-        if isinstance(here, Mapping) and not isinstance(steps[-1], str):
-            raise KeyError(steps[-1])
-        here[steps[-1]] = value
-    except (KeyError, IndexError, TypeError):
-        raise InputError(f"there is nothing at {path} to change") from None
+    apply_edit(document, path, value)
     return document

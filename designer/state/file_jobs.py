@@ -40,8 +40,6 @@ def open_file(file: str, text: Any, into: Design, longest_name: int) -> OpenedFi
             design, notes = read_upload(text), ()
         if design.pipeline.actions is not None and (too_large := find_page_limits(design)):
             raise DesignError(too_large)
-    except DesignError as error:
-        return OpenedFile(None, (), error.problems)
     except InputError as error:
         return OpenedFile(None, (), tuple(problems_of(error)))
     return OpenedFile(design, notes, ())

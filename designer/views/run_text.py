@@ -56,7 +56,9 @@ def _status(entry: Entry, done: int, last: Mapping[str, Any] | None) -> str:
     if state is State.SUCCEEDED:
         return f"{manner}done: {done} steps{loss_of(last)}"
     word = str(state).lower()
-    return entry.reason if entry.reason.startswith(word) else f"{word}: {entry.reason}".removesuffix(": ")
+    if state is State.CANCELLED:
+        return entry.reason or word  # the reason tells when it was cancelled
+    return f"{word}: {entry.reason}" if entry.reason else word
 
 
 def _manner(entry: Entry) -> str:

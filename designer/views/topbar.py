@@ -236,13 +236,13 @@ class TopBar(Canvas):
             self._session.edit("name", name, label.format(name))
 
     def _refuse_file(self, file: str, problems: Sequence[Problem]) -> None:
-        lines = [{"where": problem.where, "message": problem.message} for problem in problems[:SHOWN_PROBLEMS]]
+        lines = [_problem_line(problem) for problem in problems[:SHOWN_PROBLEMS]]
         more = len(problems) - len(lines)
         if more > 0:
             lines.append({"where": "", "message": f"and {more} more"})
         self._tell(f"{file} was not opened", lines, "trouble")
 
-    def _tell(self, title: str, lines: list[dict[str, str]], kind: str) -> None:
+    def _tell(self, title: str, lines: list[dict[str, Any]], kind: str) -> None:
         self._send_msg({"type": kind, "title": title, "lines": lines})
 
     def _download(self, name: str, mime: str, content: bytes) -> None:
@@ -250,6 +250,17 @@ class TopBar(Canvas):
 
 
 # ---- plain functions ----
+
+
+def _problem_line(problem: Problem) -> dict[str, Any]:
+    """Return what is shown of a problem of a refused file: its text, its place in the file, and its fixes."""
+    params = {key: value for key, value in problem.params.items() if key != "excerpt"}
+    return {
+        "where": problem.where,
+        "message": problem.replace(params=params).message,
+        "excerpt": problem.params.get("excerpt", ""),
+        "fixes": [fix.label for fix in problem.fixes],
+    }
 
 
 def _view_shortcuts() -> Iterator[Shortcut]:

@@ -186,7 +186,8 @@ def limits(node: Json) -> str:
 
 def text(node: Json) -> str:
     """Return the description of a node as Markdown."""
-    return re.sub(r"``(.+?)``", r"`\1`", " ".join(str(node.get("description", "")).split()))
+    meaning = f" Null: {node['x-null']}." if "x-null" in node else ""
+    return re.sub(r"``(.+?)``", r"`\1`", " ".join(str(node.get("description", "")).split())) + meaning
 
 
 # ---- the command line ----

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from meshwave.engine.findings import set_value
-from meshwave.engine.frozen import Part, Printable, invalid
+from meshwave.engine.frozen import Part, Printable, invalid, nullable
 
 Rate = Annotated[float, Field(ge=1, le=1e24)]
 """Bytes, FLOPs, or either per second; small enough that sums of them stay finite."""
@@ -66,12 +66,10 @@ class Cluster(Part):
     device: Device
     intra_node: Link
     inter_node: Link
-    node_bandwidth: Rate | None = None
-    """Bytes/s that the devices of a node exchange among each other in total, as limited by a PCIe switch; null: limited
-    only by the link of each device."""
-    uplink: Uplink | None = None
-    """Uplinks of leaf switches that are slower than the NICs below them; null: the network between nodes is as fast as
-    all NICs together."""
+    node_bandwidth: Rate | None = nullable("limited only by the link of each device")
+    """Bytes/s that the devices of a node exchange among each other in total, as limited by a PCIe switch."""
+    uplink: Uplink | None = nullable("the network between nodes is as fast as all NICs together")
+    """Uplinks of leaf switches that are slower than the NICs below them."""
 
     @model_validator(mode="after")
     def _check_size(self) -> Self:

@@ -15,7 +15,7 @@ from meshwave.engine.document.reading import read_part
 from meshwave.engine.errors import closest
 from meshwave.engine.experts import Layer, Line, Links, load_shares
 from meshwave.engine.findings import DesignError, Problem, set_value
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, nullable
 
 FORMAT: Literal["meshwave-expert-layer/1"] = "meshwave-expert-layer/1"
 FITTED = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "overlap")
@@ -29,8 +29,8 @@ class LayerLink(Part):
 
     latency_s: Seconds
     """Seconds that any message takes at least (alpha)."""
-    bandwidth: Rate | None
-    """Bytes/s that one rank gets in one direction; null: bytes are free."""
+    bandwidth: Rate | None = nullable("bytes are free", ...)
+    """Bytes/s that one rank gets in one direction."""
 
     @property
     def line(self) -> Line:
@@ -79,12 +79,12 @@ class ExpertLayerSpec(Part):
     """H: width inside an expert."""
     top_k: Size = 1
     """k: experts that a token visits."""
-    capacity_factor: CapacityFactor | None = 1.0
-    """f: room of an expert over an even share; null: no token is dropped."""
+    capacity_factor: CapacityFactor | None = nullable("no token is dropped", 1.0)
+    """f: room of an expert over an even share."""
     item_bytes: Annotated[int, Field(ge=1, le=16)] = 4
     """Bytes of one number."""
-    load: Load | None = None
-    """How tokens spread over the experts: uniform, zipf, or a share for each; null: uniform."""
+    load: Load | None = nullable("uniform")
+    """How tokens spread over the experts: uniform, zipf, or a share for each."""
     links: LayerLinks
     fit: Mapping[str, FittedLine] | None = None
     """Measured lines of whole collectives, used instead of the links: all_to_all, all_gather (by all

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.experts import expert_schedule_names
 from meshwave.engine.findings import Problem, set_value
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, nullable
 
 Share = Annotated[float, Field(ge=0, le=1e30)]
 """How often an expert is chosen, in any measure: within what the sum over all experts can still hold."""
@@ -41,15 +41,14 @@ class Experts(Part):
     """Expert-parallel size: groups of devices that hold different experts."""
     esp: PositiveInt = 1
     """Expert-sharding size: devices that share one expert."""
-    degree: Annotated[int, Field(ge=1, le=64)] | None = 1
-    """Chunks in which slots are exchanged and computed, so that one hides behind another; null: the
-    fastest by the model."""
+    degree: Annotated[int, Field(ge=1, le=64)] | None = nullable("the fastest by the model", 1)
+    """Chunks in which slots are exchanged and computed, so that one hides behind another."""
     variant: Literal["paper", "pregate", "lanes"] = "paper"
     """Which deepspeed: as Parm's paper has it, gathering before the gate, or a lane for each shard."""
-    placement: tuple[tuple[NonNegativeInt, ...], ...] | None = None
-    """The experts of each device of a mesh, the same on all meshes; null: in equal blocks."""
-    load: Load | None = None
-    """How tokens spread over the experts: uniform, zipf, or a share for each; null: uniform."""
+    placement: tuple[tuple[NonNegativeInt, ...], ...] | None = nullable("in equal blocks")
+    """The experts of each device of a mesh, the same on all meshes."""
+    load: Load | None = nullable("uniform")
+    """How tokens spread over the experts: uniform, zipf, or a share for each."""
 
     @property
     def member(self) -> str:

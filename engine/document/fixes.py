@@ -35,11 +35,16 @@ def apply_edits(document: Mapping[str, Any], edits: Iterable[Edit]) -> dict[str,
     """
     changed: dict[str, Any] = json.loads(json.dumps(document))
     for path, value in edits:
-        _apply(changed, path, value)
+        apply_edit(changed, path, value)
     return changed
 
 
-def _apply(document: dict[str, Any], path: str, value: Any) -> None:
+def apply_edit(document: dict[str, Any], path: str, value: Any) -> None:
+    """Apply an edit to a document in place.
+
+    Raises:
+        InputError: the document has no place for it.
+    """
     *sections, key = parse_path(path)
     here: Any = document
     if sections:

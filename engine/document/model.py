@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from meshwave.engine.document.members import Member, MemberOf
 from meshwave.engine.findings import set_value
-from meshwave.engine.frozen import Part, invalid
+from meshwave.engine.frozen import Part, invalid, nullable
 from meshwave.engine.registry import Registry
 
 Example = tuple[NDArray[Any], NDArray[Any]]
@@ -36,8 +36,8 @@ class MoE(Part):
     """Experts in a layer."""
     top_k: Size = 2
     """Experts that a token visits."""
-    capacity_factor: CapacityFactor | None = 1.25
-    """Room of an expert over an even share; null: dropless."""
+    capacity_factor: CapacityFactor | None = nullable("dropless", 1.25)
+    """Room of an expert over an even share."""
     every: Size = 2
     """Every n-th block has experts."""
     aux_loss: Annotated[float, Field(ge=0, le=10)] = 0.01
@@ -171,10 +171,10 @@ class LanguageModel(Model):
     """Tokens of one sample."""
     vocab: Size
     """Tokens that the embedding and the head know."""
-    ffn: Size | None = None
-    """Width inside the MLP; null: four times hidden."""
-    moe: MoE | None = None
-    """Experts instead of some MLPs; null: none."""
+    ffn: Size | None = nullable("four times hidden")
+    """Width inside the MLP."""
+    moe: MoE | None = nullable("none")
+    """Experts instead of some MLPs."""
 
     @property
     def ffn_hidden(self) -> int:

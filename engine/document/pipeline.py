@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
 
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, nullable
 from meshwave.engine.schedules import MOST_MICROBATCHES, Schedule, schedules
 
 
@@ -23,10 +23,10 @@ class Section(Part):
     """The rule that orders compute on every mesh."""
     microbatches: Annotated[int, Field(ge=1, le=MOST_MICROBATCHES)]
     """Microbatches in one training step."""
-    stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
-    """Layers of each stage; null: balanced by cost."""
-    placement: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None
-    """The mesh of each stage; null: the schedule's own."""
+    stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = nullable("balanced by cost")
+    """Layers of each stage."""
+    placement: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = nullable("the schedule's own")
+    """The mesh of each stage."""
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
     """A hand-drawn order of actions for each mesh, such as 0F0 0B0; only for schedule custom."""
     recompute: Literal["none", "full"] | tuple[NonNegativeInt, ...] = "none"

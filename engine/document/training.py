@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from meshwave.engine.frozen import FileName, Part
+from meshwave.engine.frozen import FileName, Part, nullable
 
 
 class Training(Part):
@@ -22,8 +22,8 @@ class Training(Part):
     """Learning rate."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled weight decay."""
-    clip_norm: PositiveFloat | None = None
-    """Gradients are scaled down to this norm; null: left as they are."""
+    clip_norm: PositiveFloat | None = nullable("left as they are")
+    """Gradients are scaled down to this norm."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Number format of the compute; weights stay in fp32 under bf16."""
     compile: bool = False
@@ -31,5 +31,5 @@ class Training(Part):
     experts, blocks that are cut, and stages whose backward is split run as they are; no prediction knows of it."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Names the initial weights and the order of the data."""
-    data: FileName | None = None
-    """File name of a text to train on; null: the text that comes with Meshwave."""
+    data: FileName | None = nullable("the text that comes with Meshwave")
+    """File name of a text to train on."""

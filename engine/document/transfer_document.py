@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from meshwave.engine.document.cluster import MOST_DEVICES, Nics, Rate
 from meshwave.engine.document.reading import read_json, read_part
 from meshwave.engine.findings import DesignError, Problem, set_value
-from meshwave.engine.frozen import Part, Printable
+from meshwave.engine.frozen import Part, Printable, nullable
 from meshwave.engine.resharding import Link, Links, Load, Mesh, SpecError, Tensor, boxes
 
 MOST_SLICES = 100_000
@@ -66,8 +66,8 @@ class TransferLink(Part):
 
     latency_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     """Seconds that any message takes at least (alpha)."""
-    bandwidth: Rate | None = None
-    """Bytes/s in one direction; null: bytes are free."""
+    bandwidth: Rate | None = nullable("bytes are free")
+    """Bytes/s in one direction."""
 
     @property
     def link(self) -> Link:
@@ -89,8 +89,8 @@ class _Asked(Part):
     links: TransferLinks
     nics_per_host: Nics = 1
     """NICs of a host: so many tasks send from it, or receive there, at once."""
-    chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Chunks of a chain; null: the best number of each task."""
+    chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = nullable("the best number of each task")
+    """Chunks of a chain."""
 
     def _lines(self, *sides: TransferMesh) -> Links:
         host = {rank: host for side in sides for rank, host in zip(side.ranks, side.hosts, strict=True)}

@@ -59,6 +59,11 @@ def fill(template: str, **params: Any) -> str:
     return _MessageFormatter(params.get("meshes", ()), params.get("cells")).vformat(template, (), params)
 
 
+def catalogue() -> dict[str, Message]:
+    """Return all messages by their codes: those of the catalogue, and those that imported members added."""
+    return {**_catalogue(), **_added}
+
+
 @cache
 def _catalogue() -> dict[str, Message]:
     found: dict[str, Message] = {}

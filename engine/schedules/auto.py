@@ -13,6 +13,7 @@ from pydantic import Field
 
 from meshwave.engine import messages
 from meshwave.engine.findings import Fix, Problem, set_value
+from meshwave.engine.frozen import nullable
 from meshwave.engine.program.program import Program, build, from_columns
 from meshwave.engine.progress import tell
 from meshwave.engine.schedules._base import Count, Pipe, Prices, Schedule, schedules, wave_path
@@ -91,9 +92,9 @@ class Auto(Schedule):
     """Stages on each mesh; a wave has two."""
     backward: Literal["split", "whole"] = "split"
     """Split lets weight gradients fill the bubbles."""
-    limit: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    limit: Annotated[float, Field(gt=0, le=1e6)] | None = nullable("what the device's memory allows")
     """Most activations that a mesh may keep, in microbatches of its share of the model (1F1B keeps as
-    many as there are meshes); null: what the device's memory allows."""
+    many as there are meshes)."""
 
     @property
     def _given(self) -> tuple[int, ...] | None:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from meshwave.engine import messages
 from meshwave.engine.findings import Problem, set_value
+from meshwave.engine.frozen import nullable
 from meshwave.engine.program.action import Action, backward, forward
 from meshwave.engine.schedules._base import Count, Pipe, Schedule, indivisible_microbatches, schedules
 
@@ -23,8 +24,8 @@ class Interleaved1F1B(Schedule):
 
     chunks: Count = 2
     """Stages (chunks) a rank holds."""
-    group: Count | None = None
-    """Microbatches that go through one chunk before the next chunk's turn; null: one a rank."""
+    group: Count | None = nullable("one per rank")
+    """Microbatches that go through one chunk before the next chunk's turn."""
 
     def stage_count(self, ranks: int) -> int:
         return ranks * self.chunks

@@ -251,21 +251,21 @@ class TopBar {
   }
 
   /**
-   * Say what went wrong with a file, or, as a "warning", what else to know of it. A message may show the place on lines
-   * of its own.
+   * Say what went wrong with a file, or, as a "warning", what else to know of it. A line may have an
+   * excerpt of the file and the fixes of a problem.
    */
   showTrouble(title, lines, glyph = "error") {
     const close = tool("Close", { glyph: "close", tip: "", onclick: () => this.hideTrouble() });
-    const list = lines.map(({ where, message }) => {
-      const [sentence, ...shown] = message.split("\n");
-      return h(
+    const list = lines.map(({ where, message, excerpt = "", fixes = [] }) =>
+      h(
         "li",
         {},
         where ? h("code", {}, where) : null,
-        sentence,
-        shown.length ? h("pre", {}, shown.join("\n").replace(/^ {4}/gm, "")) : null,
-      );
-    });
+        message,
+        excerpt ? h("pre", {}, excerpt.replace(/^ {4}/gm, "")) : null,
+        ...fixes.map((fix) => h("div", { class: "mw-trouble-fix" }, `Fix: ${fix}`)),
+      ),
+    );
     this.trouble.classList.toggle("mw-noted", glyph === "warning");
     this.trouble.replaceChildren(
       h("div", { class: "mw-trouble-head" }, icon(glyph), h("span", {}, title), close),

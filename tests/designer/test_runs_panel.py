@@ -149,7 +149,7 @@ def test_a_live_run_is_found_and_followed(show: Show, write: Write, record: Reco
         (State.STARTING, "starting ..."),
         (State.RUNNING, "starting ..."),
         (State.FAILED, "failed: mesh A fell over"),
-        (State.CANCELLED, "cancelled: mesh A fell over"),
+        (State.CANCELLED, "mesh A fell over"),  # a reason that tells itself when it was cancelled
         (State.LOST, "lost: mesh A fell over"),
     ],
 )

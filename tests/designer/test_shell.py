@@ -663,7 +663,9 @@ def test_a_schedule_with_errors_is_told_at_its_cells_and_changes_nothing(
     assert told["lines"] == [
         {
             "where": "row 2, column 2 (B2)",
-            "message": "'1X0' is not an action; did you mean 1B0?\n    1F0,1X0\n        ^^^",
+            "message": "'1X0' is not an action; did you mean 1B0?",
+            "excerpt": "    1F0,1X0\n        ^^^",
+            "fixes": [],
         }
     ]
     assert session.design is before

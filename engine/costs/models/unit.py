@@ -25,7 +25,7 @@ from meshwave.engine.costs.stage_balance import equal_split
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import Unit, cost_models
 from meshwave.engine.findings import Fix, Problem, set_value
-from meshwave.engine.frozen import invalid
+from meshwave.engine.frozen import invalid, nullable
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
@@ -53,10 +53,10 @@ class UnitCost(CostModel):
     """The same for its backward."""
     transfer: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     """One boundary between two different meshes."""
-    weight: Annotated[float, Field(ge=0, le=1e9)] | None = None
-    """The part of backward that is the weight gradient; null: half."""
-    fused: Units | None = None
-    """A slot that overlaps a forward with a backward; null: their sum."""
+    weight: Annotated[float, Field(ge=0, le=1e9)] | None = nullable("half")
+    """The part of backward that is the weight gradient."""
+    fused: Units | None = nullable("their sum")
+    """A slot that overlaps a forward with a backward."""
     transfer_model: UnitTransferModel = "latency"
     """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
 

@@ -16,7 +16,7 @@ TYPES = {
     "boolean": bool,
 }
 KNOWN = {
-    *("$ref", "$defs", "$schema", "title", "description", "default", "type", "properties", "required"),
+    *("$ref", "$defs", "$schema", "title", "description", "x-null", "default", "type", "properties", "required"),
     *(
         "additionalProperties",
         "propertyNames",
