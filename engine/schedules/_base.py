@@ -168,7 +168,9 @@ def wave_path(ranks: int, times: int = 1) -> list[int]:
     return [*range(ranks), *reversed(range(ranks))] * times
 
 
-def order_by_slot(ranks: int, rank: NDArray[np.int64], slots: Mapping[Op, NDArray[np.int64]]) -> list[NDArray[np.int32]]:
+def order_by_slot(
+    ranks: int, rank: NDArray[np.int64], slots: Mapping[Op, NDArray[np.int64]]
+) -> list[NDArray[np.int32]]:
     """Order each rank by the clock slots of its computations.
 
     All arrays are ``[stages, microbatches]``: who computes, and when, for each kind of computation,

@@ -49,7 +49,9 @@ class ChunkQueue:
         return input_gradient(self._stage, next(self._backwards))
 
 
-def bidirectional_order(ranks: int, rank: int, first: ChunkQueue, second: ChunkQueue, microbatches: int) -> Iterator[Action]:
+def bidirectional_order(
+    ranks: int, rank: int, first: ChunkQueue, second: ChunkQueue, microbatches: int
+) -> Iterator[Action]:
     """The order of a rank in eight steps, those of the authors' code (and torch's ``ScheduleDualPipeV``).
 
     Args:

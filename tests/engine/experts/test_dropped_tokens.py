@@ -49,7 +49,9 @@ def test_of_many_experts_that_all_differ_each_counts_with_its_own_chance() -> No
 def test_where_experts_lie_does_not_matter() -> None:
     of = layer(64, 4, mp=2, load=(0.4, 0.3, 0.2, 0.1))
 
-    assert dropped_shares("ppmoe", replace(of, nodes=(0, 1), homes=((0, 1, 2), (0, 3)))) == dropped_shares("ppmoe", of) > 0
+    assert (
+        dropped_shares("ppmoe", replace(of, nodes=(0, 1), homes=((0, 1, 2), (0, 3)))) == dropped_shares("ppmoe", of) > 0
+    )
 
 
 def test_an_expert_that_every_token_visits_drops_all_but_its_slots() -> None:

@@ -26,7 +26,9 @@ _known: dict[str, Reference] = {}
 def reference(document: Document) -> Reference:
     """The reference, trained once for all schedules that share a global batch."""
     design = parse_design(document)
-    slots = resolve_expert_layer(design, design.meshes[0]).layer.capacity if design.model.moe else 0  # by groups and chunks too
+    slots = (
+        resolve_expert_layer(design, design.meshes[0]).layer.capacity if design.model.moe else 0
+    )  # by groups and chunks too
     key = json.dumps([document["model"], document["training"], design.sequences_per_step, slots])
     if key not in _known:
         _known[key] = train(Job(design, lower(design), layers_per_stage(design)))
