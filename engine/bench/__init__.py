@@ -1,0 +1,1 @@
+"""Benchmarks and the tables of papers: ``meshwave bench``."""

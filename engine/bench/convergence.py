@@ -1,31 +1,28 @@
-"""PPMoE's convergence experiment at small scale: models trained here for real, loss against steps and time.
+"""PPMoE's convergence experiment at small scale: models trained on this machine, loss against steps and time.
 
 PPMoE (arXiv:2304.11414) shows that its model converges as its backbone does. Here four processes on two emulated nodes
-train the same model from the same seed on the same batches, laid out as PPMoE (a pipeline over the nodes, experts in
-the tensor-parallel group of a node) and as expert parallelism over all of them, which is its baseline, with tokens sent
-once and once for each tensor-parallel device. The dense backbone is trained beside them.
+train the same model from the same seed on the same batches in several layouts: PPMoE (a pipeline over the nodes, experts
+in the tensor-parallel group of a node), and its baseline, expert parallelism over all processes, which sends tokens
+once, or once for each tensor-parallel device. They also train the dense backbone.
 
-All compute in fp64, where the losses of all layouts of one model agree to the last digits, whatever the network: in
-fp32 rounding sends a token to another expert now and then. Times are those of the emulated links and of this machine.
+All compute in fp64, where the losses of all layouts of one model agree to the last digits. In fp32 rounding sometimes
+sends a token to another expert. Times are those of the emulated links and of this machine.
 """
 
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
+from meshwave.engine.bench.measuring import run_to_end, temporary_launcher
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import RunError
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Hosts, Launcher, Options, Record, State
+from meshwave.engine.runs import Hosts, Launcher, Options
 from meshwave.engine.runs.emulation.network import missing_requirement
-from meshwave.engine.runs.launchers import launchers, specify_run
+from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.units import quantity
 
 Say = Callable[[str], None]
@@ -36,21 +33,20 @@ TITLES: Mapping[str, str] = {
     "resent": "expert parallel, tokens sent tp times",
     "backbone": "dense backbone",
 }
-"""The runs, by what they are called."""
+"""Titles of the runs."""
 BASELINES = ("once", "resent")
 NODES, PER_NODE = 2, 2
 INTRA_BYTES_PER_S, INTER_BYTES_PER_S = 4e8, 5e6
-"""The network between nodes is slow enough to matter beside what two cores compute for four processes."""
+"""The network between nodes is slow enough to matter relative to the compute of four processes on two cores."""
 WARM_UP = 1
-"""Steps that are left out of step times."""
-SHOWN = 8
-"""Steps whose losses are printed."""
-PATIENCE_S = 300.0
+"""Steps that step times exclude."""
+PRINTED_STEPS = 8
+TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
 class Size:
-    """The model, and how long it is trained."""
+    """Size of the model, and length of the training."""
 
     layers: int = 4
     hidden: int = 64
@@ -58,15 +54,18 @@ class Size:
     experts: int = 8
     micro_batch: int = 4
     microbatches: int = 4
-    """Of a step, over all data-parallel copies."""
+    """Microbatches of a step, over all data-parallel replicas."""
     steps: int = 24
     lr: float = 3e-3
     seed: int = 0
 
 
 def convergence_design(name: str, size: Size) -> Design:
-    """One of :data:`TITLES` as a design: experts in every second layer, one for each token, with room for 1.25 times an
-    even load. The batches of all are the same, and so are the tokens that a gate sees at once."""
+    """Return the design of one of :data:`TITLES`.
+
+    It has experts in every second layer, top-1, with capacity factor 1.25. Batches are the same for all designs, and so
+    is the number of tokens that a gate sees at once.
+    """
     in_pipeline = name in ("ppmoe", "backbone")
     schedule = {"ppmoe": "ppmoe", "once": "a2a-allgather", "resent": "expert-parallel"}.get(name)
     devices = [list(range(node * PER_NODE, (node + 1) * PER_NODE)) for node in range(NODES)]
@@ -74,7 +73,7 @@ def convergence_design(name: str, size: Size) -> Design:
         {"name": f"node {node}", "devices": each, "axes": {"dp": 1, "tp": PER_NODE}}
         for node, each in enumerate(devices)
     ]
-    together = [{"name": "all", "devices": [*range(NODES * PER_NODE)], "axes": {"dp": NODES, "tp": PER_NODE}}]
+    one_mesh = [{"name": "all", "devices": [*range(NODES * PER_NODE)], "axes": {"dp": NODES, "tp": PER_NODE}}]
     link = {"latency_s": 1e-4}
     moe = {"experts": size.experts, "top_k": 1, "capacity_factor": 1.25, "every": 2, "aux_loss": 0.01}
     return parse_design(
@@ -97,7 +96,7 @@ def convergence_design(name: str, size: Size) -> Design:
                 "vocab": 256,
                 "moe": moe if schedule else None,
             },
-            "meshes": pipeline if in_pipeline else together,
+            "meshes": pipeline if in_pipeline else one_mesh,
             "pipeline": {"schedule": "1f1b", "microbatches": size.microbatches // (1 if in_pipeline else NODES)},
             "experts": {"schedule": schedule, "ep": NODES * PER_NODE} if schedule else {},
             "training": {
@@ -116,19 +115,19 @@ def convergence(
 ) -> dict[str, Any]:
     """Train the named runs one after the other.
 
-    Where this machine cannot emulate nodes the processes talk as they do: losses are the same, and times say nothing.
+    If this machine cannot emulate nodes, losses are the same, but times are meaningless.
 
     Raises:
-        RunError: a run failed, or was not over in time.
+        RunError: a run failed, or did not end in time.
     """
     size, lacking = size or Size(), missing_requirement()
     hosts = Hosts(nodes=NODES, intra_bandwidth=INTRA_BYTES_PER_S, inter_bandwidth=INTER_BYTES_PER_S)
     options = Options(hosts=None if lacking else hosts)
     runs = {}
-    with _launcher() as launcher:
+    with temporary_launcher() as launcher:
         for name in names:
             say(f"training {TITLES[name]}, {size.steps} steps")
-            runs[name] = _trained(launcher, convergence_design(name, size), options)
+            runs[name] = _train(launcher, convergence_design(name, size), options)
     target = max(run["losses"][-1] for run in runs.values())
     for run in runs.values():
         run["seconds_to_target"] = _seconds_to(target, run)
@@ -147,27 +146,10 @@ def convergence(
     }
 
 
-@contextmanager
-def _launcher() -> Iterator[Launcher]:
-    """A launcher on this machine whose runs are gone afterwards."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        closing(Record(Path(folder))) as record,
-        closing(launchers["local"](record)) as launcher,
-    ):
-        yield launcher
-
-
-def _trained(launcher: Launcher, design: Design, options: Options) -> dict[str, Any]:
-    """Train a design to its end: the loss of every step, and the seconds from the start to its end."""
+def _train(launcher: Launcher, design: Design, options: Options) -> dict[str, Any]:
+    """Train a design, and return the loss of every step and the seconds from the start to its end."""
     prediction = predict(design)
-    run = launcher.submit(specify_run(prediction, options))
-    state = run.wait(timeout_s=PATIENCE_S)
-    if state is not State.SUCCEEDED:
-        reason = run.reason or f"not over after {PATIENCE_S:.0f} s"
-        run.cancel()
-        raise RunError(f"{design.name}: {reason}")
-    rows = run.metrics()
+    rows = run_to_end(launcher, specify_run(prediction, options), design.name, TIMEOUT_S).metrics()
     seconds = [row["seconds"] for row in rows]
     return {
         "title": design.name,
@@ -187,12 +169,12 @@ def _quartiles(values: Sequence[float]) -> list[float]:
 
 
 def _seconds_to(target: float, run: Mapping[str, Any]) -> float:
-    """Seconds of training until a step has a loss of ``target`` or less."""
+    """Return the seconds of training until a step has a loss of at most ``target``."""
     return next(float(second) for loss, second in zip(run["losses"], run["seconds"], strict=True) if loss <= target)
 
 
 def _differences(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    """The largest difference of a step's loss between PPMoE and each of its baselines."""
+    """Yield each baseline of PPMoE with the largest difference of the losses of a step."""
     for name in BASELINES:
         if name in runs and "ppmoe" in runs:
             pairs = zip(runs["ppmoe"]["losses"], runs[name]["losses"], strict=True)
@@ -203,26 +185,26 @@ def _differences(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, f
 
 
 def to_text(found: Mapping[str, Any]) -> list[str]:
-    """The lines in which a terminal shows :func:`convergence`."""
+    """Format the result of :func:`convergence` for a terminal."""
     runs, steps = found["runs"], found["steps"]
-    shown = sorted({round(at * (steps - 1) / (SHOWN - 1)) for at in range(SHOWN)})
-    wide = max(len(run["title"]) for run in runs.values()) + 2
+    printed = sorted({round(n * (steps - 1) / (PRINTED_STEPS - 1)) for n in range(PRINTED_STEPS)})
+    width = max(len(run["title"]) for run in runs.values()) + 2
     lines = [f"  {found['network']}; seed {found['seed']}"]
-    lines += ["", f"  {'loss of step':<{wide}}" + "".join(f"{step + 1:>9}" for step in shown)]
+    lines += ["", f"  {'loss of step':<{width}}" + "".join(f"{step + 1:>9}" for step in printed)]
     lines += [
-        f"  {run['title']:<{wide}}" + "".join(f"{run['losses'][at]:>9.4f}" for at in shown) for run in runs.values()
+        f"  {run['title']:<{width}}" + "".join(f"{run['losses'][at]:>9.4f}" for at in printed) for run in runs.values()
     ]
-    lines += ["", f"  {'seconds until then':<{wide}}" + "".join(f"{step + 1:>9}" for step in shown)]
+    lines += ["", f"  {'seconds to end of step':<{width}}" + "".join(f"{step + 1:>9}" for step in printed)]
     lines += [
-        f"  {run['title']:<{wide}}" + "".join(f"{run['seconds'][at]:>9.2f}" for at in shown) for run in runs.values()
+        f"  {run['title']:<{width}}" + "".join(f"{run['seconds'][at]:>9.2f}" for at in printed) for run in runs.values()
     ]
     lines += [""]
     for run in runs.values():
         low, high = (quantity(each, "s") for each in run["step_quartiles_s"])
         lines.append(
-            f"  {run['title']:<{wide}}step time: median {quantity(run['step_s'], 's')}, IQR {low} - {high} ({steps - WARM_UP} "
+            f"  {run['title']:<{width}}step time: median {quantity(run['step_s'], 's')}, IQR {low} - {high} ({steps - WARM_UP} "
             f"steps); {run['seconds_to_target']:.2f} s to a loss of {found['target_loss']:.4f}"
         )
     for name, difference in found["largest_difference"].items():
-        lines.append(f"  largest difference of a loss, PPMoE and {TITLES[name]}: {difference:.2g}")
+        lines.append(f"  largest difference in loss between PPMoE and {TITLES[name]}: {difference:.2g}")
     return lines

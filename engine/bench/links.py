@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable
+from functools import partial
 
+from meshwave.engine.bench.measuring import median_s
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.files import example
 from meshwave.engine.predict.link_flows import find_flows
@@ -18,18 +18,18 @@ BANDWIDTHS = {"NICs nearly full": 2e8, "NICs mostly idle": 25e9}
 """Bytes/s of a NIC."""
 
 
-def figures() -> dict[str, float]:
-    """lower bounds and the lanes of links of 8 x 32 on four nodes (processor time)"""
+def measure_links() -> dict[str, float]:
+    """Find lower bounds and the lanes of links of 8 x 32 on four nodes (processor time)."""
     found: dict[str, float] = {}
     for name, bandwidth in BANDWIDTHS.items():
-        prediction = on_four_nodes(bandwidth)
+        prediction = predict_on_four_nodes(bandwidth)
         found[f"{name}: busiest port_share"] = max(load.share for load in prediction.port_loads)
-        found[f"{name}: lower bounds_s"] = _processor_s(_bounds, prediction)
-        found[f"{name}: lanes_s"] = _processor_s(_lanes, prediction)
+        found[f"{name}: lower bounds_s"] = median_s(partial(_find_bounds, prediction), REPEATS, time.process_time)
+        found[f"{name}: lanes_s"] = median_s(partial(_find_lanes, prediction), REPEATS, time.process_time)
     return found
 
 
-def on_four_nodes(bandwidth: float) -> Prediction:
+def predict_on_four_nodes(bandwidth: float) -> Prediction:
     """Return the prediction of eight meshes with 32 microbatches, two waves, on four nodes of two devices."""
     document = load_design(example("11-eight-by-32")).model_dump(mode="json")
     document["cluster"].update(nodes=4, devices_per_node=2)
@@ -38,21 +38,12 @@ def on_four_nodes(bandwidth: float) -> Prediction:
     return predict(parse_design(document))
 
 
-def _bounds(prediction: Prediction) -> None:
+def _find_bounds(prediction: Prediction) -> None:
     find_bounds(prediction.program, prediction.costs, prediction.timeline, prediction.port_loads)
 
 
-def _lanes(prediction: Prediction) -> None:
-    """Find what the page draws when its switch is turned on."""
+def _find_lanes(prediction: Prediction) -> None:
+    """Find the lanes that the page draws."""
     flows = find_flows(prediction.program, prediction.costs, prediction.timeline)
     assert flows is not None
     link_lanes(flows, prediction.port_loads)
-
-
-def _processor_s(action: Callable[[Prediction], None], prediction: Prediction) -> float:
-    taken = []
-    for _ in range(REPEATS):
-        began = time.process_time()
-        action(prediction)
-        taken.append(time.process_time() - began)
-    return statistics.median(taken)

@@ -1,20 +1,20 @@
-"""How fast a transfer is planned, and how near its bound: what ``meshwave bench planner`` measures."""
+"""Benchmark of resharding plans, their planning time and distance from the lower bound: ``meshwave bench planner``."""
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 
+from meshwave.engine.bench.measuring import median_s
 from meshwave.engine.resharding import Link, Links, Mesh, Plan, Tensor, plan
 
-HOST = 8  # devices
+DEVICES_PER_HOST = 8
 TENSOR = Tensor((1024, 1024, 512), 4)
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 REPEATS = 3
 Side = tuple[tuple[int, ...], str]
-"""A mesh's axes, and a spec."""
+"""The axes of a mesh, and a sharding spec."""
 
 CASES: Mapping[str, tuple[Side, Side]] = {
     "rows to columns": (((8, 8), "S01 R R"), ((8, 8), "R S01 R")),
@@ -24,25 +24,22 @@ CASES: Mapping[str, tuple[Side, Side]] = {
     "rows to copies of columns": (((8, 8), "S01 R R"), ((8, 8), "R S0 R")),
     "uneven rows to columns": (((9, 7), "S01 R R"), ((7, 9), "R S01 R")),
 }
-"""From 64 devices to 64, eight to a host; the last from 63 to 63."""
+"""From 64 devices to 64, eight per host; the last one from 63 to 63."""
 
 
-def figures() -> dict[str, float]:
-    """plan one tensor from 64 devices to 64, eight to a host, by broadcast and ensemble"""
+def measure_planner() -> dict[str, float]:
+    """Plan one tensor from 64 devices to 64, eight per host, by broadcast and ensemble."""
     found: dict[str, float] = {}
     for name, sides in CASES.items():
-        took = []
-        for _ in range(REPEATS):
-            began = time.perf_counter()
-            made = planned(*sides)
-            took.append(time.perf_counter() - began)
-        found[f"{name}, {len(made.tasks)} unit tasks: plan_s"] = statistics.median(took)
-        found[f"{name}: over the bound_share"] = max(0.0, made.makespan_s / made.bound_s - 1)
+        result = plan_case(*sides)
+        plan_s = median_s(partial(plan_case, *sides), REPEATS)
+        found[f"{name}, {len(result.tasks)} unit tasks: plan_s"] = plan_s
+        found[f"{name}: over the bound_share"] = max(0.0, result.makespan_s / result.bound_s - 1)
     return found
 
 
-def planned(source: Side, destination: Side) -> Plan:
-    """A tensor of 2 GiB over 10 Gb/s."""
+def plan_case(source: Side, destination: Side) -> Plan:
+    """Plan a tensor of 2 GiB over links of 10 Gb/s."""
     sender, receiver = _mesh(source[0], 0), _mesh(destination[0], prod(source[0]))
     ranks, hosts = (*sender.ranks, *receiver.ranks), (*sender.hosts, *receiver.hosts)
     links = Links(INTRA, INTER, dict(zip(ranks, hosts, strict=True)))
@@ -50,6 +47,6 @@ def planned(source: Side, destination: Side) -> Plan:
 
 
 def _mesh(axes: tuple[int, ...], first: int) -> Mesh:
-    """Hosts of its own, numbered from that of its first rank."""
+    """Return a mesh of consecutive ranks on hosts of its own."""
     ranks = tuple(range(first, first + prod(axes)))
-    return Mesh(axes, ranks, tuple(first + (rank - first) // HOST for rank in ranks))
+    return Mesh(axes, ranks, tuple(first + (rank - first) // DEVICES_PER_HOST for rank in ranks))

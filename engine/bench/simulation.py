@@ -2,76 +2,61 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
+from meshwave.engine.bench.measuring import median_s
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 
 Figures = dict[str, float]
-REPEATS = 5
 SIZES = (("1f1b", 64, 512), ("1f1b", 128, 1024), ("hanayo", 128, 1024))
 
 
-def median_s(action: Callable[[], Any], repeats: int = REPEATS) -> float:
-    """The median wall time of a call, in seconds."""
-    taken = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        action()
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
-
-
-def simulation() -> Figures:
-    """order, lower, verify and simulate large pipelines"""
+def measure_simulation() -> Figures:
+    """Order, lower, verify and simulate large pipelines."""
     figures: Figures = {}
     for name, ranks, microbatches in SIZES:
-        figures |= _simulation(name, ranks, microbatches)
+        figures |= _measure_pipeline(name, ranks, microbatches)
     return figures
 
 
-def _simulation(name: str, ranks: int, microbatches: int) -> Figures:
+def _measure_pipeline(name: str, ranks: int, microbatches: int) -> Figures:
     from meshwave.engine.lowering.transfers import add_transfers
     from meshwave.engine.lowering.updates import add_updates
     from meshwave.engine.program.simulation import simulate
     from meshwave.engine.program.verification import computation_problems, verify
     from meshwave.engine.schedules import Pipe, schedules
 
-    def lowered() -> Program:
+    def lower() -> Program:
         compute = schedules[name]().program(Pipe(ranks, microbatches))
         computation_problems(compute, microbatches)
         program = add_updates(add_transfers(compute), (1,) * ranks)
         verify(program)
         return program
 
-    program = lowered()
+    program = lower()
     seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
     size = f"{name} {ranks} x {microbatches}"
     return {
         f"{size}: computations": int(program.is_compute.sum()),
-        f"{size}: generate, verify and simulate_s": median_s(lambda: simulate(lowered(), seconds)),
+        f"{size}: generate, verify and simulate_s": median_s(lambda: simulate(lower(), seconds)),
         f"{size}: another cost_s": median_s(lambda: simulate(program, 2 * seconds)),
     }
 
 
 SHARED = ((8, 32, 4), (64, 512, 8), (128, 1024, 8), (128, 1024, 64))
-"""Meshes, microbatches, and devices of a node; the last one deals its meshes to two nodes in turns."""
+"""Meshes, microbatches, and devices per node; the last one alternates its meshes between two nodes."""
 
 
-def contention() -> Figures:
-    """price and simulate pipelines whose messages share NICs, beside the same with links that are free"""
+def measure_contention() -> Figures:
+    """Price and simulate pipelines with shared NICs, and the same ones without contention."""
     figures: Figures = {}
     for meshes, microbatches, per_node in SHARED:
-        figures |= _contention(meshes, microbatches, per_node)
+        figures |= _measure_shared_links(meshes, microbatches, per_node)
     return figures
 
 
-def _contention(meshes: int, microbatches: int, per_node: int) -> Figures:
+def _measure_shared_links(meshes: int, microbatches: int, per_node: int) -> Figures:
     from meshwave.engine.document import parse_design
     from meshwave.engine.predict.prediction import predict
 
@@ -95,7 +80,7 @@ def _contention(meshes: int, microbatches: int, per_node: int) -> Figures:
         parse_design({**document, "cost": {"kind": "roofline", "transfer_model": model}})
         for model in ("shared-links", "latency")
     )
-    program = predict(shared).program  # what compiles or is kept for later is not measured
+    program = predict(shared).program  # excludes compilation and caches from the measurement
     size = f"{meshes} x {microbatches}, {per_node} devices a node"
     return {
         f"{size}: shared links_s": median_s(lambda: predict(shared, program)),

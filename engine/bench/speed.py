@@ -1,7 +1,7 @@
-"""How fast Meshwave is on this machine: figures, medians of several runs, with what they are measured on.
+"""Benchmarks of Meshwave on this machine: ``meshwave bench``.
 
-A part is a function that returns figures; its docstring says what it measures. The designer adds
-the page. Nothing here passes or fails: read it beside what ``docs/speed.md`` holds.
+A part is a function that returns figures; its docstring says what it measures. The designer adds parts for the page.
+Nothing here passes or fails: compare the figures with those of ``docs/speed.md``.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meshwave.engine.bench import accuracy as accuracy_bench
-from meshwave.engine.bench import convergence as convergence_bench
-from meshwave.engine.bench import links as links_bench
 from meshwave.engine.bench import papers
-from meshwave.engine.bench import resharding_planner as planner_bench
-from meshwave.engine.bench import simulation as simulation_bench
-from meshwave.engine.bench.simulation import median_s
+from meshwave.engine.bench.convergence import convergence
+from meshwave.engine.bench.links import measure_links
+from meshwave.engine.bench.measuring import median_s, run_to_end, temporary_launcher
+from meshwave.engine.bench.resharding_planner import measure_planner
+from meshwave.engine.bench.simulation import measure_contention, measure_simulation
 from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest
 from meshwave.engine.files import import_path
 from meshwave.engine.runtime.calibration.machine_profile import count_gpus
@@ -37,23 +37,24 @@ Figures = dict[str, float]
 Say = Callable[[str], None]
 Part = Callable[[], Mapping[str, Any]]
 LongPart = Callable[[Sequence[str], Path | None, Say], Mapping[str, Any]]
-"""Takes which of its designs to measure, the file that keeps their results, and who hears how far it is."""
+"""Takes words that select designs, the file of their results, and a function that reports progress."""
 TimedPart = Callable[[float, Say], Mapping[str, Any]]
-"""Takes for how many minutes to measure, and who hears how far it is."""
+"""Takes the minutes to measure for, and a function that reports progress."""
 
-REPEATS = 5
-CLOCK_READS = 3  # an action: before its inputs, with them in hand, when it is done
-TURNS = 25  # of each runtime
+CLOCK_READS = 3
+"""Clock reads per action: before its inputs, when they are ready, and when it ends."""
+TURNS = 25
+"""Steps of each runtime."""
 PAIRS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "1f1b": ({"schedule": "1f1b"}, "Schedule1F1B"),
     "interleaved-1f1b": ({"schedule": "interleaved-1f1b", "chunks": 2}, "ScheduleInterleaved1F1B"),
     "zb-v": ({"schedule": "zb-v"}, "ScheduleZBVZeroBubble"),
     "hanayo, two waves": ({"schedule": "hanayo", "waves": 2}, "_PipelineScheduleRuntime"),
 }
-"""A pipeline here, and what runs the same of ``torch.distributed.pipelining.schedules``."""
+"""Pipelines, each with the class of ``torch.distributed.pipelining.schedules`` that runs the same order."""
 
 
-def run(
+def run_benchmarks(
     parts: Sequence[str],
     say: Say,
     more: Mapping[str, Part] | None = None,
@@ -61,35 +62,41 @@ def run(
     out: Path | None = None,
     minutes: float | None = None,
 ) -> dict[str, Any]:
-    """Measure the named parts, or all but the long and timed ones; ``say`` hears what is being measured. ``only`` and
-    ``out`` are for the long ones: words of which a design's name or group has one, and the file of their results.
-    ``minutes`` is for the timed ones.
+    """Measure the named parts.
+
+    Args:
+        parts: names; empty: all but the long and the timed parts.
+        say: reports progress.
+        more: further parts.
+        only: for long parts: words, one of which is in the name or group of each design to measure.
+        out: for long parts: the file of their results.
+        minutes: for timed parts: their duration.
 
     Raises:
-        InputError: there is no part of that name, or none that ``only``, ``out`` or ``minutes`` could be for.
+        InputError: a part does not exist, or an option applies to none of the parts.
     """
-    usual = {**PARTS, **(more or {})}
-    _check_options(parts, (*usual, *LONG_PARTS, *TIMED_PARTS), bool(only or out), minutes)
+    default = {**PARTS, **(more or {})}
+    _check_options(parts, (*default, *LONG_PARTS, *TIMED_PARTS), bool(only or out), minutes)
     long = {name: partial(part, only, out, say) for name, part in LONG_PARTS.items()}
-    timed = {name: partial(part, minutes or USUAL_MINUTES, say) for name, part in TIMED_PARTS.items()}
-    known: dict[str, Part] = {**usual, **long, **timed}
+    timed = {name: partial(part, minutes or DEFAULT_MINUTES, say) for name, part in TIMED_PARTS.items()}
+    known: dict[str, Part] = {**default, **long, **timed}
     measured: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}}
-    for name in parts or usual:
+    for name in parts or default:
         part = known[name]
-        say(f"measuring {name}: {_what(part)}")
+        say(f"{name}: {_summary(part)}")
         try:
             measured[name] = part()
         except MeshwaveError as error:
             if parts:
                 raise
-            say(f"left out: {error}")
+            say(f"skipped: {error}")
     return measured
 
 
 def _check_options(parts: Sequence[str], known: Sequence[str], has_file: bool, minutes: float | None) -> None:
     for name in parts:
         if name not in known:
-            raise InputError(f"there is no part called {name!r}. {nearest(name, known)}")
+            raise InputError(f"unknown benchmark {name!r}. {nearest(name, known)}")
     options = (
         ("--only and --out apply", has_file, LONG_PARTS),
         ("--minutes applies", minutes is not None, TIMED_PARTS),
@@ -97,29 +104,30 @@ def _check_options(parts: Sequence[str], known: Sequence[str], has_file: bool, m
     for option, is_given, takers in options:
         if is_given and not any(name in takers for name in parts):
             raise InputError(
-                f"{option} only to {' and '.join(takers) or 'parts of the designer'}; name what to measure"
+                f"{option} only to {' and '.join(takers) or 'parts of the designer'}; name the part to measure"
             )
     if minutes is not None and not 0 < minutes < float("inf"):
         raise InputError(f"unsupported number of minutes: {minutes:g} (supported: more than 0)")
 
 
-def _what(part: Callable[..., Any]) -> str:
+def _summary(part: Callable[..., Any]) -> str:
     doc = (part.func if isinstance(part, partial) else part).__doc__
     return (doc or "").splitlines()[0]
 
 
 def to_text(figures: Mapping[str, Any]) -> str:
+    """Format figures for a terminal."""
     lines = []
     for part, values in figures.items():
         lines.append(part)
         if part in TEXTS:
-            lines += TEXTS[part](values)
+            lines += import_module(TEXTS[part]).to_text(values)
         else:
-            lines += [f"  {name:<58}{_shown(name, value):>12}" for name, value in values.items()]
+            lines += [f"  {name:<58}{_format_figure(name, value):>12}" for name, value in values.items()]
     return "\n".join(lines)
 
 
-def _shown(name: str, value: float) -> str:
+def _format_figure(name: str, value: float) -> str:
     if name.endswith("_s"):
         return quantity(value, "s")
     if name.endswith("_bytes"):
@@ -130,8 +138,8 @@ def _shown(name: str, value: float) -> str:
 # ---- parts ----
 
 
-def command() -> Figures:
-    """the command line from start to end"""
+def measure_command() -> Figures:
+    """Run a command of the command line from start to end."""
     from meshwave.engine.files import example
 
     path = str(example("01-first-wave"))
@@ -144,27 +152,27 @@ def command() -> Figures:
     }
 
 
-def edit() -> Figures:
-    """one edit of an 8 x 32 design, from the document to the numbers, without the page"""
+def measure_edit() -> Figures:
+    """Predict an edited 8 x 32 design, from the document to the numbers, without the page."""
     from meshwave.engine.document import load_design, parse_design
     from meshwave.engine.files import example
     from meshwave.engine.predict.prediction import predict
 
     design = load_design(example("11-eight-by-32"))
 
-    microbatches = iter(range(24, 48))  # another design each time: nothing is remembered
+    microbatches = iter(range(24, 48))  # another design each time, so that no cache is used
 
-    def edited() -> None:
+    def edit() -> None:
         document = design.model_dump(mode="json")
         document["pipeline"]["microbatches"] = next(microbatches)
         _ = predict(parse_design(document)).numbers
 
-    return {"8 x 32: predict_s": median_s(edited, 20)}
+    return {"8 x 32: predict_s": median_s(edit, 20)}
 
 
-def launch() -> Figures:
-    """a run of four processes: from the call to the first step, and from cancel to no process left"""
-    from meshwave.engine.bench.launch_latency import launch_times
+def measure_launch() -> Figures:
+    """Launch and cancel a run of four processes, cold and warm."""
+    from meshwave.engine.bench.launch_latency import measure_launch_times
     from meshwave.engine.document import load_design, parse_design
     from meshwave.engine.files import example
     from meshwave.engine.predict.prediction import predict
@@ -172,7 +180,7 @@ def launch() -> Figures:
     document = load_design(example("01-first-wave")).model_dump(mode="json")
     document["training"]["steps"] = 10_000
     prediction = predict(parse_design(document))
-    times = launch_times(prediction)
+    times = measure_launch_times(prediction)
     return {
         "cold: call to the first step_s": times.cold_s,
         "warm: call to the first step_s": times.warm_s,
@@ -181,23 +189,21 @@ def launch() -> Figures:
     }
 
 
-def recording() -> Figures:
-    """what recording every action costs, as a share of a step of the example that trains here"""
+def measure_recording() -> Figures:
+    """Record every action of a training step, as a share of the step time."""
     from meshwave.engine.document import load_design, parse_design
     from meshwave.engine.files import example
     from meshwave.engine.predict.prediction import predict
-    from meshwave.engine.runs import Record
-    from meshwave.engine.runs.launchers import launchers, specify_run
+    from meshwave.engine.runs.launchers import specify_run
     from meshwave.engine.runs.recording import Recorder
 
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
     document["training"]["steps"] = 6
     prediction = predict(parse_design(document))
-    with tempfile.TemporaryDirectory() as folder, closing(Record(Path(folder))) as record:
-        with closing(launchers["local"](record)) as launcher:
-            run = launcher.submit(specify_run(prediction))
-            run.wait(timeout_s=120)
+    with temporary_launcher() as launcher:
+        run = run_to_end(launcher, specify_run(prediction), "recording", timeout_s=120)
         step_s = statistics.median(row["seconds"] for row in run.metrics())
+    with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder), prediction.program, prediction.timeline.meshes, process=0, rank=0)
         actions = len(prediction.program.actions(0))
         times = np.zeros(actions, np.int64)
@@ -211,68 +217,54 @@ def recording() -> Figures:
     }
 
 
-def runtime() -> Figures:
-    """the same steps here and in torch.distributed.pipelining, in turns; see engine/runtime/bench.py"""
+def measure_runtime() -> Figures:
+    """Run the same steps in Meshwave's runtime and in torch.distributed.pipelining, in turns."""
     found = count_gpus()
-    some = found > 1  # one is none: its ranks would share it, and NCCL takes one a GPU
-    ranks = 4 if (found if some else os.cpu_count() or 1) >= 4 else 2
-    size = {"hidden": 2048, "sequence": 1024} if some else {"hidden": 256, "sequence": 64}
-    return side_by_side({name: _pair(ranks, size, *pair) for name, pair in PAIRS.items()}, ranks, TURNS)
+    uses_gpus = found > 1  # NCCL needs one GPU per rank
+    ranks = 4 if (found if uses_gpus else os.cpu_count() or 1) >= 4 else 2
+    size = {"hidden": 2048, "sequence": 1024} if uses_gpus else {"hidden": 256, "sequence": 64}
+    return compare_runtimes({name: make_pair(ranks, size, *pair) for name, pair in PAIRS.items()}, ranks, TURNS)
 
 
-def moe() -> dict[str, Any]:
-    """expert schedules on two emulated nodes, beside their prediction; some five minutes, on several GPUs less"""
+def _print_progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def measure_moe() -> dict[str, Any]:
+    """Measure and predict expert schedules on two emulated nodes (five minutes; less on several GPUs)."""
     from meshwave.engine.bench.expert_schedules import moe
 
-    return moe(count_gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
+    return moe(count_gpus(), say=_print_progress)
 
 
-def convergence() -> dict[str, Any]:
-    """PPMoE trained beside expert parallelism on two emulated nodes, loss against steps and time; about a minute"""
-    return convergence_bench.convergence(say=lambda line: print(line, file=sys.stderr, flush=True))
+def measure_convergence() -> dict[str, Any]:
+    """Train PPMoE and expert parallelism on two emulated nodes, loss against steps and time (one minute)."""
+    return convergence(say=_print_progress)
 
 
-def reshard() -> dict[str, Any]:
-    """transfer strategies on three emulated nodes, beside their prediction; about a minute"""
+def measure_resharding() -> dict[str, Any]:
+    """Measure and predict transfer strategies on three emulated nodes (one minute)."""
     from meshwave.engine.runtime.benchmarks.resharding import benchmark_resharding
 
-    return benchmark_resharding(on_line=lambda line: print(line, file=sys.stderr, flush=True))
+    return benchmark_resharding(on_line=_print_progress)
 
 
-def gpu() -> dict[str, Any]:
-    """a GPT of 1.3 billion parameters on one GPU, beside what may be chosen; some five minutes, needs a GPU"""
+def measure_gpu() -> dict[str, Any]:
+    """Train a GPT of 1.3 billion parameters on one GPU with several options (five minutes, needs a GPU)."""
     from meshwave.engine.runtime.benchmarks.gpu import benchmark_gpu
 
-    return benchmark_gpu(count_gpus(), lambda line: print(line, file=sys.stderr, flush=True))
+    return benchmark_gpu(count_gpus(), _print_progress)
 
 
-def _gpu_text(figures: Mapping[str, Any]) -> list[str]:
-    from meshwave.engine.runtime.benchmarks.gpu import to_text
-
-    return to_text(figures)
-
-
-def _reshard_text(figures: Mapping[str, Any]) -> list[str]:
-    from meshwave.engine.runtime.benchmarks.resharding import to_text
-
-    return to_text(figures)
-
-
-def _moe_text(figures: Mapping[str, Any]) -> list[str]:
-    from meshwave.engine.bench.expert_schedules import to_text
-
-    return to_text(figures)
-
-
-def side_by_side(pairs: Mapping[str, Mapping[str, Any]], ranks: int, turns: int) -> Figures:
-    """The figures of each pair; what differs from rank to rank is their mean.
+def compare_runtimes(pairs: Mapping[str, Mapping[str, Any]], ranks: int, turns: int) -> Figures:
+    """Return the figures of each pair of :func:`make_pair`, as means over the ranks.
 
     Raises:
-        RunError: a process failed, or the two runtimes disagree about losses or gradients.
+        RunError: a process failed, or the runtimes compute different losses or gradients.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "job.json").write_text(json.dumps({"pairs": pairs, "turns": turns, "steps": 1}))
-        _processes(ranks, "meshwave.engine.runtime.benchmarks.torch_pipelining", folder)
+        _run_processes(ranks, "meshwave.engine.runtime.benchmarks.torch_pipelining", folder)
         found = json.loads((Path(folder) / "figures.json").read_text())
     figures: Figures = {"ranks": ranks, "GPUs": found["gpus"]}
     for pair in pairs:
@@ -282,8 +274,8 @@ def side_by_side(pairs: Mapping[str, Mapping[str, Any]], ranks: int, turns: int)
     return figures
 
 
-def _pair(ranks: int, size: Mapping[str, int], pipeline: Mapping[str, Any], torchs: str) -> dict[str, Any]:
-    """A design of a model of that size, and torch's class that runs the same."""
+def make_pair(ranks: int, size: Mapping[str, int], pipeline: Mapping[str, Any], torch_schedule: str) -> dict[str, Any]:
+    """Return the document of a design with a model of that size, and the class of torch that runs the same."""
     link = {"latency_s": 1e-5, "bandwidth": 1e9}
     device = {"name": "core", "peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
     one = {"nodes": 1, "devices_per_node": ranks, "device": device, "intra_node": link, "inter_node": link}
@@ -296,14 +288,14 @@ def _pair(ranks: int, size: Mapping[str, int], pipeline: Mapping[str, Any], torc
         "training": {"micro_batch_size": 1, "precision": "fp32"},
         "cost": {"kind": "unit"},
     }
-    return {"design": design, "torch": torchs}
+    return {"design": design, "torch": torch_schedule}
 
 
-def _processes(count: int, module: str, folder: str) -> None:
+def _run_processes(count: int, module: str, folder: str) -> None:
     """Run ``count`` processes of a module to their end.
 
     Raises:
-        RunError: one failed; it holds the end of what that one said.
+        RunError: a process failed; the message has the last line of its log.
     """
     shared = {**os.environ, "PYTHONPATH": import_path(), "WORLD_SIZE": str(count)}
     shared |= {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": str(count)}
@@ -327,38 +319,38 @@ def _processes(count: int, module: str, folder: str) -> None:
             process.wait()
     for rank, process in enumerate(processes):
         if process.returncode > 0:
-            said = (Path(folder) / f"{rank}.log").read_text().strip().splitlines()
-            raise RunError(f"process {rank} of the bench failed: {said[-1] if said else process.returncode}")
+            log = (Path(folder) / f"{rank}.log").read_text().strip().splitlines()
+            raise RunError(f"process {rank} of the benchmark failed: {log[-1] if log else process.returncode}")
 
 
 PARTS: dict[str, Part] = {
-    "contention": simulation_bench.contention,
-    "simulation": simulation_bench.simulation,
-    "command": command,
-    "edit": edit,
-    "launch": launch,
-    "recording": recording,
-    "runtime": runtime,
-    "links": links_bench.figures,
-    "planner": planner_bench.figures,
+    "contention": measure_contention,
+    "simulation": measure_simulation,
+    "command": measure_command,
+    "edit": measure_edit,
+    "launch": measure_launch,
+    "recording": measure_recording,
+    "runtime": measure_runtime,
+    "links": measure_links,
+    "planner": measure_planner,
     "papers": papers.papers,
-    "moe": moe,
-    "convergence": convergence,
-    "reshard": reshard,
-    "gpu": gpu,
+    "moe": measure_moe,
+    "convergence": measure_convergence,
+    "reshard": measure_resharding,
+    "gpu": measure_gpu,
 }
 LONG_PARTS: Mapping[str, LongPart] = {"accuracy": accuracy_bench.accuracy, "rehearsal": accuracy_bench.rehearsal}
-"""Measured only where they are named."""
+"""Parts that run only if they are named."""
 TIMED_PARTS: dict[str, TimedPart] = {}
-"""Measured only where they are named, for as long as is asked; the designer adds them."""
-USUAL_MINUTES = 5.0
-TEXTS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
-    "accuracy": accuracy_bench.to_text,
-    "rehearsal": accuracy_bench.to_text,
-    "papers": papers.to_text,
-    "moe": _moe_text,
-    "convergence": convergence_bench.to_text,
-    "reshard": _reshard_text,
-    "gpu": _gpu_text,
+"""Parts that run only if they are named, for a given time; the designer adds them."""
+DEFAULT_MINUTES = 5.0
+TEXTS: Mapping[str, str] = {
+    "accuracy": "meshwave.engine.bench.accuracy",
+    "rehearsal": "meshwave.engine.bench.accuracy",
+    "papers": "meshwave.engine.bench.papers",
+    "moe": "meshwave.engine.bench.expert_schedules",
+    "convergence": "meshwave.engine.bench.convergence",
+    "reshard": "meshwave.engine.runtime.benchmarks.resharding",
+    "gpu": "meshwave.engine.runtime.benchmarks.gpu",
 }
-"""Of parts that have more to show than a figure a line."""
+"""Modules whose ``to_text`` formats the figures of a part; other parts have one figure per line."""

@@ -313,7 +313,7 @@ def _calibrate(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     from meshwave.engine.bench import speed as bench
 
-    figures = bench.run(
+    figures = bench.run_benchmarks(
         options.parts,
         say=lambda line: print(line, file=sys.stderr, flush=True),
         only=[word for word in (options.only or "").split(",") if word],

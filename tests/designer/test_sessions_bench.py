@@ -53,19 +53,19 @@ def test_soak_opens_pages_of_a_server_of_its_own_until_the_time_is_up() -> None:
 
 def test_minutes_go_to_the_part_that_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def part(minutes: float, say: bench.Say) -> bench.Figures:
-        """a part"""
+        """Measure nothing."""
         return {"minutes": minutes}
 
     monkeypatch.setattr(bench, "TIMED_PARTS", {"soak": part})
     said: list[str] = []
 
-    assert bench.run(["soak"], said.append, minutes=2)["soak"] == {"minutes": 2}
-    assert bench.run(["soak"], said.append)["soak"] == {"minutes": bench.USUAL_MINUTES}
-    assert said == ["measuring soak: a part"] * 2
+    assert bench.run_benchmarks(["soak"], said.append, minutes=2)["soak"] == {"minutes": 2}
+    assert bench.run_benchmarks(["soak"], said.append)["soak"] == {"minutes": bench.DEFAULT_MINUTES}
+    assert said == ["soak: Measure nothing."] * 2
     with pytest.raises(InputError, match="--minutes applies only to soak"):
-        bench.run(["command"], said.append, minutes=2)
+        bench.run_benchmarks(["command"], said.append, minutes=2)
     with pytest.raises(InputError, match="number of minutes: -1"):
-        bench.run(["soak"], said.append, minutes=-1)
+        bench.run_benchmarks(["soak"], said.append, minutes=-1)
 
 
 def test_memory_is_written_in_bytes() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwave.engine.bench.resharding_planner import CASES, planned
+from meshwave.engine.bench.resharding_planner import CASES, plan_case
 from meshwave.engine.resharding import Job, Link, Links, Mesh, Tensor, lower_bound, orderings, plan, run_in_order
 
 dfs = importlib.import_module("meshwave.engine.resharding.orderings.dfs")  # by name the package holds its registry
@@ -119,7 +119,7 @@ def mesh(shape: tuple[int, ...], first: int, per_host: int, host: int) -> Mesh:
 @pytest.mark.parametrize("name", CASES)
 def test_sixty_four_devices_to_sixty_four_are_planned_at_the_bound(name: str) -> None:
     """``meshwave bench planner`` times them."""
-    made = planned(*CASES[name])
+    made = plan_case(*CASES[name])
 
     assert made.is_optimal and made.makespan_s == pytest.approx(made.bound_s)
 

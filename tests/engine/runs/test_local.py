@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwave.engine.bench.launch_latency import launch_times
+from meshwave.engine.bench.launch_latency import measure_launch_times
 from meshwave.engine.cli import main as cli
 from meshwave.engine.cli.launch import Progress
 from meshwave.engine.errors import RunError
@@ -465,7 +465,9 @@ def test_a_warm_process_that_holds_old_code_is_replaced(
 def test_how_long_a_click_takes_is_measured() -> None:
     prediction = predict(draw(steps=1_000_000))
 
-    times = launch_times(prediction, lambda record: LocalLauncher(record, start="fork", worker="stand_in", path=HERE))
+    times = measure_launch_times(
+        prediction, lambda record: LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
+    )
 
     assert min(times.cold_s, times.warm_s, times.warm_processes_s, times.cancel_s) > 0
 

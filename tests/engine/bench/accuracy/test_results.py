@@ -19,7 +19,7 @@ from meshwave.engine.bench.accuracy.results import Result, read, write
 from meshwave.engine.bench.accuracy.summary import ranking, spread, summary
 from meshwave.engine.bench.accuracy.table import markdown
 from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, by_data_sheet
-from meshwave.engine.bench.speed import run
+from meshwave.engine.bench.speed import run_benchmarks
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.exports.pictures.palette import SURFACES
 from tests.engine.bench.accuracy.measured import result, results
@@ -147,9 +147,9 @@ def test_a_word_that_means_no_design_is_refused(tmp_path: Path) -> None:
 
 def test_options_of_a_long_part_are_refused_where_none_is_named() -> None:
     with pytest.raises(InputError, match="--only and --out apply only to accuracy and rehearsal"):
-        run(["papers"], say=pytest.fail, only=["1f1b"])
+        run_benchmarks(["papers"], say=pytest.fail, only=["1f1b"])
     with pytest.raises(InputError, match="Did you mean 'accuracy'"):
-        run(["acuracy"], say=pytest.fail)
+        run_benchmarks(["acuracy"], say=pytest.fail)
 
 
 def test_the_machine_is_named_in_words() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwave.engine.bench.speed import PAIRS, _pair, side_by_side
+from meshwave.engine.bench.speed import PAIRS, compare_runtimes, make_pair
 from meshwave.engine.errors import RunError
 
 TINY = {"hidden": 16, "sequence": 8}
@@ -14,7 +14,7 @@ FIGURES = ("a step_s", "overhead of an action_s")
 def test_both_runtimes_agree_and_have_figures() -> None:
     names = ("zb-v", "hanayo, two waves")  # a split backward, and an order from a CSV file
 
-    found = side_by_side({name: _pair(2, TINY, *PAIRS[name]) for name in names}, ranks=2, turns=2)
+    found = compare_runtimes({name: make_pair(2, TINY, *PAIRS[name]) for name in names}, ranks=2, turns=2)
 
     assert found.pop("ranks") == 2
     found.pop("GPUs")
@@ -26,7 +26,7 @@ def test_both_runtimes_agree_and_have_figures() -> None:
 
 
 def test_another_order_than_that_of_torch_is_rejected() -> None:
-    pair = _pair(2, TINY, {"schedule": "interleaved-1f1b", "chunks": 2}, "ScheduleLoopedBFS")
+    pair = make_pair(2, TINY, {"schedule": "interleaved-1f1b", "chunks": 2}, "ScheduleLoopedBFS")
 
     with pytest.raises(RunError, match="torch's ScheduleLoopedBFS has another order of computations"):
-        side_by_side({"different orders": pair}, ranks=2, turns=1)
+        compare_runtimes({"different orders": pair}, ranks=2, turns=1)
