@@ -15,7 +15,7 @@ from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, run_now
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_later
 from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
@@ -105,7 +105,7 @@ class TransferView(Overlay):
         self.bench = bench
         self._taken = on_take
         document = pn.state.curdoc
-        self._later = run_now if document is None else document.add_next_tick_callback
+        self._later = page_later(document)
         self._job: Listener | None = None
         self._number = 0
         self.picture: dict[str, Any] = {}  # see Drawing.as_data(); with its number and sizes in words

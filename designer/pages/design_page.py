@@ -18,6 +18,7 @@ from meshwave.designer.kit.assets import HEAD, read_static
 from meshwave.designer.pages.timeline_layers import _of_pin, layers
 from meshwave.designer.pages.transfer_page import Crossings
 from meshwave.designer.state.design_session import Session, progress_text
+from meshwave.designer.state.jobs import page_later
 from meshwave.designer.state.measured_load import MeasuredLoads
 from meshwave.designer.state.order_edits import Drawing
 from meshwave.designer.state.studio import Draft, IsShown, Studio
@@ -48,7 +49,7 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     assert document is not None, "a page is made for a session"
     document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
     given = pn.state.session_args.get("draft", [b""])[0].decode("ascii", "ignore")
-    draft = Draft(studio, given, _is_shown(document), document.add_next_tick_callback)
+    draft = Draft(studio, given, _is_shown(document), page_later(document))
     pn.state.onload(lambda: _put_in_link(draft.shown()))  # the page takes no link before it stands
     pn.state.on_session_destroyed(lambda context: draft.gone())
     widgets = Widgets(draft.session, studio, first_run=draft.run, on_show_run=draft.show_run)

@@ -11,7 +11,7 @@ from meshwave.designer.canvases.transfer import TransferView
 from meshwave.designer.kit.assets import HEAD, read_static
 from meshwave.designer.state import transfer_links as edits
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Later
+from meshwave.designer.state.jobs import Later, page_later
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
@@ -100,7 +100,7 @@ def lab_page() -> pn.viewable.Viewable:
     assert document is not None, "a page is made for a session"
     document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
     return pn.Column(
-        lab(document.add_next_tick_callback),
+        lab(page_later(document)),
         sizing_mode="stretch_both",
         margin=0,
         styles={"height": "100vh", "width": "100vw"},

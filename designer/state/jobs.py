@@ -21,6 +21,8 @@ from inspect import isgenerator
 from multiprocessing.connection import Connection, wait
 from typing import IO, Any, BinaryIO
 
+from bokeh.document import Document
+
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.progress import watched
 
@@ -73,6 +75,23 @@ Later = Callable[[Callable[[], None]], Any]
 def run_now(call: Callable[[], None]) -> None:
     """Run a callback in the calling thread: a :data:`Later` for callers without a page."""
     call()
+
+
+def page_later(document: Document | None) -> Later:
+    """Return a :data:`Later` for the event loop of a page; after the page is closed it drops its callbacks.
+
+    Args:
+        document: the document of the page, or None for callers without one.
+    """
+    if document is None:
+        return run_now
+
+    def later(call: Callable[[], None]) -> None:
+        # A session may end at any moment of the calling thread. Bokeh then deletes the attributes of its document.
+        with suppress(AttributeError):
+            document.add_next_tick_callback(call)
+
+    return later
 
 
 class Listener:

@@ -15,7 +15,7 @@ from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay, plain_text, short_message, value_of
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, run_now
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, page_later
 from meshwave.designer.views.expert_map import LINKS, map_of_layers
 from meshwave.engine.document import Design
 from meshwave.engine.document.experts import Experts
@@ -97,7 +97,7 @@ class ExpertSchedules(Overlay):
         self._session = session
         self._rank = 0
         document = pn.state.curdoc
-        self._later = run_now if document is None else document.add_next_tick_callback
+        self._later = page_later(document)
         self._job: Listener | None = None
         self._mapped: GridCluster | None = None  # the cluster whose map is shown, or is being priced
         session.param.watch(lambda *_: self._show(), "design")

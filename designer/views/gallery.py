@@ -15,7 +15,7 @@ import param
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, run_now
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_later
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
@@ -56,7 +56,7 @@ class Gallery(Overlay):
         self._variants: dict[str, Variant] = {}
         self._pins: dict[str, Design] = {}  # by the key of the card
         document = pn.state.curdoc
-        self._later = run_now if document is None else document.add_next_tick_callback
+        self._later = page_later(document)
         session.param.watch(lambda *_: self._follow(), "design")
         session.param.watch(lambda *_: self._mark_pins(), "pinned")
 

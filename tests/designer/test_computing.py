@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bokeh.document import Document
 
 from meshwave.designer.state import predictions
 from meshwave.designer.state.design_session import Session, progress_text
-from meshwave.designer.state.jobs import Job
+from meshwave.designer.state.jobs import Job, page_later
 from meshwave.designer.state.predictions import Predictions
 from meshwave.designer.views.problems import Problems
 from meshwave.engine.document import Design, parse_design
@@ -386,3 +387,17 @@ def test_an_edit_takes_away_what_was_found_before_it() -> None:
 @pytest.mark.parametrize("pipeline", [{"schedule": "chimera"}, {"schedule": "auto"}], ids=str)
 def test_replicas_and_what_is_searched_already_are_no_question(pipeline: dict[str, Any]) -> None:
     assert Problems(Session(design(**pipeline, seed=9))).better == {}
+
+
+def test_the_result_for_a_page_that_was_closed_is_dropped() -> None:
+    document = Document()
+    later = page_later(document)
+    document.destroy(None)
+    heard: list[Any] = []
+
+    job = Job(int)
+    job.listen(later, heard.append)
+
+    assert job.join(GONE_ON_S)
+    assert job.is_over
+    assert not heard
