@@ -392,7 +392,9 @@ def test_replicas_and_what_is_searched_already_are_no_question(pipeline: dict[st
 def test_the_result_for_a_page_that_was_closed_is_dropped() -> None:
     document = Document()
     later = page_later(document)
-    document.destroy(None)
+    browser = object()
+    document.on_change_dispatch_to(browser)
+    document.destroy(browser)  # what Bokeh does when a session ends
     heard: list[Any] = []
 
     job = Job(int)
