@@ -29,6 +29,12 @@ def documentation_folder() -> Path:
     return _ROOT / ("build/docs" if is_checkout else "docs")
 
 
+def glossary_file() -> Path:
+    """Return the source of the glossary, which the page and lessons quote."""
+    is_checkout = (_ROOT / "Makefile").exists()
+    return _ROOT / ("docs/glossary.md" if is_checkout else "glossary.md")
+
+
 def examples() -> dict[str, Path]:
     """The example designs by name."""
     return {path.stem: path for path in sorted(examples_folder().glob("*.json"))}

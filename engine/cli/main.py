@@ -171,6 +171,16 @@ def _add_file_commands(commands: Any) -> None:
     examples.add_argument("--to", metavar="FOLDER", help="copy them all into a folder")
     _add_json(examples)
 
+    lessons = _command(commands, "lessons", "list the lessons, or check them", _lessons)
+    lessons.add_argument(
+        "--check",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="walk through this lesson, or all: right answers pass, wrong ones fail",
+    )
+    _add_json(lessons)
+
 
 def _add_stand_alone_commands(commands: Any) -> None:
     reshard = _command(
@@ -302,6 +312,12 @@ def _doctor(options: argparse.Namespace) -> int:
     else:
         print(doctor.to_text(findings))
     return 0
+
+
+def _lessons(options: argparse.Namespace) -> int:
+    from meshwave.engine.cli.lessons import lessons
+
+    return lessons(options)
 
 
 def _calibrate(options: argparse.Namespace) -> int:

@@ -1,0 +1,120 @@
+"""Checks of a lesson: what is right, and whether an answer, a design or a run is."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from meshwave.engine.findings import Refusal
+from meshwave.engine.lessons.lesson import Choice, Condition, Lesson, Measurement, NumberQuestion, Task
+from meshwave.engine.lessons.quantities import SCALES, describe, format_value, look_up, number_of, title
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.units import percent
+
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt,
+}  # fmt: skip
+_WORDS = {"<": "under", "<=": "at most", "==": "", "!=": "not", ">=": "at least", ">": "over"}
+EQUAL_WITHIN = 1e-3
+"""Share by which numbers of designs may differ and still count as equal; rounding in the text hides more."""
+
+
+@dataclass(frozen=True)
+class ConditionResult:
+    """A condition of a task, and how the open design meets it."""
+
+    text: str
+    value: str
+    is_met: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a check is passed, what to say about it, and the conditions of a task."""
+
+    passed: bool
+    reply: str
+    conditions: Sequence[ConditionResult] = ()
+
+
+def solve(lesson: Lesson, check: NumberQuestion | Choice) -> float | int:
+    """Return the right answer: a number in the unit of the question, or the index of an option.
+
+    Raises:
+        Refusal: the simulator cannot decide.
+    """
+    if isinstance(check, NumberQuestion):
+        return number_of(lesson, check.design, check.number, check.over) / SCALES[check.unit]
+    if check.right is not None:
+        return check.right - 1
+    assert check.number is not None
+    values = {
+        index: number_of(lesson, option.design, check.number)
+        for index, option in enumerate(check.options)
+        if option.design is not None
+    }
+    pick = min if check.best == "smallest" else max
+    best = pick(values.values())
+    near = [index for index, value in values.items() if abs(value - best) <= EQUAL_WITHIN * abs(best)]
+    if len(near) == 1:
+        return near[0]
+    same = [index for index, option in enumerate(check.options) if option.same]
+    if not same or len(near) < len(values):
+        raise Refusal("lesson_choice_tie")
+    return same[0]
+
+
+def judge_number(lesson: Lesson, check: NumberQuestion, given: float) -> Verdict:
+    """Judge an answer in the unit of the question."""
+    right = solve(lesson, check)
+    passed = abs(given - right) <= check.tolerance * abs(right) + 1e-9
+    exact = format_value(right * SCALES[check.unit], check.unit)
+    return Verdict(passed, f"The simulator says {exact}." if passed else _direction(given, right))
+
+
+def _direction(given: float, right: float) -> str:
+    far = abs(given - right) > 0.5 * abs(right)
+    return f"The right answer is {'much ' if far else ''}{'smaller' if given > right else 'larger'}."
+
+
+def judge_choice(lesson: Lesson, check: Choice, given: int) -> Verdict:
+    """Judge the option with index ``given``."""
+    passed = given == solve(lesson, check)
+    return Verdict(passed, check.options[given].why or ("That is right." if passed else "That is not right."))
+
+
+def judge_task(lesson: Lesson, check: Task, prediction: Prediction) -> Verdict:
+    """Judge the open design."""
+    results = [_judge_condition(lesson, condition, prediction) for condition in check.conditions]
+    passed = all(result.is_met for result in results)
+    return Verdict(passed, "The design meets every condition." if passed else "", results)
+
+
+def _judge_condition(lesson: Lesson, condition: Condition, prediction: Prediction) -> ConditionResult:
+    value = look_up(prediction, condition.number)
+    wanted: Any = condition.value
+    if condition.of is not None:
+        wanted = condition.times * number_of(lesson, condition.of, condition.number)
+    words = [title(condition.number), _WORDS[condition.op], describe(prediction, condition.number, wanted)]
+    text = " ".join(word for word in words if word)
+    is_met = type_fits(value, wanted) and _COMPARE[condition.op](value, wanted)
+    return ConditionResult(text, describe(prediction, condition.number, value), is_met)
+
+
+def type_fits(value: Any, wanted: Any) -> bool:
+    """Return whether two values can be compared: both are numbers, or of one type."""
+    are_numbers = all(isinstance(each, int | float) for each in (value, wanted))
+    return are_numbers or type(value) is type(wanted)
+
+
+def judge_measurement(check: Measurement, predicted_s: float, measured_s: float) -> Verdict:
+    """Judge the median step time of a run."""
+    share = measured_s / predicted_s - 1
+    passed = abs(share) <= check.tolerance
+    return Verdict(
+        passed,
+        f"The measured step is {percent(abs(share))} {'longer' if share > 0 else 'shorter'} than predicted; "
+        f"accepted: {percent(check.tolerance)}.",
+    )

@@ -1,0 +1,224 @@
+"""What a lesson is made of: its front matter, its designs, and steps with checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from meshwave.engine.document import Design
+from meshwave.engine.errors import closest
+from meshwave.engine.findings import Refusal
+from meshwave.engine.frozen import FileName, Part, invalid
+from meshwave.engine.predict.prediction import Prediction, predict
+
+MOST_STEPS = 40
+MOST_HINTS = 3
+LONGEST_TEXT = 2_000
+"""Characters of a title, question, option or hint."""
+
+Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
+"""Name of a design within a lesson."""
+Unit = Literal["", "%", "s", "ms", "us", "GB", "MB", "TFLOP/s"]
+"""Unit in which a number is asked and shown."""
+
+
+class DesignSource(Part):
+    """Where a design of a lesson comes from: a file of its folder, an example, or another design of the lesson."""
+
+    file: FileName | None = None
+    """A JSON file in the folder of the lesson."""
+    example: Text | None = None
+    """The name of an example of Meshwave."""
+    base: Name | None = None
+    """Another design of the lesson."""
+    set: Mapping[str, Any] = {}
+    """Keys of the document that change, such as ``"pipeline.microbatches"``, with their values."""
+
+    @property
+    def origins(self) -> list[str]:
+        """The origins that are given; exactly one is right."""
+        return [each for each in (self.file, self.example, self.base) if each is not None]
+
+
+class About(Part):
+    """The front matter of a lesson."""
+
+    title: Text
+    """What the lesson is about."""
+    summary: Text
+    """What a learner can do afterwards, in a sentence."""
+    minutes: Annotated[int, Field(ge=1, le=240)]
+    """How long it takes."""
+    level: Literal["beginner", "intermediate", "advanced"]
+    """What it expects."""
+    sources: Annotated[tuple[Text, ...], Field(min_length=1, max_length=20)]
+    """Papers and programs that it draws on, with their identifiers."""
+    designs: Annotated[Mapping[Name, DesignSource], Field(max_length=60)] = {}
+    """Designs by the names that steps use."""
+
+
+class NumberQuestion(Part):
+    """A question whose answer is a number of a prediction."""
+
+    kind: Literal["number"]
+    question: Text
+    """What is asked."""
+    design: Name
+    """The design whose prediction has the answer."""
+    number: Text
+    """A number of ``simulate --json``, such as ``bubble_ratio``; of a list, the largest, or one such as ``busy_s[0]``."""
+    over: Name | None = None
+    """A design whose number divides the first one; the answer is then a ratio."""
+    unit: Unit = ""
+    """The unit of the answer."""
+    tolerance: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Accepted difference, as a share of the right answer."""
+    wrong: float
+    """An answer that is refused; ``meshwave lessons --check`` tries it."""
+
+
+class Option(Part):
+    """One answer of a choice."""
+
+    text: Text
+    """The answer."""
+    design: Name | None = None
+    """The design that stands for it where the simulator decides."""
+    same: bool = False
+    """Whether it is right where the designs of the others are equal."""
+    why: str = ""
+    """What is said about it once it is chosen."""
+
+
+class Choice(Part):
+    """A question with options, of which the simulator or the author says which one is right."""
+
+    kind: Literal["choice"]
+    question: Text
+    """What is asked."""
+    options: Annotated[tuple[Option, ...], Field(min_length=2, max_length=6)]
+    """The answers to choose from."""
+    number: Text | None = None
+    """The number of the designs that decides."""
+    best: Literal["smallest", "largest"] | None = None
+    """Which of the numbers is right."""
+    right: Annotated[int, Field(ge=1)] | None = None
+    """The right option, counted from 1, where no number can decide."""
+
+    @model_validator(mode="after")
+    def _check_answer(self) -> Self:
+        designs = all(option.design or option.same for option in self.options)
+        computed = self.number is not None and self.best is not None and designs and self.right is None
+        stated = self.number is None and self.best is None and self.right is not None
+        if not computed and not (stated and self.right in range(1, len(self.options) + 1)):
+            raise invalid("", "lesson_choice_answer")
+        return self
+
+
+class Condition(Part):
+    """A comparison of a number of a prediction, or of a key of its design, with a value."""
+
+    number: Text
+    """A number of ``simulate --json``, a key such as ``pipeline.schedule``, or ``devices``: those in use."""
+    op: Literal["<", "<=", "==", "!=", ">=", ">"]
+    """How the number compares with the value."""
+    value: bool | int | float | str | None = None
+    """The value."""
+    of: Name | None = None
+    """A design whose number stands for the value."""
+    times: float = 1.0
+    """A factor of that number."""
+
+    @model_validator(mode="after")
+    def _check_value(self) -> Self:
+        if (self.value is None) == (self.of is None):
+            raise invalid("", "lesson_condition_value")
+        return self
+
+
+class Task(Part):
+    """A design to be made: done once the open design meets all conditions."""
+
+    kind: Literal["task"]
+    goal: Text
+    """What to achieve."""
+    conditions: Annotated[tuple[Condition, ...], Field(min_length=1, max_length=10)]
+    """What the open design must meet."""
+    solution: Name
+    """A design that meets them."""
+
+
+class Measurement(Part):
+    """A run to be made: done once its median step is close to the prediction."""
+
+    kind: Literal["measurement"]
+    goal: Text
+    """What to run."""
+    tolerance: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """Accepted difference, as a share of the prediction."""
+    dry_run: bool = True
+    """Whether a dry run counts as well as a real run."""
+
+
+Check = Annotated[NumberQuestion | Choice | Task | Measurement, Field(discriminator="kind")]
+
+
+class StepData(Part):
+    """The TOML block of a step."""
+
+    design: Name | None = None
+    """The design that opens with the step; the open one stays where there is none."""
+    reveal: Name | None = None
+    """The design that opens with the explanation."""
+    highlight: Text | None = None
+    """The control to point at: a key of the document such as ``pipeline.waves``, or the label of a button."""
+    hints: tuple[Text, ...] = ()
+    """Up to three, each with more help than the one before."""
+    check: Check | None = None
+    """What is asked, or is to be done."""
+
+    @model_validator(mode="after")
+    def _check_hints(self) -> Self:
+        if len(self.hints) > MOST_HINTS:
+            raise invalid("hints", "lesson_hints", {"count": len(self.hints), "limit": MOST_HINTS})
+        return self
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a lesson: an idea, what is asked about it, and the explanation that follows the answer."""
+
+    title: str
+    text: str
+    explanation: str
+    data: StepData
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A lesson with its designs."""
+
+    name: str
+    folder: Path
+    about: About
+    steps: tuple[Step, ...]
+    designs: Mapping[str, Design]
+    _predictions: dict[str, Prediction] = field(default_factory=dict, compare=False)
+
+    def prediction(self, design: str) -> Prediction:
+        """Return the prediction of one of the designs, computed once."""
+        if design not in self._predictions:
+            self._predictions[design] = predict(self.designs[design])
+        return self._predictions[design]
+
+
+def unknown_name(noun: str, name: str, known: Iterable[str]) -> Refusal:
+    """Return the refusal of a name that is not among the ``known`` ones."""
+    names = sorted(known)
+    params = {"noun": noun, "name": name, "known": names, "suggestion": closest(name, names)}
+    return Refusal("lesson_unknown_name", params)

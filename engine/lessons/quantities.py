@@ -1,0 +1,104 @@
+"""Numbers of a lesson: looked up in predictions, compared, formatted, and filled into its text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from meshwave.engine.document import Design
+from meshwave.engine.document.fixes import parse_path
+from meshwave.engine.findings import Refusal
+from meshwave.engine.lessons.lesson import Lesson, unknown_name
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.units import number as format_number
+from meshwave.engine.units import percent, quantity, units
+
+SCALES: dict[str, float] = {
+    "": 1.0, "%": 0.01, "s": 1.0, "ms": 1e-3, "us": 1e-6, "GB": 1e9, "MB": 1e6, "TFLOP/s": 1e12,
+}  # fmt: skip
+"""Value of one of each unit."""
+DEVICES = "devices"
+"""The number of devices that the meshes of a design use."""
+_PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}")
+_CONTENT = re.compile(r"\s*([\w-]+)(?:\s*/\s*([\w-]+))?\s*:\s*([\w.\[\]-]+)(?:\s+(\S+))?\s*")
+
+
+def look_up(prediction: Prediction, name: str) -> Any:
+    """Return a number of a prediction, or the value of a key of its design; of a list of numbers, the largest.
+
+    Raises:
+        Refusal: there is no such number.
+    """
+    first, *rest = parse_path(name) or [name]
+    if first == DEVICES:
+        return sum(len(mesh.devices) for mesh in prediction.design.meshes)
+    numbers = prediction.numbers
+    values: Any = prediction.design.model_dump(mode="json") if first in Design.model_fields else numbers
+    if first not in values:
+        raise unknown_name("number", name, [*numbers, DEVICES])
+    value = values[first]
+    try:
+        for step in rest:
+            value = value[step]
+    except (KeyError, IndexError, TypeError):
+        raise unknown_name("number", name, [*numbers, DEVICES]) from None
+    return max(value) if isinstance(value, list) and all(isinstance(each, int | float) for each in value) else value
+
+
+def number_of(lesson: Lesson, design: str, name: str, over: str | None = None) -> float:
+    """Return a number of a design of the lesson, divided by that of the design ``over`` where one is given.
+
+    Raises:
+        Refusal: the prediction has no such number.
+    """
+    value = look_up(lesson.prediction(design), name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refusal("lesson_no_number", {"name": name, "design": design})
+    return value / number_of(lesson, over, name) if over else float(value)
+
+
+def format_value(value: float, unit: str) -> str:
+    """Format a value in a unit: ``33.3%``, ``41.5 GB``."""
+    text = format_number(value / SCALES[unit])
+    return text + ("%" if unit == "%" else f" {unit}" if unit else "")
+
+
+def fill_numbers(lesson: Lesson, text: str) -> str:
+    """Replace the placeholders of a text, such as ``{{start: bubble_ratio %}}``, by numbers of the lesson's designs.
+
+    ``{{one / other: makespan_s}}`` is the ratio of two designs.
+
+    Raises:
+        Refusal: a placeholder is none, or names no design or number.
+    """
+    return _PLACEHOLDER.sub(lambda found: _filled(lesson, found[0], found[1]), text)
+
+
+def _filled(lesson: Lesson, text: str, content: str) -> str:
+    match = _CONTENT.fullmatch(content)
+    if not match or (match[4] or "") not in SCALES:
+        raise Refusal("lesson_placeholder", {"text": text})
+    design, over, name, unit = match.groups()
+    for each in filter(None, (design, over)):
+        if each not in lesson.designs:
+            raise unknown_name("design", each, lesson.designs)
+    return format_value(number_of(lesson, design, name, over), unit or "")
+
+
+def describe(prediction: Prediction, name: str, value: Any) -> str:
+    """Format a number of a prediction for people, with its unit."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if name.endswith("_ratio") or name == "mfu":
+        return percent(value)
+    if "bytes" in name:
+        return quantity(value, "B")
+    if re.search(r"_s(\[\d+\])?$", name) and "per_s" not in name:
+        return quantity(value, "s") if prediction.costs.unit == "s" else units(value)
+    return format_number(value)
+
+
+def title(name: str) -> str:
+    """Return the words for a number: "Peak memory" for ``peak_memory_bytes``."""
+    words = re.sub(r"_(s|bytes)(?=\[|$)", "", name).replace("_", " ").replace(".", " ")
+    return "Step time" if name == "makespan_s" else words[:1].upper() + words[1:]

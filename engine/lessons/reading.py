@@ -1,0 +1,252 @@
+"""Find lessons and read their folders."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.fixes import apply_edits
+from meshwave.engine.document.reading import read_json
+from meshwave.engine.document.validation_problems import problems_of_validation
+from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.files import example, home, read_whole
+from meshwave.engine.findings import DesignError, Problem, Refusal, problems_of
+from meshwave.engine.frozen import Part
+from meshwave.engine.lessons.glossary import glossary, linked_terms
+from meshwave.engine.lessons.lesson import (
+    MOST_STEPS,
+    About,
+    Choice,
+    DesignSource,
+    Lesson,
+    Step,
+    StepData,
+    Task,
+    unknown_name,
+)
+from meshwave.engine.lessons.pictures import linked_pictures, read_picture
+
+FILE = "lesson.md"
+LARGEST_TEXT_BYTES = 200_000
+LARGEST_DESIGN_BYTES = 1_000_000
+MOST_COMPUTATIONS = 20_000
+"""Computations of a design of a lesson; the page computes such a step in under a tenth of a second."""
+_ENTRY_POINTS = "meshwave.engine.lessons"
+_FRONT_MATTER = re.compile(r"\A\+\+\+\n(.*?)\n\+\+\+\n", re.DOTALL)
+_HEADING = re.compile(r"^## +(.+?)\s*$", re.MULTILINE)
+_BLOCK = re.compile(r"^```toml\n(.*?)^```[ ]*$", re.DOTALL | re.MULTILINE)
+
+P = TypeVar("P", bound=Part)
+
+
+# ---- find ----
+
+
+def lesson_folders() -> dict[str, Path]:
+    """Return the folders of all lessons by name: those of Meshwave, of installed packages, and of the user."""
+    roots = [Path(__file__).with_name("course"), *_installed_roots(), user_folder()]
+    found = {path.parent.name: path.parent for root in roots for path in sorted(root.glob(f"*/{FILE}"))}
+    return dict(sorted(found.items()))
+
+
+def user_folder() -> Path:
+    """Return the folder whose folders are the user's own lessons."""
+    return home() / "lessons"
+
+
+def _installed_roots() -> Iterator[Path]:
+    """Yield the folders of packages that entry points name; the packages themselves are not imported."""
+    for entry in entry_points(group=_ENTRY_POINTS):
+        spec = find_spec(entry.module)
+        yield from map(Path, (spec and spec.submodule_search_locations) or ())
+
+
+def find_lesson(name: str) -> Lesson:
+    """Read the lesson of a name.
+
+    Raises:
+        Refusal: there is none.
+        DesignError: it has problems.
+    """
+    folders = lesson_folders()
+    if name not in folders:
+        raise unknown_name("lesson", name, folders)
+    return read_lesson(folders[name])
+
+
+# ---- read ----
+
+
+def read_lesson(folder: Path) -> Lesson:
+    """Read a lesson.
+
+    Raises:
+        DesignError: with the problems that were found; each names the file, the step and the field.
+    """
+    file = f"{folder.name}/{FILE}"
+    text = _read_text(folder / FILE, file)
+    match = _FRONT_MATTER.match(text)
+    if not match:
+        raise DesignError([Problem(file, "lesson_without_front_matter")])
+    about = _parse(match[1], About, file)
+    steps, problems = _read_steps(text[match.end() :], file)
+    designs = _read_designs(folder, about, file)
+    lesson = Lesson(folder.name, folder, about, steps, designs)
+    problems += [problem for step, found in _link_problems(lesson) for problem in [_within(found, _place(file, step))]]
+    if problems:
+        raise DesignError(problems)
+    return lesson
+
+
+def _read_text(path: Path, file: str) -> str:
+    try:
+        content = path.read_bytes() if path.stat().st_size <= LARGEST_TEXT_BYTES else b""
+        if not content:
+            params = {"size": path.stat().st_size, "limit": LARGEST_TEXT_BYTES}
+            raise DesignError([Problem(file, "lesson_too_large", params)])
+        return content.decode("utf-8").replace("\r\n", "\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DesignError([Problem(file, "lesson_unreadable", {"reason": str(error)})]) from None
+
+
+def _place(file: str, step: int) -> str:
+    return f"{file}, step {step + 1}"
+
+
+def _within(problem: Problem, place: str) -> Problem:
+    return problem.replace(where=f"{place}, {problem.where}" if problem.where else place, fixes=())
+
+
+def _parse(toml: str, root: type[P], place: str) -> P:
+    """Parse TOML as a part; problems get the ``place`` in front of their own."""
+    try:
+        values = tomllib.loads(toml)
+    except tomllib.TOMLDecodeError as error:
+        raise DesignError([Problem(place, "lesson_invalid_toml", {"reason": str(error)})]) from None
+    try:
+        return root.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        raise DesignError(_within(each, place) for each in problems_of_validation(error, values, root)) from None
+
+
+def _read_steps(text: str, file: str) -> tuple[tuple[Step, ...], list[Problem]]:
+    """Return the steps of the Markdown below the front matter, and what is wrong with them."""
+    _, *parts = _HEADING.split(text)
+    found = list(zip(parts[::2], parts[1::2], strict=True))
+    if not found:
+        return (), [Problem(file, "lesson_without_steps")]
+    if len(found) > MOST_STEPS:
+        return (), [Problem(file, "lesson_too_many_steps", {"count": len(found), "limit": MOST_STEPS})]
+    steps: list[Step] = []
+    problems: list[Problem] = []
+    for number, (title, body) in enumerate(found):
+        try:
+            steps.append(_read_step(title, body, _place(file, number)))
+        except DesignError as error:
+            problems += error.problems
+            steps.append(Step(title, "", "", StepData()))
+    return tuple(steps), problems
+
+
+def _read_step(title: str, body: str, place: str) -> Step:
+    blocks = list(_BLOCK.finditer(body))
+    if len(blocks) > 1:
+        raise DesignError([Problem(place, "lesson_second_block", {"count": len(blocks)})])
+    if not blocks:
+        return Step(title, body.strip(), "", StepData())
+    [block] = blocks
+    return Step(title, body[: block.start()].strip(), body[block.end() :].strip(), _parse(block[1], StepData, place))
+
+
+# ---- designs ----
+
+
+def _read_designs(folder: Path, about: About, file: str) -> dict[str, Design]:
+    documents: dict[str, Mapping[str, Any]] = {}
+    designs = {}
+    for name in about.designs:
+        try:
+            document = _document(folder, about, name, documents, ())
+            designs[name] = parse_design({**document, "name": f"{about.title}: {name}"})
+            _check_size(designs[name])
+        except MeshwaveError as error:
+            raise DesignError(_within(each, f"{file}, designs.{name}") for each in problems_of(error)) from None
+    return designs
+
+
+def _document(
+    folder: Path, about: About, name: str, known: dict[str, Mapping[str, Any]], above: tuple[str, ...]
+) -> Mapping[str, Any]:
+    """Return the document of a design; ``above`` are the designs that are built on it."""
+    if name in above:
+        raise Refusal("lesson_design_cycle", {"name": name})
+    if name not in known:
+        source = about.designs.get(name)
+        if source is None:
+            raise unknown_name("design", name, about.designs)
+        if len(source.origins) != 1:
+            raise Refusal("lesson_design_source", {"name": name, "count": len(source.origins)})
+        if source.base is not None:
+            document = _document(folder, about, source.base, known, (*above, name))
+        else:
+            document = _original(folder, source)
+        known[name] = apply_edits(document, source.set.items())
+    return known[name]
+
+
+def _original(folder: Path, source: DesignSource) -> Mapping[str, Any]:
+    path = example(source.example) if source.example is not None else folder / str(source.file)
+    document = read_json(read_whole(path, "design", LARGEST_DESIGN_BYTES), "design")
+    if not isinstance(document, Mapping):
+        raise InputError(f"{path.name} is no design")
+    return document
+
+
+def _check_size(design: Design) -> None:
+    computations = 2 * design.stages * design.pipeline.microbatches
+    if computations > MOST_COMPUTATIONS:
+        raise Refusal("lesson_design_size", {"computations": computations, "limit": MOST_COMPUTATIONS})
+
+
+# ---- names that steps use ----
+
+
+def _link_problems(lesson: Lesson) -> Iterator[tuple[int, Problem]]:
+    """Yield the names in steps that lead nowhere, with the number of the step."""
+    for number, step in enumerate(lesson.steps):
+        for field, name in _design_names(step):
+            if name not in lesson.designs:
+                yield number, unknown_name("design", name, lesson.designs).problem.replace(where=field)
+        if isinstance(step.data.check, Task) and step.data.design is None:
+            yield number, Problem("design", "lesson_task_without_start")
+        texts = f"{step.text}\n{step.explanation}"
+        for term in linked_terms(texts):
+            if term not in glossary():
+                yield number, unknown_name("term", term, glossary()).problem
+        for picture in linked_pictures(texts):
+            try:
+                read_picture(lesson.folder, picture)
+            except MeshwaveError as error:
+                yield from ((number, problem) for problem in problems_of(error))
+
+
+def _design_names(step: Step) -> Iterator[tuple[str, str]]:
+    """Yield the designs that a step names, with the fields that name them."""
+    data, check = step.data, step.data.check
+    named: dict[str, str | None] = {"design": data.design, "reveal": data.reveal}
+    if check is not None:
+        named |= {f"check.{key}": getattr(check, key, None) for key in ("design", "over", "solution")}
+    if isinstance(check, Choice):
+        named |= {f"check.options[{place}].design": option.design for place, option in enumerate(check.options)}
+    if isinstance(check, Task):
+        named |= {f"check.conditions[{place}].of": each.of for place, each in enumerate(check.conditions)}
+    return ((field, name) for field, name in named.items() if name is not None)

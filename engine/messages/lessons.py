@@ -1,0 +1,38 @@
+"""Messages about lessons: their folders, steps and checks."""
+
+from __future__ import annotations
+
+from meshwave.engine.errors import suggest
+from meshwave.engine.messages import Message
+
+
+def _unknown_in_lesson(noun: str, name: str, known: list[str], suggestion: str | None) -> str:
+    return f"unknown {noun} {name!r}. {suggest(known, suggestion)}"
+
+
+MESSAGES: dict[str, Message] = {
+    "lesson_unreadable": "{reason}",
+    "lesson_too_large": "{size:,} bytes are too many; the limit is {limit:,}",
+    "lesson_without_front_matter": "the file starts with no front matter; put TOML between two lines +++ at the top",
+    "lesson_invalid_toml": "the TOML is invalid: {reason}",
+    "lesson_without_steps": "the lesson has no steps; a heading such as '## First step' starts one",
+    "lesson_too_many_steps": "{count} steps are too many; the limit is {limit}",
+    "lesson_second_block": "the step has {count} blocks of TOML; put all its keys into one",
+    "lesson_unknown_name": _unknown_in_lesson,
+    "lesson_design_cycle": "the design {name!r} is its own base; start from a file or an example",
+    "lesson_design_source": "the design {name!r} needs one of file, example and base; it has {count}",
+    "lesson_design_size": "{computations:,} computations are too many for a lesson; the limit is {limit:,}",
+    "lesson_placeholder": (
+        "{text} is no placeholder; write a design, a colon, a number and a unit, such as start: bubble_ratio %"
+    ),
+    "lesson_no_number": "{name} has no number for the design {design!r}; unit costs have neither seconds nor MFU",
+    "lesson_choice_answer": "a choice needs either right, or number and best with a design for each option",
+    "lesson_choice_tie": "the options are equal; add an option with same = true",
+    "lesson_condition_value": "a condition needs either value or of",
+    "lesson_hints": "the step has {count} hints; use up to {limit}, each with more help than the one before",
+    "lesson_right_refused": "the right answer, {answer}, is refused",
+    "lesson_wrong_accepted": "the wrong answer, {answer}, is accepted",
+    "lesson_start_passes": "the design {design!r} that the step starts from already passes",
+    "lesson_task_without_start": "a task needs a design to start from",
+    "lesson_solution_fails": "the solution {design!r} does not pass: {conditions}",
+}

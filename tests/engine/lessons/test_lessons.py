@@ -1,0 +1,226 @@
+"""Lessons: what is read from a folder, what is refused, and that every lesson of the course can be taught."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.cli.main import main
+from meshwave.engine.findings import DesignError
+from meshwave.engine.lessons import (
+    Choice,
+    NumberQuestion,
+    Task,
+    fill_numbers,
+    find_lesson,
+    judge_choice,
+    judge_number,
+    judge_task,
+    lesson_folders,
+    read_lesson,
+    solve,
+)
+from meshwave.engine.lessons.glossary import glossary
+from meshwave.engine.lessons.progress import LessonProgress, load_progress, save_progress
+from meshwave.engine.lessons.reading import LARGEST_TEXT_BYTES
+from meshwave.engine.lessons.walk import walk
+
+COURSE = [name for name, folder in lesson_folders().items() if folder.parent.name == "course"]
+FRONT = """+++
+title = "A lesson"
+summary = "It teaches."
+minutes = 5
+level = "beginner"
+sources = ["a paper"]
+[designs.start]
+example = "08-gpipe-against-1f1b"
+[designs.more]
+base = "start"
+set = { "pipeline.microbatches" = 16 }
++++
+"""
+QUESTION = """
+## A question
+
+Text about the [[bubble]], {{start: bubble_ratio %}}.
+
+```toml
+[check]
+kind = "number"
+question = "How much?"
+design = "more"
+number = "bubble_ratio"
+unit = "%"
+wrong = 1
+```
+
+Because.
+"""
+TASK = """
+## A task
+
+```toml
+design = "start"
+[check]
+kind = "task"
+goal = "Lower it."
+solution = "more"
+conditions = [{ number = "bubble_ratio", op = "<", of = "start", times = 0.9 }]
+```
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lesson.md").write_text(text)
+    return folder
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    """Return the problems of a lesson, as lines."""
+    with pytest.raises(DesignError) as refused:
+        read_lesson(write(folder, text))
+    return [str(problem) for problem in refused.value.problems]
+
+
+def test_a_step_has_text_a_check_and_an_explanation(tmp_path: Path) -> None:
+    lesson = read_lesson(write(tmp_path / "mine", FRONT + QUESTION))
+
+    [step] = lesson.steps
+    assert (step.title, step.explanation) == ("A question", "Because.")
+    assert fill_numbers(lesson, step.text) == "Text about the [[bubble]], 27.3%."
+    assert fill_numbers(lesson, "{{ start / more : makespan_s }}") == "0.579"
+    assert lesson.about.minutes == 5
+
+
+def test_the_simulator_answers_a_question(tmp_path: Path) -> None:
+    lesson = read_lesson(write(tmp_path / "mine", FRONT + QUESTION))
+    check = lesson.steps[0].data.check
+    assert isinstance(check, NumberQuestion)
+
+    assert solve(lesson, check) == pytest.approx(100 * 3 / 19)
+    assert judge_number(lesson, check, 15.8).passed
+    assert judge_number(lesson, check, 20).reply == "The right answer is smaller."
+    assert judge_number(lesson, check, 3).reply == "The right answer is much larger."
+
+
+def test_a_choice_is_decided_by_the_numbers_of_its_designs(tmp_path: Path) -> None:
+    options = '{ text = "few", design = "start" }, { text = "many", design = "more" }'
+    step = f'\n## Choose\n\n```toml\n[check]\nkind = "choice"\nquestion = "?"\nnumber = "bubble_ratio"\nbest = "smallest"\noptions = [{options}]\n```\n'
+    lesson = read_lesson(write(tmp_path / "mine", FRONT + step))
+    check = lesson.steps[0].data.check
+    assert isinstance(check, Choice)
+
+    assert solve(lesson, check) == 1
+    assert judge_choice(lesson, check, 1).passed
+    assert not judge_choice(lesson, check, 0).passed
+
+
+def test_a_task_tells_each_condition_with_its_number(tmp_path: Path) -> None:
+    lesson = read_lesson(write(tmp_path / "mine", FRONT + TASK))
+    check = lesson.steps[0].data.check
+    assert isinstance(check, Task)
+
+    verdict = judge_task(lesson, check, lesson.prediction("start"))
+
+    assert not verdict.passed
+    assert [(each.text, each.value) for each in verdict.conditions] == [("Bubble ratio under 24.5%", "27.3%")]
+    assert judge_task(lesson, check, lesson.prediction("more")).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("# no front matter", "bad/lesson.md: the file starts with no front matter; put TOML between two lines +++ at the top"),
+        (FRONT, "bad/lesson.md: the lesson has no steps; a heading such as '## First step' starts one"),
+        (FRONT.replace("minutes", "minuten") + QUESTION, "bad/lesson.md, minuten: unknown key 'minuten'. Did you mean 'minutes'?"),
+        (FRONT + QUESTION.replace('"more"', '"mroe"'), "bad/lesson.md, step 1, check.design: unknown design 'mroe'. Did you mean 'more'?"),
+        (FRONT + QUESTION.replace("[[bubble]]", "[[buble]]"), "bad/lesson.md, step 1: unknown term 'buble'. Did you mean 'bubble'?"),
+        (FRONT + QUESTION + "![a](other.png)", "bad/lesson.md, step 1: unknown picture 'other.png'."),
+        (FRONT + QUESTION.replace('kind = "number"', 'kind = "numer"'), "bad/lesson.md, step 1, check.kind: unknown "),
+        (FRONT + QUESTION + QUESTION + TASK.replace('design = "start"\n', ""), "bad/lesson.md, step 3, design: a task needs"),
+        (FRONT.replace("example", "file") + QUESTION, "bad/lesson.md, designs.start: cannot read"),
+        (FRONT.replace("microbatches", "microbatch") + QUESTION, "bad/lesson.md, designs.more, pipeline.microbatch: unknown key"),
+        (FRONT.replace('"08', '"../08') + QUESTION, "bad/lesson.md, designs.start: there is no example called"),
+        (FRONT.replace('example = "08-gpipe-against-1f1b"', 'file = "../x.json"') + QUESTION, "bad/lesson.md, designs.start.file: "),
+        (FRONT.replace('example = "08-gpipe-against-1f1b"', 'base = "more"') + QUESTION, "bad/lesson.md, designs.start: the design 'start' is its own base"),
+        (FRONT.replace("= 16", "= 100000") + QUESTION, "bad/lesson.md, designs.more"),
+        (FRONT + QUESTION.replace("wrong = 1", "wrong = ["), "bad/lesson.md, step 1: the TOML is invalid"),
+        ("+" * (LARGEST_TEXT_BYTES + 1), "bad/lesson.md: 200,001 bytes are too many; the limit is 200,000"),
+    ],
+)  # fmt: skip
+def test_a_problem_names_file_step_and_field(tmp_path: Path, text: str, found: str) -> None:
+    assert any(line.startswith(found) for line in problems(tmp_path / "bad", text)), problems(tmp_path / "bad", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (QUESTION.replace("wrong = 1", "wrong = 15.8"), "lesson_wrong_accepted"),
+        (QUESTION.replace("bubble_ratio %", "bubble %"), "lesson_unknown_name"),
+        (QUESTION.replace("{{start: ", "{{start "), "lesson_placeholder"),
+        (TASK.replace("0.9", "1.1"), "lesson_start_passes"),
+        (TASK.replace("0.9", "0.1"), "lesson_solution_fails"),
+        (QUESTION.replace('"bubble_ratio"', '"mfu"'), "lesson_no_number"),
+    ],
+)
+def test_a_walk_finds_what_cannot_be_taught(tmp_path: Path, text: str, code: str) -> None:
+    lesson = read_lesson(write(tmp_path / "mine", FRONT + text))
+
+    assert [problem.code for _, found in walk(lesson) for problem in found] == [code]
+
+
+def test_a_folder_of_the_user_is_a_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    write(tmp_path / "lessons" / "mine", FRONT + QUESTION + TASK)
+
+    assert "mine" in lesson_folders()
+    assert find_lesson("mine").about.title == "A lesson"
+
+
+def test_the_command_lists_and_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    write(tmp_path / "lessons" / "mine", FRONT + QUESTION)
+    write(tmp_path / "lessons" / "bad", FRONT + QUESTION.replace("wrong = 1", "wrong = 15.8"))
+
+    assert main(["lessons", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["lessons"]}
+    assert listed["mine"]["steps"] == 1 and listed["mine"]["title"] == "A lesson"
+    assert main(["lessons", "--check", "mine"]) == 0
+    assert capsys.readouterr().out == "mine: 1 steps, 1 checks, no problems\n"
+    assert main(["lessons", "--check", "bad"]) == 2
+    assert capsys.readouterr().out == "bad/lesson.md, step 1: the wrong answer, 15.8, is accepted\n"
+    assert main(["lessons", "--check", "mien"]) == 2
+    assert "Did you mean 'mine'?" in capsys.readouterr().out
+
+
+def test_progress_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+
+    save_progress("mine", LessonProgress().with_passed(0).with_passed(1, shown=True).with_step(2))
+
+    assert load_progress().lessons["mine"] == LessonProgress(step=2, done=(0,), shown=(1,))
+    (tmp_path / "progress.json").write_text("{")
+    assert load_progress().lessons == {}
+
+
+def test_the_glossary_has_a_meaning_for_each_term() -> None:
+    assert glossary()["bubble ratio"].startswith("One minus the compute time")
+    assert glossary()["backward"] == glossary()["B"]
+    assert all(glossary().values())
+
+
+@pytest.mark.parametrize("name", COURSE)
+def test_every_lesson_of_the_course_can_be_taught(name: str) -> None:
+    lesson = find_lesson(name)
+
+    assert [str(problem) for _, found in walk(lesson) for problem in found] == []
+    assert len(lesson.steps) >= 4
+    assert lesson.steps[-1].data.check is None, "a lesson ends with free play"
+    for step in lesson.steps:
+        assert step.data.check is None or len(step.data.hints) == 3, f"{step.title} has three hints"
+        assert step.explanation or step.data.check is None, f"{step.title} explains its answer"
