@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -53,7 +55,6 @@ def tree(folder: str, pattern: str = "*") -> set[str]:
     }
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_all_that_the_source_tree_does(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
 
@@ -75,7 +76,6 @@ def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
     assert not [name for name in names if "__pycache__" in name or "/tests/" in name]
 
 
-@pytest.mark.slow
 def test_the_command_works_from_any_folder(installed: Path, tmp_path: Path) -> None:
     assert "simulate" in run(installed, "--help", folder=tmp_path)
     examples = run(installed, "examples", folder=tmp_path)
@@ -83,7 +83,6 @@ def test_the_command_works_from_any_folder(installed: Path, tmp_path: Path) -> N
     assert '"makespan_s"' in run(installed, "simulate", Path(min(tree("examples"))).stem, "--json", folder=tmp_path)
 
 
-@pytest.mark.slow
 def test_the_page_finds_its_files_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
     program = "import meshwave.designer.pages.design_page; print(meshwave.__file__)"
 

@@ -13,6 +13,8 @@ from meshwave.designer.views import views
 from tests.architecture.test_seams import registries
 from tests.extended import EXTENSIONS, ROOT, copy_tree, example_files, meshwave, python
 
+pytestmark = pytest.mark.slow
+
 LINK = {"latency_s": 1e-5, "bandwidth": 1e9}
 DESIGN: dict[str, Any] = {
     "format": "meshwave/1",

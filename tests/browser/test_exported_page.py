@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from meshwave.engine.exports import exports
 from meshwave.engine.predict.prediction import predict
 from tests._strategies import Drawn
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
 
 SHEET = "document.querySelector('#timeline').firstElementChild.getBoundingClientRect()"
 

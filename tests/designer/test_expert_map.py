@@ -16,10 +16,11 @@ from meshwave.engine.files import example
 from meshwave.engine.predict.expert_map import CLUSTERS, OWN_CLUSTER, design_cluster, price_grid
 from tests.designer import held
 
+pytestmark = pytest.mark.slow
+
 PRICED_S = 60.0
 
 
-@pytest.mark.slow
 def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
     found, of = map_of_layers(), price_grid()
 

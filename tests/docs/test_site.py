@@ -17,6 +17,8 @@ from meshwave.designer.forms.fields import fields
 from meshwave.engine.document import load_design
 from meshwave.engine.files import examples
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = {("script", "src"), ("img", "src"), ("link", "href"), ("source", "src"), ("iframe", "src")}
 

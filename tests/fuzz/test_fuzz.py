@@ -172,6 +172,7 @@ def test_the_command_runs_one_target_and_ends_well(capsys: pytest.CaptureFixture
     assert "\norders " in said
 
 
+@pytest.mark.slow
 def test_a_kept_input_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "orders" / "sound.json"
     path.parent.mkdir()

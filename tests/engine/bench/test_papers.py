@@ -14,6 +14,8 @@ from meshwave.engine.bench.papers import Row, Table, hanayo, hanayo_bars, hanayo
 from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.predict.expert_map import CLUSTERS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, Any]:
@@ -26,7 +28,6 @@ def rows(figures: dict[str, Any], title: str) -> dict[str, dict[str, Any]]:
     return {row["what"]: row for row in table["rows"]}
 
 
-@pytest.mark.slow
 def test_nothing_differs_without_a_reason() -> None:
     unexplained = [
         (table.title, row.what)

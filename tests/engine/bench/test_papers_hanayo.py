@@ -17,6 +17,8 @@ from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 
+pytestmark = pytest.mark.slow
+
 MANY = Layout(4, 8, 2)
 
 

@@ -27,8 +27,9 @@ from meshwave.engine.predict.expert_map import (
     price_grid,
 )
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_the_grid_has_as_many_layers_as_parms_paper() -> None:
     found = price_grid()
 
@@ -108,7 +109,6 @@ def test_where_no_experts_fit_time_alone_decides() -> None:
     assert np.isfinite(found.lead).all()
 
 
-@pytest.mark.slow
 def test_gains_grow_with_the_tokens_that_are_sent_more_than_once() -> None:
     """DeepSpeed-MoE sends and computes each token N_MP times: about as many times slower, and gathers above that."""
     for name in CLUSTERS:
@@ -125,7 +125,6 @@ def range_over_a2a(found: Grid, *, mp: int, esp: int) -> tuple[float, float]:
     return float(gain.min()), float(gain.max())
 
 
-@pytest.mark.slow
 def test_the_ends_of_the_grid_are_layers_of_it() -> None:
     whole, ends = price_grid(), price_grid(corners=True)
 
@@ -186,7 +185,6 @@ def test_any_cluster_can_price_the_grid(nodes: int, per_node: int, devices: int,
     assert (drawn.devices, drawn.devices_per_node, len(drawn.nodes)) == (devices, used_per_node, devices)
 
 
-@pytest.mark.slow
 def test_a_grid_on_the_cluster_of_a_design_is_its_own() -> None:
     found = price_grid(design_cluster(load_design(example("16-gpt2-moe"))), corners=True)
 

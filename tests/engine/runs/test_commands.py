@@ -35,6 +35,8 @@ from tests.engine.costs.profiles import known
 from tests.engine.runs.play import HERE, all_gone, draw, processes, said, until
 from tests.engine.runs.recorded import record
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -59,7 +61,6 @@ def newest() -> Run:
     return Run(record, record.all(1)[0].id)
 
 
-@pytest.mark.slow
 def test_a_diverged_loss_is_told_as_such(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", write(home, "diverge")]) == 0
     out, err = capsys.readouterr()
@@ -89,7 +90,6 @@ def test_options_of_runs_stand_in_any_order(home: Path, capsys: pytest.CaptureFi
     assert [each["id"] for each in json.loads(capsys.readouterr().out)["runs"]] == [entry.id]
 
 
-@pytest.mark.slow
 def test_a_text_beside_the_design_is_trained_on_unless_another_is_given(home: Path) -> None:
     design = write(home, training={"data": "mine.txt", "steps": 1})
     (home / "mine.txt").write_text("Call me Ishmael.")
@@ -160,7 +160,6 @@ def test_a_run_is_compared_in_words_and_with_one_sign(
     assert {"iteration", "cause", "by_mesh", "by_link", "by_layer", "memory", "exposed_communication_s"} <= found.keys()
 
 
-@pytest.mark.slow
 def test_what_a_run_measured_prices_its_design_and_the_history_tells_how_predictions_came_out(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +325,6 @@ COMMAND = """
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: int) -> None:
     design = write(home, "sleep")

@@ -27,6 +27,8 @@ from meshwave.engine.runs.run_database import Busy
 from meshwave.engine.runtime.processes.warm_process import RunProcesses
 from tests.engine.runs.play import HERE, all_gone, draw, processes, said, submit, until
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_run_succeeds_and_can_be_followed(either: LocalLauncher) -> None:
     seen: list[tuple[State, int]] = []
@@ -146,7 +148,6 @@ def test_an_end_that_cannot_be_entered_is_known_and_entered_at_the_next_look(
     assert launcher.record.get(run.id).state is State.SUCCEEDED
 
 
-@pytest.mark.slow
 def test_cancel_reaches_a_process_that_was_stopped(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("sleep"))
     until(lambda: said(run, "step"))
@@ -158,7 +159,6 @@ def test_cancel_reaches_a_process_that_was_stopped(launcher: LocalLauncher) -> N
     assert all_gone(run)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
 def test_a_process_that_is_stopped_is_named_until_it_is_continued(
     launcher: LocalLauncher, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -184,7 +184,6 @@ def test_a_process_that_is_stopped_is_named_until_it_is_continued(
     until(lambda: not run.stopped())
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
 def test_cancel_ends_a_run_whose_warm_process_is_stopped(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("sleep"))
@@ -199,7 +198,6 @@ def test_cancel_ends_a_run_whose_warm_process_is_stopped(launcher: LocalLauncher
     assert all_gone(run)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
 def test_cancel_ends_a_run_whose_app_is_stopped(tmp_path: Path) -> None:
     owner, run = own(tmp_path / "home", "train", tmp_path)
@@ -246,7 +244,6 @@ def test_closing_the_launcher_ends_its_runs(launcher: LocalLauncher) -> None:
     assert all_gone(run)
 
 
-@pytest.mark.slow
 def test_killing_the_warm_process_leaves_nothing(either: LocalLauncher) -> None:
     run = submit(either, draw("sleep"))
     assert len(processes(run)) == 4
@@ -278,7 +275,6 @@ def own(home: Path, name: str, tmp_path: Path) -> tuple[subprocess.Popen[str], R
     return owner, run
 
 
-@pytest.mark.slow
 def test_killing_the_app_leaves_nothing_and_the_record_says_so(tmp_path: Path) -> None:
     owner, run = own(tmp_path / "home", "sleep", tmp_path)
     with owner:
@@ -294,7 +290,6 @@ def test_killing_the_app_leaves_nothing_and_the_record_says_so(tmp_path: Path) -
     assert (run.folder / "rank-0.log").exists()
 
 
-@pytest.mark.slow
 def test_a_run_of_another_process_is_followed_and_cancelled_from_here(tmp_path: Path) -> None:
     owner, run = own(tmp_path / "home", "train", tmp_path)
     with owner:
@@ -445,7 +440,6 @@ def test_asking_what_can_be_launched_imports_no_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", question, str(tmp_path)], check=True, cwd=HERE.parents[2])
 
 
-@pytest.mark.slow
 def test_a_warm_process_that_holds_old_code_is_replaced(
     launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
