@@ -1,69 +1,77 @@
-// Below the cluster: how many devices are free and how fast the links are; and the selected mesh, or what can be done.
+// Below the cluster: unused devices and link rates, and the selected mesh or a hint.
 
-import { button, h, keepFocus, meshColour } from "../kit/canvas.js";
+/** @import { Mesh } from "./types" */
+
+import { meshColour } from "../kit/canvas.js";
+import { button } from "../kit/controls.js";
+import { h, keepFocus } from "../kit/dom.js";
 import { axesChip } from "./meshes.js";
-import { short } from "./nodes.js";
+import { shortRate } from "./nodes.js";
 
 const LETTER_PX = 5.8;
 
-export class Foot {
+export class Footer {
+  legend = h("div.mw-legend.mw-quiet");
+  inspector = h("div.mw-inspector");
+  /** @type {Mesh | undefined} */ mesh;
+
+  /** @param {import("./cluster.js").Cluster} cluster */
   constructor(cluster) {
     this.cluster = cluster;
-    this.legend = h("div", { class: "mw-legend mw-quiet" });
-    this.inspector = h("div", { class: "mw-inspector" });
-    this.element = h("div", { class: "mw-bar mw-foot" }, this.legend, h("span", { class: "mw-grow" }), this.inspector);
+    this.element = h("div.mw-bar.mw-foot", {}, this.legend, h("span.mw-grow"), this.inspector);
   }
 
   draw() {
-    const { count, layout, model, owners } = this.cluster;
+    const { count, focus, layout, model, owners, tiles } = this.cluster;
     const mesh = model.meshes[model.selected];
     const unused = count - owners.size;
     const rates = this.rates();
-    const said = `unused ${unused} of ${count}`;
-    const whole = rates.map(([where, rate]) => ` · ${where} ${rate}`).join("");
-    const roomy = (said.length + whole.length) * LETTER_PX + 30 < layout.width;
-    const shown = mesh ? [] : rates.map(([where, rate]) => `${where} ${roomy ? rate : short(rate)}`);
+    const usage = `unused ${unused} of ${count}`;
+    const full = rates.map(([where, rate]) => ` · ${where} ${rate}`).join("");
+    const isWide = (usage.length + full.length) * LETTER_PX + 30 < layout.width;
+    const shown = mesh ? [] : rates.map(([where, rate]) => `${where} ${isWide ? rate : shortRate(rate)}`);
     this.legend.replaceChildren(
-      h("span", { class: "mw-swatch", "aria-hidden": "true" }),
-      h("span", { class: "mw-unused" }, said),
-      ...shown.flatMap((words) => [h("span", { "aria-hidden": "true" }, "·"), h("span", { class: "mw-rate" }, words)]),
+      h("span.mw-swatch", { "aria-hidden": "true" }),
+      h("span.mw-unused", {}, usage),
+      ...shown.flatMap((words) => [h("span", { "aria-hidden": "true" }, "·"), h("span.mw-rate", {}, words)]),
     );
-    this.legend.title = said + whole;
-    if (this.mesh === mesh && mesh) return; // the inspector keeps its focus while nothing changed
+    this.legend.title = usage + full;
+    if (this.mesh === mesh && mesh) return; // unchanged, so that the inspector keeps the focus
     this.mesh = mesh;
-    const room = layout.width - 40 - LETTER_PX * [said, ...shown].join(" · ").length;
-    const found = mesh ? this.inspect(mesh, model.selected) : [this.hint(unused, room)].filter(Boolean);
-    keepFocus(this.inspector, () => this.inspector.replaceChildren(...found), this.cluster.tiles[this.cluster.focus]);
+    const room = layout.width - 40 - LETTER_PX * [usage, ...shown].join(" · ").length;
+    const parts = mesh ? this.inspect(mesh, model.selected) : this.hint(unused, room);
+    keepFocus(this.inspector, () => this.inspector.replaceChildren(...parts), tiles[focus]);
   }
 
   /** The rates of the links that are not written at the nodes. */
   rates() {
     const { model, nodes } = this.cluster;
     const { intra, inter } = model.links;
-    return [
-      ...(!nodes.written.intra && intra && model.devices_per_node > 1 ? [["node", intra]] : []),
-      ...(!nodes.written.inter && inter && model.nodes > 1 ? [["between", inter]] : []),
-    ];
+    const rates = [];
+    if (!nodes.shownRates.intra && intra && model.devices_per_node > 1) rates.push(["inside nodes", intra]);
+    if (!nodes.shownRates.inter && inter && model.nodes > 1) rates.push(["between nodes", inter]);
+    return rates;
   }
 
-  /** What can be done by hand, as long as the room allows; where devices are free, how to draw on them at least. */
+  /**
+   * The gestures that are possible, as far as they fit; while devices are unused, how to draw a mesh at least.
+   * @param {number} unused @param {number} room
+   */
   hint(unused, room) {
     const draw = this.cluster.model.meshes.length
-      ? "drag over devices to draw"
+      ? "drag over devices to draw a mesh"
       : "drag over devices to draw the first mesh";
-    const both = [
-      `${draw}, drag a mesh to move it`,
-      unused ? draw : "drag a mesh to move it",
-      unused ? "drag to draw" : "",
-    ];
-    const words = both.find((text) => text.length * LETTER_PX < room) ?? both.at(-1);
-    return words ? h("span", { class: "mw-quiet", title: both[0] }, words) : null;
+    const full = `${draw}, drag a mesh to move it`;
+    const hints = [full, unused ? draw : "drag a mesh to move it", unused ? "drag to draw" : ""];
+    const words = hints.find((text) => text.length * LETTER_PX < room) ?? hints[2];
+    return words ? [h("span.mw-quiet", { title: full }, words)] : [];
   }
 
+  /** @param {Mesh} mesh @param {number} rank */
   inspect(mesh, rank) {
     const { cluster } = this;
     const { meshes, palette } = cluster.model;
-    const name = button(`rename mesh ${mesh.name}`, {
+    const name = button(`Rename mesh ${mesh.name}`, {
       content: mesh.name,
       kind: "mw-plain",
       title: "Rename (F2)",
@@ -72,11 +80,11 @@ export class Foot {
     name.style.setProperty("--c", meshColour(palette, rank));
     return [
       name,
-      this.mover(mesh, rank, -1, "‹", "earlier", rank > 0 ? "" : "It is the first of the pipeline"),
-      h("span", { class: "mw-quiet" }, `rank ${rank}`),
-      this.mover(mesh, rank, 1, "›", "later", rank < meshes.length - 1 ? "" : "It is the last of the pipeline"),
-      mesh.devices.length > 1 ? axesChip(cluster, mesh, rank) : h("span", { class: "mw-quiet" }, "1 device"),
-      button(`delete mesh ${mesh.name}`, {
+      this.mover(mesh, rank, -1, rank > 0 ? "" : "This is the first mesh of the pipeline"),
+      h("span.mw-quiet", {}, `rank ${rank}`),
+      this.mover(mesh, rank, 1, rank < meshes.length - 1 ? "" : "This is the last mesh of the pipeline"),
+      mesh.devices.length > 1 ? axesChip(cluster, mesh, rank) : h("span.mw-quiet", {}, "1 device"),
+      button(`Delete mesh ${mesh.name}`, {
         content: "×",
         kind: "mw-icon mw-danger",
         title: "Delete (Del)",
@@ -85,18 +93,20 @@ export class Foot {
     ];
   }
 
-  /** A button that moves a mesh by one rank, unless there is a reason why not. */
-  mover(mesh, rank, by, content, way, reason) {
+  /**
+   * A button that moves a mesh by one rank, or is disabled for a reason.
+   * @param {Mesh} mesh @param {number} rank @param {number} by @param {string} reason
+   */
+  mover(mesh, rank, by, reason) {
     const { cluster } = this;
-    const title = `${way[0].toUpperCase()}${way.slice(1)} in the pipeline`;
-    const mover = button(`mesh ${mesh.name} one rank ${way}`, {
-      content,
+    const way = by < 0 ? "earlier" : "later";
+    const mover = button(`Move mesh ${mesh.name} one rank ${way}`, {
+      content: by < 0 ? "‹" : "›",
       kind: "mw-icon",
-      title,
       onclick: () => cluster.send("reorder", { mesh: rank, rank: rank + by }),
     });
-    mover.allow(!reason, reason || title);
-    mover.refuse = (words) => cluster.sayAt(mover, words);
+    mover.enable(!reason, reason || `Move ${way} in the pipeline`);
+    mover.onblocked = (reason) => cluster.announceAt(mover, reason);
     return mover;
   }
 }

@@ -1,142 +1,159 @@
-// The pointer on the cluster: a mesh is drawn over devices, moved, stretched, and renamed by a double click.
+// The pointer on the cluster: it draws, moves and resizes meshes, and renames one on a double click.
 
-import { trackPointer } from "../kit/canvas.js";
+import { pointIn, trackPointer } from "../kit/canvas.js";
+import { closest } from "../kit/dom.js";
 import { nearestTile } from "./layout.js";
 
 const DRAG_PX = 4; // a press that moves less is a click
-const DOUBLE_MS = 500; // between two presses, as systems have it
+const DOUBLE_MS = 500; // between the presses of a double click
 
-export class Hand {
+/**
+ * @typedef {{kind: string, rank: number, from: number, handle: string, started: boolean, at: [number, number]}} Gesture
+ */
+
+export class Gestures {
+  /** A press in progress. @type {Gesture | null} */ gesture = null;
+  /** The press before, which the next one may complete to a double click. @type {PointerEvent | null} */ lastPress =
+    null;
+  /** @type {(() => void) | undefined} */ untrack;
+
+  /** @param {import("./cluster.js").Cluster} cluster */
   constructor(cluster) {
     this.cluster = cluster;
-    this.gesture = null; // a press in flight
-    this.pressed = null; // the press before, which this one may make a double click
     const { board } = cluster;
     board.addEventListener("pointerdown", (event) => this.press(event));
     board.addEventListener("pointermove", (event) => this.hover(event));
     board.addEventListener("pointerleave", () => this.gesture || cluster.tip.hide());
   }
 
-  /** The mesh that is moved or stretched, -1 for none. */
-  get moving() {
+  /** The mesh that is being moved or resized, -1 for none. */
+  get movingRank() {
     return this.gesture?.started && this.gesture.kind !== "draw" ? this.gesture.rank : -1;
   }
 
-  /** The device nearest to a point of the board; `inside` tells whether the point is on its tile. */
+  /** The device nearest to an event, and whether the event is on its tile. @param {PointerEvent} event */
   nearest(event) {
-    const box = this.cluster.board.getBoundingClientRect();
-    return nearestTile(this.cluster.layout, event.clientX - box.left, event.clientY - box.top);
+    return nearestTile(this.cluster.layout, pointIn(event, this.cluster.board));
   }
 
+  /** @param {PointerEvent} event */
   press(event) {
     const { cluster } = this;
-    if (event.button !== 0 || event.target.closest("button, input")) return;
+    if (event.button !== 0 || closest(event, "button, input")) return;
     event.preventDefault();
-    cluster.pointer = cluster.within(event);
+    cluster.pointer = pointIn(event, cluster.root);
     cluster.notice.hide();
     cluster.tip.hide();
-    cluster.editing?.blur();
-    if (this.isSecond(event)) return this.doubleClick(event);
+    cluster.nameField?.blur();
+    if (this.isDoubleClick(event)) this.doubleClick(event);
+    else this.singlePress(event);
+  }
+
+  /** @param {PointerEvent} event */
+  singlePress(event) {
+    const { cluster } = this;
     const { device, inside } = this.nearest(event);
-    const handle = event.target.closest(".mw-handle")?.dataset;
-    const rank = handle ? Number(handle.mesh) : inside ? cluster.owner(device) : -1;
+    const handle = closest(event, ".mw-handle")?.dataset;
+    const owner = inside ? cluster.owner(device) : -1;
+    const rank = handle ? Number(handle.mesh) : owner;
     cluster.anchor = null;
     cluster.ghost = null;
     if (inside && !handle) cluster.tiles[device].focus({ preventScroll: true });
     cluster.select(rank);
-    if (inside || handle) {
-      const kind = handle ? "resize" : rank >= 0 ? "move" : "draw";
-      this.begin({
-        kind,
-        rank,
-        from: device,
-        handle: handle?.handle,
-        started: false,
-        at: [event.clientX, event.clientY],
-      });
-    }
+    if (handle) this.begin(event, "resize", rank, device, handle.handle ?? "");
+    else if (inside) this.begin(event, rank >= 0 ? "move" : "draw", rank, device, "");
     cluster.redraw();
   }
 
-  begin(gesture) {
+  /**
+   * @param {PointerEvent} event @param {string} kind @param {number} rank @param {number} from @param {string} handle
+   */
+  begin(event, kind, rank, from, handle) {
     this.end();
-    this.gesture = gesture;
-    this.unlisten = trackPointer({
-      moved: (event) => this.drag(event),
-      released: (event) => this.release(event),
-      cancel: () => this.cluster.cancel(),
+    this.gesture = { kind, rank, from, handle, started: false, at: [event.clientX, event.clientY] };
+    this.untrack = trackPointer({
+      onmove: (event) => this.drag(event),
+      onrelease: (event) => this.release(event),
+      oncancel: () => this.cluster.cancel(),
     });
   }
 
+  /** @param {PointerEvent} event */
   drag(event) {
     const { cluster, gesture } = this;
-    cluster.pointer = cluster.within(event);
-    if (!gesture.started && Math.hypot(event.clientX - gesture.at[0], event.clientY - gesture.at[1]) < DRAG_PX) return;
+    if (!gesture) return;
+    cluster.pointer = pointIn(event, cluster.root);
+    const [x, y] = gesture.at;
+    if (!gesture.started && Math.hypot(event.clientX - x, event.clientY - y) < DRAG_PX) return;
     gesture.started = true;
-    this.pressed = null; // it is no click
-    cluster.show(this.aim(this.nearest(event).device));
+    this.lastPress = null; // it is not a click
+    cluster.showGhost(this.target(gesture, this.nearest(event).device));
   }
 
-  /** What the gesture in flight would make if it ended at a device. */
-  aim(to) {
-    const { kind, rank, from, handle } = this.gesture;
-    const { grid, model } = this.cluster;
-    if (kind === "draw") return this.cluster.judge(grid.between(from, to), -1);
-    const { devices } = model.meshes[rank];
-    if (kind === "resize") return this.cluster.judge(grid.stretched(grid.rectangle(devices), handle, to), rank);
-    const [[n0, c0], [n1, c1]] = [grid.at(from), grid.at(to)];
-    return this.cluster.judge(grid.shifted(devices, n1 - n0, c1 - c0), rank);
-  }
-
-  release(event) {
+  /** What a gesture would make if it ended at a device. @param {Gesture} gesture @param {number} to */
+  target({ kind, rank, from, handle }, to) {
     const { cluster } = this;
-    const { kind, rank, started } = this.gesture;
-    cluster.pointer = cluster.within(event);
+    const { grid, model } = cluster;
+    if (kind === "draw") return cluster.makeGhost(grid.devicesBetween(from, to), -1);
+    const { devices } = model.meshes[rank];
+    if (kind === "resize") return cluster.makeGhost(grid.stretch(grid.bounds(devices), handle, to), rank);
+    const [[n0, c0], [n1, c1]] = [grid.at(from), grid.at(to)];
+    return cluster.makeGhost(grid.shift(devices, n1 - n0, c1 - c0), rank);
+  }
+
+  /** @param {PointerEvent} event */
+  release(event) {
+    const { cluster, gesture } = this;
+    const { ghost } = cluster;
+    cluster.pointer = pointIn(event, cluster.root);
     this.end();
     cluster.redraw();
-    if (!started) return;
+    if (!gesture?.started || !ghost) return;
     cluster.notice.hide();
-    const { devices, ok, words } = cluster.ghost;
-    const same = rank >= 0 && devices.join() === cluster.model.meshes[rank].devices.join();
-    if (ok && !same) return cluster.send(kind, { mesh: rank, devices }); // the ghost stays until Python has answered
+    const { kind, rank } = gesture;
+    const isSame = rank >= 0 && ghost.devices.join() === cluster.model.meshes[rank].devices.join();
+    // the ghost stays until Python answers
+    if (ghost.ok && !isSame) return cluster.send(kind, { mesh: rank, devices: ghost.devices });
     cluster.ghost = null;
-    if (!ok) cluster.say(`${words}; a device is in one mesh only`);
+    if (!ghost.ok) cluster.announceTaken(ghost);
   }
 
   end() {
-    this.unlisten?.();
+    this.untrack?.();
     this.gesture = null;
   }
 
+  /** @param {PointerEvent} event */
   hover(event) {
     const { cluster } = this;
     if (this.gesture || !cluster.layout) return;
     const { device, inside } = this.nearest(event);
-    const onControl = event.target.closest("button, input");
-    cluster.board.style.cursor =
-      onControl || event.target.closest(".mw-handle") || !inside
-        ? ""
-        : cluster.owner(device) >= 0
-          ? "grab"
-          : "crosshair";
-    if (!inside || cluster.root.dataset.density === "full" || onControl) cluster.tip.hide();
-    else cluster.tip.show(cluster.describe(device), ...Object.values(cluster.within(event)));
+    const isOnControl = closest(event, "button, input");
+    const isOnTile = inside && !isOnControl;
+    const cursor = cluster.owner(device) >= 0 ? "grab" : "crosshair";
+    cluster.board.style.cursor = isOnTile && !closest(event, ".mw-handle") ? cursor : "";
+    if (!isOnTile || cluster.root.dataset.density === "full") cluster.tip.hide();
+    else cluster.tip.show(cluster.describe(device), pointIn(event, cluster.root));
   }
 
-  /** Whether a press is the second of a double click. The browser sees none: what was pressed is drawn anew between. */
-  isSecond({ clientX, clientY, timeStamp }) {
-    const before = this.pressed;
-    const second =
-      Boolean(before) &&
-      timeStamp - before.timeStamp < DOUBLE_MS &&
-      Math.hypot(clientX - before.clientX, clientY - before.clientY) < DRAG_PX;
-    this.pressed = second ? null : { clientX, clientY, timeStamp };
-    return second;
+  /**
+   * Whether a press completes a double click. The browser reports none: the element is redrawn between the presses.
+   * @param {PointerEvent} event
+   */
+  isDoubleClick(event) {
+    const { lastPress } = this;
+    const isSecond =
+      lastPress !== null &&
+      event.timeStamp - lastPress.timeStamp < DOUBLE_MS &&
+      Math.hypot(event.clientX - lastPress.clientX, event.clientY - lastPress.clientY) < DRAG_PX;
+    this.lastPress = isSecond ? null : event;
+    return isSecond;
   }
 
+  /** @param {PointerEvent} event */
   doubleClick(event) {
     const { cluster } = this;
-    const label = event.target.closest(".mw-mesh-label");
+    const label = closest(event, ".mw-mesh-label");
     if (label) return cluster.rename(Number(label.dataset.mesh));
     const { device, inside } = this.nearest(event);
     if (!inside) return;

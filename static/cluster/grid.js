@@ -1,69 +1,49 @@
-// The devices of a cluster as the places of a grid, a row a node; and rectangles of them.
+// The devices of a cluster as a grid with one row per node, and rectangles of devices.
+
+/** @import { Rectangle } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
 
-/** @typedef {{n0: number, n1: number, c0: number, c1: number}} Box first and last node and column */
-
 export class Grid {
-  /**
-   * @param {number} nodes
-   * @param {number} columns
-   */
+  /** @param {number} nodes @param {number} columns */
   constructor(nodes, columns) {
     this.nodes = nodes;
     this.columns = columns;
   }
 
-  /**
-   * The node and the column of a device.
-   * @param {number} device
-   */
+  /** The node and the column of a device. @param {number} device */
   at(device) {
     return [Math.floor(device / this.columns), device % this.columns];
   }
 
-  /**
-   * @param {number} node
-   * @param {number} column
-   */
+  /** @param {number} node @param {number} column */
   device(node, column) {
     return node * this.columns + column;
   }
 
   /**
-   * The device so many nodes and columns on, or at the edge.
-   * @param {number} device
-   * @param {number} nodes
-   * @param {number} columns
+   * The device some nodes and columns away, or at the edge.
+   * @param {number} device @param {number} nodes @param {number} columns
    */
   step(device, nodes, columns) {
     const [node, column] = this.at(device);
     return this.device(clamp(node + nodes, 0, this.nodes - 1), clamp(column + columns, 0, this.columns - 1));
   }
 
-  /**
-   * The first and last node and column of devices.
-   * @param {number[]} devices
-   */
+  /** The smallest rectangle around devices. @param {number[]} devices */
   bounds(devices) {
     const [nodes, columns] = [0, 1].map((axis) => devices.map((device) => this.at(device)[axis]));
     return { n0: Math.min(...nodes), n1: Math.max(...nodes), c0: Math.min(...columns), c1: Math.max(...columns) };
   }
 
-  /**
-   * The same, or null where the devices are no rectangle.
-   * @param {number[]} devices
-   */
+  /** The rectangle that devices form, or null if they form none. @param {number[]} devices */
   rectangle(devices) {
     const box = this.bounds(devices);
     return (box.n1 - box.n0 + 1) * (box.c1 - box.c0 + 1) === devices.length ? box : null;
   }
 
-  /**
-   * Row-major devices of a rectangle.
-   * @param {Box} box
-   */
-  inside({ n0, n1, c0, c1 }) {
+  /** The devices of a rectangle, row-major. @param {Rectangle} rectangle */
+  devicesIn({ n0, n1, c0, c1 }) {
     const devices = [];
     for (let node = n0; node <= n1; node++) {
       for (let column = c0; column <= c1; column++) devices.push(this.device(node, column));
@@ -71,36 +51,28 @@ export class Grid {
     return devices;
   }
 
-  /**
-   * Those of the rectangle between two devices.
-   * @param {number} a
-   * @param {number} b
-   */
-  between(a, b) {
-    return this.inside(this.bounds([a, b]));
+  /** The devices of the rectangle between two devices. @param {number} a @param {number} b */
+  devicesBetween(a, b) {
+    return this.devicesIn(this.bounds([a, b]));
   }
 
   /**
    * Devices moved by nodes and columns, but never out of the cluster.
-   * @param {number[]} devices
-   * @param {number} nodes
-   * @param {number} columns
+   * @param {number[]} devices @param {number} nodes @param {number} columns
    */
-  shifted(devices, nodes, columns) {
+  shift(devices, nodes, columns) {
     const { n0, n1, c0, c1 } = this.bounds(devices);
     const by = this.device(clamp(nodes, -n0, this.nodes - 1 - n1), clamp(columns, -c0, this.columns - 1 - c1));
     return devices.map((device) => device + by);
   }
 
   /**
-   * A rectangle with those edges at a device that a handle such as "n" or "se" holds.
-   * @param {Box} box
-   * @param {string} handle
-   * @param {number} to
+   * The devices of a rectangle whose edges named by a handle ("n", "se") are moved to a device.
+   * @param {Rectangle} rectangle @param {string} handle @param {number} to
    */
-  stretched({ n0, n1, c0, c1 }, handle, to) {
+  stretch({ n0, n1, c0, c1 }, handle, to) {
     const [node, column] = this.at(to);
-    return this.inside({
+    return this.devicesIn({
       n0: handle.includes("n") ? Math.min(node, n1) : n0,
       n1: handle.includes("s") ? Math.max(node, n0) : n1,
       c0: handle.includes("w") ? Math.min(column, c1) : c0,
@@ -109,16 +81,14 @@ export class Grid {
   }
 
   /**
-   * A rectangle with its last node and column moved.
-   * @param {Box} box
-   * @param {number} nodes
-   * @param {number} columns
+   * The devices of a rectangle whose last node and column are moved.
+   * @param {Rectangle} rectangle @param {number} nodes @param {number} columns
    */
-  grown(box, nodes, columns) {
-    return this.inside({
-      ...box,
-      n1: clamp(box.n1 + nodes, box.n0, this.nodes - 1),
-      c1: clamp(box.c1 + columns, box.c0, this.columns - 1),
+  grow(rectangle, nodes, columns) {
+    return this.devicesIn({
+      ...rectangle,
+      n1: clamp(rectangle.n1 + nodes, rectangle.n0, this.nodes - 1),
+      c1: clamp(rectangle.c1 + columns, rectangle.c0, this.columns - 1),
     });
   }
 }

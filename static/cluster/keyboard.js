@@ -1,85 +1,116 @@
-// The keyboard on the cluster: arrows go from device to device, with Shift they select, with Alt they move a mesh.
+// The keyboard on the cluster: arrow keys move the focus between devices, with Shift they select, with Alt they move a
+// mesh.
 
+import { closest, consume } from "../kit/dom.js";
+
+/** @type {Record<string, [number, number]>} */
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-export class Keys {
+export class Keyboard {
+  /** @param {import("./cluster.js").Cluster} cluster */
   constructor(cluster) {
     this.cluster = cluster;
     cluster.board.addEventListener("keydown", (event) => this.key(event));
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
-    if (event.target.closest("button, input")) return;
+    if (closest(event, "button, input")) return;
     const arrow = ARROWS[event.key];
+    const act = {
+      Enter: () => this.enter(),
+      " ": () => this.enter(),
+      Delete: () => this.deleteMesh(),
+      Backspace: () => this.deleteMesh(),
+      Escape: () => this.escape(),
+      F2: () => this.cluster.rename(this.mesh),
+    }[event.key];
     if (arrow) this.arrow(event, ...arrow);
-    else if (event.key === "Enter" || event.key === " ") this.enter();
-    else if (event.key === "Delete" || event.key === "Backspace") this.deleteMesh();
-    else if (event.key === "Escape") this.escape();
-    else if (event.key === "F2") this.cluster.rename(this.mesh);
+    else if (act) act();
     else return;
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
   }
 
-  /** The mesh a key is meant for: the one under the focus, else the selected one. */
+  /** The mesh that a key acts on: the one under the focus, else the selected one. */
   get mesh() {
     const { cluster } = this;
     const under = cluster.owner(cluster.focus);
     return under >= 0 ? under : cluster.model.selected;
   }
 
+  /** @param {KeyboardEvent} event @param {number} nodes @param {number} columns */
   arrow(event, nodes, columns) {
     const { cluster } = this;
-    this.pointNearFocus();
-    if (event.altKey) return this.moveMesh(nodes, columns, event.shiftKey);
+    cluster.pointAtFocus();
+    if (event.altKey) return event.shiftKey ? this.resizeMesh(nodes, columns) : this.moveMesh(nodes, columns);
     if (event.shiftKey) cluster.anchor ??= cluster.focus;
     else cluster.anchor = null;
-    this.step(nodes, columns);
-    cluster.show(
-      cluster.anchor === null ? null : cluster.judge(cluster.grid.between(cluster.anchor, cluster.focus), -1),
+    this.moveFocus(nodes, columns);
+    cluster.showGhost(
+      cluster.anchor === null
+        ? null
+        : cluster.makeGhost(cluster.grid.devicesBetween(cluster.anchor, cluster.focus), -1),
     );
   }
 
-  /** The focus goes to another device. */
-  step(nodes, columns) {
+  /** @param {number} nodes @param {number} columns */
+  moveFocus(nodes, columns) {
     const { cluster } = this;
     const device = cluster.grid.step(cluster.focus, nodes, columns);
-    cluster.focused(device);
+    cluster.setFocus(device);
     cluster.tiles[device].focus();
   }
 
-  moveMesh(nodes, columns, resize) {
+  /** @param {number} nodes @param {number} columns */
+  moveMesh(nodes, columns) {
     const { cluster, mesh: rank } = this;
-    if (rank < 0) return cluster.say("no mesh here to move; arrows alone bring you to one");
+    if (rank < 0) return cluster.announce("No mesh here to move; use the arrow keys to go to a mesh");
     const { devices } = cluster.model.meshes[rank];
-    const box = cluster.grid.rectangle(devices);
-    if (resize && !box) return cluster.say("its devices are no rectangle, so it cannot be stretched");
-    const wanted = resize ? cluster.grid.grown(box, nodes, columns) : cluster.grid.shifted(devices, nodes, columns);
-    if (wanted.join() === devices.join())
-      return cluster.say(resize ? "it cannot become smaller or larger this way" : "the cluster ends here");
-    const verdict = cluster.judge(wanted, rank);
-    if (!verdict.ok) return cluster.say(verdict.words);
-    cluster.send(resize ? "resize" : "move", { mesh: rank, devices: wanted });
-    if (!resize && cluster.owner(cluster.focus) >= 0) this.step(nodes, columns); // along with the mesh
+    if (!this.sendMove("move", rank, cluster.grid.shift(devices, nodes, columns), "This is the edge of the cluster"))
+      return;
+    if (cluster.owner(cluster.focus) >= 0) this.moveFocus(nodes, columns); // with the mesh
+  }
+
+  /** @param {number} nodes @param {number} columns */
+  resizeMesh(nodes, columns) {
+    const { cluster, mesh: rank } = this;
+    if (rank < 0) return cluster.announce("No mesh here to resize; use the arrow keys to go to a mesh");
+    const box = cluster.grid.rectangle(cluster.model.meshes[rank].devices);
+    if (!box) return cluster.announce("The devices of this mesh form no rectangle, so it cannot be resized");
+    this.sendMove("resize", rank, cluster.grid.grow(box, nodes, columns), "The mesh cannot be resized further here");
+  }
+
+  /**
+   * Move or resize a mesh, and return whether that was requested.
+   * @param {string} type @param {number} rank @param {number[]} devices @param {string} limit why nothing would change
+   */
+  sendMove(type, rank, devices, limit) {
+    const { cluster } = this;
+    const ghost = cluster.makeGhost(devices, rank);
+    const isSame = devices.join() === cluster.model.meshes[rank].devices.join();
+    if (isSame) cluster.announce(limit);
+    else if (!ghost.ok) cluster.announce(ghost.words);
+    else return cluster.send(type, { mesh: rank, devices });
+    return false;
   }
 
   enter() {
     const { cluster } = this;
-    this.pointNearFocus();
+    cluster.pointAtFocus();
     cluster.notice.hide();
     if (cluster.anchor === null && cluster.owner(cluster.focus) >= 0)
       return cluster.select(cluster.owner(cluster.focus));
-    const verdict = cluster.judge(cluster.grid.between(cluster.anchor ?? cluster.focus, cluster.focus), -1);
+    const ghost = cluster.makeGhost(cluster.grid.devicesBetween(cluster.anchor ?? cluster.focus, cluster.focus), -1);
     cluster.anchor = null;
     cluster.ghost = null;
-    if (verdict.ok) cluster.send("draw", { mesh: -1, devices: verdict.devices });
-    else cluster.say(`${verdict.words}; a device is in one mesh only`);
+    if (ghost.ok) cluster.send("draw", { mesh: -1, devices: ghost.devices });
+    else cluster.announceTaken(ghost);
     cluster.redraw();
   }
 
   deleteMesh() {
-    this.pointNearFocus();
-    if (this.mesh < 0) this.cluster.say("no mesh here to delete");
+    this.cluster.pointAtFocus();
+    if (this.mesh < 0) this.cluster.announce("No mesh here to delete");
     else this.cluster.send("delete", { mesh: this.mesh });
   }
 
@@ -87,11 +118,5 @@ export class Keys {
     const { cluster } = this;
     if (cluster.anchor === null && !cluster.ghost) cluster.select(-1);
     cluster.cancel();
-  }
-
-  pointNearFocus() {
-    const { cluster } = this;
-    const [box, at] = [cluster.root.getBoundingClientRect(), cluster.tiles[cluster.focus].getBoundingClientRect()];
-    cluster.pointer = { x: at.left - box.left, y: at.bottom - box.top - 14 };
   }
 }

@@ -1,22 +1,28 @@
-// Where the cluster's nodes and devices are drawn in a box, in px.
+// Where nodes and devices of the cluster are drawn, in px.
+
+/** @import { Box, Point } from "../kit/types" */
+/** @import { Layout, Measures } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
 
 const TILE = { width: 112, height: 62 }; // at most
 
-/** The corner and size of each node's panel and each device's tile: nodes as rows, wrapped into columns of nodes where
-    that keeps tiles larger. */
+/**
+ * The panel of each node and the tile of each device: nodes as rows, wrapped into columns if that makes tiles larger.
+ * @param {number} width @param {number} height @param {number} nodes @param {number} perNode
+ */
 export function layOut(width, height, nodes, perNode) {
-  let best = null;
-  for (let columns = 1; columns <= nodes; columns++) {
-    for (const headed of [true, false]) {
-      const option = measure(width, height, nodes, perNode, columns, headed);
-      if (!best || option.score > best.score) best = option;
-    }
-  }
-  return place(best);
+  const options = Array.from({ length: nodes }, (_, i) => i + 1).flatMap((columns) => [
+    measure(width, height, nodes, perNode, columns, true),
+    measure(width, height, nodes, perNode, columns, false),
+  ]);
+  return place(options.reduce((best, option) => (option.score > best.score ? option : best)));
 }
 
+/**
+ * @param {number} width @param {number} height @param {number} nodes @param {number} perNode @param {number} columns
+ * @param {boolean} headed whether panels have a head with the name of the node @returns {Measures}
+ */
 function measure(width, height, nodes, perNode, columns, headed) {
   const rows = Math.ceil(nodes / columns);
   const columnGap = 12;
@@ -34,7 +40,7 @@ function measure(width, height, nodes, perNode, columns, headed) {
     height: Math.min(TILE.height, (height - (rows - 1) * rowGap) / rows - head - foot - 2 * pad),
   };
   const cramped = headed && (tile.height < 24 || tile.width * perNode < 110);
-  // room beyond is no use
+  // a larger tile in one dimension only is of no use
   const [wide, high] = [Math.min(tile.width, 2.2 * tile.height), Math.min(tile.height, 1.4 * tile.width)];
   const worth = Math.max(0, wide) * Math.max(0, high) * Math.min(1, wide / 8, high / 8);
   const score = worth * (headed ? 1.5 : 1) * (cramped ? 0 : 1) * 0.9 ** columns;
@@ -58,6 +64,7 @@ function measure(width, height, nodes, perNode, columns, headed) {
   };
 }
 
+/** @param {Measures} layout @returns {Layout} */
 function place(layout) {
   const { rows, columns, gutter, rowGap, columnGap, head, foot, pad, gap, tile, nodes, perNode } = layout;
   const panel = {
@@ -82,14 +89,14 @@ function place(layout) {
   return { ...layout, panels, tiles };
 }
 
-/** How much can be written: full, some or none. */
+/** How much text tiles have room for: "full", "some" or "none". @param {Measures} layout */
 export function density({ tile }) {
   if (tile.width >= 44 && tile.height >= 36) return "full";
   return tile.width >= 18 && tile.height >= 13 ? "some" : "none";
 }
 
-/** The tile nearest to a point, and whether the point is on it. */
-export function nearestTile({ tiles, gap }, x, y) {
+/** The device nearest to a point, and whether the point is on its tile. @param {Layout} layout @param {Point} point */
+export function nearestTile({ tiles, gap }, { x, y }) {
   let best = { device: 0, distance: Infinity };
   tiles.forEach((tile, device) => {
     const dx = Math.max(tile.x - x, 0, x - tile.x - tile.width);
@@ -101,6 +108,7 @@ export function nearestTile({ tiles, gap }, x, y) {
 
 // ── boxes ───────────────────────────────────────────────────────────────────────────────────
 
+/** @param {Box} box */
 export const px = ({ x, y, width, height }) => ({
   left: `${x}px`,
   top: `${y}px`,
@@ -108,6 +116,7 @@ export const px = ({ x, y, width, height }) => ({
   height: `${height}px`,
 });
 
+/** @param {Box} box @param {number} by */
 export const grow = ({ x, y, width, height }, by) => ({
   x: x - by,
   y: y - by,
@@ -115,6 +124,7 @@ export const grow = ({ x, y, width, height }, by) => ({
   height: height + 2 * by,
 });
 
+/** The smallest box around others. @param {Box[]} boxes */
 export function around(boxes) {
   const x = Math.min(...boxes.map((box) => box.x));
   const y = Math.min(...boxes.map((box) => box.y));

@@ -1,61 +1,69 @@
-// The meshes over the devices that they hold, with their names and handles; and the ghost of one that is being drawn.
+// The meshes over their devices, with names and handles, and the ghost of a gesture.
 
-import { h, meshColour, openMenu } from "../kit/canvas.js";
+/** @import { Box } from "../kit/types" */
+/** @import { Mesh } from "./types" */
+
+import { meshColour } from "../kit/canvas.js";
+import { openMenu } from "../kit/controls.js";
+import { h } from "../kit/dom.js";
 import { around, grow, px } from "./layout.js";
 
+/** @type {Record<string, [number, number]>} */
 const HANDLES = { nw: [0, 0], n: [0, 1], ne: [0, 2], e: [1, 2], se: [2, 2], s: [2, 1], sw: [2, 0], w: [1, 0] };
 
 export class Meshes {
+  layer = h("div.mw-layer.mw-through");
+  ghosts = h("div.mw-layer.mw-through");
+
+  /** @param {import("./cluster.js").Cluster} cluster */
   constructor(cluster) {
     this.cluster = cluster;
-    this.layer = h("div", { class: "mw-layer mw-through" });
-    this.ghosts = h("div", { class: "mw-layer mw-through" });
   }
 
   draw() {
     const { cluster } = this;
     this.drawGhost();
-    if (cluster.editing) return;
-    const pieces = cluster.model.meshes.flatMap((mesh, rank) =>
-      this.drawMesh(mesh, rank, rank === cluster.hand.moving),
-    );
+    if (cluster.nameField) return;
+    const pieces = cluster.model.meshes.flatMap((mesh, rank) => this.pieces(mesh, rank));
     this.layer.replaceChildren(...pieces);
   }
 
   drawGhost() {
     const { ghost, model } = this.cluster;
-    const rank = ghost?.rank >= 0 ? ghost.rank : model.meshes.length;
+    const rank = ghost && ghost.rank >= 0 ? ghost.rank : model.meshes.length;
     const boxes = ghost?.devices.length ? this.fragments(ghost.devices) : [];
-    this.ghosts.replaceChildren(
-      ...boxes.map((box) =>
-        h("div", { class: "mw-ghost", "data-ok": String(ghost.ok), style: this.style(grow(box, 3), rank) }),
-      ),
+    const pieces = boxes.map((box) =>
+      h("div.mw-ghost", { "data-ok": String(ghost?.ok), style: this.style(grow(box, 3), rank) }),
     );
+    this.ghosts.replaceChildren(...pieces);
   }
 
-  drawMesh(mesh, rank, moving) {
-    const { layout, model } = this.cluster;
+  /** @param {Mesh} mesh @param {number} rank */
+  pieces(mesh, rank) {
+    const { layout, model, gestures } = this.cluster;
+    const isMoving = rank === gestures.movingRank;
+    const isSelected = rank === model.selected;
     const fragments = this.fragments(mesh.devices).map((box) => grow(box, Math.min(2.5, layout.gap / 2 + 0.5)));
-    const selected = rank === model.selected;
-    const pieces = fragments.map((box) => {
-      const piece = h("div", { class: "mw-mesh", "data-mesh": rank, style: this.style(box, rank) });
-      piece.classList.toggle("mw-selected", selected);
-      piece.classList.toggle("mw-moving", moving);
-      return piece;
-    });
+    const kind = `mw-mesh${isSelected ? " mw-selected" : ""}${isMoving ? " mw-moving" : ""}`;
+    const pieces = fragments.map((box) => h("div", { class: kind, "data-mesh": rank, style: this.style(box, rank) }));
     pieces[0].append(this.label(mesh, rank, fragments[0]));
-    if (selected && !moving) this.drawHandles(pieces, mesh, rank, fragments);
+    if (isSelected && !isMoving) this.addHandles(pieces, mesh, rank, fragments);
     return pieces;
   }
 
+  /** @param {Box} box @param {number} rank */
   style(box, rank) {
     return { ...px(box), "--c": meshColour(this.cluster.model.palette, rank) };
   }
 
-  /** Boxes that cover devices: one for a rectangle, one more for each wrap, one a run otherwise. */
+  /**
+   * Boxes that cover devices: one for a rectangle, one more for each wrap; else one for each run.
+   * @param {number[]} devices
+   */
   fragments(devices) {
     const { grid, layout } = this.cluster;
-    const solid = grid.rectangle(devices) !== null;
+    const isRectangle = grid.rectangle(devices) !== null;
+    /** @type {Map<number | string, Box[]>} */
     const groups = new Map();
     let last = -2;
     let run = 0;
@@ -63,97 +71,81 @@ export class Meshes {
       const [node] = grid.at(device);
       if (device !== last + 1) run++;
       last = device;
-      const key = solid ? Math.floor(node / layout.rows) : `${node}/${run}`;
+      const key = isRectangle ? Math.floor(node / layout.rows) : `${node}/${run}`;
       groups.set(key, [...(groups.get(key) ?? []), layout.tiles[device]]);
     }
     return [...groups.values()].map(around);
   }
 
+  /** @param {Mesh} mesh @param {number} rank @param {Box} box */
   label(mesh, rank, box) {
     const { model, root } = this.cluster;
-    const letters = 7 * mesh.name.length;
-    const roomy = box.width > 26 + letters && box.height > 15;
-    const label = h("div", {
-      class: roomy ? "mw-mesh-label mw-named" : "mw-mesh-label",
-      "data-mesh": rank,
-      title: `rank ${rank} of the pipeline, mesh ${mesh.name}: double click to rename`,
-    });
-    label.style.maxWidth = `${box.width - 6}px`;
-    label.classList.toggle("mw-crowded", this.isCrowded(mesh, box));
-    label.append(h("b", { class: "mw-rank" }, String(rank)), h("span", { class: "mw-name" }, mesh.name));
-    if (
-      mesh.devices.length > 1 &&
-      box.width > 120 + letters + (rank === model.selected ? 22 : 0) &&
-      root.dataset.density === "full"
-    ) {
+    const nameWidth = 7 * mesh.name.length;
+    const hasName = box.width > 26 + nameWidth && box.height > 15;
+    const label = h(
+      "div",
+      {
+        class: `mw-mesh-label${hasName ? " mw-named" : ""}${this.isCrowded(mesh, box) ? " mw-crowded" : ""}`,
+        "data-mesh": rank,
+        title: `Mesh ${mesh.name}, rank ${rank} of the pipeline. Double-click to rename`,
+        style: { "max-width": `${box.width - 6}px` },
+      },
+      h("b.mw-rank", {}, String(rank)),
+      h("span.mw-name", {}, mesh.name),
+    );
+    const needed = 120 + nameWidth + (rank === model.selected ? 22 : 0);
+    if (mesh.devices.length > 1 && box.width > needed && root.dataset.density === "full")
       label.append(axesChip(this.cluster, mesh, rank));
-    }
     return label;
   }
 
-  /** Whether ranks are wider than their tiles and this is not one of the few that are written. */
+  /**
+   * Whether the rank is wider than the tile and not one of the few that are shown.
+   * @param {Mesh} mesh @param {Box} box
+   */
   isCrowded({ devices }, box) {
     const { grid, model, root } = this.cluster;
     const needed = 3 + 4.6 * String(model.meshes.length - 1).length;
     return root.dataset.density === "none" && box.width < needed && grid.at(devices[0])[1] % 4 > 0;
   }
 
-  /** Eight handles where there is room, the corners otherwise; a wrapped mesh has them at its ends. */
-  drawHandles(pieces, mesh, rank, fragments) {
+  /**
+   * Add eight handles if there is room, else the corners; a wrapped mesh has them at its ends.
+   * @param {HTMLElement[]} pieces @param {Mesh} mesh @param {number} rank @param {Box[]} fragments
+   */
+  addHandles(pieces, mesh, rank, fragments) {
     const { cluster } = this;
-    const small = Math.min(fragments[0].width, fragments[0].height) < 40;
+    const isSmall = Math.min(fragments[0].width, fragments[0].height) < 40;
     for (const [name, [row, column]] of Object.entries(cluster.grid.rectangle(mesh.devices) ? HANDLES : {})) {
-      if ((small && name.length === 1) || (pieces.length > 1 && row === 1)) continue;
-      const piece = row === 2 ? pieces.at(-1) : pieces[0];
-      piece.append(
-        h("span", {
-          class: "mw-handle",
-          "data-handle": name,
-          "data-mesh": rank,
-          style: { left: `${column * 50}%`, top: `${row * 50}%`, cursor: `${name}-resize` },
-        }),
-      );
+      if ((isSmall && name.length === 1) || (pieces.length > 1 && row === 1)) continue;
+      const style = { left: `${column * 50}%`, top: `${row * 50}%`, cursor: `${name}-resize` };
+      const piece = pieces[row === 2 ? pieces.length - 1 : 0];
+      piece.append(h("span.mw-handle", { "data-handle": name, "data-mesh": rank, style }));
     }
     if (cluster.root.dataset.density !== "full") return;
-    const remove = () => cluster.send("delete", { mesh: rank });
+    const attributes = { type: "button", "aria-label": `Delete mesh ${mesh.name}`, title: "Delete (Del)" };
     pieces[0].append(
-      h(
-        "button",
-        {
-          class: "mw-close",
-          type: "button",
-          "aria-label": `delete mesh ${mesh.name}`,
-          title: "Delete (Del)",
-          onclick: remove,
-        },
-        "×",
-      ),
+      h("button.mw-close", { ...attributes, onclick: () => cluster.send("delete", { mesh: rank }) }, "×"),
     );
   }
 }
 
-/** A button with the axes of a mesh, which opens the other ways to use its devices. */
+/**
+ * A button with the axes of a mesh, and a menu to change them.
+ * @param {import("./cluster.js").Cluster} cluster @param {Mesh} mesh @param {number} rank
+ */
 export function axesChip(cluster, mesh, rank) {
-  const words = (dp, tp) => `dp ${dp} × tp ${tp}`;
-  const choose = () => {
-    const items = mesh.ways.map(([dp, tp]) => ({
-      text: words(dp, tp),
+  const axesText = (/** @type {number} */ dp, /** @type {number} */ tp) => `dp ${dp} × tp ${tp}`;
+  const text = axesText(mesh.dp, mesh.tp);
+  const onclick = () => {
+    const entries = mesh.ways.map(([dp, tp]) => ({
+      text: axesText(dp, tp),
       checked: dp === mesh.dp && tp === mesh.tp,
       choose: () => cluster.send("axes", { mesh: rank, dp, tp }),
     }));
-    openMenu(cluster.root, chip, `axes of mesh ${mesh.name}`, items);
+    openMenu(cluster.root, chip, `Axes of mesh ${mesh.name}`, entries);
   };
-  const text = words(mesh.dp, mesh.tp);
-  const chip = h(
-    "button",
-    {
-      class: "mw-chip",
-      type: "button",
-      "aria-label": `axes of mesh ${mesh.name}: ${text}`,
-      title: "Use its devices in another way",
-      onclick: choose,
-    },
-    text,
-  );
+  const label = `Axes of mesh ${mesh.name}: ${text}`;
+  const chip = h("button.mw-chip", { type: "button", "aria-label": label, title: "Change the axes", onclick }, text);
   return chip;
 }

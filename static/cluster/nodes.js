@@ -1,54 +1,45 @@
-// The nodes of the cluster: their panels, the lines that join their devices and each other, and how fast these are.
+// The nodes of the cluster: their panels, the lines between devices and between nodes, and the rates of these links.
 
-import { h, s } from "../kit/canvas.js";
+/** @import { Box } from "../kit/types" */
+
+import { h, s } from "../kit/dom.js";
 import { px } from "./layout.js";
 
 export class Nodes {
+  lines = s("svg.mw-links", { "aria-hidden": "true" });
+  panels = h("div.mw-layer");
+  shownRates = { intra: false, inter: false };
+
+  /** @param {import("./cluster.js").Cluster} cluster */
   constructor(cluster) {
     this.cluster = cluster;
-    this.lines = s("svg", { class: "mw-links", "aria-hidden": "true" });
-    this.panels = h("div", { class: "mw-layer" });
   }
 
   draw() {
     const { layout, model } = this.cluster;
     const { panels, headed } = layout;
     const { inter } = model.links;
-    const label = headed && inter ? this.rateBetween(inter) : [];
-    this.written = { intra: headed && panels[0].width > 120, inter: label.length > 0 };
+    const label = headed && inter ? this.interRate(inter) : [];
+    this.shownRates = { intra: headed && panels[0].width > 120, inter: label.length > 0 };
     this.panels.replaceChildren(...panels.map((panel, node) => this.panel(panel, node)));
-    this.lines.replaceChildren(
-      ...this.buses(),
-      ...(panels.length > 1 ? panels.flatMap((panel, node) => this.joints(panel, node)) : []),
-      ...label,
-    );
-    this.lines.setAttribute("width", layout.width);
-    this.lines.setAttribute("height", layout.height);
+    const joints = panels.length > 1 ? panels.flatMap((panel, node) => this.joints(panel, node)) : [];
+    this.lines.replaceChildren(...this.buses(), ...joints, ...label);
+    this.lines.setAttribute("width", String(layout.width));
+    this.lines.setAttribute("height", String(layout.height));
   }
 
+  /** @param {Box} panel @param {number} node */
   panel(panel, node) {
-    const box = h("div", { class: "mw-panel", style: px(panel) });
     const { layout, model } = this.cluster;
-    if (!layout.headed) return box;
+    const style = px(panel);
+    if (!layout.headed) return h("div.mw-panel", { style });
     const { intra } = model.links;
-    const rate =
-      intra &&
-      layout.perNode > 1 &&
-      panel.width > 120 &&
-      !this.isBridged(node) &&
-      (panel.width > 190 ? intra : short(intra));
-    box.append(
-      h(
-        "div",
-        { class: "mw-panel-head" },
-        h("span", {}, `node ${node}`),
-        rate ? h("span", { class: "mw-rate" }, rate) : "",
-      ),
-    );
-    return box;
+    const hasRate = intra && layout.perNode > 1 && panel.width > 120 && !this.isBridged(node);
+    const rate = hasRate && h("span.mw-rate", {}, panel.width > 190 ? intra : shortRate(intra));
+    return h("div.mw-panel", { style }, h("div.mw-panel-head", {}, h("span", {}, `node ${node}`), rate));
   }
 
-  /** Whether a mesh crosses the head of a node on its right, where the rate is written. */
+  /** Whether a mesh covers the right of the head of a node, where the rate is written. @param {number} node */
   isBridged(node) {
     const { cluster } = this;
     const { rows, perNode } = cluster.layout;
@@ -72,47 +63,45 @@ export class Nodes {
     });
   }
 
-  /** What joins a node to the next one of its column, and the first of a column to that of the one before. */
+  /**
+   * The lines from a node to the next one of its column, and from the first of a column to that of the one before.
+   * @param {Box} panel @param {number} node
+   */
   joints(panel, node) {
     const { panels, rows, rowGap, headed } = this.cluster.layout;
     const x = panel.x - 8;
     const y = panel.y + panel.height / 2;
-    const last = node % rows === rows - 1 || node === panels.length - 1;
+    const isLast = node % rows === rows - 1 || node === panels.length - 1;
+    const number = { x: x - 3, y: y + 3, "text-anchor": "end" };
     return [
       line(`M${x} ${y}H${panel.x}`),
-      ...(last ? [] : [line(`M${x} ${y}V${y + panel.height + rowGap}`)]),
-      ...(node % rows === 0 && node > 0 ? [line(hop(panels[node - rows], panel))] : []),
-      ...(!headed && panel.height > 8
-        ? [s("text", { class: "mw-node-number", x: x - 3, y: y + 3, "text-anchor": "end" }, String(node))]
-        : []),
+      ...(isLast ? [] : [line(`M${x} ${y}V${y + panel.height + rowGap}`)]),
+      ...(node % rows === 0 && node > 0 ? [line(columnPath(panels[node - rows], panel))] : []),
+      ...(!headed && panel.height > 8 ? [s("text.mw-node-number", number, String(node))] : []),
     ];
   }
 
-  /** The bandwidth between nodes, written along its line. */
-  rateBetween(text) {
+  /** The bandwidth between nodes, written along their line. @param {string} text */
+  interRate(text) {
     const { panels, rows } = this.cluster.layout;
-    const [top, bottom] = [panels[0], panels.slice(0, rows).at(-1)];
+    const [top, bottom] = [panels[0], panels[Math.min(rows, panels.length) - 1]];
     const middle = (top.y + bottom.y + bottom.height) / 2;
     const span = bottom.y + bottom.height - top.y;
-    const shown = text.length * 5.6 < span ? text : short(text);
+    const shown = text.length * 5.6 < span ? text : shortRate(text);
     if (rows < 2 || shown.length * 5.6 > span) return [];
-    return [
-      s(
-        "text",
-        { class: "mw-rate", "text-anchor": "middle", transform: `translate(${top.x - 15} ${middle}) rotate(-90)` },
-        shown,
-      ),
-    ];
+    const transform = `translate(${top.x - 15} ${middle}) rotate(-90)`;
+    return [s("text.mw-rate", { "text-anchor": "middle", transform }, shown)];
   }
 }
 
-/** "300 GB/s" of "300 GB/s NVLink-class". */
-export const short = (rate) => rate.split(" ").slice(0, 2).join(" ");
+/** "300 GB/s" of "300 GB/s NVLink-class". @param {string} rate */
+export const shortRate = (rate) => rate.split(" ").slice(0, 2).join(" ");
 
-const line = (d) => s("path", { class: "mw-link", d });
+/** @param {string} d */
+const line = (d) => s("path.mw-link", { d });
 
-/** From the first node of one column of nodes over its top to the first of the next. */
-const hop = (from, to) => {
+/** From the first node of one column over its top to the first of the next. @param {Box} from @param {Box} to */
+function columnPath(from, to) {
   const y = Math.min(from.y, to.y) - 5;
   return `M${from.x - 8} ${from.y + from.height / 2}V${y}H${to.x - 8}V${to.y + to.height / 2}`;
-};
+}

@@ -1,48 +1,43 @@
-// Tiling the cluster: three small numbers, and what they will do in words that Python finds.
+// Tiling of the cluster: three numbers, and their effect in words that Python finds.
 
-import { button, h } from "../kit/canvas.js";
+/** @import { Message } from "../kit/types" */
 
-const AXES = { pp: "meshes in the pipeline", dp: "data parallel in a mesh", tp: "tensor parallel in a mesh" };
+import { button } from "../kit/controls.js";
+import { focusedElement, h } from "../kit/dom.js";
+
+const AXES = { pp: "meshes in the pipeline", dp: "data parallelism per mesh", tp: "tensor parallelism per mesh" };
 
 export class Tiler {
+  isTyped = false; // the numbers are not those of the design
+  timer = 0;
+
+  /** @param {import("./cluster.js").Cluster} cluster */
   constructor(cluster) {
     this.cluster = cluster;
-    this.typed = false; // numbers that are not the design's
     this.fields = Object.entries(AXES).map(([axis, title]) => this.makeField(axis, title));
     this.button = button("Tile", { kind: "mw-tile-button", onclick: () => this.tile() });
-    this.button.refuse = (reason) => cluster.sayAt(this.button, reason);
-    const boxes = Object.keys(AXES).flatMap((axis, place) => [
-      place ? h("span", { class: "mw-quiet" }, "×") : null,
-      h("label", { class: "mw-size" }, h("span", {}, axis), this.fields[place]),
+    this.button.onblocked = (reason) => cluster.announceAt(this.button, reason);
+    const labels = Object.keys(AXES).flatMap((axis, i) => [
+      i ? h("span.mw-quiet", {}, "×") : "",
+      h("label.mw-size", {}, h("span", {}, axis), this.fields[i]),
     ]);
-    this.element = h(
-      "div",
-      { class: "mw-tiler", role: "group", "aria-label": "Tile the cluster" },
-      ...boxes,
-      this.button,
-    );
-    this.words = h("div", { class: "mw-tile-words mw-quiet", "aria-live": "polite" });
+    this.element = h("div.mw-tiler", { role: "group", "aria-label": "Tile the cluster" }, ...labels, this.button);
+    this.message = h("div.mw-tile-words.mw-quiet", { "aria-live": "polite" });
   }
 
+  /** @param {string} axis @param {string} title */
   makeField(axis, title) {
-    const field = h("input", {
-      class: "mw-number",
-      type: "number",
-      min: 1,
-      step: 1,
-      value: 1,
-      "aria-label": `${axis}: ${title}`,
-      title,
-    });
+    const number = { type: "number", min: 1, step: 1, value: 1 };
+    const field = h("input.mw-number", { ...number, "aria-label": `${axis}: ${title}`, title });
+    field.isUnedited = () => !this.isTyped;
     field.addEventListener("input", () => {
-      this.typed = true;
+      this.isTyped = true;
       this.try();
     });
-    field.atRest = () => !this.typed; // then Ctrl+Z takes back an edit of the design
     field.addEventListener("keydown", (event) => {
       if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
       if (event.key === "Enter") this.button.click();
-      if (event.key === "Escape") this.giveUp();
+      if (event.key === "Escape") this.revert();
     });
     return field;
   }
@@ -52,16 +47,15 @@ export class Tiler {
     return { pp, dp, tp };
   }
 
-  /**
-   * The sizes are those of the open design, where its meshes differ those of the first; but never over what is typed.
-   */
-  suggest() {
+  /** Show the sizes of the design, those of its first mesh if they differ, unless others are being typed. */
+  update() {
     const { root, model } = this.cluster;
-    if (this.typed && this.fields.includes(root.getRootNode().activeElement)) return;
+    const focused = focusedElement(root);
+    if (this.isTyped && this.fields.some((field) => field === focused)) return;
     const { meshes } = model;
     const sizes = [Math.max(1, meshes.length), meshes[0]?.dp ?? 1, meshes[0]?.tp ?? 1];
-    this.fields.forEach((field, place) => (field.value = sizes[place]));
-    this.typed = false;
+    this.fields.forEach((field, i) => (field.value = String(sizes[i])));
+    this.isTyped = false;
   }
 
   try() {
@@ -74,21 +68,21 @@ export class Tiler {
   }
 
   tile() {
-    this.typed = false; // the design's, as soon as Python has answered
+    this.isTyped = false; // they become those of the design
     this.cluster.send("tile", this.sizes);
   }
 
-  giveUp() {
-    this.typed = false;
-    this.suggest();
+  revert() {
+    this.isTyped = false;
+    this.update();
     this.try();
   }
 
-  /** What Python says of the sizes. */
-  told({ possible, words }) {
-    this.button.allow(possible, words);
-    this.words.textContent = this.words.title = words;
-    this.words.dataset.kind = possible ? "tell" : "no";
+  /** Show what the sizes would do. @param {Message} message */
+  onTried({ possible, words }) {
+    this.button.enable(possible, words);
+    this.message.textContent = this.message.title = words;
+    this.message.dataset.kind = possible ? "info" : "error";
   }
 
   remove() {

@@ -1,159 +1,163 @@
-// Experts as chips on the devices that hold them. What is drawn and what a gesture means comes from Python;
-// the hand (gestures.js) and the keys (keyboard.js) pick chips up and put them down.
+// Experts as chips on the devices that hold them. Python decides what is drawn and what a gesture means; gestures.js
+// and keyboard.js pick chips up and put them down.
 
-import { Drawing, button, h } from "../kit/canvas.js";
+/** @import { Message } from "../kit/types" */
+/** @import { Carried, ExpertsModel, Replica } from "./types" */
+
+import { Canvas } from "../kit/canvas.js";
+import { button } from "../kit/controls.js";
+import { find, findAll, focusedElement, h } from "../kit/dom.js";
 import { paneSwitch } from "../kit/panes.js";
 import { Tips, tipped } from "../kit/shell.js";
-import { Hand, keyOf, parse } from "./gestures.js";
-import { Keys } from "./keyboard.js";
+import { Gestures, keyOf, parseKey } from "./gestures.js";
+import { Keyboard } from "./keyboard.js";
 import { Places } from "./places.js";
 import { Settings } from "./settings.js";
 import { Side } from "./side.js";
 
-const LEVELS = 7;
-const KINDS = { mp: "same tokens", esp: "same experts, cut up", ep: "other experts" };
+const LOAD_LEVELS = 7;
+/** @type {Record<string, string>} */
+const GROUPS = { mp: "same tokens", esp: "parts of the same experts", ep: "different experts" };
+
+/** @param {{model: ExpertsModel}} args */
 export const render = ({ model }) => new Experts(model).root;
 
-export class Experts extends Drawing {
+/** @extends {Canvas<ExpertsModel>} */
+export class Experts extends Canvas {
+  /** @type {Set<string>} */ selected = new Set(); // keys of chips
+  /** @type {Carried | null} */ carried = null;
+  /** What Python was asked to move. @type {Carried | null} */ dropped = null;
+  /** The key of the chip that Tab reaches, or -1 - number of an empty place. @type {string | number | null} */ at =
+    null;
+  tries = 0;
+  hovered = ""; // description of the element under the pointer
+  takesFocus = false; // after the next redraw
+
+  /** @param {ExpertsModel} model */
   constructor(model) {
     super(model);
     this.pointer.y = 60;
-    this.selected = new Set(); // keys of chips
-    this.carried = null; // what is being moved: { chips, copy, to, refused, words }
-    this.at = null; // the key of the chip, or -1 - place, that takes the keyboard
-    this.tries = 0;
-    this.hovered = ""; // words about what is under the pointer
-    this.build();
+    this.places = new Places(this);
+    this.settings = new Settings(this);
+    this.side = new Side(this);
+    const panes = paneSwitch("experts", (pane) => this.send("pane", { pane }));
+    const { controls, tools } = this.settings;
+    this.head = h("div.mw-bar.mw-head", {}, panes, controls, h("span.mw-grow"), tools);
+    this.board = h("div.mw-xboard", {
+      role: "listbox",
+      "aria-multiselectable": "true",
+      "aria-label":
+        "Experts on devices: arrow keys move the focus, Space picks up, Enter puts down, R replicates, Delete removes",
+    });
+    this.message = h("span.mw-quiet.mw-grow", { role: "status" });
+    const foot = h("div.mw-bar.mw-xfoot", {}, this.message, legend());
+    const body = h("div.mw-xbody", {}, this.board, this.side.element);
+    this.root = h("section.mw-canvas.mw-experts", { "aria-label": "Experts on devices" }, this.head, body, foot);
+    this.start();
+    this.tips = new Tips(this.root);
+    this.gestures = new Gestures(this);
+    this.keyboard = new Keyboard(this);
     model.on("picture", () => this.redraw());
     this.draw();
   }
 
   remove() {
     super.remove();
-    this.hand.stop();
+    this.gestures.stop();
   }
-
-  // ── elements that stay ──
-
-  build() {
-    this.places = new Places(this);
-    this.settings = new Settings(this);
-    this.side = new Side(this);
-    this.head = h(
-      "div",
-      { class: "mw-bar mw-head" },
-      paneSwitch("experts", (pane) => this.send("pane", { pane })),
-      this.settings.controls,
-      h("span", { class: "mw-grow" }),
-      this.settings.tools,
-    );
-    this.board = h("div", {
-      class: "mw-xboard",
-      role: "listbox",
-      "aria-multiselectable": "true",
-      "aria-label":
-        "experts on devices: arrows move, Space picks up, Enter puts down, R replicates, Delete removes a replica",
-    });
-    this.words = h("span", { class: "mw-quiet mw-grow", role: "status" });
-    this.foot = h("div", { class: "mw-bar mw-xfoot" }, this.words, legend());
-    this.body = h("div", { class: "mw-xbody" }, this.board, this.side.element);
-    this.root = h(
-      "section",
-      { class: "mw-canvas mw-experts", "aria-label": "Experts on devices" },
-      this.head,
-      this.body,
-      this.foot,
-    );
-    this.start();
-    this.tips = new Tips(this.root);
-    this.hand = new Hand(this);
-    this.keys = new Keys(this);
-  }
-
-  // ── Python ──
 
   get picture() {
     return this.model.picture;
   }
 
-  told(message) {
-    if (message.type === "tried") return this.judged(message);
-    if (message.type === "focus") return this.take();
+  // ── messages from Python ──
+
+  /** @param {Message} message */
+  receive(message) {
+    if (message.type === "tried") return this.onTried(message);
+    if (message.type === "focus") return this.takeFocus();
     if (message.type !== "answered" || message.gesture === "try") return;
     const { dropped } = this;
     this.dropped = null;
-    if (message.refused) this.refuse(message.refused, dropped);
-    else if (dropped)
-      this.select(
-        dropped.chips.map(([expert]) => keyOf(expert, dropped.to)),
-        dropped.byKey,
-      );
+    if (message.refused) this.announceAt(this.places.placeElement(dropped?.to ?? null) ?? null, message.refused);
+    else if (dropped) {
+      const keys = dropped.chips.map(([expert]) => keyOf(expert, /** @type {number} */ (dropped.to)));
+      this.select(keys, dropped.byKey);
+    }
     this.redraw();
   }
 
-  refuse(words, dropped) {
-    const at = dropped && this.places.placeElement(dropped.to);
-    if (at) this.sayAt(at, words);
-    else this.say(words);
+  /** @param {HTMLElement | null} element @param {string} text */
+  announceAt(element, text) {
+    if (element) this.pointAt(element);
+    this.announce(text);
   }
 
-  // ── carrying: the hand and the keys share it ──
+  // ── moving chips, by the pointer or by keys ──
 
-  /** The chips that a gesture on `key` is about: the selection if it is part of it, else itself. */
-  about(key) {
-    return [...(this.selected.has(key) ? this.selected : [key])].map(parse);
+  /** The chips that a gesture on a chip affects: the selection if it is part of it, else itself. @param {string} key */
+  selectionAt(key) {
+    return [...(this.selected.has(key) ? this.selected : [key])].map(parseKey);
   }
 
+  /** @param {Replica[]} chips @param {boolean} copy @param {boolean} [byKey] */
   pickUp(chips, copy, byKey = false) {
     this.carried = { chips, copy, byKey, to: null, refused: null, words: "" };
-    this.root.dataset.carrying = copy ? "copy" : "move";
-    for (const [expert, place] of chips)
-      this.places.chips.get(keyOf(expert, place))?.classList.toggle("mw-away", !copy);
+    this.markCarried(this.carried);
   }
 
-  /** Hold what is carried over a place, or over none; Python says what a drop would do. */
-  hold(to, copy = this.carried.copy) {
+  /** @param {Carried} carried */
+  markCarried({ chips, copy }) {
+    this.root.dataset.carrying = copy ? "copy" : "move";
+    for (const replica of chips) this.places.chips.get(keyOf(...replica))?.classList.toggle("mw-away", !copy);
+  }
+
+  /**
+   * Hold the carried chips over a place, or over none. Python answers what a drop would do.
+   * @param {number | null} to @param {boolean} [copy]
+   */
+  holdOver(to, copy = this.carried?.copy) {
     const { carried } = this;
-    if (carried.to === to && carried.copy === copy) return;
+    if (!carried || (carried.to === to && carried.copy === copy)) return;
     Object.assign(carried, { to, copy, refused: null, words: "" });
-    this.root.dataset.carrying = copy ? "copy" : "move";
-    for (const [expert, place] of carried.chips)
-      this.places.chips.get(keyOf(expert, place))?.classList.toggle("mw-away", !copy);
+    this.markCarried(carried);
     this.markTarget();
-    if (to !== null && !this.stays(carried)) this.send("try", { number: ++this.tries, chips: carried.chips, to, copy });
+    if (to !== null && !this.isUnmoved(carried))
+      this.send("try", { number: ++this.tries, chips: carried.chips, to, copy });
   }
 
-  /** Whether it would lie where it was. */
-  stays({ chips, to, copy }) {
+  /** Whether a drop would change nothing. @param {Carried} carried */
+  isUnmoved({ chips, to, copy }) {
     return !copy && chips.every(([, place]) => place === to);
   }
 
-  judged({ number, refused, words }) {
+  /** @param {Message} message */
+  onTried({ number, refused, words }) {
     if (!this.carried || number !== this.tries) return;
     Object.assign(this.carried, { refused, words });
     this.markTarget();
-    this.hand.retell();
-    this.keys.retell();
+    this.gestures.showEffect();
+    this.keyboard.showEffect();
   }
 
   markTarget() {
-    for (const element of this.board.querySelectorAll(".mw-xplace[data-target]")) delete element.dataset.target;
+    for (const element of findAll(this.board, ".mw-xplace[data-target]")) delete element.dataset.target;
     const { to, refused } = this.carried ?? { to: null };
     if (to !== null) this.places.placeElement(to).dataset.target = refused ? "no" : "yes";
   }
 
-  /** Put down what is carried; a refusal is said at the place. */
+  /** Put down what is carried; a refusal is shown at the place. */
   putDown() {
     const { carried } = this;
-    this.letGo();
-    if (!carried || carried.to === null || this.stays(carried)) return;
-    if (carried.refused) return this.sayAt(this.places.placeElement(carried.to), carried.refused);
+    this.cancelDrag();
+    if (!carried || carried.to === null || this.isUnmoved(carried)) return;
+    if (carried.refused) return this.announceAt(this.places.placeElement(carried.to), carried.refused);
     const { chips, to, copy } = carried;
     this.dropped = carried;
     this.send(copy ? "replicate" : "move", { chips, to });
   }
 
-  letGo() {
+  cancelDrag() {
     this.carried = null;
     delete this.root.dataset.carrying;
     for (const chip of this.places.chips.values()) chip.classList.remove("mw-away");
@@ -161,41 +165,53 @@ export class Experts extends Drawing {
     this.notice.hide();
   }
 
-  // ── what people do with what is selected ──
+  // ── the selection ──
 
-  select(keys, focus = false) {
+  /** @param {string[]} keys @param {boolean} [takesFocus] */
+  select(keys, takesFocus = false) {
     this.selected = new Set(keys);
     if (keys.length) this.at = keys[0];
     this.markSelected();
-    this.wantsFocus ||= focus;
+    this.takesFocus ||= takesFocus;
+  }
+
+  /** Add a chip to the selection, or remove it. @param {string} key */
+  toggle(key) {
+    const keys = new Set(this.selected);
+    if (!keys.delete(key)) keys.add(key);
+    this.select([...keys]);
   }
 
   replicate() {
-    this.act("replicate", "select an expert to replicate");
+    this.act("replicate", "Select an expert to replicate");
   }
 
   removeReplicas() {
-    this.act("remove", "select a replica to remove");
+    this.act("remove", "Select a replica to remove");
   }
 
-  heat(factor) {
-    this.act("heat", "select an expert to make it hotter or cooler", { factor });
+  /** @param {number} factor */
+  scaleLoad(factor) {
+    this.act("heat", "Select an expert to change its load", { factor });
   }
 
-  act(type, otherwise, gesture = {}) {
-    const chips = this.selected.size
-      ? [...this.selected].map(parse)
-      : this.places.chips.has(this.at)
-        ? [parse(this.at)]
-        : [];
-    if (!chips.length) return this.words.replaceChildren(otherwise);
-    this.pointAt(this.places.chips.get(keyOf(...chips[0])));
-    this.send(type, { chips, ...gesture });
+  /**
+   * Send a gesture on the selected chips, or on the focused one.
+   * @param {string} type @param {string} hint shown if there are none @param {object} [gesture]
+   */
+  act(type, hint, gesture = {}) {
+    const { at } = this;
+    const isChip = typeof at === "string" && this.places.chips.has(at);
+    const keys = this.selected.size ? [...this.selected] : isChip ? [at] : [];
+    if (!keys.length) return this.message.replaceChildren(hint);
+    this.pointAt(this.places.chips.get(keys[0]) ?? this.board);
+    this.send(type, { chips: keys.map(parseKey), ...gesture });
   }
 
   markSelected() {
-    for (const [key, chip] of this.places.chips) chip.setAttribute("aria-selected", String(this.selected.has(key)));
-    this.tell();
+    for (const [key, chip] of this.places.chips)
+      chip.setAttribute("aria-selected", String(this.selected.has(String(key))));
+    this.drawMessage();
   }
 
   // ── drawing ──
@@ -203,145 +219,111 @@ export class Experts extends Drawing {
   draw() {
     const { state } = this.picture;
     this.root.dataset.state = state;
-    if (this.carried) this.letGo();
-    this.hand.stop();
-    const held = this.root.getRootNode().activeElement;
-    const focused = this.wantsFocus || this.board.contains(held);
-    this.wantsFocus = false;
+    if (this.carried) this.cancelDrag();
+    this.gestures.stop();
+    const hadFocus = this.takesFocus || this.board.contains(focusedElement(this.root));
+    this.takesFocus = false;
     this.board.setAttribute("role", state === "ready" ? "listbox" : "group");
     if (state === "none") this.drawNone();
     else if (state === "unfit") this.drawUnfit();
     else this.drawLayer();
-    if (focused) this.focusAt();
+    if (hadFocus) this.focusBoard();
   }
 
   drawLayer() {
-    this.settings.drawControls();
-    this.places.drawBoard();
-    this.side.drawSide();
-    this.tell();
+    this.settings.draw();
+    this.places.draw();
+    this.side.draw();
+    this.drawMessage();
   }
 
   drawNone() {
-    const { offer } = this.picture;
     this.settings.controls.replaceChildren();
-    this.forget();
-    const add = button("Add experts to the model", { kind: "mw-primary", onclick: () => this.send("add") });
-    const words = [
+    const add = button("Add experts", { kind: "mw-primary", onclick: () => this.send("add") });
+    const about =
+      "In a mixture of experts, every second feed-forward block becomes several experts, of which each token visits " +
+      "a few. Experts are placed on devices, and tokens are sent to them. This view shows and edits the placement.";
+    this.drawEmpty(
       h("h3", {}, "This model has no experts"),
-      h(
-        "p",
-        {},
-        "In a mixture of experts, every second feed-forward block becomes several of which each token visits a few. " +
-          "They lie on different devices, so that tokens travel; which device holds which experts is drawn here.",
-      ),
-    ];
-    this.board.replaceChildren(
-      h("div", { class: "mw-xempty" }, ...words, add, h("p", { class: "mw-quiet" }, offer ?? "")),
+      h("p", {}, about),
+      add,
+      h("p.mw-quiet", {}, this.picture.offer ?? ""),
     );
   }
 
   drawUnfit() {
-    const { reason, fixes } = this.picture;
-    this.settings.drawControls();
-    this.forget();
-    const buttons = fixes.map((label) =>
-      button(label, { kind: "mw-fix", onclick: () => this.send("fix", { fix: label }) }),
-    );
-    this.board.replaceChildren(
-      h(
-        "div",
-        { class: "mw-xempty" },
-        h("h3", {}, "These experts cannot be laid out"),
-        h("p", { role: "alert" }, `${reason}.`),
-        ...buttons,
-      ),
+    const { reason, fixes = [] } = this.picture;
+    this.settings.draw();
+    this.drawEmpty(
+      h("h3", {}, "The experts cannot be placed"),
+      h("p", { role: "alert" }, `${reason}.`),
+      ...fixes.map((label) => button(label, { kind: "mw-fix", onclick: () => this.send("fix", { fix: label }) })),
     );
   }
 
-  forget() {
+  /** @param {(Node | string)[]} children */
+  drawEmpty(...children) {
     this.places.chips.clear();
     this.places.tags.clear();
     this.selected.clear();
-    this.side.costs.replaceChildren();
-    this.words.textContent = "";
+    this.side.figures.replaceChildren();
+    this.message.textContent = "";
+    this.board.replaceChildren(h("div.mw-xempty", {}, ...children));
   }
 
-  // ── words ──
+  // ── messages and the focus ──
 
-  /** What is selected or has the keyboard, in the foot. */
-  tell() {
+  /** Describe in the foot what is hovered, selected or focused. */
+  drawMessage() {
     const { size } = this.selected;
     const chip = this.places.chips.get(this.at);
-    const hovered = this.hovered;
-    if (hovered) this.words.textContent = hovered;
-    else if (size > 1)
-      this.words.textContent = `${size} chips selected; drag them, Ctrl to replicate, Delete to remove replicas`;
-    else if (size === 1 && chip) this.words.textContent = `${chip.ariaLabel}; ${this.groupsOf(parse(this.at)[1])}`;
-    else
-      this.words.textContent =
-        "Drag an expert to another device; Ctrl replicates it. Drag over several to select them.";
-    this.words.title = this.words.textContent; // a narrow window cuts it short
+    const selection = `${size} chips selected; drag to move, Ctrl+drag to replicate, Delete to remove replicas`;
+    const one = chip && `${chip.ariaLabel}; ${this.groupsOf(parseKey(String(this.at))[1])}`;
+    const hint = "Drag an expert to another device; Ctrl+drag replicates it. Drag over several to select them.";
+    this.message.textContent = this.hovered || (size > 1 ? selection : size && one) || hint;
+    this.message.title = this.message.textContent; // it may be cut in a narrow window
   }
 
-  /** The groups of a place's first device, in words. */
+  /** The groups of the first device of a place, in words. @param {number} place */
   groupsOf(place) {
     const device = this.picture.places[place]?.devices[0];
-    const found = Object.entries(this.picture.groups).map(([kind, groups]) => [
-      kind,
-      groups.find((group) => group.includes(device)),
-    ]);
-    const kinds = new Map(); // of the same devices, by them
-    for (const [kind, group] of found)
-      kinds.set(some(group), [...(kinds.get(some(group)) ?? []), `${kind} (${KINDS[kind]})`]);
+    /** @type {Map<string, string[]>} */
+    const kinds = new Map(); // by their devices
+    for (const [kind, groups] of Object.entries(this.picture.groups)) {
+      const devices = listDevices(groups.find((group) => group.includes(device)) ?? []);
+      kinds.set(devices, [...(kinds.get(devices) ?? []), `${kind} (${GROUPS[kind]})`]);
+    }
     return [...kinds].map(([devices, names]) => `${names.join(" and ")} ${devices}`).join(", ");
   }
 
-  /** Take the keyboard, now that this is what is shown. */
-  take() {
-    this.wantsFocus = true;
+  /** Take the keyboard focus once this is shown. */
+  takeFocus() {
+    this.takesFocus = true;
     this.redraw();
   }
 
-  /** On the chip; without any on what there is to do, or on what leads elsewhere. */
-  focusAt() {
-    const place =
-      this.places.element(this.at) ??
-      this.board.querySelector("button") ??
-      this.head.querySelector('[aria-pressed="true"]');
-    place.focus();
-  }
-
-  pointAt(element) {
-    const [box, at] = [this.root.getBoundingClientRect(), (element ?? this.board).getBoundingClientRect()];
-    this.pointer = { x: at.left - box.left, y: at.bottom - box.top - 12 };
-    return this.pointer;
-  }
-
-  sayAt(element, words) {
-    this.pointAt(element);
-    this.say(words);
+  /** Focus the chip; without chips, the button on the board or the switch to the other pane. */
+  focusBoard() {
+    const element = this.places.element(this.at) ?? find(this.board, "button");
+    (element ?? find(this.head, '[aria-pressed="true"]'))?.focus();
   }
 }
 
-const some = (group) => (group.length > 9 ? `${group.slice(0, 8).join(" ")} … ${group.at(-1)}` : group.join(" "));
+/** @param {number[]} devices */
+const listDevices = (devices) =>
+  devices.length > 9 ? `${devices.slice(0, 8).join(" ")} … ${devices.at(-1)}` : devices.join(" ");
 
 function legend() {
-  const swatches = Array.from({ length: LEVELS }, (_, level) =>
+  const swatches = Array.from({ length: LOAD_LEVELS }, (_, level) =>
     h("i", { style: { background: `var(--load-${level})` } }),
   );
+  const about =
+    "Load of an expert or a device relative to an even share, which it would have if all loads were equal. The tick " +
+    "in the bar of a device marks an even share.";
+  const label = "Colours: load from below to above an even share";
   return h(
-    "span",
-    {
-      class: "mw-xlegend",
-      role: "img",
-      "aria-label": "Colours: from less load to more than an even share",
-      tabindex: 0,
-      ...tipped(
-        "The load of an expert, and of a device, against an even share: what it had if all had the same. The tick " +
-          "in the bar of a device is an even share.",
-      ),
-    },
+    "span.mw-xlegend",
+    { role: "img", "aria-label": label, tabindex: 0, ...tipped(about) },
     "less",
     ...swatches,
     "more",

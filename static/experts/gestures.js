@@ -1,194 +1,211 @@
-// The pointer on the experts: chips are dragged to another device, a band selects several, hovering tells.
+// The pointer on the experts: chips are dragged to another device, a rectangle selects several, hovering describes.
 
-import { h, trackPointer } from "../kit/canvas.js";
+/** @import { Point } from "../kit/types" */
+/** @import { Replica } from "./types" */
+
+import { pointIn, trackPointer } from "../kit/canvas.js";
+import { closest, h, setStyle } from "../kit/dom.js";
 
 const DRAG_PX = 4; // a press that moves less is a click
 
-/** A chip's name: an expert, and the place that holds this replica. */
+/** The key of a chip. @param {number} expert @param {number} place */
 export const keyOf = (expert, place) => `${expert}@${place}`;
 
-export const parse = (key) => key.split("@").map(Number);
+/** @param {string} key */
+export const parseKey = (key) => /** @type {Replica} */ (key.split("@").map(Number));
 
-export class Hand {
+/**
+ * A press in progress: the key of the chip under it, whether it adds to the selection, where it began, and what was
+ * selected before.
+ * @typedef {{key?: string, adds: boolean, at: Point, from: Point, before: string[], isDrag: boolean}} Press
+ */
+
+/** @param {MouseEvent} event */
+const hasControl = (event) => event.ctrlKey || event.metaKey;
+
+export class Gestures {
+  /** @type {Press | null} */ press = null;
+  /** @type {(() => void) | undefined} */ untrack;
+  ghost = h("div.mw-xghost", { hidden: true, "aria-hidden": "true" });
+  rectangle = h("div.mw-xband", { hidden: true, "aria-hidden": "true" });
+
+  /** @param {import("./experts.js").Experts} experts */
   constructor(experts) {
     this.experts = experts;
-    this.press = null; // a button that is down
     const { board, root } = experts;
-    this.ghost = h("div", { class: "mw-xghost", hidden: true, "aria-hidden": "true" });
-    this.band = h("div", { class: "mw-xband", hidden: true, "aria-hidden": "true" });
-    root.append(this.ghost, this.band);
-    board.addEventListener("pointerdown", (event) => this.down(event));
-    board.addEventListener("pointerover", (event) => this.over(event));
-    board.addEventListener("pointerleave", () => this.over(null));
+    root.append(this.ghost, this.rectangle);
+    board.addEventListener("pointerdown", (event) => this.onpress(event));
+    board.addEventListener("pointerover", (event) => this.hover(event));
+    board.addEventListener("pointerleave", () => this.hover(null));
   }
 
   // ── a press ──
 
-  down(event) {
-    const { experts } = this;
-    if (event.button !== 0 || event.target.closest("button, input") || experts.picture.state !== "ready") return;
-    if (event.target === experts.board && event.offsetX > experts.board.clientWidth) return; // its scroll bar
+  /** @param {PointerEvent} event */
+  onpress(event) {
+    const { board, notice, picture, carried } = this.experts;
+    const isOnScrollBar = event.target === board && event.offsetX > board.clientWidth;
+    if (event.button !== 0 || closest(event, "button, input") || isOnScrollBar || picture.state !== "ready") return;
     event.preventDefault();
-    experts.notice.hide();
-    if (experts.carried) experts.letGo();
-    const chip = event.target.closest(".mw-xchip");
-    const place = event.target.closest(".mw-xplace");
-    const adds = event.ctrlKey || event.metaKey || event.shiftKey;
+    notice.hide();
+    if (carried) this.experts.cancelDrag();
+    this.begin(event);
+  }
+
+  /** @param {PointerEvent} event */
+  begin(event) {
+    const { experts } = this;
+    const key = closest(event, ".mw-xchip")?.dataset.key;
+    const adds = hasControl(event) || event.shiftKey;
     this.press = {
-      key: chip?.dataset.key,
+      key,
       adds,
-      at: [event.clientX, event.clientY],
-      from: experts.within(event),
+      at: { x: event.clientX, y: event.clientY },
+      from: pointIn(event, experts.root),
       before: adds ? [...experts.selected] : [],
-      began: false,
+      isDrag: false,
     };
-    if (chip) {
-      if (!adds && !experts.selected.has(chip.dataset.key)) experts.select([chip.dataset.key]);
-      this.focus(chip.dataset.key);
+    if (key) {
+      if (!adds && !experts.selected.has(key)) experts.select([key]);
+      experts.keyboard.focus(key);
     } else if (!adds) {
+      const place = closest(event, ".mw-xplace[tabindex]");
       experts.select([]);
-      if (place?.hasAttribute("tabindex")) this.focus(-1 - Number(place.dataset.place));
+      if (place) experts.keyboard.focus(-1 - Number(place.dataset.place));
     }
-    this.listen();
+    this.track();
   }
 
-  focus(at) {
-    this.experts.keys.focus(at);
-  }
-
-  listen() {
-    this.unlisten?.();
-    this.unlisten = trackPointer({
-      moved: (event) => this.move(event),
-      released: () => this.up(),
-      cancel: () => this.stop(),
-      pressed: ({ key, type }) => (key === "Control" || key === "Meta") && this.turn(type === "keydown"),
+  track() {
+    this.untrack?.();
+    this.untrack = trackPointer({
+      onmove: (event) => this.move(event),
+      onrelease: () => this.release(),
+      oncancel: () => this.stop(),
+      onkey: ({ key, type }) => (key === "Control" || key === "Meta") && this.setCopy(type === "keydown"),
     });
   }
 
+  /** @param {PointerEvent} event */
   move(event) {
     const { press, experts } = this;
-    experts.pointer = experts.within(event);
-    if (!press.began && Math.hypot(event.clientX - press.at[0], event.clientY - press.at[1]) < DRAG_PX) return;
-    if (!press.began) this.begin(event);
+    if (!press) return;
+    experts.pointer = pointIn(event, experts.root);
+    if (!press.isDrag) {
+      if (Math.hypot(event.clientX - press.at.x, event.clientY - press.at.y) < DRAG_PX) return;
+      press.isDrag = true;
+      if (press.key) this.beginDrag(press.key, hasControl(event));
+      else this.rectangle.hidden = false;
+    }
     if (press.key) this.drag(event);
-    else this.stretch();
+    else this.selectRectangle(press);
   }
 
-  begin(event) {
-    const { press, experts } = this;
-    press.began = true;
-    if (!press.key) return void (this.band.hidden = false);
-    const chips = experts.about(press.key);
-    if (experts.selected.size < 2) experts.select([press.key]);
-    experts.pickUp(chips, event.ctrlKey || event.metaKey);
+  /** @param {string} key @param {boolean} copy */
+  beginDrag(key, copy) {
+    const { experts } = this;
+    const chips = experts.selectionAt(key);
+    if (experts.selected.size < 2) experts.select([key]);
+    experts.pickUp(chips, copy);
     const shown = chips.slice(0, 4).map(([expert]) => h("span", {}, String(expert)));
     this.ghost.replaceChildren(...shown, chips.length > 4 ? `+${chips.length - 4}` : "");
     this.ghost.hidden = false;
   }
 
-  /** Over which place the chips are; Ctrl makes replicas of them. */
+  /** @param {PointerEvent} event */
   drag(event) {
     const { experts } = this;
-    const under = experts.root.getRootNode().elementFromPoint(event.clientX, event.clientY)?.closest?.(".mw-xplace");
-    experts.hold(under ? Number(under.dataset.place) : null, event.ctrlKey || event.metaKey);
+    const root = /** @type {Document | ShadowRoot} */ (experts.root.getRootNode());
+    /** @type {HTMLElement | null | undefined} */
+    const under = root.elementFromPoint(event.clientX, event.clientY)?.closest(".mw-xplace");
+    experts.holdOver(under ? Number(under.dataset.place) : null, hasControl(event));
     const { x, y } = experts.pointer;
-    Object.assign(this.ghost.style, { left: `${x + 8}px`, top: `${y - 28}px` });
-    this.retell();
+    setStyle(this.ghost, { left: `${x + 8}px`, top: `${y - 28}px` });
+    this.showEffect();
   }
 
-  turn(copy) {
+  /** @param {boolean} copy */
+  setCopy(copy) {
     const { experts } = this;
     if (!experts.carried) return;
-    experts.hold(experts.carried.to, copy);
-    this.retell();
+    experts.holdOver(experts.carried.to, copy);
+    this.showEffect();
   }
 
-  /** Say near the pointer what a drop would do. */
-  retell() {
+  /** Show beside the pointer what a drop would do. */
+  showEffect() {
     const { experts, press } = this;
-    if (!press?.began || !experts.carried) return;
-    const { to, refused, words } = experts.carried;
-    const told = to === null ? "" : (refused ?? words);
-    if (told) experts.notice.show(told, experts.pointer.x, experts.pointer.y, refused ? "no" : "tell");
+    if (!press?.isDrag || !experts.carried) return;
+    const { to, refused, words, copy } = experts.carried;
+    const text = to === null ? "" : (refused ?? words);
+    if (text) experts.notice.show(text, experts.pointer, refused ? "error" : "info");
     else experts.notice.hide();
-    this.ghost.dataset.copy = String(experts.carried.copy);
+    this.ghost.dataset.copy = String(copy);
   }
 
-  /** The band selects what it touches, besides what was selected before where it adds. */
-  stretch() {
-    const { press, experts } = this;
+  /** Select the chips that the rectangle touches, and those selected before if the press adds. @param {Press} press */
+  selectRectangle(press) {
+    const { experts } = this;
     const [a, b] = [press.from, experts.pointer];
-    const box = {
-      left: Math.min(a.x, b.x),
-      top: Math.min(a.y, b.y),
-      width: Math.abs(a.x - b.x),
-      height: Math.abs(a.y - b.y),
-    };
-    for (const [name, value] of Object.entries(box)) this.band.style[name] = `${value}px`;
+    const [left, top] = [Math.min(a.x, b.x), Math.min(a.y, b.y)];
+    const [width, height] = [Math.abs(a.x - b.x), Math.abs(a.y - b.y)];
+    setStyle(this.rectangle, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
     const root = experts.root.getBoundingClientRect();
-    const touched = [...experts.places.chips]
-      .filter(([, chip]) => touches(chip.getBoundingClientRect(), box, root))
-      .map(([key]) => key);
+    const box = new DOMRect(left + root.left, top + root.top, width, height);
+    const touched = [...experts.places.chips.values()]
+      .filter((chip) => overlaps(chip.getBoundingClientRect(), box))
+      .map((chip) => chip.dataset.key ?? "");
     experts.select([...new Set([...press.before, ...touched])]);
   }
 
-  up() {
+  release() {
     const { press, experts } = this;
     const { carried } = experts;
     this.end();
     if (carried) return experts.putDown();
-    if (press.began || !press.key) return;
-    if (press.adds) toggle(experts, press.key);
+    if (!press?.key || press.isDrag) return;
+    if (press.adds) experts.toggle(press.key);
     else experts.select([press.key]);
-    this.focus(press.key);
+    experts.keyboard.focus(press.key);
   }
 
-  /** Give up what is in hand. */
+  /** Cancel what is being dragged. */
   stop() {
     const { press } = this;
     this.end();
-    if (press && this.experts.carried) this.experts.letGo();
+    if (press && this.experts.carried) this.experts.cancelDrag();
   }
 
   end() {
-    this.unlisten?.();
-    this.unlisten = null;
+    this.untrack?.();
     this.press = null;
-    this.ghost.hidden = this.band.hidden = true;
+    this.ghost.hidden = this.rectangle.hidden = true;
   }
 
   // ── hovering ──
 
-  over(event) {
+  /** @param {PointerEvent | null} event null if the pointer left the board */
+  hover(event) {
     const { experts } = this;
     if (this.press || experts.picture.state !== "ready") return;
-    const chip = event?.target.closest(".mw-xchip");
-    const place = event?.target.closest(".mw-xplace");
-    const tag = event?.target.closest(".mw-xdevice");
-    for (const [key, element] of experts.places.chips)
-      element.toggleAttribute("data-same", Boolean(chip) && parse(key)[0] === Number(chip.dataset.expert));
-    const device = tag
-      ? Number(tag.dataset.device)
-      : place
-        ? experts.picture.places[place.dataset.place].devices[0]
-        : null;
-    experts.places.outline(chip ? null : device);
-    const number = place ? Number(place.dataset.place) : -1;
-    experts.hovered = chip ? chip.ariaLabel : place ? `${place.dataset.words}; ${experts.groupsOf(number)}` : "";
-    experts.tell();
+    const chip = event && closest(event, ".mw-xchip");
+    experts.places.markReplicas(chip?.dataset.expert);
+    const place = event && closest(event, ".mw-xplace");
+    if (place && !chip) return this.hoverPlace(place, closest(event, ".mw-xdevice"));
+    experts.places.outline(null);
+    experts.hovered = chip?.ariaLabel ?? "";
+    experts.drawMessage();
+  }
+
+  /** @param {HTMLElement} place @param {HTMLElement | null} tag the tag of one of its devices */
+  hoverPlace({ dataset }, tag) {
+    const { experts } = this;
+    const number = Number(dataset.place);
+    experts.places.outline(tag ? Number(tag.dataset.device) : experts.picture.places[number].devices[0]);
+    experts.hovered = `${dataset.words}; ${experts.groupsOf(number)}`;
+    experts.drawMessage();
   }
 }
 
-/** Take a chip into the selection, or out of it. */
-export function toggle(experts, key) {
-  const keys = new Set(experts.selected);
-  if (!keys.delete(key)) keys.add(key);
-  experts.select([...keys]);
-}
-
-const touches = (rect, box, root) =>
-  rect.left - root.left < box.left + box.width &&
-  rect.right - root.left > box.left &&
-  rect.top - root.top < box.top + box.height &&
-  rect.bottom - root.top > box.top;
+/** @param {DOMRect} a @param {DOMRect} b */
+const overlaps = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom && a.bottom > b.top;

@@ -1,156 +1,179 @@
-// The keyboard on the experts: arrows go from chip to chip, Space picks up, arrows carry, Enter puts down.
+// The keyboard on the experts: arrow keys go from chip to chip, Space picks up, arrow keys move it, Enter puts down.
 
-import { parse, toggle } from "./gestures.js";
+import { closest, consume, findAll, setTabStop } from "../kit/dom.js";
+import { parseKey } from "./gestures.js";
 
+/** @type {Record<string, [number, number]>} */
 const ARROWS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
-const HOTTER = 1.5;
+const LOAD_FACTOR = 1.5;
 
-export class Keys {
+export class Keyboard {
+  /** @param {import("./experts.js").Experts} experts */
   constructor(experts) {
     this.experts = experts;
     experts.root.addEventListener("keydown", (event) => this.key(event));
-    experts.board.addEventListener("focusin", (event) => this.focused(event.target));
+    experts.board.addEventListener("focusin", (event) => this.onfocus(/** @type {HTMLElement} */ (event.target)));
     experts.board.addEventListener("focusout", () => experts.places.outline(null));
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const { experts } = this;
-    if (event.target.closest("input, .mw-menu") || experts.picture.state !== "ready") return;
-    const inBoard = experts.board.contains(event.target);
-    const onButton = event.target.closest("button") && (event.key === " " || event.key === "Enter");
-    const does = onButton ? null : (inBoard && this.onBoard(event)) || this.anywhere(event);
-    if (!does) return;
-    does();
-    event.preventDefault();
-    event.stopPropagation();
+    if (closest(event, "input, .mw-menu") || experts.picture.state !== "ready") return;
+    if (closest(event, "button") && (event.key === " " || event.key === "Enter")) return;
+    const isOnBoard = experts.board.contains(/** @type {Node} */ (event.target));
+    const act = (isOnBoard && this.boardAction(event)) || this.action(event);
+    if (!act) return;
+    act();
+    consume(event);
   }
 
-  onBoard(event) {
+  /** @param {KeyboardEvent} event */
+  boardAction({ key, altKey, ctrlKey, shiftKey }) {
     const { experts } = this;
-    const arrow = ARROWS[event.key];
-    const holds = experts.carried;
-    if (arrow && !event.altKey) return () => (holds ? this.carry(...arrow) : this.walk(...arrow, event.shiftKey));
-    if (event.key === " ")
-      return () => (event.ctrlKey ? toggle(experts, experts.at) : holds ? experts.putDown() : this.pickUp());
-    if (event.key === "Enter") return () => (holds ? experts.putDown() : this.pickUp());
-    if (event.key === "Home" || event.key === "End")
-      return () => this.focus([...experts.places.chips.keys()].at(event.key === "Home" ? 0 : -1));
+    const arrow = ARROWS[key];
+    const pickUpOrDrop = () => (experts.carried ? experts.putDown() : this.pickUp());
+    if (arrow && !altKey)
+      return () => (experts.carried ? this.moveCarried(...arrow) : this.moveFocus(...arrow, shiftKey));
+    if (key === " " && ctrlKey) return () => typeof experts.at === "string" && experts.toggle(experts.at);
+    if (key === " " || key === "Enter") return pickUpOrDrop;
+    const keys = [...experts.places.chips.keys()];
+    if (key === "Home") return () => this.focus(keys[0]);
+    if (key === "End") return () => this.focus(keys[keys.length - 1]);
     return null;
   }
 
-  anywhere(event) {
+  /** @param {KeyboardEvent} event */
+  action(event) {
     const { experts } = this;
     const key = event.key.toLowerCase();
-    if (key === "escape" && (experts.carried || experts.selected.size))
-      return () => (experts.carried ? experts.letGo() : experts.select([]));
+    if (key === "escape") {
+      if (experts.carried) return () => experts.cancelDrag();
+      return experts.selected.size ? () => experts.select([]) : null;
+    }
     if (event.ctrlKey || event.metaKey)
-      return key === "a" ? () => experts.select([...experts.places.chips.keys()]) : null;
+      return key === "a" ? () => experts.select(/** @type {string[]} */ ([...experts.places.chips.keys()])) : null;
     if (event.altKey) return null;
-    const does = {
+    /** @type {Record<string, () => void>} */
+    const actions = {
       delete: () => experts.removeReplicas(),
       backspace: () => experts.removeReplicas(),
-      r: () => (experts.carried ? this.turn() : experts.replicate()),
+      r: () => (experts.carried ? this.toggleCopy() : experts.replicate()),
       b: () => (event.shiftKey ? experts.settings.blocks.click() : experts.settings.balance()),
-      "+": () => experts.heat(HOTTER),
-      "=": () => experts.heat(HOTTER),
-      "-": () => experts.heat(1 / HOTTER),
+      "+": () => experts.scaleLoad(LOAD_FACTOR),
+      "=": () => experts.scaleLoad(LOAD_FACTOR),
+      "-": () => experts.scaleLoad(1 / LOAD_FACTOR),
     };
-    return does[key] ?? null;
+    return actions[key] ?? null;
   }
 
   // ── the focus ──
 
+  /** @param {string | number | null} at */
   focus(at) {
     const { experts } = this;
     experts.places.element(experts.at)?.setAttribute("tabindex", "-1");
     experts.at = at;
     const element = experts.places.element(at);
-    element?.setAttribute("tabindex", "0");
+    if (element) setTabStop([element], element);
     element?.focus({ preventScroll: true });
     element?.scrollIntoView({ block: "nearest" });
-    experts.tell();
+    experts.drawMessage();
   }
 
-  focused(target) {
+  /** @param {HTMLElement} target */
+  onfocus(target) {
     const { experts } = this;
-    const at = target.dataset.key ?? (target.dataset.place === undefined ? null : -1 - Number(target.dataset.place));
+    const at = atOf(target);
     if (at !== null && at !== experts.at) this.focus(at);
   }
 
-  /** To the next chip, or place without any, in a direction; with Shift it is selected too. */
-  walk(right, down, selects) {
+  /**
+   * Move the focus to the next chip or empty place; with Shift, select it too.
+   * @param {number} right @param {number} down @param {boolean} selects
+   */
+  moveFocus(right, down, selects) {
     const { experts } = this;
     const here = experts.places.element(experts.at);
-    const others = [...experts.places.chips.values(), ...experts.board.querySelectorAll(".mw-xplace[tabindex]")];
+    const others = [...experts.places.chips.values(), ...findAll(experts.board, ".mw-xplace[tabindex]")];
     const next = here ? nearest(here, others, right, down) : others[0];
     if (!next) return;
     const from = experts.at;
-    this.focus(next.dataset.key ?? -1 - Number(next.dataset.place));
+    this.focus(atOf(next));
     const keys = selects ? [...experts.selected, from, experts.at] : [experts.at];
-    experts.select([...new Set(keys)].filter((key) => experts.places.chips.has(key)));
+    experts.select(/** @type {string[]} */ ([...new Set(keys)].filter((key) => experts.places.chips.has(key))));
     experts.at = next.dataset.key ?? experts.at;
-    const place = next.closest(".mw-xplace").dataset.place;
-    experts.places.outline(experts.picture.places[place].devices[0]);
+    const place = /** @type {HTMLElement} */ (next.closest(".mw-xplace")).dataset.place;
+    experts.places.outline(experts.picture.places[Number(place)].devices[0]);
   }
 
-  // ── carrying ──
+  // ── moving chips ──
 
   pickUp() {
     const { experts } = this;
-    if (!experts.places.chips.has(experts.at)) return;
-    const chips = experts.about(experts.at);
-    experts.pickUp(chips, false, true);
-    experts.hold(parse(experts.at)[1]);
-    this.retell();
+    const { at } = experts;
+    if (typeof at !== "string" || !experts.places.chips.has(at)) return;
+    experts.pickUp(experts.selectionAt(at), false, true);
+    experts.holdOver(parseKey(at)[1]);
+    this.showEffect();
   }
 
-  carry(right, down) {
+  /** @param {number} right @param {number} down */
+  moveCarried(right, down) {
     const { experts } = this;
-    const here = experts.places.placeElement(experts.carried.to);
-    const next = nearest(here, [...experts.board.querySelectorAll(".mw-xplace")], right, down);
+    const here = experts.places.placeElement(experts.carried?.to ?? null);
+    const next = nearest(here, findAll(experts.board, ".mw-xplace"), right, down);
     if (!next) return;
-    experts.hold(Number(next.dataset.place));
+    experts.holdOver(Number(next.dataset.place));
     next.scrollIntoView({ block: "nearest" });
-    this.retell();
+    this.showEffect();
   }
 
-  /** Move instead of replicate, or the other way round. */
-  turn() {
+  /** Switch between moving and replicating. */
+  toggleCopy() {
     const { carried } = this.experts;
-    this.experts.hold(carried.to, !carried.copy);
-    this.retell();
+    if (carried) this.experts.holdOver(carried.to, !carried.copy);
+    this.showEffect();
   }
 
-  retell() {
+  /** Show beside the place what Enter would do. */
+  showEffect() {
     const { experts } = this;
     const { carried } = experts;
-    if (!carried?.byKey) return;
+    if (!carried?.byKey || carried.to === null) return;
     const { name } = experts.picture.places[carried.to];
-    const verb = carried.copy ? "replicate on" : "move to";
-    const words = experts.stays(carried)
-      ? "arrows carry it, Enter puts it down, R makes a replica"
-      : (carried.refused ?? `${verb} ${name}${carried.words ? `: ${carried.words}` : ""}`);
-    const { x, y } = experts.pointAt(experts.places.placeElement(carried.to));
-    experts.notice.show(words, x, y, carried.refused ? "no" : "tell");
-    experts.notice.live.textContent = words;
+    const action = `${carried.copy ? "replicate on" : "move to"} ${name}${carried.words ? `: ${carried.words}` : ""}`;
+    const text = experts.isUnmoved(carried)
+      ? "Arrow keys move it, Enter puts it down, R replicates it"
+      : (carried.refused ?? action);
+    experts.pointAt(experts.places.placeElement(carried.to));
+    experts.notice.show(text, experts.pointer, carried.refused ? "error" : "info");
+    experts.notice.live.textContent = text;
   }
 }
 
-/** The element of `others` that lies next in a direction; what is straight ahead before what is aside. */
+/** The key of a chip, or -1 - number for an empty place. @param {HTMLElement} element */
+function atOf({ dataset }) {
+  return dataset.key ?? (dataset.place === undefined ? null : -1 - Number(dataset.place));
+}
+
+/**
+ * The nearest of `others` in a direction; those straight ahead come before those aside.
+ * @param {HTMLElement} here @param {HTMLElement[]} others @param {number} right @param {number} down
+ */
 function nearest(here, others, right, down) {
-  const middle = (element) => {
+  const middle = (/** @type {HTMLElement} */ element) => {
     const { left, top, width, height } = element.getBoundingClientRect();
     return [left + width / 2, top + height / 2];
   };
   const [x, y] = middle(here);
-  let best = null;
+  let [best, distance] = [/** @type {HTMLElement | null} */ (null), Infinity];
   for (const other of others) {
     if (other === here) continue;
-    const [dx, dy] = middle(other).map((value, axis) => value - [x, y][axis]);
+    const [otherX, otherY] = middle(other);
+    const [dx, dy] = [otherX - x, otherY - y];
     const [ahead, aside] = right ? [dx * right, Math.abs(dy)] : [dy * down, Math.abs(dx)];
-    if (ahead <= 2) continue;
-    const distance = ahead + 2.5 * aside;
-    if (!best || distance < best.distance) best = { other, distance };
+    if (ahead > 2 && ahead + 2.5 * aside < distance) [best, distance] = [other, ahead + 2.5 * aside];
   }
-  return best?.other;
+  return best;
 }

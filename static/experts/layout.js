@@ -1,23 +1,30 @@
-// Geometry of the experts: how nodes, places and chips share the room.
+// Geometry of the experts: how nodes, places and chips share the board.
 
-// px; from the last two its number is large, and its share is told
-export const CHIP = { most: 64, least: 6, numbered: 14, digit: 6, large: 30, told: 44 };
+/** @import { BoardLayout, Frame, PlaceLayout } from "./types" */
+
+// px; sizes from which a chip shows its number, a large number, its share
+export const CHIP = { most: 64, least: 6, numbered: 14, digit: 6, large: 30, shared: 44 };
 export const PLACE = { width: 172, least: [34, 24], gap: 4 };
-const AROUND = [
-  // what stands around the chips of a place, the most first, as long as the chips have at least this size
+
+/** @type {Frame[]} */
+const FRAMES = [
+  // the most first; each requires a size of chips and a width of the place
   { headed: true, barred: true, footed: true, least: 26, wide: 112, edge: 6, high: 41, gap: 4 },
   { headed: true, barred: true, footed: false, least: 20, wide: 72, edge: 6, high: 26, gap: 4 },
   { headed: true, barred: false, footed: false, least: 16, wide: 48, edge: 4, high: 17, gap: 3 },
-  { headed: false, barred: false, footed: false, least: 0, wide: 0, edge: 3, high: 0, gap: 2 },
 ];
+/** @type {Frame} */
+const BARE = { headed: false, barred: false, footed: false, least: 0, wide: 0, edge: 3, high: 0, gap: 2 };
 
 const NODE = { pad: 6, head: 15, gap: 8 };
 
 /**
- * How nodes and the places in them are put into rows, so that chips are large; places have the size that these need.
+ * Arrange nodes and the places in them in rows, so that chips are as large as possible.
+ * @param {number} width @param {number} height @param {number} nodes @param {number} places the most of a node
+ * @param {number} fullest the most experts of a place @returns {BoardLayout}
  */
 export function arrange(width, height, nodes, places, fullest) {
-  let best = null;
+  let [best, bestScore] = [/** @type {BoardLayout | null} */ (null), -Infinity];
   for (let nodeColumns = 1; nodeColumns <= nodes; nodeColumns++) {
     for (let columns = 1; columns <= places; columns++) {
       const rows = { node: Math.ceil(nodes / nodeColumns), place: Math.ceil(places / columns) };
@@ -28,33 +35,35 @@ export function arrange(width, height, nodes, places, fullest) {
       const wide = Math.floor((node[0] - 2 * NODE.pad - 2 - (columns - 1) * PLACE.gap) / columns);
       const high = Math.floor((node[1] - NODE.pad - 2 - NODE.head - (rows.place - 1) * PLACE.gap) / rows.place);
       const fits = wide >= PLACE.least[0] && high >= PLACE.least[1];
-      const placed = {
-        columns,
-        nodeColumns,
-        ...inside(Math.max(wide, PLACE.least[0]), Math.max(high, PLACE.least[1]), fullest),
-      };
-      const score = (fits ? 1e6 : 0) + 1e3 * placed.size + Math.min(wide, PLACE.width) + Math.min(high, PLACE.width);
-      if (!best || score > best.score) best = { ...placed, score };
+      const place = arrangePlace(Math.max(wide, PLACE.least[0]), Math.max(high, PLACE.least[1]), fullest);
+      const score = (fits ? 1e6 : 0) + 1e3 * place.size + Math.min(wide, PLACE.width) + Math.min(high, PLACE.width);
+      if (score > bestScore) [best, bestScore] = [{ columns, nodeColumns, ...place }, score];
     }
   }
-  return best;
+  return /** @type {BoardLayout} */ (best);
 }
 
 /**
- * What a place of at most this width and height shows, the largest chips of which the fullest one has room for all, and
- * what it needs of the room that it has.
+ * The frame and the chips of a place of at most this size, and the size that it needs.
+ * @param {number} wide @param {number} high @param {number} fullest @returns {PlaceLayout}
  */
-function inside(wide, high, fullest) {
-  for (const around of AROUND) {
-    const { edge, gap } = around;
-    const room = [wide - 2 * edge, high - 2 * edge - around.high];
-    const across = (size) => Math.max(1, Math.floor((room[0] + gap) / (size + gap)));
-    const taken = (number, size) => number * (size + gap) - gap;
-    const down = (size) => taken(Math.ceil(fullest / across(size)), size);
-    let size = CHIP.most;
-    while (size > CHIP.least && (size > room[0] || down(size) > room[1])) size--;
-    if (size < around.least || wide < around.wide) continue;
-    const width = Math.min(wide, Math.max(PLACE.width, taken(Math.min(across(size), fullest + 1), size) + 2 * edge));
-    return { ...around, size, width, height: Math.min(high, down(size) + 2 * edge + around.high) };
+function arrangePlace(wide, high, fullest) {
+  for (const frame of FRAMES) {
+    const place = fill(frame, wide, high, fullest);
+    if (place.size >= frame.least && wide >= frame.wide) return place;
   }
+  return fill(BARE, wide, high, fullest);
+}
+
+/** @param {Frame} frame @param {number} wide @param {number} high @param {number} fullest @returns {PlaceLayout} */
+function fill(frame, wide, high, fullest) {
+  const { edge, gap } = frame;
+  const room = [wide - 2 * edge, high - 2 * edge - frame.high];
+  const across = (/** @type {number} */ size) => Math.max(1, Math.floor((room[0] + gap) / (size + gap)));
+  const length = (/** @type {number} */ count, /** @type {number} */ size) => count * (size + gap) - gap;
+  const down = (/** @type {number} */ size) => length(Math.ceil(fullest / across(size)), size);
+  let size = CHIP.most;
+  while (size > CHIP.least && (size > room[0] || down(size) > room[1])) size--;
+  const width = Math.min(wide, Math.max(PLACE.width, length(Math.min(across(size), fullest + 1), size) + 2 * edge));
+  return { ...frame, size, width, height: Math.min(high, down(size) + 2 * edge + frame.high) };
 }

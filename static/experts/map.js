@@ -1,212 +1,180 @@
-// Many expert layers as a heat map: a cell a layer, coloured by the fastest schedule or by a gain.
+// Many expert layers as a heat map: one cell per layer, coloured by the fastest schedule or by a speedup.
 
-import { h } from "../kit/canvas.js";
+/** @import { ExpertSchedulesModel, MapAxis, MapData, Ranking } from "./types" */
 
+import { closest, consume, find, focusedElement, h, setTabStop } from "../kit/dom.js";
+
+/** @type {Record<string, [number, number]>} */
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-const MARGINS = [1.02, 1.1, 1.3]; // of the fastest before the next: from here the colour is stronger
+const LEADS = [1.02, 1.1, 1.3]; // leads of the fastest schedule from which the colour is stronger
 const STRENGTHS = [38, 58, 79, 100];
 
 export class ExpertMap {
-  /** `links` are the clusters to choose from; `price` asks Python for the map on one of them. */
+  measure = "alike"; // a ranking or a speedup
+  at = 0;
+  columns = 1;
+  /** @type {HTMLElement[]} */ cells = [];
+  /** @type {MapData} */ data;
+  description = h("p.mw-em-words", { role: "status" });
+  element = h("div.mw-em");
+
+  /**
+   * @param {ExpertSchedulesModel["links"]} links clusters @param {(links: string) => void} price ask Python for the map
+   */
   constructor(links, price) {
     this.price = price;
     const options = links.map(({ key, text }) => h("option", { value: key, selected: key === "pcie" }, text));
-    this.links = h("select", { class: "mw-em-links", onchange: () => this.ask() }, ...options);
-    this.measure = "alike"; // a ranking, or a gain
-    this.at = 0;
-    this.words = h("p", { class: "mw-em-words", role: "status" });
-    this.element = h("div", { class: "mw-em" });
+    this.links = h("select.mw-em-links", { onchange: () => this.request() }, ...options);
   }
 
-  ask() {
+  request() {
     this.price(this.links.value);
   }
 
-  /** Draw what Python found; `found` is empty while it is still counting. */
-  draw(found) {
-    this.found = found;
-    // before it moves, which takes the keyboard from it
-    const focused = this.element.getRootNode().activeElement === this.links;
-    const choice = h(
-      "label",
-      {
-        class: "mw-em-choice",
-        "data-tip": "The links that the layers are priced on; which schedule is the fastest depends on them",
-      },
-      "Links",
-      this.links,
-    );
-    const show = (...parts) => {
-      this.element.replaceChildren(...parts);
-      if (focused) this.links.focus();
-    };
-    if (!found.rankings)
-      return show(
-        h("div", { class: "mw-em-bar" }, choice),
-        h("p", { class: "mw-quiet mw-em-wait", role: "status" }, "Pricing 1,296 layers under every schedule …"),
-      );
-    const { measures, notes } = found;
-    const segments = measures.map(({ key, text }) =>
-      h(
-        "button",
-        {
-          type: "button",
-          class: "mw-segment",
-          "aria-pressed": String(key === this.measure),
-          onclick: () => this.turn(key),
-        },
-        text,
-      ),
-    );
-    this.columns = size(found, found.across);
-    this.cells = found.deepspeed.map((_, cell) => this.cell(cell));
-    this.grid = h(
-      "div",
-      {
-        class: "mw-em-grid",
-        role: "grid",
-        "aria-label": "Layers: arrows walk",
-        tabindex: -1,
-        style: { "--columns": this.columns },
-      },
+  /** Draw the map, or that it is being computed. @param {ExpertSchedulesModel["map"]} data */
+  draw(data) {
+    const wasFocused = focusedElement(this.element) === this.links; // a redraw takes the focus
+    const tip = "The links that the layers are priced with; the fastest schedule depends on them";
+    const choice = h("label.mw-em-choice", { "data-tip": tip }, "Links", this.links);
+    if (data.rankings) {
+      this.data = data;
+      this.drawMap(choice);
+    } else {
+      const wait = "Pricing 1,296 layers under every schedule …";
+      const message = h("p.mw-quiet.mw-em-wait", { role: "status" }, wait);
+      this.element.replaceChildren(h("div.mw-em-bar", {}, choice), message);
+    }
+    if (wasFocused) this.links.focus();
+  }
+
+  /** @param {HTMLElement} choice */
+  drawMap(choice) {
+    const { measures, notes, across, deepspeed } = this.data;
+    const segments = measures.map(({ key, text }) => {
+      const pressed = { "aria-pressed": String(key === this.measure), onclick: () => this.setMeasure(key) };
+      return h("button.mw-segment", { type: "button", ...pressed }, text);
+    });
+    this.columns = size(this.data, across);
+    this.cells = deepspeed.map((_, cell) => this.cell(cell));
+    const grid = h(
+      "div.mw-em-grid",
+      { role: "grid", "aria-label": "Layers", tabindex: -1, style: { "--columns": this.columns } },
       ...this.rows(),
     );
-    this.grid.addEventListener("keydown", (event) => this.key(event));
-    this.grid.addEventListener(
-      "pointerover",
-      (event) => event.target.dataset.cell && this.tell(Number(event.target.dataset.cell)),
+    grid.addEventListener("keydown", (event) => this.key(event));
+    grid.addEventListener("pointerover", (event) => {
+      const cell = closest(event, "[data-cell]");
+      if (cell) this.describe(Number(cell.dataset.cell));
+    });
+    const colours = h("div.mw-segments", { role: "group", "aria-label": "Colour by" }, ...segments);
+    this.element.replaceChildren(
+      h("div.mw-em-bar", {}, colours, choice, this.legend()),
+      h("div", {}, this.columnHeads(0), this.columnHeads(1)),
+      grid,
+      this.description,
+      h("div.mw-em-notes", {}, ...notes.map((note) => h("p", {}, note))),
     );
-    const bar = h(
-      "div",
-      { class: "mw-em-bar" },
-      h("div", { class: "mw-segments", role: "group", "aria-label": "Colour by" }, ...segments),
-      choice,
-      this.legend(),
-    );
-    show(
-      bar,
-      this.head(),
-      this.grid,
-      this.words,
-      h("div", { class: "mw-em-notes" }, ...notes.map((note) => h("p", {}, note))),
-    );
-    this.tell(this.at);
+    this.describe(this.at);
   }
 
-  turn(measure) {
+  /** @param {string} measure */
+  setMeasure(measure) {
     this.measure = measure;
-    this.draw(this.found);
-    this.element.querySelector('[aria-pressed="true"]').focus();
+    this.draw(this.data);
+    find(this.element, '[aria-pressed="true"]')?.focus();
   }
 
-  /** Values of the outer two axes of the columns, over the cells that have them. */
-  head() {
-    const { across, axes } = this.found;
-    const named = (depth) => {
-      const outer = size(this.found, across.slice(0, depth));
-      const { word, help, values } = axes[across[depth]];
-      return Array.from({ length: outer * values.length }, (_, at) =>
-        h("span", { "data-tip": `${word}: ${help}` }, `${word} ${values[at % values.length]}`),
-      );
-    };
-    const line = (depth) =>
-      h(
-        "div",
-        { class: "mw-em-head", "aria-hidden": "true" },
-        h("span", {}),
-        h("div", { class: "mw-em-heads" }, ...named(depth)),
-      );
-    return h("div", {}, line(0), line(1));
+  /** The values of one of the two outer axes of the columns, above their cells. @param {number} depth */
+  columnHeads(depth) {
+    const { across, axes } = this.data;
+    const outer = size(this.data, across.slice(0, depth));
+    const axis = axes[across[depth]];
+    const heads = Array.from({ length: outer * axis.values.length }, (_, i) =>
+      axisLabel(axis, `${axis.word} ${axis.values[i % axis.values.length]}`),
+    );
+    return h("div.mw-em-head", { "aria-hidden": "true" }, h("span"), h("div.mw-em-heads", {}, ...heads));
   }
 
   rows() {
+    const { axes, down } = this.data;
     const rows = [];
     for (let first = 0; first < this.cells.length; first += this.columns) {
-      const named = this.found.down.flatMap((name) => [
-        h(
-          "span",
-          { "data-tip": `${this.found.axes[name].word}: ${this.found.axes[name].help}` },
-          this.axisWords(first, [name]),
-        ),
-        " ",
-      ]);
+      const labels = down.flatMap((name) => [axisLabel(axes[name], this.valuesOf(first, [name])), " "]);
+      const beginsGroup = first > 0 && (first / this.columns) % 4 === 0;
       rows.push(
         h(
-          "div",
-          { class: "mw-em-row", role: "row", "data-first": first && (first / this.columns) % 4 === 0 ? "" : null },
-          h("span", { class: "mw-em-name", role: "rowheader" }, ...named),
-          h("div", { class: "mw-em-cells", role: "presentation" }, ...this.cells.slice(first, first + this.columns)),
+          "div.mw-em-row",
+          { role: "row", "data-first": beginsGroup },
+          h("span.mw-em-name", { role: "rowheader" }, ...labels),
+          h("div.mw-em-cells", { role: "presentation" }, ...this.cells.slice(first, first + this.columns)),
         ),
       );
     }
     return rows;
   }
 
+  /** @param {number} cell */
   cell(cell) {
-    const ranking = this.found.rankings[this.measure];
-    const colour = ranking ? this.won(ranking, cell) : this.gained(this.found[this.measure][cell]);
-    const beyond =
-      this.measure === "deepspeed" &&
-      (this.found.deepspeed[cell] < this.found.printed[0] || this.found.deepspeed[cell] > this.found.printed[1]);
-    return h("div", {
-      class: "mw-em-cell",
+    const { rankings, printed, deepspeed } = this.data;
+    const ranking = rankings[this.measure];
+    const colour = ranking ? rankColour(ranking, cell) : this.speedupColour(this.speedups[cell]);
+    const isBeyond = deepspeed[cell] < printed[0] || deepspeed[cell] > printed[1];
+    return h("div.mw-em-cell", {
       role: "gridcell",
       "data-cell": cell,
-      "data-beyond": beyond ? "" : null,
+      "data-beyond": this.measure === "deepspeed" && isBeyond,
       tabindex: cell === this.at ? 0 : -1,
-      "aria-label": this.about(cell),
+      "aria-label": this.textOf(cell),
       style: { "background-color": colour },
     });
   }
 
-  won({ best, lead, schedules }, cell) {
-    const strength = STRENGTHS[MARGINS.filter((least) => lead[cell] >= least).length];
-    return `color-mix(in oklab, var(--schedule-${schedules[best[cell]].name}) ${strength}%, var(--bg))`;
+  get speedups() {
+    return this.data[/** @type {"deepspeed" | "a2a-allgather"} */ (this.measure)];
   }
 
-  /** Faster is blue, slower orange, the stronger the more. */
-  gained(gain) {
-    const { printed } = this.found;
-    const most = this.measure === "deepspeed" ? printed[1] : 1.5;
-    const part = gain >= 1 ? Math.min(1, (gain - 1) / (most - 1)) : Math.min(1, 1.4 * (1 - gain));
-    return (
-      `color-mix(in oklab, var(${gain >= 1 ? "--em-faster" : "--em-slower"}) ${(8 + 92 * part).toFixed(0)}%, ` +
-      "var(--bg))"
-    );
+  /** Blue if faster, orange if slower. @param {number} speedup */
+  speedupColour(speedup) {
+    const most = this.measure === "deepspeed" ? this.data.printed[1] : 1.5;
+    const isFaster = speedup >= 1;
+    const part = Math.min(1, isFaster ? (speedup - 1) / (most - 1) : 1.4 * (1 - speedup));
+    const colour = isFaster ? "--em-faster" : "--em-slower";
+    return `color-mix(in oklab, var(${colour}) ${(8 + 92 * part).toFixed(0)}%, var(--bg))`;
   }
 
   legend() {
-    const { rankings, printed } = this.found;
+    const { rankings, printed } = this.data;
     const ranking = rankings[this.measure];
-    const swatch = (colour, words, ...more) => h("span", {}, h("i", { style: { background: colour } }), words, ...more);
-    const won = ({ name, title, wins }) =>
-      wins
-        ? swatch(`var(--schedule-${name})`, `${title} `, h("b", {}, wins.toLocaleString("en-US")))
-        : h("span", { class: "mw-em-never" }, `${title} 0`);
-    if (ranking)
-      return h("div", { class: "mw-legend" }, ...ranking.schedules.map(won), h("span", {}, "pale: by less than 2 %"));
-    const steps =
-      this.measure === "deepspeed"
-        ? [0.9, 1, printed[0], 2, 3, 4, printed[1]]
-        : [0.3, 0.5, 0.75, 0.9, 1, 1.1, 1.2, 1.5];
-    const paper =
-      this.measure === "deepspeed"
-        ? h(
-            "span",
-            { class: "mw-em-paper" },
-            `the paper's: ${printed[0]}× to ${printed[1]}×`,
-            h("i", { class: "mw-em-cell", "data-beyond": "" }),
-            "beyond it",
-          )
-        : null;
-    return h("div", { class: "mw-legend" }, ...steps.map((gain) => swatch(this.gained(gain), `${gain}×`)), paper);
+    const swatch = (/** @type {string} */ colour, /** @type {(Node | string)[]} */ ...text) =>
+      h("span", {}, h("i", { style: { background: colour } }), ...text);
+    if (ranking) {
+      const entries = ranking.schedules.map(({ name, title, wins }) =>
+        wins
+          ? swatch(`var(--schedule-${name})`, `${title} `, h("b", {}, wins.toLocaleString("en-US")))
+          : h("span.mw-em-never", {}, `${title} 0`),
+      );
+      return h("div.mw-legend", {}, ...entries, h("span", {}, "pale: lead below 2 %"));
+    }
+    const isDeepspeed = this.measure === "deepspeed";
+    const steps = isDeepspeed ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.3, 0.5, 0.75, 0.9, 1, 1.1, 1.2, 1.5];
+    const swatches = steps.map((speedup) => swatch(this.speedupColour(speedup), `${speedup}×`));
+    const beyond = h("i.mw-em-cell", { "data-beyond": true });
+    const range = `paper: ${printed[0]}× to ${printed[1]}×`;
+    return h(
+      "div.mw-legend",
+      {},
+      ...swatches,
+      isDeepspeed && h("span.mw-em-paper", {}, range, beyond, "outside this range"),
+    );
   }
 
   // ── words ──
 
-  axisWords(cell, names) {
-    const { axes, across, down } = this.found;
+  /** @param {number} cell @param {string[]} names of axes */
+  valuesOf(cell, names) {
+    const { axes, across, down } = this.data;
     let rest = cell;
+    /** @type {Record<string, string>} */
     const values = {};
     for (const name of [...down, ...across].reverse()) {
       const { word, values: all } = axes[name];
@@ -216,35 +184,53 @@ export class ExpertMap {
     return names.map((name) => values[name]).join(" ");
   }
 
-  about(cell) {
-    const { rankings, down, across } = this.found;
-    const first = ({ best, lead, schedules }) =>
-      `${schedules[best[cell]].title} by ${((lead[cell] - 1) * 100).toFixed(lead[cell] < 1.1 ? 1 : 0)} %`;
-    const fastest = `fastest for the same memory ${first(rankings.alike)}, of all that fit ${first(rankings.fitting)}`;
-    const gains =
-      `Parm's choice ${this.found.deepspeed[cell].toFixed(2)}× DeepSpeed-MoE, ` +
-      `${this.found["a2a-allgather"][cell].toFixed(2)}× all-to-all, then all-gather`;
-    return `${this.axisWords(cell, [...down, ...across])}: ${fastest}; ${gains}`;
+  /** @param {number} cell */
+  textOf(cell) {
+    const { rankings, down, across, deepspeed, "a2a-allgather": allToAll } = this.data;
+    const winner = (/** @type {Ranking} */ { best, lead, schedules }) => {
+      const margin = ((lead[cell] - 1) * 100).toFixed(lead[cell] < 1.1 ? 1 : 0);
+      return `${schedules[best[cell]].title} by ${margin} %`;
+    };
+    const [alike, fitting] = [winner(rankings.alike), winner(rankings.fitting)];
+    const fastest = `fastest with the same memory: ${alike}; fastest that fits: ${fitting}`;
+    const speedups =
+      `Parm's choice is ${deepspeed[cell].toFixed(2)}× as fast as DeepSpeed-MoE and ` +
+      `${allToAll[cell].toFixed(2)}× as fast as all-to-all, then all-gather`;
+    return `${this.valuesOf(cell, [...down, ...across])}: ${fastest}; ${speedups}`;
   }
 
-  tell(cell) {
-    this.words.textContent = this.about(cell);
+  /** @param {number} cell */
+  describe(cell) {
+    this.description.textContent = this.textOf(cell);
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const step = ARROWS[event.key];
-    const cell = Number(event.target.dataset?.cell);
+    const cell = Number(closest(event, "[data-cell]")?.dataset.cell);
     if (!step || Number.isNaN(cell)) return;
     const [row, column] = [Math.floor(cell / this.columns) + step[0], (cell % this.columns) + step[1]];
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
     if (row < 0 || column < 0 || column >= this.columns || row * this.columns >= this.cells.length) return;
-    this.cells[this.at].tabIndex = -1;
+    const last = this.cells[this.at];
     this.at = row * this.columns + column;
-    this.cells[this.at].tabIndex = 0;
+    setTabStop([last, this.cells[this.at]], this.cells[this.at]);
     this.cells[this.at].focus();
-    this.tell(this.at);
+    this.describe(this.at);
   }
 }
 
+/**
+ * The colour of the fastest schedule, the stronger the larger its lead.
+ * @param {Ranking} ranking @param {number} cell
+ */
+function rankColour({ best, lead, schedules }, cell) {
+  const strength = STRENGTHS[LEADS.filter((least) => lead[cell] >= least).length];
+  return `color-mix(in oklab, var(--schedule-${schedules[best[cell]].name}) ${strength}%, var(--bg))`;
+}
+
+/** @param {MapAxis} axis @param {string} text */
+const axisLabel = ({ word, help }, text) => h("span", { "data-tip": `${word}: ${help}` }, text);
+
+/** @param {MapData} data @param {string[]} names */
 const size = ({ axes }, names) => names.reduce((product, name) => product * axes[name].values.length, 1);

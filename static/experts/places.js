@@ -1,142 +1,135 @@
-// Places of the board: devices of a node, with a chip for each expert that they hold.
+// Places on the board: the devices of a node, with a chip for each expert that they hold.
 
-import { h } from "../kit/canvas.js";
+/** @import { BoardLayout, ChipData, Place } from "./types" */
+
+import { find, h, setStyle } from "../kit/dom.js";
 import { count } from "../kit/numbers.js";
-import { keyOf, parse } from "./gestures.js";
+import { keyOf, parseKey } from "./gestures.js";
 import { CHIP, PLACE, arrange } from "./layout.js";
 
-/** How much of the longest bar a load is, with a tick at an even share. */
+/** A load as a part of the longest bar, with a tick at an even share. @param {number} part @param {number} even */
 function loadBar(part, even) {
-  const percent = (share) => `${(100 * share).toFixed(2)}%`;
-  return h(
-    "div",
-    { class: "mw-xbar", "aria-hidden": "true" },
-    h("i", { style: { width: percent(part) } }),
-    h("b", { style: { left: percent(even) } }),
-  );
+  const percent = (/** @type {number} */ share) => `${(100 * share).toFixed(2)}%`;
+  const bar = [h("i", { style: { width: percent(part) } }), h("b", { style: { left: percent(even) } })];
+  return h("div.mw-xbar", { "aria-hidden": "true" }, ...bar);
 }
 
-/** Draws the places of the board with their chips, and finds them. */
 export class Places {
+  /** @type {Map<string | number | null, HTMLElement>} */ chips = new Map(); // by key
+  /** @type {Map<number, HTMLElement>} */ tags = new Map(); // by device
+  /** The device whose groups are outlined. @type {number | null} */ outlined = null;
+
   /** @param {import("./experts.js").Experts} experts */
   constructor(experts) {
     this.experts = experts;
-    this.chips = new Map(); // key: element
-    this.tags = new Map(); // device: element
-    this.outlined = null; // the device whose groups are outlined
   }
 
-  drawBoard() {
-    const { places, esp } = this.experts.picture;
-    const nodes = new Map();
-    places.forEach((place, number) => nodes.set(place.node, [...(nodes.get(place.node) ?? []), number]));
+  draw() {
+    const { board, picture, root } = this.experts;
+    const { places, esp } = picture;
+    /** @type {Map<number, number[]>} */
+    const nodes = new Map(); // numbers of places by node
+    places.forEach(({ node }, number) => nodes.set(node, [...(nodes.get(node) ?? []), number]));
     const most = Math.max(...[...nodes.values()].map((own) => own.length));
     const fullest = Math.max(1, ...places.map(({ held }) => held.length));
-    const layout = arrange(this.experts.board.clientWidth, this.experts.board.clientHeight, nodes.size, most, fullest);
+    const layout = arrange(board.clientWidth, board.clientHeight, nodes.size, most, fullest);
     this.chips.clear();
     this.tags.clear();
-    this.outlined = this.experts.hovered = null; // of what is gone
-    this.experts.root.dataset.heads = layout.headed ? (layout.width < 22 * esp + 48 ? "load" : "all") : "none";
-    const style = {
+    this.outlined = null;
+    this.experts.hovered = "";
+    root.dataset.heads = layout.headed ? (layout.width < 22 * esp + 48 ? "load" : "all") : "none";
+    setStyle(board, {
       "--place-edge": `${layout.edge - 1}px`,
       "--chip-gap": `${layout.gap}px`,
       "--place-w": `${layout.width}px`,
       "--place-h": `${layout.height}px`,
       "--columns": layout.columns,
       "--node-columns": layout.nodeColumns,
-    };
-    for (const [name, value] of Object.entries(style)) this.experts.board.style.setProperty(name, value);
+    });
     const panels = [...nodes].map(([node, own]) =>
       h(
-        "div",
-        { class: "mw-xnode", role: "group", "aria-label": `node ${node}` },
-        h("div", { class: "mw-xnode-head" }, `node ${node}`),
-        h("div", { class: "mw-xplaces" }, ...own.map((number) => this.place(number, places[number], layout, esp))),
+        "div.mw-xnode",
+        { role: "group", "aria-label": `Node ${node}` },
+        h("div.mw-xnode-head", {}, `node ${node}`),
+        h("div.mw-xplaces", {}, ...own.map((number) => this.place(number, places[number], layout, esp))),
       ),
     );
-    this.experts.board.replaceChildren(...panels);
-    this.experts.selected = new Set([...this.experts.selected].filter((key) => this.chips.has(key)));
-    if (!this.element(this.experts.at)) this.experts.at = this.elsewhere();
-    this.element(this.experts.at)?.setAttribute("tabindex", "0");
-    this.experts.markSelected();
+    board.replaceChildren(...panels);
+    this.restore();
   }
 
-  /** Where the keyboard goes on when its chip is gone: to the same expert elsewhere, else to the first chip. */
-  elsewhere() {
-    const expert = typeof this.experts.at === "string" ? `${parse(this.experts.at)[0]}@` : "";
-    const keys = [...this.chips.keys()];
-    return keys.find((key) => expert && key.startsWith(expert)) ?? keys[0] ?? -1;
+  /** Select and focus what was selected and focused before a redraw, as far as it is still there. */
+  restore() {
+    const { experts } = this;
+    experts.selected = new Set([...experts.selected].filter((key) => this.chips.has(key)));
+    if (!this.element(experts.at)) experts.at = this.substitute(experts.at);
+    this.element(experts.at)?.setAttribute("tabindex", "0");
+    experts.markSelected();
   }
 
-  place(
-    number,
-    { name, devices, held, chips: copies, level, load, share, bar, memory },
-    { size, width, barred, footed },
-    esp,
-  ) {
-    const tags = devices.map((device) => this.tag(device, esp === 1));
+  /**
+   * What to focus if a chip is gone: another replica of the expert, else the first chip.
+   * @param {string | number | null} at
+   */
+  substitute(at) {
+    const prefix = typeof at === "string" ? `${parseKey(at)[0]}@` : null;
+    const keys = /** @type {string[]} */ ([...this.chips.keys()]);
+    return keys.find((key) => prefix && key.startsWith(prefix)) ?? keys[0] ?? -1;
+  }
+
+  /** @param {number} number @param {Place} place @param {BoardLayout} layout @param {number} esp */
+  place(number, place, layout, esp) {
+    const { name, devices, held, level, load, share, bar, memory } = place;
     const experts = count(held.length, "expert");
-    const words = footed
-      ? `${name}, ${memory} a layer`
-      : `${name}: ${experts}, ${share} of the load (${load}), ${memory} a layer`;
-    const head = h(
-      "div",
-      { class: "mw-xplace-head" },
-      h("span", { class: "mw-xtags" }, ...tags),
-      h("span", { class: "mw-xload" }, load),
-    );
-    const chips = held.map((expert, at) => this.chip(expert, number, name, size, copies[at]));
-    const parts = [
-      head,
-      barred ? loadBar(bar, this.experts.picture.even) : null,
-      h("div", { class: "mw-xchips" }, ...chips),
-      footed
-        ? h(
-            "div",
-            { class: "mw-xplace-foot" },
-            [experts, share, width < PLACE.width ? "" : memory].filter(Boolean).join(" · "),
-          )
-        : null,
-    ];
-    const box = h(
-      "div",
+    const words = layout.footed
+      ? `${name}, ${memory} per layer`
+      : `${name}: ${experts}, ${share} of the load (${load}), ${memory} per layer`;
+    const tags = devices.map((device) => this.tag(device, esp === 1 ? `dev ${device}` : String(device)));
+    const chips = held.map((expert, i) => this.chip(expert, number, name, layout.size, place.chips[i]));
+    const foot = [experts, share, layout.width < PLACE.width ? "" : memory].filter(Boolean).join(" · ");
+    const isEmpty = !held.length;
+    return h(
+      "div.mw-xplace",
       {
-        class: "mw-xplace",
         "data-place": number,
         "data-words": words,
-        role: held.length ? "presentation" : "option",
-        "aria-label": held.length ? null : `${name}, no experts`,
-        "aria-selected": held.length ? null : "false",
-        tabindex: held.length ? null : -1,
+        role: isEmpty ? "option" : "presentation",
+        "aria-label": isEmpty && `${name}, no experts`,
+        "aria-selected": isEmpty && "false",
+        tabindex: isEmpty && -1,
         style: { "--load": `var(--load-${level})` },
       },
-      ...parts,
+      h("div.mw-xplace-head", {}, h("span.mw-xtags", {}, ...tags), h("span.mw-xload", {}, load)),
+      layout.barred && loadBar(bar, this.experts.picture.even),
+      h("div.mw-xchips", {}, ...chips),
+      layout.footed && h("div.mw-xplace-foot", {}, foot),
     );
-    return box;
   }
 
-  tag(device, alone) {
-    const element = h("span", { class: "mw-xdevice", "data-device": device }, alone ? `dev ${device}` : String(device));
+  /** @param {number} device @param {string} text */
+  tag(device, text) {
+    const element = h("span.mw-xdevice", { "data-device": device }, text);
     this.tags.set(device, element);
     return element;
   }
 
+  /** @param {number} expert @param {number} place @param {string} name @param {number} size @param {ChipData} data */
   chip(expert, place, name, size, { level, size: part, share, words, copies }) {
     const side = Math.max(CHIP.least, Math.round(size * (0.62 + 0.38 * part)));
-    const told = [
-      side >= Math.max(CHIP.numbered, CHIP.digit * String(expert).length + 4) && h("b", {}, String(expert)),
-      side >= CHIP.told && h("small", {}, share),
-    ].filter(Boolean);
+    const hasNumber = side >= Math.max(CHIP.numbered, CHIP.digit * String(expert).length + 4);
+    const key = keyOf(expert, place);
     const chip = h(
-      "div",
+      "div.mw-xchip",
       {
-        class: "mw-xchip",
         role: "option",
         tabindex: -1,
-        "data-key": keyOf(expert, place),
+        "data-key": key,
         "data-expert": expert,
+        "data-copied": copies > 1,
+        "data-small": side < 19,
+        "data-large": side >= CHIP.large,
         "aria-selected": "false",
-        "aria-label": `${words}; here on ${name}`,
+        "aria-label": `${words}; on ${name}`,
         style: {
           width: `${side}px`,
           height: `${side}px`,
@@ -144,39 +137,41 @@ export class Places {
           "--on-load": `var(--on-load-${level})`,
         },
       },
-      ...told,
+      hasNumber && h("b", {}, String(expert)),
+      side >= CHIP.shared && h("small", {}, share),
     );
-    chip.toggleAttribute("data-copied", copies > 1);
-    chip.toggleAttribute("data-small", side < 19);
-    chip.toggleAttribute("data-large", side >= CHIP.large);
-    this.chips.set(keyOf(expert, place), chip);
+    this.chips.set(key, chip);
     return chip;
   }
 
-  /** Outline the devices that share a group with this one. */
+  /** Mark all replicas of an expert, or none. @param {string | undefined} expert */
+  markReplicas(expert) {
+    for (const chip of this.chips.values()) chip.toggleAttribute("data-same", chip.dataset.expert === expert);
+  }
+
+  /** Outline the devices that share a group with a device, or none. @param {number | null} device */
   outline(device) {
     if (this.outlined === device) return;
     this.outlined = device;
     for (const tag of this.tags.values()) tag.removeAttribute("data-in");
     if (device === null) return;
     for (const [kind, groups] of Object.entries(this.experts.picture.groups)) {
-      const group = groups.find((members) => members.includes(device)) ?? [];
-      for (const member of group) {
+      for (const member of groups.find((members) => members.includes(device)) ?? []) {
         const tag = this.tags.get(member);
-        tag.setAttribute("data-in", `${tag.getAttribute("data-in") ?? ""} ${kind}`.trim());
+        tag?.setAttribute("data-in", `${tag.getAttribute("data-in") ?? ""} ${kind}`.trim());
       }
     }
   }
 
-  // ── small things ──
-
+  /** The chip of a key, or the empty place of -1 - number. @param {string | number | null} at */
   element(at) {
     return typeof at === "number"
-      ? this.experts.board.querySelector(`.mw-xplace[data-place="${-1 - at}"][tabindex]`)
+      ? find(this.experts.board, `.mw-xplace[data-place="${-1 - at}"][tabindex]`)
       : this.chips.get(at);
   }
 
+  /** @param {number | null} place */
   placeElement(place) {
-    return this.experts.board.querySelector(`.mw-xplace[data-place="${place}"]`);
+    return /** @type {HTMLElement} */ (find(this.experts.board, `.mw-xplace[data-place="${place}"]`));
   }
 }

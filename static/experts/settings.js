@@ -1,38 +1,42 @@
 // Settings of the expert layer, and the buttons that place all its experts.
 
-import { button, h, openMenu, stepper } from "../kit/canvas.js";
+/** @import { Control } from "./types" */
 
-/** The bar over the board: settings of the expert layer, and what places all its experts. */
+import { button, openMenu, stepper } from "../kit/controls.js";
+import { find, focusedElement, h } from "../kit/dom.js";
+
+const EQUAL_BLOCKS = "Place experts in order, the same number on each device (Shift+B)";
+
 export class Settings {
+  extra = 1;
+  controls = h("div.mw-bar.mw-xcontrols");
+  /** @type {WeakMap<Element, string>} */ drawn = new WeakMap(); // the data that each control was made of
+
   /** @param {import("./experts.js").Experts} experts */
   constructor(experts) {
     this.experts = experts;
-    this.extra = 1;
-    this.controls = h("div", { class: "mw-bar mw-xcontrols" });
+    this.onblocked = (/** @type {string} */ reason, /** @type {HTMLElement} */ at) => experts.announceAt(at, reason);
     this.room = stepper({
       label: "replicas",
-      one: "replica a device",
       min: 0,
       onchange: (value) => this.setRoom(value),
-      onrefuse: (reason, at) => experts.sayAt(at, reason),
+      onblocked: this.onblocked,
     });
-    this.room.title = "Replicas that balancing may add to each device";
-    this.blocks = button("Equal blocks", {
-      title: "Experts in order, as many on each device (Shift+B)",
-      onclick: () => experts.send("blocks"),
-    });
-    this.blocks.refuse = (reason) => experts.sayAt(this.blocks, reason);
-    const balancer = button("Balance", {
+    this.room.title = "Replicas per device that balancing may add";
+    this.blocks = button("Equal blocks", { title: EQUAL_BLOCKS, onclick: () => experts.send("blocks") });
+    this.blocks.onblocked = this.onblocked;
+    const balance = button("Balance", {
       kind: "mw-primary",
-      title: "Place the experts by their load, with replicas of the hottest (B)",
+      title: "Place experts by load, with replicas of the most loaded ones (B)",
       onclick: () => this.balance(),
     });
-    this.tools = h("div", { class: "mw-bar mw-xtools" }, this.blocks, this.room, balancer);
+    this.tools = h("div.mw-bar.mw-xtools", {}, this.blocks, this.room, balance);
   }
 
+  /** @param {number} value */
   setRoom(value) {
     this.extra = value;
-    this.room.answered();
+    this.room.acknowledge();
     this.room.set(value, { least: 0, most: this.experts.picture.most_extra });
   }
 
@@ -40,64 +44,54 @@ export class Settings {
     this.experts.send("balance", { extra: this.extra });
   }
 
-  drawControls() {
+  draw() {
     const { meshes, mesh, controls, most_extra: most = this.extra, equal } = this.experts.picture;
-    const held = this.experts.root.getRootNode().activeElement?.dataset?.control;
-    const items = meshes.map((name, rank) => ({ value: rank, text: name }));
-    const chosen = {
+    const focused = focusedElement(this.experts.root)?.dataset.control;
+    const meshControl = {
       key: "mesh",
       label: "mesh",
       value: mesh,
       text: meshes[mesh],
-      options: items,
-      help: "The mesh whose devices are shown; all meshes hold their experts alike",
+      options: meshes.map((text, value) => ({ value, text })),
+      help: "The mesh to show; experts have the same placement on all meshes",
     };
-    const choose =
-      ({ key }) =>
-      (value) =>
-        key === "mesh" ? this.experts.send("mesh", { mesh: value }) : this.experts.send("setting", { key, value });
-    const now = [...this.controls.children];
-    const drawn = [...(meshes.length > 1 ? [chosen] : []), ...controls].map((control, at) => {
-      const said = JSON.stringify(control);
-      if (now[at]?.said === said) return now[at]; // it stays, and a press that has begun on it is not lost
-      return Object.assign(this.control(control, choose(control)), { said });
+    const shown = [...this.controls.children];
+    const elements = [...(meshes.length > 1 ? [meshControl] : []), ...controls].map((control, i) => {
+      const data = JSON.stringify(control);
+      if (this.drawn.get(shown[i]) === data) return shown[i]; // a press may have begun on it
+      const element = this.control(control);
+      this.drawn.set(element, data);
+      return element;
     });
-    drawn.forEach((element, at) =>
-      now[at] ? now[at] !== element && now[at].replaceWith(element) : this.controls.append(element),
-    );
-    for (const element of now.slice(drawn.length)) element.remove();
-    this.controls.querySelector(`[data-control="${held}"]`)?.focus();
+    elements.forEach((element, i) => {
+      if (!shown[i]) this.controls.append(element);
+      else if (shown[i] !== element) shown[i].replaceWith(element);
+    });
+    for (const element of shown.slice(elements.length)) element.remove();
+    if (focused) find(this.controls, `[data-control="${focused}"]`)?.focus();
     this.extra = Math.min(this.extra, most);
     this.room.set(this.extra, { least: 0, most });
-    this.blocks.allow(
-      !equal,
-      equal ? "They are in equal blocks" : "Experts in order, as many on each device (Shift+B)",
-    );
+    this.blocks.enable(!equal, equal ? "The experts are in equal blocks already" : EQUAL_BLOCKS);
   }
 
-  /** A small button with its value, which opens a menu. */
-  control({ key, label, text, value, options, help, reason }, choose) {
-    const content = h("span", {}, h("span", { class: "mw-quiet" }, `${label} `), text);
+  /** A small button with a value, which opens a menu. @param {Control} control */
+  control({ key, label, text, value, options, help, reason }) {
+    const choose = (/** @type {unknown} */ value) =>
+      key === "mesh" ? this.experts.send("mesh", { mesh: value }) : this.experts.send("setting", { key, value });
+    const entries = options.map((option) => ({
+      text: option.text,
+      checked: option.value === value,
+      choose: () => choose(option.value),
+    }));
     const element = button(`${label}: ${text}`, {
-      content,
+      content: h("span", {}, h("span.mw-quiet", {}, `${label} `), text),
       kind: "mw-xcontrol",
-      title: reason || help,
-      onclick: () =>
-        openMenu(
-          this.experts.root,
-          element,
-          label,
-          options.map((option) => ({
-            text: option.text,
-            checked: option.value === value,
-            choose: () => choose(option.value),
-          })),
-        ),
+      onclick: () => openMenu(this.experts.root, element, label, entries),
     });
     element.dataset.control = key;
     element.setAttribute("aria-haspopup", "menu");
-    element.allow(options.length > 0, reason || help);
-    element.refuse = (words) => this.experts.sayAt(element, words);
+    element.enable(options.length > 0, reason || help);
+    element.onblocked = this.onblocked;
     return element;
   }
 }

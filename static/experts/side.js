@@ -1,43 +1,42 @@
-// The side of the experts: what the layer costs.
+// Figures of the expert layer, beside the board.
 
-import { button, h } from "../kit/canvas.js";
-import { explained } from "../kit/glossary.js";
+import { button } from "../kit/controls.js";
+import { findAll, focusedElement, h } from "../kit/dom.js";
+import { withDefinitions } from "../kit/glossary.js";
 import { tipped, walkTips } from "../kit/shell.js";
 
-/** What the layer costs, beside the board. */
 export class Side {
+  figures = h("div.mw-xcosts");
+  updateTabStops = walkTips(this.figures);
+
   /** @param {import("./experts.js").Experts} experts */
   constructor(experts) {
     this.experts = experts;
-    this.costs = h("div", { class: "mw-xcosts" });
-    this.reachTips = walkTips(this.costs);
     const compare = button("Compare schedules", {
-      title: "All expert schedules for this layer, side by side",
+      title: "Compare all expert schedules for this layer",
       onclick: () => experts.send("compare"),
     });
-    this.element = h(
-      "aside",
-      { class: "mw-xside", "aria-label": "What the layer costs" },
-      h("div", { class: "mw-bar" }, h("h3", {}, "Layer, forward"), h("span", { class: "mw-grow" }), compare),
-      this.costs,
-    );
+    const heading = h("div.mw-bar", {}, h("h3", {}, "Layer, forward"), h("span.mw-grow"), compare);
+    this.element = h("aside.mw-xside", { "aria-label": "Layer figures" }, heading, this.figures);
   }
 
-  drawSide() {
+  draw() {
     const { figures, reason, problem, about, terms } = this.experts.picture;
     const rows = figures.flatMap(({ key, label, value, small, help }) => [
       h("dt", {}, h("span", tipped(help), label)),
-      h("dd", { "data-figure": key }, h("b", {}, value), " ", h("span", { class: "mw-quiet" }, small)),
+      h("dd", { "data-figure": key }, h("b", {}, value), " ", h("span.mw-quiet", {}, small)),
     ]);
-    const words = [
-      problem && h("p", { class: "mw-xproblem", role: "alert" }, `${problem}.`),
-      reason && h("p", { class: "mw-xreason" }, ...explained(reason, terms)),
-      ...about.map((sentence) => h("p", { class: "mw-quiet" }, ...explained(sentence, reason ? {} : terms))),
-    ];
-    const tips = () => [...this.costs.querySelectorAll("[data-tip]")];
-    const at = tips().indexOf(this.experts.root.getRootNode().activeElement);
-    this.costs.replaceChildren(h("dl", {}, ...rows), ...words.filter(Boolean));
-    this.reachTips();
+    const words = about.map((text) => h("p.mw-quiet", {}, ...withDefinitions(text, reason ? {} : terms)));
+    const tips = () => findAll(this.figures, "[data-tip]");
+    const focused = focusedElement(this.experts.root);
+    const at = tips().findIndex((tip) => tip === focused);
+    this.figures.replaceChildren(
+      h("dl", {}, ...rows),
+      problem && h("p.mw-xproblem", { role: "alert" }, `${problem}.`),
+      reason && h("p.mw-xreason", {}, ...withDefinitions(reason, terms)),
+      ...words,
+    );
+    this.updateTabStops();
     if (at >= 0) tips()[Math.min(at, tips().length - 1)]?.focus();
   }
 }

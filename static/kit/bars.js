@@ -1,52 +1,57 @@
-// What the bars of the designer and of the transfer lab share: the mark, the theme, the way back, files.
+// What the bars of the designer and of the transfer lab share: brand, theme, undo, files.
 
-import { h, s } from "./canvas.js";
-import { icon, menu, tool } from "./shell.js";
+/** @import { Button } from "./types" */
 
-const THEME = "meshwave.theme"; // light, dark or system, kept in this browser
+import { h, s } from "./dom.js";
+import { icon } from "./icons.js";
+import { menu, tool } from "./shell.js";
+
+const THEME_KEY = "meshwave.theme"; // light, dark or system, kept in this browser
 const THEMES = ["light", "dark", "system"];
 
-/** The mark: a wave over four devices. */
+/** The logo, a wave over four devices, and the name. */
 export function brand() {
   const dots = [5, 9.7, 14.3, 19].map((x) => s("circle", { cx: x, cy: 17.6, r: 1.3 }));
-  const mark = s(
+  const logo = s(
     "svg",
     { viewBox: "0 0 24 24", "aria-hidden": "true" },
     s("rect", { width: 24, height: 24, rx: 6.5 }),
     s("path", { d: "M4.6 5.6 9 12.4 13.1 6.4 16.6 12.4 19.6 7.6" }),
     ...dots,
   );
-  return h("div", { class: "mw-brand" }, mark, h("span", {}, "Meshwave"));
+  return h("div.mw-brand", {}, logo, h("span", {}, "Meshwave"));
 }
 
 /**
- * The theme of the page: `data-theme` and `color-scheme` of its root, from which every colour follows. `shows` hears
- * which one is shown; it listens to the system and to other tabs until `signal`.
+ * The theme of the page: `data-theme` and `color-scheme` of its root, which all colours depend on. It follows the
+ * system and other tabs until `signal`; `onchange` receives the theme that is shown.
  */
 export class Theme {
-  constructor(signal, shows = (_theme) => {}) {
-    this.shows = shows;
+  /** @param {AbortSignal} signal @param {(theme: string) => void} [onchange] */
+  constructor(signal, onchange = () => {}) {
+    this.onchange = onchange;
     this.system = matchMedia("(prefers-color-scheme: dark)");
     this.system.addEventListener("change", () => this.apply(), { signal });
-    window.addEventListener("storage", (event) => event.key === THEME && this.apply(), { signal });
+    window.addEventListener("storage", (event) => event.key === THEME_KEY && this.apply(), { signal });
     this.apply();
   }
 
   get chosen() {
     try {
-      const kept = localStorage.getItem(THEME);
-      return ["light", "dark"].includes(kept) ? kept : "system";
+      const stored = localStorage.getItem(THEME_KEY) ?? "";
+      return ["light", "dark"].includes(stored) ? stored : "system";
     } catch {
-      return this.unkept ?? "system";
+      return this.unstored ?? "system";
     }
   }
 
+  /** @param {string} theme */
   choose(theme) {
-    this.unkept = theme;
+    this.unstored = theme;
     try {
-      localStorage.setItem(THEME, theme);
+      localStorage.setItem(THEME_KEY, theme);
     } catch {
-      // a browser that keeps nothing shows the theme until the page is left
+      // without storage the theme lasts until the page is left
     }
     this.apply();
   }
@@ -56,14 +61,14 @@ export class Theme {
     const root = document.documentElement;
     root.dataset.theme = shown;
     root.style.colorScheme = shown;
-    this.shows(shown);
+    this.onchange(shown);
   }
 }
 
-/** The button of a theme and its menu. */
+/** The button that shows the theme, and its menu. @param {Theme} theme */
 export function themePicker(theme) {
-  const button = tool("Theme", { glyph: theme.chosen, tip: "Theme: light, dark or the system's" });
-  const choose = (name) => {
+  const button = tool("Theme", { glyph: theme.chosen, tip: "Theme: light, dark or system" });
+  const choose = (/** @type {string} */ name) => {
     theme.choose(name);
     button.replaceChildren(icon(name));
     button.focus();
@@ -77,22 +82,38 @@ export function themePicker(theme) {
   return [button, menu(button, "Theme", entries)];
 }
 
-/** Say on a button what it would undo or redo; `keys` are those that do so too. */
-export function tellTurn(button, verb, label, keys = "") {
-  button.allow(Boolean(label));
-  button.setAttribute("aria-label", label ? `${verb}: ${label}` : verb);
-  button.dataset.tip = label ? `${verb}: ${label}${keys && ` (${keys})`}` : `Nothing to ${verb.toLowerCase()}`;
+/**
+ * Label a button "Undo" or "Redo" with the edit that it acts on.
+ * @param {Button} button @param {string} verb @param {string} edit @param {string} [keys]
+ */
+export function labelUndo(button, verb, edit, keys = "") {
+  const label = edit ? `${verb}: ${edit}` : verb;
+  button.enable(Boolean(edit));
+  button.setAttribute("aria-label", label);
+  button.dataset.tip = edit ? label + (keys && ` (${keys})`) : `Nothing to ${verb.toLowerCase()}`;
 }
 
-/** Why a file is not read, if it is too large to. */
-export function tooLarge(file, largest) {
-  return file.size > largest
-    ? `has ${(file.size / 1e6).toFixed(1)} MB, and the page opens up to ${largest / 1e6} MB`
-    : "";
+/**
+ * A hidden input for one file, with `click` to open the dialog of the browser.
+ * @param {string} label @param {string} accept @param {(file: File) => void} onchoose
+ */
+export function filePicker(label, accept, onchoose) {
+  const input = h("input", { type: "file", accept, hidden: true, tabindex: -1, "aria-label": label });
+  input.addEventListener("change", () => {
+    const [file] = input.files ?? [];
+    input.value = ""; // so that the same file can be chosen again
+    if (file) onchoose(file);
+  });
+  return input;
 }
 
-export function download({ name, mime, content }) {
-  const address = URL.createObjectURL(new Blob([content], { type: mime }));
-  h("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+/** Why a file is too large to open, or "". @param {File} file @param {number} limit in bytes */
+export const sizeProblem = (file, limit) =>
+  file.size > limit ? `${file.name} has ${(file.size / 1e6).toFixed(1)} MB; the limit is ${limit / 1e6} MB.` : "";
+
+/** Save a file on the person's machine. @param {string} name @param {Blob} content */
+export function download(name, content) {
+  const url = URL.createObjectURL(content);
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

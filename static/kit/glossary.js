@@ -1,14 +1,16 @@
-// Words of the papers inside a sentence, each with what it means to hover over.
+// Terms of a sentence, each with its definition as a tooltip.
 
-import { h } from "./canvas.js";
+import { h } from "./dom.js";
 import { tipped } from "./shell.js";
 
-/** `text` as nodes: the first time that one of `terms` occurs in it, the word carries its meaning. */
-export function explained(text, terms = {}) {
+/**
+ * `text` as nodes: the first occurrence of each of `terms` carries its definition.
+ * @param {string} text @param {Record<string, string>} [terms]
+ */
+export function withDefinitions(text, terms = {}) {
   const left = new Set(Object.keys(terms));
   if (!left.size) return [text];
-  const words = new RegExp(`\\b(${[...left].join("|")})\\b`);
   return text
-    .split(words)
-    .map((part) => (left.delete(part) ? h("span", { class: "mw-term", ...tipped(terms[part]) }, part) : part));
+    .split(new RegExp(`\\b(${[...left].join("|")})\\b`))
+    .map((part) => (left.delete(part) ? h("span.mw-term", tipped(terms[part]), part) : part));
 }

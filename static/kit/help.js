@@ -111,50 +111,55 @@ const WORDS = new RegExp(
   "i",
 );
 
-/** The entry of the first term in a label, or undefined. */
+/** The entry of the first term in a label, or undefined. @param {string} label */
 export function entryOf(label) {
-  const found = label.length <= LONGEST_LABEL && WORDS.exec(label);
+  const found = label.length <= LONGEST_LABEL ? WORDS.exec(label) : null;
   return found ? `glossary.html#term-${TERMS[found[1].toLowerCase()]}` : undefined;
 }
 
-/** The description of a key of the document, such as `pipeline.microbatches`. */
+/** The description of a key of the document, such as `pipeline.microbatches`. @param {string} path */
 export const referenceOf = (path) => `reference/document.html#confval-${path}`;
 
-/** The page that explains an element: the key of a field, the term in its label or in one around it, or its section. */
+/**
+ * The page that explains an element: the key of a field, the term in its label or in one around it, or its section.
+ * @param {Element} element
+ */
 export function helpOn(element) {
+  /** @type {HTMLElement[]} */
   const around = [];
-  for (let at = element; at; at = at.parentNode ?? at.host) if (at instanceof Element) around.push(at);
+  for (let at = /** @type {any} */ (element); at; at = at.parentNode ?? at.host)
+    if (at instanceof Element) around.push(/** @type {HTMLElement} */ (at));
   const field = around.find((each) => each.dataset.path);
-  if (field) return referenceOf(field.dataset.path);
-  const labels = around.flatMap((each) => [each.textContent, each.ariaLabel ?? ""]);
+  if (field?.dataset.path) return referenceOf(field.dataset.path);
+  const labels = around.flatMap((each) => [each.textContent ?? "", each.ariaLabel ?? ""]);
   const section = around.find((each) => each.dataset.section);
-  return labels.map(entryOf).find(Boolean) ?? (section && referenceOf(section.dataset.section));
+  return labels.map(entryOf).find(Boolean) ?? (section?.dataset.section && referenceOf(section.dataset.section));
 }
 
-/** Open a page of the site in a tab of its own. */
+/** Open a page of the site in a tab of its own. @param {string} page */
 export function openPage(page) {
   window.open(`docs/${page}`, "_blank", "noopener");
 }
 
-/** Open the page that explains what the pointer, or else the keyboard, is at when F1 is pressed. */
+/** On F1, open the page that explains the element under the pointer, or with the focus. @param {AbortSignal} signal */
 export function openHelpOnF1(signal) {
-  let points = false;
-  window.addEventListener("pointermove", () => (points = true), { signal });
+  let isPointing = false;
+  window.addEventListener("pointermove", () => (isPointing = true), { signal });
   window.addEventListener(
     "keydown",
     (event) => {
       if (event.key !== "F1") {
-        points = false;
+        isPointing = false;
         return;
       }
       event.preventDefault();
-      openPage(helpOn(points ? innermost(":hover") : innermost(":focus")) ?? "index.html");
+      openPage(helpOn(isPointing ? innermost(":hover") : innermost(":focus")) ?? "index.html");
     },
     { signal },
   );
 }
 
-/** The innermost element that matches, inside shadow roots too. */
+/** The innermost element that matches, inside shadow roots too. @param {string} selector */
 function innermost(selector) {
   let found = document.documentElement;
   for (let root = /** @type {ParentNode | null} */ (document); root; root = found.shadowRoot) {

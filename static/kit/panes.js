@@ -1,25 +1,18 @@
-// Two canvases share one place of the page: the cluster, and the experts on it. Each carries the switch.
+// The switch between the two canvases that share one place of the page: the cluster and its experts.
 
-import { h } from "./canvas.js";
+import { h } from "./dom.js";
 
 const PANES = [
-  ["cluster", "Cluster", "The devices, and the meshes on them (X)"],
-  ["experts", "Experts", "Which device holds which experts (X)"],
+  ["cluster", "Cluster", "Devices and the meshes drawn on them (X)"],
+  ["experts", "Experts", "Placement of experts on devices (X)"],
 ];
 
-/** The switch, with `current` pressed; `choose` is told the other pane. */
-export function paneSwitch(current, choose) {
-  const one = ([name, text, title]) =>
-    h(
-      "button",
-      {
-        type: "button",
-        class: "mw-pane",
-        "aria-pressed": String(name === current),
-        title,
-        onclick: () => name === current || choose(name),
-      },
-      text,
-    );
-  return h("div", { class: "mw-panes", role: "group", "aria-label": "What is shown here" }, ...PANES.map(one));
+/** @param {string} current @param {(pane: string) => void} onchoose called with the other pane */
+export function paneSwitch(current, onchoose) {
+  const buttons = PANES.map(([name, text, title]) => {
+    const isPressed = name === current;
+    const onclick = () => isPressed || onchoose(name);
+    return h("button.mw-pane", { type: "button", "aria-pressed": String(isPressed), title, onclick }, text);
+  });
+  return h("div.mw-panes", { role: "group", "aria-label": "View" }, ...buttons);
 }

@@ -1,25 +1,29 @@
-// Schedules to choose from by their small pictures: real timelines on four meshes.
+// Schedules to choose from by small pictures, which are real timelines of four meshes.
 
-import { h, s } from "./canvas.js";
+/** @import { ScheduleChoice, SchedulePicture } from "./types" */
 
-const BOX = { width: 84, height: 38 };
-const OPS = ["f", "b", "i", "w"]; // by number of the op
+import { ARROW_STEPS, closest, consume, h, s, setTabStop } from "./dom.js";
 
-/** A timeline of columns (rank, op, shade, start, end) as a small picture; a pencil where there is none.
-    A column `half` says of a slot of two which half of the lane a computation takes: 1 the upper, 2 the lower. */
+const SIZE = { width: 84, height: 38 };
+const OPS = ["f", "b", "i", "w"];
+
+/**
+ * A timeline as a small picture, or a pencil if there is none. `half` of an action that shares its slot with another
+ * says which half of the lane it takes: 1 is the upper, 2 the lower.
+ * @param {SchedulePicture | undefined} spans
+ */
 export function drawSchedule(spans) {
-  const picture = s("svg", {
-    class: "mw-mini",
-    viewBox: `0 0 ${BOX.width} ${BOX.height}`,
+  const picture = s("svg.mw-mini", {
+    viewBox: `0 0 ${SIZE.width} ${SIZE.height}`,
     preserveAspectRatio: spans ? "none" : "xMidYMid",
     "aria-hidden": "true",
   });
   if (!spans) {
-    picture.append(s("path", { class: "mw-pencil", d: "M30 27 46 11l6 6-16 16h-6z M43 14l6 6" }));
+    picture.append(s("path.mw-pencil", { d: "M30 27 46 11l6 6-16 16h-6z M43 14l6 6" }));
     return picture;
   }
-  const lane = BOX.height / spans.ranks;
-  const scale = BOX.width / spans.makespan;
+  const lane = SIZE.height / spans.ranks;
+  const scale = SIZE.width / spans.makespan;
   const gap = Math.min(0.7, lane / 8, Math.min(...spans.end.map((end, i) => end - spans.start[i])) * scale * 0.14);
   const shapes = new Map();
   spans.rank.forEach((rank, i) => {
@@ -35,80 +39,79 @@ export function drawSchedule(spans) {
   return picture;
 }
 
-/** A row of pictures, one of them chosen; those that cannot be say why. */
+/** A row of schedules, one of them chosen. A press on one that is not supported calls `onblocked` with the reason. */
 export class ScheduleRow {
-  constructor({ onchoose, onrefuse }) {
+  /** @type {HTMLButtonElement[]} */ cards = [];
+  /** @type {ScheduleChoice[]} */ schedules = [];
+  names = "";
+  current = "";
+
+  /** @param {{onchoose: (name: string) => void, onblocked: (reason: string, card: HTMLElement) => void}} listeners */
+  constructor({ onchoose, onblocked }) {
     this.onchoose = onchoose;
-    this.onrefuse = onrefuse;
-    this.element = h("div", { class: "mw-schedules", role: "radiogroup", "aria-label": "schedule" });
+    this.onblocked = onblocked;
+    this.element = h("div.mw-schedules", { role: "radiogroup", "aria-label": "Schedule" });
     this.element.addEventListener("keydown", (event) => this.key(event));
-    this.cards = [];
   }
 
-  /**
-   * Show `schedules`, a list of { name, title, blurb, reason }, with their pictures by name and one marked as current.
-   */
+  /** @param {ScheduleChoice[]} schedules @param {Record<string, SchedulePicture>} pictures @param {string} current */
   set(schedules, pictures, current) {
+    this.schedules = schedules;
     const names = schedules.map(({ name }) => name).join();
     if (names !== this.names) {
       this.names = names;
-      this.cards = schedules.map(({ name, title }) => this.card(name, title, pictures[name]));
+      this.cards = schedules.map((schedule, index) => this.card(schedule, index, pictures[schedule.name]));
       this.element.replaceChildren(...this.cards);
     }
-    schedules.forEach(({ name, title, blurb, reason }, place) => {
-      const card = this.cards[place];
+    schedules.forEach(({ name, title, blurb, reason }, index) => {
+      const card = this.cards[index];
       card.setAttribute("aria-checked", String(name === current));
       card.setAttribute("aria-disabled", String(Boolean(reason)));
-      card.setAttribute("aria-label", reason ? `${title}: cannot be used. ${reason}` : `${title}. ${blurb}`);
+      card.setAttribute("aria-label", reason ? `${title}: not supported. ${reason}` : `${title}. ${blurb}`);
       card.title = reason ? `${title}: ${reason}` : `${title}. ${blurb}`;
-      card.reason = reason;
-      card.tabIndex = name === current ? 0 : -1;
     });
-    if (!this.stop && this.cards.length) this.cards[0].tabIndex = 0;
-    if (this.current !== current) {
-      this.current = current;
-      const pressed = this.element.matches(":active"); // a press ends on the card where it began
-      if (!pressed) this.reveal(this.cards.find((card) => card.dataset.schedule === current));
-    }
+    const chosen = this.cards.find((card) => card.dataset.schedule === current);
+    setTabStop(this.cards, chosen ?? this.cards[0]);
+    if (this.current === current) return;
+    this.current = current;
+    const isPressed = this.element.matches(":active"); // a press ends on the card where it began
+    if (chosen && !isPressed) this.reveal(chosen);
   }
 
-  /** What takes the keyboard. */
-  get stop() {
-    return this.cards.find((card) => card.tabIndex === 0);
+  /** The card that Tab reaches. */
+  get tabStop() {
+    return this.cards.find((card) => card.tabIndex === 0) ?? null;
   }
 
+  /** @param {HTMLElement} card */
   reveal(card) {
-    if (!card) return;
     const [row, box] = [this.element.getBoundingClientRect(), card.getBoundingClientRect()];
     if (box.left < row.left) this.element.scrollLeft -= row.left - box.left + 12;
     if (box.right > row.right) this.element.scrollLeft += box.right - row.right + 12;
   }
 
-  card(name, title, spans) {
-    const card = h(
-      "button",
-      { class: "mw-schedule", type: "button", role: "radio", "data-schedule": name },
-      drawSchedule(spans),
-      h("span", {}, title),
-    );
+  /** @param {ScheduleChoice} schedule @param {number} index @param {SchedulePicture} spans */
+  card({ name, title }, index, spans) {
+    const attributes = { type: "button", role: "radio", "data-schedule": name };
+    const card = h("button.mw-schedule", attributes, drawSchedule(spans), h("span", {}, title));
     card.addEventListener("click", () => {
-      if (card.reason) this.onrefuse(card.reason, card);
-      else this.onchoose(name); // also the one that is marked: an earlier choice may not be answered yet
+      const { reason } = this.schedules[index];
+      if (reason) this.onblocked(reason, card);
+      else this.onchoose(name); // the current one too: an earlier choice may not be answered yet
     });
     return card;
   }
 
-  /** Arrows walk along the pictures, Enter or Space chooses: walking alone edits nothing. */
+  /** Arrow keys move the focus; Enter or Space chooses. @param {KeyboardEvent} event */
   key(event) {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const step = ARROW_STEPS[event.key];
     if (!step) return;
-    const at = this.cards.indexOf(event.target.closest(".mw-schedule"));
-    const card = this.cards.at((at + step) % this.cards.length);
+    const at = this.cards.findIndex((card) => card === closest(event, ".mw-schedule"));
+    const card = this.cards[(at + step + this.cards.length) % this.cards.length];
     card.focus();
     this.reveal(card);
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
   }
 }
 
-const round = (number) => Math.round(number * 100) / 100;
+const round = (/** @type {number} */ number) => Math.round(number * 100) / 100;

@@ -1,103 +1,64 @@
-// What the small widgets around the canvases share: icons, tooltips, dialogs and panels in the top layer.
+// What the widgets around the canvases share: tooltips, dialogs, and panels and menus in the top layer.
 
-import { button, h, s, send } from "./canvas.js";
+/** @import { Answer, Child, MenuEntry, Message, Model } from "./types" */
+
+import { button } from "./controls.js";
+import { ARROW_STEPS, closest, consume, find, findAll, focusedElement, h } from "./dom.js";
 import { helpOn } from "./help.js";
-
-const ICONS = {
-  open: ["M1.75 12.5v-9h4l1.5 2h5.5v2", "M1.75 12.5l2-5h10.5l-2 5z"],
-  examples: ["M2.5 2.5h4.2v4.2H2.5zM9.3 2.5h4.2v4.2H9.3zM2.5 9.3h4.2v4.2H2.5zM9.3 9.3h4.2v4.2H9.3z"],
-  gallery: ["M2 3h6.5M4.5 6.3H12M2 9.7h4M7.5 9.7H14M5.5 13h6"],
-  transfer: [
-    "M1.75 3h4.5v4.25h-4.5zM1.75 8.75h4.5V13h-4.5zM9.75 3h4.5v10h-4.5z",
-    "M6.25 5.1h3.5M6.25 10.9h3.5M9.75 8h4.5",
-  ],
-  compare: ["M2.5 3h4.2v10H2.5zM9.3 3h4.2v10H9.3z"],
-  save: ["M8 2v8M4.75 7 8 10.25 11.25 7", "M2.5 10.5v3h11v-3"],
-  saveAs: ["M7 2v7M4 6.5 7 9.5l1.5-1.5", "M2.5 10v3.5h5", "M9.5 13.5l.4-1.9 3-3 1.5 1.5-3 3z"],
-  share: ["M8 10V2M4.75 5 8 1.75 11.25 5", "M5 7.5H2.5v6h11v-6H11"],
-  undo: ["M6 3 2.5 6.5 6 10", "M2.5 6.5h7a3.75 3.75 0 0 1 0 7.5H6"],
-  redo: ["M10 3l3.5 3.5L10 10", "M13.5 6.5h-7a3.75 3.75 0 0 0 0 7.5H10"],
-  light: [
-    "M8 5.1a2.9 2.9 0 1 0 0 5.8 2.9 2.9 0 0 0 0-5.8z",
-    "M8 1v1.4M8 13.6V15M1 8h1.4M13.6 8H15M3.05 3.05l1 1M11.95 11.95l1 1M3.05 12.95l1-1M11.95 4.05l1-1",
-  ],
-  dark: ["M13.2 9.6A5.7 5.7 0 0 1 6.4 2.8a5.7 5.7 0 1 0 6.8 6.8z"],
-  system: ["M1.75 2.75h12.5v8.5H1.75z", "M5.5 13.75h5M8 11.25v2.5"],
-  help: [
-    "M8 1.75a6.25 6.25 0 1 0 0 12.5 6.25 6.25 0 0 0 0-12.5z",
-    "M6.2 6.2a1.85 1.85 0 1 1 2.6 1.7c-.5.25-.8.6-.8 1.2v.2M8 11.4v.05",
-  ],
-  down: ["M4.5 6.5 8 10l3.5-3.5"],
-  close: ["M4 4l8 8M12 4l-8 8"],
-  pin: ["M5.5 1.75h5M6.25 1.75v4.5L4.25 9h7.5l-2-2.75v-4.5M8 9v5.25"],
-  check: ["M3 8.5l3.25 3.25L13 5"],
-  error: ["M8 1.75a6.25 6.25 0 1 0 0 12.5 6.25 6.25 0 0 0 0-12.5z", "M5.8 5.8l4.4 4.4M10.2 5.8l-4.4 4.4"],
-  warning: ["M8 2 14.5 13.5h-13z", "M8 6.25v3.5M8 11.6v.05"],
-  rise: ["M8 13V3.5M4 7.25 8 3.25l4 4"],
-  fall: ["M8 3v9.5M4 8.75l4 4 4-4"],
-  same: ["M3.5 6h9M3.5 10h9"],
-};
-
-/** A line icon of 16 x 16 in the colour of its text; the words beside it or its label say what it means. */
-export function icon(name) {
-  const paths = ICONS[name].map((d) => s("path", { d }));
-  return s(
-    "svg",
-    { class: "mw-svg", viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true", "data-icon": name },
-    ...paths,
-  );
-}
+import { icon } from "./icons.js";
+import { Widget, send } from "./widget.js";
 
 /**
- * A button of an icon, words or both; `tip` explains it, "" does not.
+ * A button with an icon, text or both, and a tooltip unless `tip` is "".
  * @param {string} label
  * @param {{glyph?: string, text?: string, tip?: string, kind?: string, onclick?: (event: MouseEvent) => void}} options
  */
 export function tool(label, { glyph, text, tip = label, kind = "", onclick } = {}) {
   const element = button(label, { kind: `mw-tool ${kind}`, onclick, content: "" });
-  element.replaceChildren(...[glyph && icon(glyph), text && h("span", {}, text)].filter(Boolean));
+  element.replaceChildren(glyph ? icon(glyph) : "", text ? h("span", {}, text) : "");
   if (tip) element.dataset.tip = tip;
   return element;
 }
 
 // ── tooltips ────────────────────────────────────────────────────────────────────────────────
 
-const TIP_AFTER_MS = 350;
+const TIP_DELAY_MS = 350;
 
-/** Show the `data-tip` of what the pointer rests on or the keyboard is at, above everything else. */
+/** Tooltips: the `data-tip` of the element under the pointer or with the keyboard focus, above everything else. */
 export class Tips {
+  /** @type {HTMLElement | null} */ target = null;
+  timer = 0;
+
+  /** @param {HTMLElement} root */
   constructor(root) {
-    this.box = h("div", { class: "mw-tip", popover: "manual", role: "tooltip" });
+    this.box = h("div.mw-tip", { popover: "manual", role: "tooltip" });
     root.append(this.box);
-    root.addEventListener("pointerover", (event) => this.over(event.target.closest("[data-tip]"), TIP_AFTER_MS));
-    root.addEventListener("pointerleave", () => this.hide());
-    root.addEventListener("pointerdown", () => this.hide());
-    root.addEventListener(
-      "focusin",
-      (event) => event.target.matches(":focus-visible[data-tip]") && this.over(event.target, 0),
-    );
-    root.addEventListener("focusout", () => this.hide());
-    root.addEventListener("keydown", () => this.hide());
+    root.addEventListener("pointerover", (event) => this.schedule(closest(event, "[data-tip]"), TIP_DELAY_MS));
+    root.addEventListener("focusin", (event) => this.schedule(closest(event, ":focus-visible[data-tip]"), 0));
+    for (const type of ["pointerleave", "pointerdown", "focusout", "keydown"])
+      root.addEventListener(type, () => this.hide());
   }
 
-  over(target, after) {
+  /** @param {HTMLElement | null} target @param {number} delay */
+  schedule(target, delay) {
     if (target === this.target) return;
     this.hide();
     if (!target?.dataset.tip) return;
     this.target = target;
-    this.timer = setTimeout(() => this.show(), after);
+    this.timer = setTimeout(() => this.show(target), delay);
   }
 
-  show() {
-    if (!this.target.isConnected || !this.box.isConnected) return;
-    const hint = helpOn(this.target) ? h("div", { class: "mw-quiet" }, "F1: help on this") : "";
-    this.box.replaceChildren(this.target.dataset.tip, hint);
+  /** @param {HTMLElement} target */
+  show(target) {
+    if (!target.isConnected || !this.box.isConnected) return;
+    const hint = helpOn(target) ? h("div.mw-quiet", {}, "F1: help on this") : "";
+    this.box.replaceChildren(target.dataset.tip ?? "", hint);
     this.box.showPopover();
-    const [at, box] = [this.target.getBoundingClientRect(), this.box.getBoundingClientRect()];
+    const [at, box] = [target.getBoundingClientRect(), this.box.getBoundingClientRect()];
     const left = Math.max(6, Math.min(at.left + at.width / 2 - box.width / 2, innerWidth - box.width - 6));
-    const below = at.bottom + 6 + box.height < innerHeight;
+    const isBelow = at.bottom + 6 + box.height < innerHeight;
     this.box.style.left = `${left}px`;
-    this.box.style.top = `${below ? at.bottom + 6 : at.top - box.height - 6}px`;
+    this.box.style.top = `${isBelow ? at.bottom + 6 : at.top - box.height - 6}px`;
   }
 
   hide() {
@@ -107,41 +68,45 @@ export class Tips {
   }
 }
 
-/** The attributes of what explains itself: to the pointer, to the keyboard and to who listens. */
-export const tipped = (words) => ({ "data-tip": words, "aria-description": words });
+/** Attributes of an element with a tooltip, which screen readers read too. @param {string} text */
+export const tipped = (text) => ({ "data-tip": text, "aria-description": text });
 
-/** One stop of the keyboard for all that explains itself in `box`: arrows go from one to the next. */
+/**
+ * Make all elements with tooltips in `box` one tab stop, with arrow keys between them. Return a function to call after
+ * `box` is redrawn.
+ * @param {HTMLElement} box
+ */
 export function walkTips(box) {
-  const tips = () => [...box.querySelectorAll("[data-tip]:not(button)")];
+  const tips = () => findAll(box, "[data-tip]:not(button)");
   box.addEventListener("keydown", (event) => {
-    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    const step = ARROW_STEPS[event.key];
     const all = tips();
-    const at = all.indexOf(event.target);
+    const at = all.findIndex((tip) => tip === event.target);
     if (!step || at < 0) return;
-    for (const each of all) each.tabIndex = -1; // a press may have put the keyboard on any
-    const next = all.at((at + step) % all.length);
-    next.tabIndex = 0;
+    const next = all[(at + step + all.length) % all.length];
+    for (const tip of all) tip.tabIndex = tip === next ? 0 : -1;
     next.focus();
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
   });
-  return () => tips().forEach((tip, number) => (tip.tabIndex = number ? -1 : 0));
+  return () => tips().forEach((tip, index) => (tip.tabIndex = index ? -1 : 0));
 }
 
 // ── dialogs ─────────────────────────────────────────────────────────────────────────────────
 
-/** A modal dialog. Escape, a press beside it and `close` end it at once, and `ended` hears of it in that moment: the
-    dialog's own `close` event is a task of its own, which the next key would overtake. The event is kept for whatever
-    else closes a dialog. */
+/**
+ * A modal dialog. Escape, a press beside it and `close` end it and call `onend` at once: the dialog's own `close` event
+ * is a later task, which the next key would overtake. That event is still handled, for other ways to close a dialog.
+ */
 export class Modal {
-  constructor(dialog, ended = () => {}) {
+  isOpen = false;
+
+  /** @param {HTMLDialogElement} dialog @param {() => void} [onend] */
+  constructor(dialog, onend = () => {}) {
     this.dialog = dialog;
-    this.ended = ended;
-    this.isOpen = false;
+    this.onend = onend;
     dialog.addEventListener("keydown", (event) => this.key(event));
     dialog.addEventListener("click", (event) => event.target === dialog && this.close());
-    // Escape with the keyboard elsewhere
-    dialog.addEventListener("cancel", (event) => event.target === dialog && this.end());
+    dialog.addEventListener("cancel", (event) => event.target === dialog && this.end()); // Escape from elsewhere
     dialog.addEventListener("close", () => dialog.open || this.end()); // it may be open again
   }
 
@@ -158,34 +123,43 @@ export class Modal {
   end() {
     if (!this.isOpen) return;
     this.isOpen = false;
-    this.ended();
+    this.onend();
   }
 
-  /** Escape, unless something in the dialog took it or a panel over it is closed first. */
+  /**
+   * Close on Escape, unless an element in the dialog handled it or a panel over the dialog is open.
+   * @param {KeyboardEvent} event
+   */
   key(event) {
     if (event.key !== "Escape" || event.defaultPrevented || event.isComposing) return;
-    if (this.dialog.querySelector('[popover="auto"]:popover-open')) return;
+    if (find(this.dialog, '[popover="auto"]:popover-open')) return;
     event.preventDefault();
     this.close();
   }
 }
 
-/** A modal dialog that Python opens (designer/kit/canvas.py); `opened` runs each time. What is closed here is told
-    by its number, so that an opening that crosses it on the way stays. */
+/**
+ * A modal dialog that Python opens (Overlay in designer/kit/canvas.py). A message that it was closed carries the number
+ * of the opening, so that a later opening stays.
+ */
 export class Overlay extends Modal {
-  constructor(model, dialog, opened) {
+  /**
+   * @param {Model & {shown: boolean, opening: number}} model @param {HTMLDialogElement} dialog
+   * @param {() => void} onopen
+   */
+  constructor(model, dialog, onopen) {
     super(dialog, () => model.shown && send(model, { type: "close", opening: model.opening }));
     this.model = model;
-    this.opened = opened;
+    this.onopen = onopen;
     model.on(["shown", "opening"], () => this.follow());
   }
 
-  /** Open and close as Python says. */
+  /** Open or close as the model says. */
   follow() {
     if (this.model.shown === this.dialog.open) return;
     if (this.model.shown) {
       this.open();
-      this.opened();
+      this.onopen();
     } else {
       this.isOpen = false; // Python knows
       this.dialog.close();
@@ -193,78 +167,133 @@ export class Overlay extends Modal {
   }
 }
 
+/**
+ * A widget in a modal dialog: its header with a title, a place for refusals, tooltips. A subclass calls `build` with
+ * the parts of its dialog at the end of its constructor.
+ * @template {Model & {shown: boolean, opening: number}} M
+ * @extends {Widget<M>}
+ */
+export class DialogWidget extends Widget {
+  /** @type {HTMLDialogElement} */ dialog;
+  /** @type {Overlay} */ overlay;
+  /** @type {Tips} */ tips;
+  refusal = h("div.mw-dialog-refusal", { role: "alert", hidden: true });
+
+  /**
+   * @param {string} kind @param {string} title @param {Child[]} about @param {Child[]} inHeader @param {Child[]} parts
+   */
+  build(kind, title, about, inHeader, parts) {
+    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.overlay.close() });
+    const heading = h("div", {}, h("h2", { id: `mw-${kind}-title` }, title), ...about);
+    const header = h("header", {}, heading, h("span.mw-grow"), ...inHeader, close);
+    this.dialog = h("dialog", { class: `mw-dialog mw-${kind}-dialog`, "aria-labelledby": `mw-${kind}-title` });
+    this.dialog.append(header, .../** @type {Node[]} */ (parts));
+    this.overlay = new Overlay(this.model, this.dialog, () => this.onopen());
+    this.root = h("div", { class: `mw-canvas mw-shell mw-overlay mw-${kind}` }, this.dialog);
+    this.tips = new Tips(this.dialog);
+    this.overlay.follow();
+  }
+
+  onopen() {}
+
+  /** @param {Message} message */
+  receive(message) {
+    if (message.type === "answered") this.showRefusal(/** @type {Answer} */ (message).refused);
+  }
+
+  /** @param {string | null} [reason] */
+  showRefusal(reason) {
+    this.refusal.textContent = reason ?? "";
+    this.refusal.hidden = !reason;
+  }
+}
+
 // ── panels ──────────────────────────────────────────────────────────────────────────────────
 
-/** A panel under `anchor` that its click opens and a press elsewhere, Escape or a choice closes.
-    `make` gives what is in it, each time it opens. */
-export function dropdown(anchor, label, make, { role = null } = {}) {
-  const panel = h("div", { class: "mw-drop", popover: "auto", role, "aria-label": label });
+/**
+ * A panel under `anchor`. A click on the anchor opens it; a press elsewhere, Escape or a choice closes it. `make`
+ * returns its content each time it opens.
+ * @param {HTMLButtonElement} anchor @param {string} label @param {(panel: HTMLElement) => (Node | string)[]} make
+ * @param {string | null} [role]
+ */
+export function dropdown(anchor, label, make, role = null) {
+  const panel = h("div.mw-drop", { popover: "auto", role, "aria-label": label });
   anchor.popoverTargetElement = panel;
   anchor.setAttribute("aria-haspopup", role ?? "dialog");
   anchor.setAttribute("aria-expanded", "false");
   panel.addEventListener("beforetoggle", (event) => {
-    anchor.setAttribute("aria-expanded", String(event.newState === "open"));
-    // behind a shadow root the browser loses it
-    if (event.newState !== "open") return panel.matches(":focus-within") && anchor.focus();
+    const opens = event.newState === "open";
+    anchor.setAttribute("aria-expanded", String(opens));
+    if (!opens) return panel.matches(":focus-within") && anchor.focus(); // behind a shadow root the browser loses it
     panel.replaceChildren(...make(panel));
-    below(panel, anchor);
+    placeBelow(panel, anchor);
   });
-  panel.addEventListener("toggle", (event) => event.newState === "open" && first(panel)?.focus());
+  panel.addEventListener("toggle", (event) => event.newState === "open" && firstFocusable(panel)?.focus());
   return panel;
 }
 
-function below(panel, anchor) {
+/** @param {HTMLElement} panel @param {HTMLElement} anchor */
+function placeBelow(panel, anchor) {
   const at = anchor.getBoundingClientRect();
-  const leans = at.left > innerWidth / 2;
+  const isRight = at.left > innerWidth / 2;
   Object.assign(panel.style, {
     top: `${at.bottom + 4}px`,
-    left: leans ? "auto" : `${at.left}px`,
-    right: leans ? `${Math.max(6, innerWidth - at.right)}px` : "auto",
+    left: isRight ? "auto" : `${at.left}px`,
+    right: isRight ? `${Math.max(6, innerWidth - at.right)}px` : "auto",
   });
 }
 
-const first = (panel) =>
-  panel.querySelector('[aria-checked="true"], [autofocus]') ?? panel.querySelector("button, input");
+/** @param {HTMLElement} panel */
+const firstFocusable = (panel) => find(panel, '[aria-checked="true"], [autofocus]') ?? find(panel, "button, input");
 
-/** A menu of `{ text, note, checked, choose }` under `anchor`, for pointer, arrows and first letters. */
+/**
+ * A menu under `anchor`, for pointer, arrow keys and first letters.
+ * @param {HTMLButtonElement} anchor @param {string} label @param {() => MenuEntry[]} entries
+ */
 export function menu(anchor, label, entries) {
-  const panel = dropdown(anchor, label, () => entries().map((entry) => item(panel, entry)), { role: "menu" });
+  const panel = dropdown(anchor, label, () => entries().map((entry) => menuItem(panel, entry)), "menu");
   panel.addEventListener("keydown", (event) => {
-    const items = [...panel.querySelectorAll('[role^="menuitem"]')];
-    const at = items.indexOf(panel.getRootNode().activeElement);
-    const steps = { ArrowDown: at + 1, ArrowUp: at < 0 ? -1 : at - 1, Home: 0, End: -1 };
-    const letter =
-      event.key.length === 1 && event.key !== " " && !event.ctrlKey && !event.metaKey ? event.key.toLowerCase() : "";
-    if (event.key in steps) items.at(steps[event.key] % items.length)?.focus();
-    else if (letter)
-      [...items.slice(at + 1), ...items].find((each) => each.textContent.toLowerCase().startsWith(letter))?.focus();
-    else if (event.key === "Tab") return panel.hidePopover();
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
+    if (event.key === "Tab") return panel.hidePopover();
+    const items = findAll(panel, '[role^="menuitem"]');
+    const next = menuTarget(event, items, items.indexOf(/** @type {HTMLElement} */ (focusedElement(panel))));
+    if (next === undefined) return;
+    next?.focus();
+    consume(event);
   });
   return panel;
 }
 
-function item(panel, { text, note, checked, choose }) {
-  const role = checked === undefined ? "menuitem" : "menuitemradio";
-  const chosen = () => {
+/**
+ * The item that a key leads to, null if none begins with its letter, undefined if the key is not for the menu.
+ * @param {KeyboardEvent} event @param {HTMLElement[]} items @param {number} at
+ */
+function menuTarget({ key, ctrlKey, metaKey }, items, at) {
+  /** @type {Record<string, number>} */
+  const steps = { ArrowDown: at + 1, ArrowUp: at < 0 ? -1 : at - 1, Home: 0, End: -1 };
+  if (key in steps) return items.at(steps[key] % items.length);
+  if (key.length !== 1 || key === " " || ctrlKey || metaKey) return undefined;
+  const ordered = [...items.slice(at + 1), ...items];
+  return ordered.find((item) => item.textContent?.toLowerCase().startsWith(key.toLowerCase())) ?? null;
+}
+
+/** @param {HTMLElement} panel @param {MenuEntry} entry */
+function menuItem(panel, { text, note, checked, choose }) {
+  const isChoice = checked !== undefined;
+  const onclick = () => {
     panel.hidePopover();
     choose();
   };
-  const mark = checked === undefined ? null : h("span", { class: "mw-mark" }, checked ? icon("check") : "");
-  const attributes = {
-    type: "button",
-    class: "mw-item",
-    role,
-    tabindex: -1,
-    "aria-checked": checked === undefined ? null : String(checked),
-  };
   return h(
-    "button",
-    { ...attributes, onclick: chosen },
-    mark,
-    h("span", { class: "mw-item-text" }, text),
-    note ? h("span", { class: "mw-item-note" }, note) : null,
+    "button.mw-item",
+    {
+      type: "button",
+      role: isChoice ? "menuitemradio" : "menuitem",
+      tabindex: -1,
+      "aria-checked": isChoice ? String(checked) : null,
+      onclick,
+    },
+    isChoice && h("span.mw-mark", {}, checked ? icon("check") : ""),
+    h("span.mw-item-text", {}, text),
+    note && h("span.mw-item-note", {}, note),
   );
 }

@@ -1,174 +1,127 @@
-// Up to four designs side by side: a column each, changes against the first.
+// Up to four designs side by side, one column each, with changes against the first.
 
-import { button, followTheme, h, keepFocus, send } from "../kit/canvas.js";
-import { Overlay, Tips, icon, menu, tipped, tool, walkTips } from "../kit/shell.js";
+/** @import { Cell, Column, ComparisonModel } from "./types" */
 
-const NOTHING = "–"; // what Python writes where there is no such number
+import { filePicker } from "../kit/bars.js";
+import { button } from "../kit/controls.js";
+import { h, keepFocus } from "../kit/dom.js";
+import { icon } from "../kit/icons.js";
+import { DialogWidget, menu, tipped, tool, walkTips } from "../kit/shell.js";
 
+const NONE = "–"; // what Python writes if there is no such number
+
+/** @param {{model: ComparisonModel}} args */
 export const render = ({ model }) => new Comparison(model).root;
 
-class Comparison {
+/** @extends {DialogWidget<ComparisonModel>} */
+class Comparison extends DialogWidget {
+  /** @param {ComparisonModel} model */
   constructor(model) {
-    this.model = model;
-    this.build();
-    model.on(["columns", "room", "stale"], () => keepFocus(this.dialog, () => this.draw(), this.dialog));
-    model.on("msg:custom", (message) => this.answered(message));
-    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
-    this.overlay.follow();
-  }
-
-  send(type, gesture = {}) {
-    send(this.model, { type, ...gesture });
-  }
-
-  build() {
-    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.overlay.close() });
-    this.table = h("table", { "aria-label": "Designs side by side" });
-    this.reachTips = walkTips(this.table);
-    this.refusal = h("div", { class: "mw-dialog-refusal", role: "alert", hidden: true });
-    this.pin = button("Pin the open design", { content: icon("pin"), onclick: () => this.send("pin") });
-    this.pin.append(h("span", {}, "Pin the open design"));
-    this.add = button("Add an example", { content: icon("examples") });
-    this.add.append(h("span", {}, "Add an example"));
-    this.picker = h("input", {
-      type: "file",
-      accept: ".json,application/json",
-      hidden: true,
-      tabindex: -1,
-      "aria-label": "A design's file to compare with",
-    });
-    this.picker.addEventListener("change", () => this.picked());
-    this.file = button("Add a file", { content: icon("open"), onclick: () => this.picker.click() });
-    this.file.append(h("span", {}, "Add a file"));
-    this.end = button("End the comparison", { content: icon("close"), onclick: () => this.send("end") });
-    this.end.append(h("span", {}, "End the comparison"));
-    this.room = h("span", { class: "mw-quiet" });
+    super(model);
+    this.table = h("table", { "aria-label": "Design comparison" });
+    this.updateTabStops = walkTips(this.table);
+    this.pin = iconButton("Pin open design", "pin", () => this.send("pin"));
+    this.example = iconButton("Add example", "examples");
+    this.file = iconButton("Add file", "open", () => picker.click());
+    this.end = iconButton("End comparison", "close", () => this.send("end"));
+    this.room = h("span.mw-quiet");
+    const picker = filePicker("Design file to compare", ".json,application/json", async (file) =>
+      this.send("file", { text: await file.text() }),
+    );
     const examples = () =>
-      this.model.examples.map(({ name, title, note }) => ({
+      model.examples.map(({ name, title, note }) => ({
         text: title,
         note,
         choose: () => this.send("example", { name }),
       }));
-    this.dialog = h(
-      "dialog",
-      { class: "mw-dialog mw-comparison-dialog", tabindex: -1, "aria-labelledby": "mw-comparison-title" },
-      h("header", {}, h("h2", { id: "mw-comparison-title" }, "Side by side"), h("span", { class: "mw-grow" }), close),
-      h("div", { class: "mw-comparison-body" }, this.table),
-      h(
-        "footer",
-        {},
-        this.pin,
-        this.add,
-        this.file,
-        this.room,
-        this.refusal,
-        h("span", { class: "mw-grow" }),
-        this.end,
-      ),
-      this.picker,
+    const buttons = [this.pin, this.example, this.file, this.room, this.refusal, h("span.mw-grow"), this.end];
+    this.build(
+      "comparison",
+      "Design comparison",
+      [],
+      [],
+      [
+        h("div.mw-comparison-body", {}, this.table),
+        h("footer", {}, ...buttons),
+        picker,
+        menu(this.example, "Examples", examples),
+      ],
     );
-    this.dialog.append(menu(this.add, "Examples", examples));
-    this.overlay = new Overlay(this.model, this.dialog, () => this.opened());
-    this.root = h("div", { class: "mw-canvas mw-shell mw-overlay mw-comparison" }, this.dialog);
-    this.tips = new Tips(this.dialog);
+    this.dialog.tabIndex = -1;
+    model.on(["columns", "room", "stale"], () => keepFocus(this.dialog, () => this.draw(), this.dialog));
   }
 
-  opened() {
-    this.answered({ type: "answered" });
+  onopen() {
+    this.showRefusal();
     this.draw();
-    this.dialog.focus(); // a table to read first, not its first button
-  }
-
-  answered({ type, refused = "" }) {
-    if (type !== "answered") return;
-    this.refusal.textContent = refused ?? "";
-    this.refusal.hidden = !refused;
-  }
-
-  async picked() {
-    const [file] = this.picker.files;
-    this.picker.value = ""; // so that the same file can be added again
-    if (file) this.send("file", { text: await file.text() });
+    this.dialog.focus(); // the table is read first, so no button is focused
   }
 
   draw() {
     const { columns, figures, room, stale } = this.model;
-    this.room.textContent = room ? `room for ${room} more` : "four is the most; unpin one to add another";
-    for (const each of [this.pin, this.add, this.file]) each.allow(room > 0);
+    this.room.textContent = room ? `${room} more can be added` : "Limit of 4 designs; unpin one to add another";
+    for (const each of [this.pin, this.example, this.file]) each.enable(room > 0);
     this.end.hidden = columns.length < 2;
     const head = h(
       "tr",
       {},
-      h("th", { scope: "col" }, h("span", { class: "mw-sr" }, "Figure")),
+      h("th", { scope: "col" }, h("span.mw-sr", {}, "Figure")),
       ...columns.map((column) => this.head(column, stale)),
     );
-    const known = figures.filter(({ key }) => columns.some((column) => column.cells[key].value !== NOTHING));
-    const rows = known.map(({ key, label, help }) =>
-      h(
-        "tr",
-        { "data-key": key },
-        h("th", { scope: "row" }, h("span", tipped(help), label)),
-        ...columns.map((column) => cell(column.cells[key])),
-      ),
+    const known = figures.filter(({ key }) => columns.some((column) => column.cells[key].value !== NONE));
+    const rows = known.map(({ key, label, help }) => {
+      const cells = columns.map((column) => drawCell(column.cells[key]));
+      return h("tr", { "data-key": key }, h("th", { scope: "row" }, h("span", tipped(help), label)), ...cells);
+    });
+    const differences = columns.map(({ first, differences }) =>
+      first
+        ? h("td", {}, h("span.mw-small", {}, "reference for the other columns"))
+        : h("td", {}, h("ul", {}, ...differences.map((line) => h("li", {}, ...withArrow(line))))),
     );
-    const words = h(
-      "tr",
-      { class: "mw-differences" },
-      h("th", { scope: "row" }, "Differs"),
-      ...columns.map(({ first, differences }) =>
-        h(
-          "td",
-          {},
-          first
-            ? h("span", { class: "mw-small" }, "the others are told against this one")
-            : h("ul", {}, ...differences.map((line) => h("li", {}, ...arrowed(line)))),
-        ),
-      ),
-    );
-    this.table.replaceChildren(h("thead", {}, head), h("tbody", {}, ...rows, words));
-    this.reachTips();
+    rows.push(h("tr.mw-differences", {}, h("th", { scope: "row" }, "Differences"), ...differences));
+    this.table.replaceChildren(h("thead", {}, head), h("tbody", {}, ...rows));
+    this.updateTabStops();
   }
 
+  /** @param {Column} column @param {boolean} stale */
   head({ place, name, open, first }, stale) {
-    const state = open ? (stale ? "open, last good" : "open") : "pinned";
-    const unpin = open
-      ? null
-      : tool(`Unpin ${name}`, { glyph: "close", tip: "Unpin", onclick: () => this.send("unpin", { place }) });
+    const state = open ? (stale ? "open, last valid" : "open") : "pinned";
+    const unpin = tool(`Unpin ${name}`, { glyph: "close", tip: "Unpin", onclick: () => this.send("unpin", { place }) });
     const top = h(
-      "div",
-      { class: "mw-column-state" },
-      h("span", { "data-open": open ? "" : null }, state),
-      first ? h("span", { class: "mw-small" }, "reference") : null,
-      h("span", { class: "mw-grow" }),
-      unpin,
+      "div.mw-column-state",
+      {},
+      h("span", { "data-open": open }, state),
+      first && h("span.mw-small", {}, "reference"),
+      h("span.mw-grow"),
+      !open && unpin,
     );
-    return h("th", { scope: "col", class: open ? "mw-open" : null }, top, h("div", { class: "mw-column-name" }, name));
+    return h("th", { scope: "col", class: open ? "mw-open" : null }, top, h("div.mw-column-name", {}, name));
   }
 }
 
-// ── small things ────────────────────────────────────────────────────────────────────────────
+/** @param {string} label @param {string} glyph @param {() => void} [onclick] */
+function iconButton(label, glyph, onclick) {
+  const element = button(label, { content: icon(glyph), onclick });
+  element.append(h("span", {}, label));
+  return element;
+}
 
-function cell({ value, small, change, wrong }) {
-  const words = change?.text
-    ? h(
-        "span",
-        { class: "mw-change", "data-verdict": change.verdict, ...tipped(change.spoken) },
-        icon(change.arrow),
-        change.text,
-      )
-    : null;
-  const note = wrong ? h("span", { class: "mw-wrong" }, wrong) : small;
+/** @param {Cell} cell */
+function drawCell({ value, small, change, wrong }) {
+  const changed =
+    change?.text &&
+    h("span.mw-change", { "data-verdict": change.verdict, ...tipped(change.spoken) }, icon(change.arrow), change.text);
   return h(
     "td",
     {},
-    h("div", { class: "mw-cell" }, h("strong", {}, value), words),
-    h("div", { class: "mw-small" }, note),
+    h("div.mw-cell", {}, h("strong", {}, value), changed),
+    h("div.mw-small", {}, wrong ? h("span.mw-wrong", {}, wrong) : small),
   );
 }
 
-/** A difference with its arrow as a sign. */
-function arrowed(line) {
+/** "key: old -> new" with an arrow sign. @param {string} line */
+function withArrow(line) {
   const at = line.indexOf(": ");
-  const rest = line.slice(at + 2).replace(" -> ", " → ");
-  return at < 0 ? [line] : [h("span", {}, `${line.slice(0, at)} `), h("b", {}, rest)];
+  if (at < 0) return [line];
+  return [h("span", {}, `${line.slice(0, at)} `), h("b", {}, line.slice(at + 2).replace(" -> ", " → "))];
 }

@@ -1,120 +1,99 @@
-// The form: one input a field, as Python lists them. What is typed goes up as it is; a value that
-// is refused stays in its input with the words beside it, until it is changed or taken back.
+// The form: one input per field, as Python lists them. What is typed is sent unchanged. A value that is refused stays
+// in its input, with the reason beside it, until it is changed or reverted.
 
-import { followTheme, h, plain, send } from "../kit/canvas.js";
+/** @import { Message } from "../kit/types" */
+/** @import { FieldData, FieldProblem, FieldValue, FormModel, SectionData } from "./types" */
+
+import { consume, focusedElement, h } from "../kit/dom.js";
+import { icon } from "../kit/icons.js";
 import { count } from "../kit/numbers.js";
-import { Tips, icon } from "../kit/shell.js";
+import { Tips } from "../kit/shell.js";
+import { Widget, plainData } from "../kit/widget.js";
 
-const FOLDED = "meshwave.form.folded"; // the sections that a person folded, in this browser
-const LINES = ["lines", "rows"]; // kinds that take several lines
+const FOLDED_KEY = "meshwave.form.folded"; // sections that were folded in this browser
+const MULTILINE = ["lines", "rows"]; // kinds of fields
 const FOLDED_AT_FIRST = ["cluster"];
 
+/** @param {{model: FormModel}} args */
 export const render = ({ model }) => new Form(model).root;
 
-class Form {
+/** @extends {Widget<FormModel>} */
+class Form extends Widget {
+  /** @type {Map<string, ReturnType<typeof makeSection>>} */ sections = new Map();
+  /** @type {Map<string, Field>} */ fields = new Map();
+  /** @type {Map<string, HTMLElement>} */ others = new Map(); // headings and buttons
+
+  /** @param {FormModel} model */
   constructor(model) {
-    this.model = model;
-    this.sections = new Map();
-    this.fields = new Map();
-    this.root = h("form", { class: "mw-canvas mw-shell mw-form", "aria-label": "Design", novalidate: true });
+    super(model);
+    this.root = h("form.mw-canvas.mw-shell.mw-form", { "aria-label": "Design", novalidate: true });
     this.root.addEventListener("submit", (event) => event.preventDefault());
     this.tips = new Tips(this.root);
     this.root.addEventListener("scroll", () => this.tips.hide());
     model.on(["sections", "problems"], () => this.draw());
-    model.on("turned", () => this.fields.forEach((field) => field.giveUp?.()));
-    model.on("msg:custom", (message) => this.told(message));
-    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
+    model.on("turned", () => this.fields.forEach((field) => field.revert()));
     this.draw();
   }
 
-  send(field, value) {
-    send(this.model, { type: "change", path: field.data.path, value });
-  }
-
-  told(message) {
-    if (message.type === "focus") this.focus(message.path);
-    else if (message.type === "changed") this.fields.get(message.path)?.answered(message.refused);
-  }
-
-  focus(path) {
-    const field = this.fields.get(path);
-    if (!field) return;
-    field.element.closest("details").open = true;
-    field.element.classList.add("mw-found");
-    setTimeout(() => field.element.classList.remove("mw-found"), 900);
-    requestAnimationFrame(() => {
-      field.element.scrollIntoView({ block: "center" }); // when the form is at the front again
-      field.input.focus({ preventScroll: true });
-    });
+  /** @param {Message} message */
+  receive(message) {
+    const field = this.fields.get(message.path);
+    if (message.type === "focus") field?.reveal();
+    else if (message.type === "changed") field?.acknowledge(message.refused);
   }
 
   draw() {
-    const shown = plain(this.model, "sections").map((section) => this.section(section));
-    keep(this.root, [this.tips.box, ...shown]);
+    const sections = plainData(this.model, "sections").map((/** @type {SectionData} */ section) =>
+      this.section(section),
+    );
+    replaceChildren(this.root, [this.tips.box, ...sections]);
   }
 
+  /** @param {SectionData} data */
   section(data) {
-    const { element, flaws, body } = this.sections.get(data.key) ?? this.makeSection(data);
-    const groups = [];
+    const { element, summary, body } = this.sections.get(data.key) ?? this.addSection(data);
+    const children = [];
     let group = "";
     for (const field of data.fields) {
       if (field.group !== group && field.kind !== "switch" && field.group)
-        groups.push(this.heading(data.key, field.group));
+        children.push(this.once(`${data.key}/${field.group}`, () => h("h3.mw-group", {}, field.group)));
       group = field.group;
-      groups.push(this.field(field).element);
+      children.push(this.field(field).element);
     }
-    if (data.action) groups.push(this.action(data));
-    keep(body, groups);
-    this.drawFlaws(flaws, data.fields);
+    const { key, action } = data;
+    if (action) {
+      const attributes = { type: "button", "data-tip": action.help, onclick: () => this.send("act", { section: key }) };
+      children.push(this.once(`${key}!`, () => h("button.mw-button.mw-act", attributes, action.title)));
+    }
+    replaceChildren(body, children);
+    this.drawSummary(summary, data.fields);
     return element;
   }
 
-  makeSection({ key, title, help }) {
-    const folded = readFolded();
-    const flaws = h("span", { class: "mw-flaws" });
-    const body = h("div", { class: "mw-fields" });
-    const head = h("summary", { "data-tip": help }, icon("down"), h("span", {}, title), flaws);
-    const element = h(
-      "details",
-      { class: "mw-section", "aria-label": title, "data-section": key, open: !folded.includes(key) },
-      head,
-      body,
-    );
-    element.addEventListener("toggle", () => writeFolded(key, !element.open));
-    this.sections.set(key, { element, flaws, body });
-    return this.sections.get(key);
+  /** @param {SectionData} data */
+  addSection(data) {
+    const section = makeSection(data);
+    this.sections.set(data.key, section);
+    return section;
   }
 
-  /** What is wrong inside, so that a folded section does not hide it. */
-  drawFlaws(flaws, fields) {
-    const found = fields.flatMap((field) => this.model.problems[field.path] ?? []);
-    const errors = found.filter((problem) => problem.severity === "error").length;
-    flaws.dataset.severity = errors ? "error" : "warning";
-    flaws.replaceChildren(
-      ...(found.length
-        ? [icon(flaws.dataset.severity), errors ? count(errors, "error") : count(found.length, "warning")]
-        : []),
-    );
+  /** Count the problems of a section, which may be folded. @param {HTMLElement} summary @param {FieldData[]} fields */
+  drawSummary(summary, fields) {
+    const problems = fields.flatMap((field) => this.model.problems[field.path] ?? []);
+    const errors = problems.filter((problem) => problem.severity === "error").length;
+    const severity = errors ? "error" : "warning";
+    summary.dataset.severity = severity;
+    summary.replaceChildren(...(problems.length ? [icon(severity), count(errors || problems.length, severity)] : []));
   }
 
-  /** A button below the fields of a section. */
-  action({ key, action: { title, help } }) {
-    const name = `${key}!`;
-    if (!this.fields.has(name)) {
-      const act = () => send(this.model, { type: "act", section: key });
-      this.fields.set(name, {
-        element: h("button", { type: "button", class: "mw-button mw-act", "data-tip": help, onclick: act }, title),
-      });
-    }
-    return this.fields.get(name).element;
+  /** An element that is made once. @param {string} key @param {() => HTMLElement} make */
+  once(key, make) {
+    const element = this.others.get(key) ?? make();
+    this.others.set(key, element);
+    return element;
   }
 
-  heading(section, title) {
-    const key = `${section}/${title}`;
-    if (!this.fields.has(key)) this.fields.set(key, h("h3", { class: "mw-group" }, title));
-    return this.fields.get(key);
-  }
-
+  /** @param {FieldData} data */
   field(data) {
     const shape = JSON.stringify([data.kind, data.label, data.options]);
     let field = this.fields.get(data.path);
@@ -127,180 +106,217 @@ class Form {
   }
 }
 
-/** Put `children` into `parent` in this order, moving none that already stands: a move loses the focus. */
-function keep(parent, children) {
+/** @param {SectionData} data */
+function makeSection({ key, title, help }) {
+  const summary = h("span.mw-flaws");
+  const body = h("div.mw-fields");
+  const head = h("summary", { "data-tip": help }, icon("down"), h("span", {}, title), summary);
+  const attributes = { "aria-label": title, "data-section": key, open: !readFolded().includes(key) };
+  const element = h("details.mw-section", attributes, head, body);
+  element.addEventListener("toggle", () => writeFolded(key, !element.open));
+  return { element, summary, body };
+}
+
+/**
+ * Set the children of an element without moving those in place: a move loses the focus.
+ * @param {HTMLElement} parent @param {HTMLElement[]} children
+ */
+function replaceChildren(parent, children) {
   const wanted = new Set(children);
-  for (const child of [...parent.children]) if (!wanted.has(child)) child.remove();
-  children.forEach((child, place) => {
-    if (parent.children[place] !== child) parent.insertBefore(child, parent.children[place] ?? null);
+  for (const child of [...parent.children]) if (!wanted.has(/** @type {HTMLElement} */ (child))) child.remove();
+  children.forEach((child, index) => {
+    if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null);
   });
 }
 
 // ── one field ───────────────────────────────────────────────────────────────────────────────
 
 class Field {
+  /** @type {string | null} */ known = null; // text that Python last sent
+  /** @type {FieldValue} */ requested = null; // what was typed and is not answered yet
+  outstanding = 0; // answers
+  refusal = ""; // why the input is not accepted
+  /** @type {FieldProblem[]} */ problems = [];
+
+  /** @param {Form} form @param {FieldData} data @param {string} shape */
   constructor(form, data, shape) {
     this.form = form;
+    this.data = data;
     this.shape = shape;
-    this.known = null; // what Python has last shown
-    this.asked = null; // what was typed and is on its way
-    this.answers = 0; // that are still to come
-    this.refused = ""; // why what stands in the input is not taken
     const id = `mw-${data.path.replaceAll(/\W/g, "-")}`;
-    this.hint = h("div", { class: "mw-hint", id: `${id}-hint` });
-    this.words = h("div", { id: `${id}-words`, "aria-live": "polite" });
-    this.help = h("span", { class: "mw-sr", id: `${id}-help` }, data.help);
-    this.input = this.makeInput(id, data);
-    this.input.atRest = () => !this.refused && this.input.value === (this.answers ? this.asked : this.known);
-    this.input.setAttribute(
-      "aria-label",
-      [data.group !== data.label && data.group, data.label, data.unit].filter(Boolean).join(" "),
-    );
+    this.hint = h("div.mw-hint", { id: `${id}-hint` });
+    this.messages = h("div", { id: `${id}-words`, "aria-live": "polite" });
+    this.help = h("span.mw-sr", { id: `${id}-help` }, data.help);
+    this.input = /** @type {HTMLInputElement} */ (this.makeInput(id, data));
+    this.input.isUnedited = () =>
+      !this.refusal && this.input.value === (this.outstanding ? this.requested : this.known);
+    const label = [data.group !== data.label && data.group, data.label, data.unit].filter(Boolean).join(" ");
+    this.input.setAttribute("aria-label", label);
     this.input.setAttribute("aria-describedby", `${id}-words ${id}-hint ${id}-help`);
     this.label = h(
       "label",
       { for: id, "data-tip": data.help },
       h("span", {}, data.label),
-      data.unit ? h("span", { class: "mw-unit" }, data.unit) : null,
+      data.unit && h("span.mw-unit", {}, data.unit),
     );
-    this.element = h("div", { class: data.wide ? "mw-field mw-wide" : "mw-field", "data-path": data.path });
-    if (data.kind === "switch") this.element.append(h("div", { class: "mw-check" }, this.input, this.label));
-    else this.element.append(this.label, this.input);
-    this.element.append(this.hint, this.words, this.help);
+    const control = data.kind === "switch" ? [h("div.mw-check", {}, this.input, this.label)] : [this.label, this.input];
+    this.element = h(
+      "div",
+      { class: data.wide ? "mw-field mw-wide" : "mw-field", "data-path": data.path },
+      ...control,
+      this.hint,
+      this.messages,
+      this.help,
+    );
   }
 
-  makeInput(id, data) {
-    const common = { id, class: "mw-input", name: data.path, autocomplete: "off", spellcheck: "false" };
-    if (data.kind === "switch")
-      return h("input", { id, name: data.path, type: "checkbox", onchange: () => this.ask(this.input.checked) });
-    if (data.kind === "choice") return this.makeChoice(common, data);
-    const commit = {
+  /** @param {string} id @param {FieldData} data */
+  makeInput(id, { path, kind, options = [], optional, placeholder }) {
+    if (kind === "switch")
+      return h("input", { id, name: path, type: "checkbox", onchange: () => this.request(this.input.checked) });
+    const common = { id, name: path, autocomplete: "off", spellcheck: "false" };
+    if (kind === "choice") {
+      const choices = options.map(({ title, help }, place) =>
+        h("option", { value: place, title: help || null }, title),
+      );
+      if (optional) choices.unshift(h("option", { value: "", disabled: true }, placeholder));
+      const onchange = () => this.request(this.data.options?.[Number(this.input.value)].value ?? null);
+      return h("select.mw-input", { ...common, onchange }, ...choices);
+    }
+    const listeners = {
       onchange: () => this.commit(),
       onblur: () => this.commit(),
-      onkeydown: (event) => this.key(event),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event),
     };
-    if (LINES.includes(data.kind))
-      return h("textarea", { ...common, ...commit, rows: data.kind === "rows" ? 2 : 4, wrap: "off" });
+    if (MULTILINE.includes(kind))
+      return h("textarea.mw-input", { ...common, ...listeners, rows: kind === "rows" ? 2 : 4, wrap: "off" });
     const type =
-      data.kind === "integer"
+      kind === "integer"
         ? { type: "number", step: 1 }
-        : { type: "text", inputmode: data.kind === "number" ? "decimal" : null };
-    return h("input", { ...common, ...commit, ...type });
+        : { type: "text", inputmode: kind === "number" ? "decimal" : null };
+    return h("input.mw-input", { ...common, ...listeners, ...type });
   }
 
-  makeChoice(common, data) {
-    const options = data.options.map(({ title, help }, place) =>
-      h("option", { value: place, title: help || null }, title),
-    );
-    if (data.optional) options.unshift(h("option", { value: "", disabled: true }, data.placeholder));
-    return h(
-      "select",
-      { ...common, onchange: () => this.ask(this.data.options[Number(this.input.value)].value) },
-      ...options,
-    );
-  }
-
-  /** Show what Python knows, but never over what somebody is typing or has just asked for. */
+  /**
+   * Show what Python sends, but never over what is being typed or is not answered.
+   * @param {FieldData} data @param {FieldProblem[]} problems
+   */
   set(data, problems) {
-    const typing = this.focused && !this.isChoice(data) && this.known !== null && this.input.value !== this.known;
-    if (!typing && (data.text !== this.known || data.value !== this.data?.value)) this.refused = "";
+    const isTyping = this.isFocused && !isChoice(data) && this.known !== null && this.input.value !== this.known;
+    if (!isTyping && (data.text !== this.known || data.value !== this.data.value)) this.refusal = "";
     this.data = data;
     this.problems = problems;
     this.known = data.text;
-    if (!typing && !this.answers && !this.refused) this.restore();
+    if (!isTyping && !this.outstanding && !this.refusal) this.restore();
     this.input.placeholder = data.placeholder;
     this.hint.textContent = data.hint;
     this.hint.title = data.hint;
     this.label.dataset.tip = this.help.textContent = data.help;
-    this.drawWords();
+    this.drawMessages();
   }
 
-  get focused() {
-    return this.input === this.form.root.getRootNode().activeElement;
+  get isFocused() {
+    return this.input === focusedElement(this.form.root);
   }
 
-  isChoice({ kind }) {
-    return kind === "choice" || kind === "switch";
+  /** Bring the field into view and focus it. */
+  reveal() {
+    const section = this.element.closest("details");
+    if (section) section.open = true;
+    this.element.classList.add("mw-found");
+    setTimeout(() => this.element.classList.remove("mw-found"), 900);
+    requestAnimationFrame(() => {
+      this.element.scrollIntoView({ block: "center" }); // once the form is in front
+      this.input.focus({ preventScroll: true });
+    });
   }
 
   restore() {
-    const { kind, value, text, options } = this.data;
-    if (kind === "switch") this.input.checked = value;
+    const { kind, value, text, options = [] } = this.data;
+    if (kind === "switch") this.input.checked = Boolean(value);
     else if (kind === "choice")
       this.input.value = String(options.findIndex((option) => option.value === value)).replace("-1", "");
     else if (this.input.value !== text) this.input.value = text;
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
-    if (event.key === "Escape") this.giveUp();
-    else if (event.key === "Enter" && (!LINES.includes(this.data.kind) || event.ctrlKey || event.metaKey))
-      this.commit();
+    const commits = !MULTILINE.includes(this.data.kind) || event.ctrlKey || event.metaKey;
+    if (event.key === "Escape") this.revert();
+    else if (event.key === "Enter" && commits) this.commit();
     else return;
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
   }
 
-  giveUp() {
-    this.refused = "";
+  revert() {
+    this.refusal = "";
     this.restore();
-    this.drawWords();
+    this.drawMessages();
   }
 
   commit() {
     const typed = this.input.value;
-    const last = this.refused && typed === this.asked ? typed : this.answers ? this.asked : this.known;
-    if (typed === last && this.refused) return; // it was told
-    if (this.input.validity?.badInput) this.refuse("this is not a number");
-    else if (typed !== last) this.ask(typed);
-    else if (!this.answers) this.giveUp();
+    const last = this.refusal && typed === this.requested ? typed : this.outstanding ? this.requested : this.known;
+    if (typed === last && this.refusal) return; // it was refused already
+    if (this.input.validity?.badInput) this.refuse("Enter a number");
+    else if (typed !== last) this.request(typed);
+    else if (!this.outstanding) this.revert();
   }
 
-  ask(value) {
-    this.asked = value;
-    this.answers += 1;
-    this.form.send(this, value);
+  /** @param {FieldValue} value */
+  request(value) {
+    this.requested = value;
+    this.outstanding += 1;
+    this.form.send("change", { path: this.data.path, value });
   }
 
-  answered(refused) {
-    this.answers -= 1;
-    if (this.answers) return; // a later one decides
-    this.refused = refused ?? "";
-    if (this.isChoice(this.data) || (!refused && this.input.value === this.asked)) this.restore();
-    this.drawWords();
+  /** @param {string | null} refusal */
+  acknowledge(refusal) {
+    this.outstanding -= 1;
+    if (this.outstanding) return; // a later answer decides
+    if (isChoice(this.data) || (!refusal && this.input.value === this.requested)) this.restore();
+    this.refuse(refusal ?? "");
   }
 
-  refuse(words) {
-    this.refused = words;
-    this.drawWords();
+  /** @param {string} reason */
+  refuse(reason) {
+    this.refusal = reason;
+    this.drawMessages();
   }
 
-  drawWords() {
-    const said = this.refused ? [{ severity: "error", message: this.refused }] : this.problems;
-    const wrong = said.some(({ severity }) => severity === "error");
-    this.input.setAttribute("aria-invalid", String(wrong));
-    const lines = said.map(({ severity, message }) =>
-      h("div", { class: "mw-word", "data-severity": severity }, icon(severity), h("span", {}, message)),
+  drawMessages() {
+    const shown = this.refusal ? [{ severity: "error", message: this.refusal }] : this.problems;
+    const isWrong = shown.some(({ severity }) => severity === "error");
+    this.input.setAttribute("aria-invalid", String(isWrong));
+    const lines = shown.map(({ severity, message }) =>
+      h("div.mw-word", { "data-severity": severity }, icon(severity), h("span", {}, message)),
     );
-    if (this.words.textContent !== said.map(({ message }) => message).join("")) this.words.replaceChildren(...lines);
-    this.hint.hidden = !this.data.hint || wrong;
+    if (this.messages.textContent !== shown.map(({ message }) => message).join(""))
+      this.messages.replaceChildren(...lines);
+    this.hint.hidden = !this.data.hint || isWrong;
   }
 }
 
+/** @param {FieldData} data */
+const isChoice = ({ kind }) => kind === "choice" || kind === "switch";
+
 // ── folded sections ─────────────────────────────────────────────────────────────────────────
 
+/** @returns {string[]} */
 function readFolded() {
   try {
-    return JSON.parse(localStorage.getItem(FOLDED)) ?? FOLDED_AT_FIRST;
+    return JSON.parse(localStorage.getItem(FOLDED_KEY) ?? "null") ?? FOLDED_AT_FIRST;
   } catch {
     return FOLDED_AT_FIRST;
   }
 }
 
-function writeFolded(key, folded) {
+/** @param {string} key @param {boolean} isFolded */
+function writeFolded(key, isFolded) {
   const others = readFolded().filter((name) => name !== key);
   try {
-    localStorage.setItem(FOLDED, JSON.stringify(folded ? [...others, key] : others));
+    localStorage.setItem(FOLDED_KEY, JSON.stringify(isFolded ? [...others, key] : others));
   } catch {
-    // a browser that keeps nothing folds anew each time
+    // without storage the sections are folded anew on each visit
   }
 }

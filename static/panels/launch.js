@@ -1,54 +1,68 @@
-// Launch: one click runs the open design, or rehearses it; how the run stands is seen beside the button.
+// The buttons that launch the open design or run it dry, and the progress of the run.
 
-import { button, followTheme, h, keepFocus, send } from "../kit/canvas.js";
+/** @import { Message } from "../kit/types" */
+/** @import { LaunchModel } from "./types" */
 
-const DOUBLE_CLICK_MS = 800; // a second press within is the same wish
+import { button } from "../kit/controls.js";
+import { h, keepFocus } from "../kit/dom.js";
+import { Widget } from "../kit/widget.js";
 
+const DOUBLE_CLICK_MS = 800; // a second press within this time repeats the first
+
+/** @param {{model: LaunchModel}} args */
 export const render = ({ model }) => new LaunchBar(model).root;
 
-class LaunchBar {
+/** @extends {Widget<LaunchModel>} */
+class LaunchBar extends Widget {
+  requested = -Infinity;
+
+  /** @param {LaunchModel} model */
   constructor(model) {
-    this.model = model;
-    this.launch = button("Launch", { kind: "mw-primary mw-launch", onclick: () => this.ask("launch") });
-    this.rehearse = button("Rehearse", { kind: "mw-rehearse", onclick: () => this.ask("rehearse") });
+    super(model);
+    this.launch = button("Launch", { kind: "mw-primary mw-launch", onclick: () => this.request("launch") });
+    this.rehearse = button("Dry run", { kind: "mw-rehearse", onclick: () => this.request("rehearse") });
     this.cancel = button("Cancel", {
       kind: "mw-stop mw-danger",
-      title: "End the run that is under way",
-      onclick: () => send(model, { type: "cancel" }),
+      title: "Cancel the active run",
+      onclick: () => this.send("cancel"),
     });
-    this.places = h("select", {
-      class: "mw-launchbar-places",
+    this.places = h("select.mw-launchbar-places", {
       "aria-label": "Launch on",
-      title: "Where the processes are started",
-      onchange: () => send(model, { type: "choose", place: this.places.value }),
+      title: "Where processes are started",
     });
-    this.words = h("div", { class: "mw-launchbar-words", role: "status", "aria-live": "polite" });
-    this.progress = h("div", { class: "mw-launchbar-progress" });
-    for (const each of [this.launch, this.rehearse]) each.refuse = (reason) => this.say(reason, "no");
+    this.places.addEventListener("change", () => this.send("choose", { place: this.places.value }));
+    this.status = h("div.mw-launchbar-words", { role: "status", "aria-live": "polite" });
+    this.progress = h("div.mw-launchbar-progress");
+    this.launch.onblocked = this.rehearse.onblocked = (reason) => this.showStatus(reason, "error");
     this.root = h(
-      "section",
-      { class: "mw-canvas mw-launchbar", "aria-label": "Launch" },
-      h("div", { class: "mw-launchbar-row" }, this.launch, this.rehearse, this.cancel),
-      h("div", { class: "mw-launchbar-row" }, this.places, this.words),
+      "section.mw-canvas.mw-launchbar",
+      { "aria-label": "Launch" },
+      h("div.mw-launchbar-row", {}, this.launch, this.rehearse, this.cancel),
+      h("div.mw-launchbar-row", {}, this.places, this.status),
       this.progress,
     );
     model.on(["launchable", "rehearsable", "notice", "places", "place", "status"], () => this.draw());
-    model.on("msg:custom", (message) => (message.data ?? message).type === "focus" && this.launch.focus());
     this.draw();
-    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
   }
 
-  ask(type) {
-    if (performance.now() - this.asked < DOUBLE_CLICK_MS) return;
-    this.asked = performance.now();
-    this.say("starting ...");
-    send(this.model, { type, key: `${Date.now()}-${Math.random()}` });
+  /** @param {Message} message */
+  receive({ type }) {
+    if (type === "focus") this.launch.focus();
   }
 
-  say(text, kind = "") {
-    this.words.textContent = text;
-    this.words.title = text;
-    this.words.dataset.kind = kind;
+  /** @param {string} type */
+  request(type) {
+    if (performance.now() - this.requested < DOUBLE_CLICK_MS) return;
+    this.requested = performance.now();
+    this.showStatus("Starting …");
+    this.send(type, { key: `${Date.now()}-${Math.random()}` });
+  }
+
+  /** @param {string} text @param {string} [kind] */
+  showStatus(text, kind = "") {
+    this.status.textContent = text;
+    this.status.title = text;
+    this.status.dataset.kind = kind;
   }
 
   drawPlaces() {
@@ -59,30 +73,33 @@ class LaunchBar {
   }
 
   draw() {
-    const { launchable, rehearsable, notice, status } = this.model;
-    const running = Boolean(status.running);
+    const { launchable, rehearsable, status } = this.model;
+    const isRunning = Boolean(status.running);
     this.drawPlaces();
     this.launch.textContent = launchable.label;
     this.launch.setAttribute("aria-label", launchable.label);
-    this.launch.allow(
-      launchable.allowed && !running,
-      running
-        ? "A run is under way; cancel it first"
-        : launchable.reason || "Train exactly this design on this machine (L)",
+    this.launch.enable(
+      launchable.allowed && !isRunning,
+      isRunning ? "A run is active; cancel it first" : launchable.reason || "Train this design on this machine (L)",
     );
-    this.rehearse.allow(
+    this.rehearse.enable(
       rehearsable.allowed,
       rehearsable.reason ||
-        "Play exactly this schedule with real processes and messages, waiting the modelled time instead of computing",
+        "Run this schedule with real processes and messages; compute is replaced by waiting for its modelled time",
     );
     keepFocus(this.root, () => {
-      this.rehearse.hidden = running;
-      this.cancel.hidden = !running;
+      this.rehearse.hidden = isRunning;
+      this.cancel.hidden = !isRunning;
     });
-    this.progress.style.width = running ? `${100 * (status.share ?? 0)}%` : "0";
-    if (notice) this.say(notice, "no");
-    else if (running) this.say(status.words);
-    else if (launchable.reason) this.say(launchable.reason, "no");
-    else this.say(status.words || "real training on this machine, or a rehearsal of it");
+    this.progress.style.width = isRunning ? `${100 * (status.share ?? 0)}%` : "0";
+    this.drawStatus(isRunning);
+  }
+
+  /** @param {boolean} isRunning */
+  drawStatus(isRunning) {
+    const { launchable, notice, status } = this.model;
+    const problem = notice || (!isRunning && launchable.reason);
+    if (problem) this.showStatus(problem, "error");
+    else this.showStatus(status.words || (isRunning ? "" : "Train on this machine, or start a dry run"));
   }
 }

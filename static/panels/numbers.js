@@ -1,77 +1,70 @@
-// The strip of numbers: Python writes them, this shows them with their arrows and the pin.
+// The figures of the predicted step, with their changes, and the pin.
 
-import { button, followTheme, h, keepFocus, plain, send } from "../kit/canvas.js";
-import { Tips, icon, tool } from "../kit/shell.js";
+/** @import { NumbersModel, Tile } from "./types" */
 
+import { button } from "../kit/controls.js";
+import { h, keepFocus } from "../kit/dom.js";
+import { icon } from "../kit/icons.js";
+import { Tips, tool } from "../kit/shell.js";
+import { Widget, plainData } from "../kit/widget.js";
+
+const NO_CHANGE = { spoken: "", arrow: "", verdict: "", text: "" };
+
+/** @param {{model: NumbersModel}} args */
 export const render = ({ model }) => new Numbers(model).root;
 
-class Numbers {
+/** @extends {Widget<NumbersModel>} */
+class Numbers extends Widget {
+  /** @type {Map<string, ReturnType<typeof makeTile>>} */ parts = new Map();
+
+  /** @param {NumbersModel} model */
   constructor(model) {
-    this.model = model;
-    this.parts = new Map();
-    this.tiles = h("div", { class: "mw-tiles" });
+    super(model);
+    this.tiles = h("div.mw-tiles");
     this.label = h("span", {}, "Pin");
-    this.pin = button("Pin", { content: icon("pin"), onclick: () => send(model, { type: "pin" }) });
+    this.pin = button("Pin", { content: icon("pin"), onclick: () => this.send("pin") });
     this.pin.append(this.label);
-    this.note = h("button", { class: "mw-side-note", type: "button", onclick: () => send(model, { type: "compare" }) });
-    this.end = tool("End the comparison", { glyph: "close", onclick: () => send(model, { type: "end" }) });
+    this.note = h("button.mw-side-note", { type: "button", onclick: () => this.send("compare") });
+    this.end = tool("End comparison", { glyph: "close", onclick: () => this.send("end") });
     this.root = h(
-      "section",
-      { class: "mw-canvas mw-shell mw-numbers", "aria-label": "Numbers of the predicted step" },
+      "section.mw-canvas.mw-shell.mw-numbers",
+      { "aria-label": "Predicted figures" },
       this.tiles,
-      h("div", { class: "mw-side" }, this.pin, h("div", { class: "mw-side-row" }, this.note, this.end)),
+      h("div.mw-side", {}, this.pin, h("div.mw-side-row", {}, this.note, this.end)),
     );
     this.tips = new Tips(this.root);
     model.on(["tiles", "stale", "pinned", "is_pinned", "can_pin"], () => this.draw());
-    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
     this.draw();
   }
 
   draw() {
-    const { stale } = this.model;
-    this.root.toggleAttribute("data-stale", Boolean(stale.title));
-    for (const tile of plain(this.model, "tiles")) this.drawTile(tile);
+    this.root.toggleAttribute("data-stale", Boolean(this.model.stale.title));
+    for (const tile of plainData(this.model, "tiles")) this.drawTile(tile);
     keepFocus(this.root, () => this.drawSide());
   }
 
+  /** @param {Tile} tile */
   drawTile({ key, label, value, small, help, change, bar, wrong }) {
-    const part = this.parts.get(key) ?? this.makeTile(key);
+    const part = this.parts.get(key) ?? this.addTile(key);
     const [amount, ...unit] = value.split(" ");
-    part.tile.setAttribute(
-      "aria-label",
-      [`${label}: ${value}`, wrong, small, change?.spoken].filter(Boolean).join(", "),
-    );
-    part.tile.dataset.tip = change ? `${help}\n\nNow ${value}: ${change.spoken}.` : help;
+    const { spoken, arrow, verdict, text } = change ?? NO_CHANGE;
+    part.tile.setAttribute("aria-label", [`${label}: ${value}`, wrong, small, spoken].filter(Boolean).join(", "));
+    part.tile.dataset.tip = change ? `${help}\n\nNow ${value}: ${spoken}.` : help;
     part.name.textContent = label;
-    part.value.replaceChildren(amount, h("span", { class: "mw-value-unit" }, ` ${unit.join(" ")}`));
+    part.value.replaceChildren(amount, h("span.mw-value-unit", {}, ` ${unit.join(" ")}`));
     part.value.toggleAttribute("data-none", value === "–");
-    part.small.replaceChildren(...(wrong ? [h("span", { class: "mw-wrong" }, `${wrong} `)] : []), small);
-    part.change.replaceChildren(...(change?.text ? [icon(change.arrow), change.text] : []));
-    part.verdict.textContent = change?.verdict ?? "";
-    part.tile.dataset.verdict = change?.verdict ?? "";
+    part.small.replaceChildren(wrong ? h("span.mw-wrong", {}, `${wrong} `) : "", small);
+    part.change.replaceChildren(text && icon(arrow), text);
+    part.verdict.textContent = verdict;
+    part.tile.dataset.verdict = verdict;
     part.track.hidden = bar === null;
     part.fill.style.width = `${100 * (bar ?? 0)}%`;
     part.fill.toggleAttribute("data-wrong", Boolean(wrong));
   }
 
-  makeTile(key) {
-    const box = (kind) => h("div", { class: kind });
-    const part = {
-      name: box("mw-name-of"),
-      change: box("mw-change"),
-      value: box("mw-value"),
-      verdict: box("mw-verdict"),
-      small: box("mw-small"),
-    };
-    part.fill = box("mw-bar-fill");
-    part.track = h("div", { class: "mw-bar-track" }, part.fill);
-    part.tile = h("div", { class: "mw-tile", "data-key": key, tabindex: 0, role: "group" });
-    part.tile.append(
-      h("div", { class: "mw-row" }, part.name, part.change),
-      h("div", { class: "mw-row" }, part.value, part.verdict),
-      part.small,
-      part.track,
-    );
+  /** @param {string} key */
+  addTile(key) {
+    const part = makeTile(key);
     this.tiles.append(part.tile);
     this.parts.set(key, part);
     return part;
@@ -79,22 +72,42 @@ class Numbers {
 
   drawSide() {
     const { stale, pinned, is_pinned: isPinned, can_pin: canPin } = this.model;
+    const tip = isPinned
+      ? "This design is pinned. Press to unpin it (P)."
+      : "Keep the figures and the timeline of this design for comparison; up to 3 designs (P).";
     this.label.textContent = isPinned ? "Pinned" : "Pin";
     this.pin.setAttribute("aria-pressed", String(isPinned));
     this.pin.setAttribute("aria-label", isPinned ? "Unpin this design" : "Pin this design");
-    this.pin.allow(canPin);
-    this.pin.dataset.tip = isPinned
-      ? "This design is pinned. Press to unpin it (P)."
-      : "Keep this design's numbers and timeline to compare with, up to three (P).";
-    const against = pinned.length === 1 ? pinned[0] : `${pinned[0]} and ${pinned.length - 1} more`;
+    this.pin.enable(canPin);
+    this.pin.dataset.tip = tip;
+    const reference = pinned.length > 1 ? `${pinned[0]} and ${pinned.length - 1} more` : pinned[0];
     this.note.dataset.kind = stale.title ? "stale" : "pinned";
-    this.note.textContent = stale.title ? stale.title : pinned.length ? `against ${against}` : "to compare with";
+    this.note.textContent = stale.title ?? (reference ? `vs. ${reference}` : "for comparison");
     this.note.toggleAttribute("data-opens", pinned.length > 0);
     this.end.hidden = !pinned.length;
-    this.note.dataset.tip = stale.title
-      ? stale.detail
-      : pinned.length
-        ? `Changes are against “${pinned[0]}”. Press to see all side by side (V).`
-        : this.pin.dataset.tip;
+    this.note.dataset.tip =
+      stale.detail ?? (reference ? `Changes are relative to “${pinned[0]}”. Press to compare all designs (V).` : tip);
   }
+}
+
+/** @param {string} key */
+function makeTile(key) {
+  const fill = h("div.mw-bar-fill");
+  const part = {
+    name: h("div.mw-name-of"),
+    change: h("div.mw-change"),
+    value: h("div.mw-value"),
+    verdict: h("div.mw-verdict"),
+    small: h("div.mw-small"),
+    fill,
+    track: h("div.mw-bar-track", {}, fill),
+    tile: h("div.mw-tile", { "data-key": key, tabindex: 0, role: "group" }),
+  };
+  part.tile.append(
+    h("div.mw-row", {}, part.name, part.change),
+    h("div.mw-row", {}, part.value, part.verdict),
+    part.small,
+    part.track,
+  );
+  return part;
 }

@@ -1,118 +1,112 @@
-// The list of problems, errors first. A problem leads to its field, and its fixes are buttons below it. Then the
-// results of a search for a better order.
+// The list of problems, errors first. A press on a problem leads to its field, and its fixes are buttons below it.
+// Then the results of a search for a better order.
 
-import { button, followTheme, h, send } from "../kit/canvas.js";
-import { icon } from "../kit/shell.js";
+/** @import { ProblemLine, ProblemsModel } from "./types" */
 
-const WORDS = { error: "Error", launch: "Blocks launch", warning: "Warning", computing: "Computing" };
+import { button } from "../kit/controls.js";
+import { find, focusedElement, h } from "../kit/dom.js";
+import { icon } from "../kit/icons.js";
+import { Widget } from "../kit/widget.js";
+
+/** @type {Record<string, string>} */
+const SEVERITIES = { error: "Error", launch: "Blocks launch", warning: "Warning", computing: "Computing" };
+/** @type {Record<string, string>} */
 const GLYPHS = { launch: "warning", computing: "help" };
 
-export function render({ model }) {
-  const list = h("ul", { class: "mw-problem-list" });
-  const none = h(
-    "div",
-    { class: "mw-none" },
+/** @param {{model: ProblemsModel}} args */
+export const render = ({ model }) => new Problems(model).root;
+
+/** @extends {Widget<ProblemsModel>} */
+class Problems extends Widget {
+  list = h("ul.mw-problem-list");
+  none = h(
+    "div.mw-none",
+    {},
     icon("check"),
     h("div", {}, "No problems"),
-    h("div", { class: "mw-none-note" }, "This design can be simulated as it stands."),
+    h("div.mw-none-note", {}, "This design can be simulated."),
   );
-  const found = h("section", { class: "mw-found", "aria-label": "What the search tried" });
-  const better = h("section", { class: "mw-found mw-better", "aria-label": "A better order", hidden: true });
-  const aloud = h("div", { class: "mw-sr", role: "status", "aria-live": "polite" });
-  const root = h(
-    "section",
-    { class: "mw-canvas mw-shell mw-problems", "aria-label": "Problems" },
-    list,
-    none,
-    found,
-    better,
-    aloud,
-  );
-  requestAnimationFrame(() => model.on("remove", followTheme(root)));
+  findings = h("section.mw-found", { "aria-label": "Search results" });
+  better = h("section.mw-found.mw-better", { "aria-label": "Order search", hidden: true });
+  live = h("div.mw-sr", { role: "status", "aria-live": "polite" });
 
-  const draw = () => {
-    const { problems } = model;
-    const at = root.getRootNode().activeElement?.dataset?.place;
-    list.replaceChildren(...problems.map((problem, place) => h("li", {}, ...line(model, problem, place))));
-    list.hidden = !problems.length;
-    none.hidden = problems.length > 0;
-    if (at !== undefined) list.querySelector(`[data-place="${Math.min(at, problems.length - 1)}"]`)?.focus();
-    const counts = Object.keys(WORDS).map((severity) => [
-      severity,
-      problems.filter((problem) => problem.severity === severity).length,
-    ]);
-    aloud.textContent = problems.length
-      ? counts.map(([severity, number]) => `${WORDS[severity].toLowerCase()}: ${number}`).join(", ")
-      : "No problems";
-  };
-  const tell = () => {
-    found.hidden = !model.findings.length;
-    found.replaceChildren(
-      h("h3", {}, "What the search tried"),
-      ...model.findings.map((sentence) => h("p", {}, sentence)),
-    );
-  };
-  const offer = () => {
-    const { state, words, share, use } = model.better;
-    better.hidden = !state;
+  /** @param {ProblemsModel} model */
+  constructor(model) {
+    super(model);
+    const parts = [this.list, this.none, this.findings, this.better, this.live];
+    this.root = h("section.mw-canvas.mw-shell.mw-problems", { "aria-label": "Problems" }, ...parts);
+    model.on("problems", () => this.drawProblems());
+    model.on("findings", () => this.drawFindings());
+    model.on("better", () => this.drawSearch());
+    this.drawProblems();
+    this.drawFindings();
+    this.drawSearch();
+  }
+
+  drawProblems() {
+    const { problems } = this.model;
+    const at = focusedElement(this.root)?.dataset.place;
+    this.list.replaceChildren(...problems.map((problem, place) => h("li", {}, ...this.line(problem, place))));
+    this.list.hidden = !problems.length;
+    this.none.hidden = problems.length > 0;
+    if (at !== undefined) find(this.list, `[data-place="${Math.min(Number(at), problems.length - 1)}"]`)?.focus();
+    const counts = Object.entries(SEVERITIES).map(([severity, title]) => {
+      const number = problems.filter((problem) => problem.severity === severity).length;
+      return `${title.toLowerCase()}: ${number}`;
+    });
+    this.live.textContent = problems.length ? counts.join(", ") : "No problems";
+  }
+
+  drawFindings() {
+    const { findings } = this.model;
+    this.findings.hidden = !findings.length;
+    this.findings.replaceChildren(h("h3", {}, "Search results"), ...findings.map((sentence) => h("p", {}, sentence)));
+  }
+
+  drawSearch() {
+    const { state, words, share, use } = this.model.better;
+    this.better.hidden = !state;
     if (!state) return;
-    const act = (label, type, kind) => button(label, { kind, onclick: () => send(model, { type }) });
+    const act = (/** @type {string} */ label, /** @type {string} */ type, kind = "") =>
+      button(label, { kind, onclick: () => this.send(type) });
     const parts = {
       open: [
-        h("p", {}, "Auto searches an order for these very stages, with your own costs and memory."),
+        h("p", {}, "Search an order for these stages with Auto, using the costs and memory of this design."),
         act("Search", "search"),
       ],
       runs: [
         h("p", { role: "status" }, words),
-        h("div", { class: "mw-better-bar" }, h("div", { style: { width: `${100 * share}%` } })),
+        h("div.mw-better-bar", {}, h("div", { style: { width: `${100 * share}%` } })),
         act("Stop", "stop"),
       ],
-      found: [h("p", { role: "status" }, words), use ? act("Use it", "use", "mw-primary") : act("Search", "search")],
+      found: [h("p", { role: "status" }, words), use ? act("Apply", "use", "mw-primary") : act("Search", "search")],
     }[state];
-    const held = better.contains(root.getRootNode().activeElement);
-    better.replaceChildren(h("h3", {}, "A better order?"), ...parts);
-    if (held) better.querySelector("button")?.focus();
-  };
-  model.on("better", offer);
-  model.on("problems", draw);
-  model.on("findings", tell);
-  draw();
-  tell();
-  offer();
-  return root;
+    const isFocused = this.better.contains(focusedElement(this.root));
+    this.better.replaceChildren(h("h3", {}, "Order search"), ...parts);
+    if (isFocused) find(this.better, "button")?.focus();
+  }
+
+  /** @param {ProblemLine} problem @param {number} place */
+  line({ severity, where, code, message, fixes }, place) {
+    const head = h("span.mw-problem-head", {}, h("b", {}, SEVERITIES[severity]), where && h("code", {}, where));
+    const listeners = { onclick: () => this.send("focus", { where }), onkeydown: focusNextLine };
+    const problem = h(
+      "button.mw-problem",
+      { type: "button", "data-severity": severity, "data-where": where, "data-place": place, ...listeners },
+      icon(GLYPHS[severity] ?? severity),
+      h("span.mw-problem-body", {}, head, h("span", {}, message)),
+    );
+    const apply = (/** @type {string} */ fix) =>
+      button(fix, { kind: "mw-fix", onclick: () => this.send("fix", { where, code, fix }) });
+    return fixes.length ? [problem, h("div.mw-fixes", {}, ...fixes.map(apply))] : [problem];
+  }
 }
 
-function line(model, { severity, where, code, message, fixes }, place) {
-  const go = () => send(model, { type: "focus", where });
-  const head = h(
-    "span",
-    { class: "mw-problem-head" },
-    h("b", {}, WORDS[severity]),
-    where ? h("code", {}, where) : null,
-  );
-  const attributes = {
-    type: "button",
-    class: "mw-problem",
-    "data-severity": severity,
-    "data-where": where,
-    "data-place": place,
-    onclick: go,
-    onkeydown: step,
-  };
-  const problem = h(
-    "button",
-    attributes,
-    icon(GLYPHS[severity] ?? severity),
-    h("span", { class: "mw-problem-body" }, head, h("span", {}, message)),
-  );
-  const apply = (fix) => button(fix, { kind: "mw-fix", onclick: () => send(model, { type: "fix", where, code, fix }) });
-  return fixes.length ? [problem, h("div", { class: "mw-fixes" }, ...fixes.map(apply))] : [problem];
-}
-
-/** Arrows go from line to line. */
-function step(event) {
-  const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
-  if (!next) return;
+/** Arrow keys go from problem to problem. @param {KeyboardEvent} event */
+function focusNextLine(event) {
+  const item = /** @type {HTMLElement} */ (/** @type {HTMLElement} */ (event.currentTarget).parentElement);
+  const next = { ArrowDown: item.nextElementSibling, ArrowUp: item.previousElementSibling }[event.key];
+  if (next === undefined) return;
   event.preventDefault();
-  event.currentTarget.parentElement[next]?.firstElementChild.focus();
+  /** @type {HTMLElement | null} */ (next?.firstElementChild ?? null)?.focus();
 }

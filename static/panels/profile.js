@@ -1,297 +1,216 @@
-// Measured machines: a list of profiles, one of them as charts of measurement and line, and this machine's calibration.
+// Calibration profiles: a list, charts of measurements and fitted lines of one, and the calibration of this machine.
 
-import { button, followTheme, h, keepFocus, s, send } from "../kit/canvas.js";
-import { Overlay, Tips, icon, tool, walkTips } from "../kit/shell.js";
+/** @import { Axis, Chart, ProfileEntry, ProfilesModel } from "./types" */
+
+import { button } from "../kit/controls.js";
+import { consume, find, h, keepFocus, s } from "../kit/dom.js";
+import { icon } from "../kit/icons.js";
+import { DialogWidget, walkTips } from "../kit/shell.js";
+import { tableRow } from "./tables.js";
 
 const WIDTH = 560;
 const HEIGHT = 330;
-const ROOM = { left: 64, right: 30, top: 10, bottom: 40 };
+const MARGIN = { left: 64, right: 30, top: 10, bottom: 40 };
 
-const WHAT_IS_MEASURED = [
-  "What this machine does, not what its data sheet says",
-  "Measured are blocks of models of several sizes, forwards and backwards, the update of weights, messages between " +
-    "processes, all-reduces, and what messages at the same time do to each other.",
-  "That takes about two minutes on a quiet machine; other work on it meanwhile would be measured along.",
-  "What was measured is kept under the name on the left. Any design can then be priced by it, and each line is " +
-    "shown here beside the points that it goes through.",
+const ABOUT = [
+  "Measured performance of this machine",
+  "Calibration measures forward and backward of blocks of several sizes, the optimizer step, messages between " +
+    "processes, all-reduce, and contention between simultaneous messages.",
+  "It takes about two minutes on an idle machine. Other work on the machine distorts the results.",
+  "The profile is stored under the name on the left. Any design can then be priced with it. The charts show the " +
+    "measurements and the lines fitted to them.",
 ];
 
+/** @param {{model: ProfilesModel}} args */
 export const render = ({ model }) => new Profiles(model).root;
 
-class Profiles {
+/** @extends {DialogWidget<ProfilesModel>} */
+class Profiles extends DialogWidget {
+  key = ""; // of the chart in front
+
+  /** @param {ProfilesModel} model */
   constructor(model) {
-    this.model = model;
-    this.key = ""; // of the chart in front
-    this.build();
+    super(model);
+    this.list = h("div.mw-pf-list", { role: "group", "aria-label": "Profiles" });
+    this.none = h("p.mw-pf-none", {}, "No profiles yet");
+    this.empty = h(
+      "section.mw-pf-empty",
+      { "aria-label": "About calibration" },
+      ...ABOUT.map((text, i) => h(i ? "p" : "h3", {}, text)),
+    );
+    this.name = h("input.mw-pf-name", {
+      type: "text",
+      value: model.usual,
+      maxlength: 100,
+      spellcheck: "false",
+      placeholder: "Profile name",
+      "aria-label": "Profile name",
+    });
+    this.measure = button("Calibrate this machine", { kind: "mw-pf-measure", onclick: () => this.calibrate() });
+    this.measure.dataset.tip =
+      "Measures blocks, optimizer, links, collectives and contention; about two minutes on an idle machine.";
+    this.bar = h("progress", { max: 1, "aria-label": "Calibration" });
+    this.stop = button("Stop", { onclick: () => this.send("stop") });
+    this.status = h("div.mw-pf-words", { role: "status" });
+    this.machine = h("p.mw-pf-machine");
+    this.tabs = h("div.mw-pf-tabs", { role: "tablist", "aria-label": "Measurements" });
+    this.chart = h("div.mw-pf-chart");
+    this.updateTabStops = walkTips(this.chart);
+    this.table = h("table.mw-pf-table");
+    this.warnings = h("ul.mw-pf-warnings");
+    this.use = button("Use in this design", { kind: "mw-primary", onclick: () => this.send("use") });
+    this.used = h("span.mw-quiet", {}, "Used by this design");
+    const controls = [this.name, this.measure, this.bar, this.status, this.stop, this.refusal];
+    const footer = h("footer", {}, this.use, this.used);
+    const side = h("aside", {}, this.list, this.none, h("span.mw-grow"), ...controls);
+    this.profile = h("section", {}, this.machine, this.tabs, this.chart, this.table, this.warnings, footer);
+    const body = h("div.mw-pf-body", {}, side, this.profile, this.empty);
+    this.build("profile", "Calibration profiles", [], [], [body]);
+    this.dialog.tabIndex = -1;
     model.on(["kept", "chosen", "machine", "charts", "warnings", "used"], () =>
       keepFocus(this.dialog, () => this.draw(), this.dialog),
     );
-    model.on("standing", () => keepFocus(this.dialog, () => this.drawStanding(), this.dialog));
-    model.on("msg:custom", (message) => this.answered(message));
-    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
-    this.overlay.follow();
+    model.on("standing", () => keepFocus(this.dialog, () => this.drawStatus(), this.dialog));
   }
 
-  send(type, gesture = {}) {
-    send(this.model, { type, ...gesture });
-  }
-
-  build() {
-    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.overlay.close() });
-    this.list = h("div", { class: "mw-pf-list", role: "group", "aria-label": "Profiles" });
-    this.none = h("p", { class: "mw-pf-none" }, "No profile is kept yet.");
-    this.empty = h(
-      "section",
-      { class: "mw-pf-empty", "aria-label": "What is measured" },
-      ...WHAT_IS_MEASURED.map((words, at) => h(at ? "p" : "h3", {}, words)),
-    );
-    this.name = h("input", {
-      class: "mw-pf-name",
-      type: "text",
-      value: this.model.usual,
-      maxlength: 100,
-      spellcheck: "false",
-      placeholder: "name of the profile",
-      "aria-label": "Name of the profile",
-    });
-    this.measure = button("Measure this machine", { kind: "mw-pf-measure", onclick: () => this.begin() });
-    this.measure.dataset.tip =
-      "Blocks, update, links, collectives and contention: about two minutes on a quiet machine.";
-    this.bar = h("progress", { max: 1, "aria-label": "Calibration" });
-    this.stop = button("Stop", { onclick: () => this.send("stop") });
-    this.words = h("div", { class: "mw-pf-words", role: "status" });
-    this.refusal = h("div", { class: "mw-dialog-refusal", role: "alert", hidden: true });
-    const side = h(
-      "aside",
-      {},
-      this.list,
-      this.none,
-      h("span", { class: "mw-grow" }),
-      this.name,
-      this.measure,
-      this.bar,
-      this.words,
-      this.stop,
-      this.refusal,
-    );
-    this.machine = h("p", { class: "mw-pf-machine" });
-    this.tabs = h("div", { class: "mw-pf-tabs", role: "tablist", "aria-label": "What was measured" });
-    this.chart = h("div", { class: "mw-pf-chart" });
-    this.reachPoints = walkTips(this.chart);
-    this.table = h("table", { class: "mw-pf-table" });
-    this.warnings = h("ul", { class: "mw-pf-warnings" });
-    this.use = button("Use in this design", { kind: "mw-primary", onclick: () => this.send("use") });
-    this.used = h("span", { class: "mw-quiet" }, "This design is priced by it.");
-    const body = h(
-      "section",
-      {},
-      this.machine,
-      this.tabs,
-      this.chart,
-      this.table,
-      this.warnings,
-      h("footer", {}, this.use, this.used),
-    );
-    this.dialog = h(
-      "dialog",
-      { class: "mw-dialog mw-pf-dialog", tabindex: -1, "aria-labelledby": "mw-pf-title" },
-      h("header", {}, h("h2", { id: "mw-pf-title" }, "Measured machines"), h("span", { class: "mw-grow" }), close),
-      h("div", { class: "mw-pf-body" }, side, body, this.empty),
-    );
-    this.overlay = new Overlay(this.model, this.dialog, () => this.opened());
-    this.root = h("div", { class: "mw-canvas mw-shell mw-overlay mw-profile" }, this.dialog);
-    this.tips = new Tips(this.dialog);
-    this.body = body;
-  }
-
-  opened() {
-    this.answered({ type: "answered" });
+  onopen() {
+    this.showRefusal();
     this.draw();
-    this.drawStanding();
+    this.drawStatus();
     this.dialog.focus();
   }
 
-  begin() {
+  calibrate() {
     this.send("measure", { name: this.name.value });
-    if (!this.name.value.trim()) this.name.focus(); // it is refused, and asked for
-  }
-
-  answered({ type, refused = "" }) {
-    if (type !== "answered") return;
-    this.refusal.textContent = refused ?? "";
-    this.refusal.hidden = !refused;
+    if (!this.name.value.trim()) this.name.focus(); // Python refuses it and asks for a name
   }
 
   draw() {
-    const { kept, chosen, machine, charts, warnings, used } = this.model;
+    const { kept, machine, charts, warnings, used } = this.model;
     this.none.hidden = kept.length > 0;
-    this.list.replaceChildren(...kept.map((each) => this.entry(each, chosen)));
-    this.body.hidden = !charts.length && !machine.length;
-    this.empty.hidden = !this.body.hidden;
+    this.list.replaceChildren(...kept.map((entry) => this.entry(entry)));
+    this.profile.hidden = !charts.length && !machine.length;
+    this.empty.hidden = !this.profile.hidden;
     this.machine.textContent = machine.join(" · ");
     this.use.hidden = used || !charts.length;
     this.used.hidden = !used;
-    this.warnings.replaceChildren(...warnings.map((words) => h("li", {}, icon("warning"), h("span", {}, words))));
+    this.warnings.replaceChildren(...warnings.map((text) => h("li", {}, icon("warning"), h("span", {}, text))));
     const front = charts.find(({ key }) => key === this.key) ?? charts[0];
-    this.tabs.replaceChildren(...charts.map((each) => this.tab(each, each === front)));
-    this.chart.replaceChildren(...(front ? drawn(front) : []));
-    this.reachPoints();
-    this.table.replaceChildren(...(front ? rows(front) : []));
+    this.tabs.replaceChildren(...charts.map((chart) => this.tab(chart, chart === front)));
+    this.chart.replaceChildren(...(front ? drawChart(front) : []));
+    this.updateTabStops();
+    this.table.replaceChildren(...(front?.head.length ? tableParts(front) : []));
     this.table.setAttribute("aria-label", front?.title ?? "");
     this.table.classList.toggle("mw-pf-prose", Boolean(front && !front.series.length));
   }
 
-  entry({ name, title, note, used }, chosen) {
-    const mark = used ? icon("check") : null;
+  /** @param {ProfileEntry} entry */
+  entry({ name, title, note, used }) {
+    const current = name === this.model.chosen ? "true" : null;
     return h(
-      "button",
-      {
-        type: "button",
-        class: "mw-pf-entry",
-        "aria-current": name === chosen ? "true" : null,
-        onclick: () => this.send("look", { name }),
-      },
-      h("strong", {}, title, mark),
-      h("span", { class: "mw-quiet" }, note),
+      "button.mw-pf-entry",
+      { type: "button", "aria-current": current, onclick: () => this.send("look", { name }) },
+      h("strong", {}, title, used && icon("check")),
+      h("span.mw-quiet", {}, note),
     );
   }
 
+  /** @param {Chart} chart @param {boolean} isFront */
   tab({ key, title }, isFront) {
-    const choose = () => {
+    const onclick = () => {
       this.key = key;
       this.draw();
-      this.tabs.querySelector('[aria-selected="true"]')?.focus();
+      find(this.tabs, '[aria-selected="true"]')?.focus();
     };
-    return h(
-      "button",
-      {
-        type: "button",
-        role: "tab",
-        class: "mw-pf-tab",
-        "aria-selected": String(isFront),
-        tabindex: isFront ? 0 : -1,
-        onclick: choose,
-        onkeydown: beside,
-      },
-      title,
-    );
+    const attributes = { type: "button", role: "tab", "aria-selected": String(isFront), tabindex: isFront ? 0 : -1 };
+    return h("button.mw-pf-tab", { ...attributes, onclick, onkeydown: chooseNextTab }, title);
   }
 
-  drawStanding() {
+  drawStatus() {
     const { state, share, words } = this.model.standing;
-    const runs = state === "runs";
-    this.name.disabled = runs;
-    this.measure.hidden = runs;
-    this.stop.hidden = this.bar.hidden = !runs;
+    const isRunning = state === "runs";
+    this.name.disabled = isRunning;
+    this.measure.hidden = isRunning;
+    this.stop.hidden = this.bar.hidden = !isRunning;
     this.bar.value = share ?? 0;
-    this.words.textContent = state === "idle" ? "" : words;
-    this.words.dataset.state = state;
+    this.status.textContent = state === "idle" ? "" : words;
+    this.status.dataset.state = state;
   }
 }
 
-/** Arrows go from tab to tab. */
-function beside(event) {
-  const next = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
-  if (!next) return;
-  event.currentTarget[next]?.click();
-  event.preventDefault();
-  event.stopPropagation();
+/** Arrow keys go from tab to tab. @param {KeyboardEvent} event */
+function chooseNextTab(event) {
+  const tab = /** @type {HTMLElement} */ (event.currentTarget);
+  const next = { ArrowRight: tab.nextElementSibling, ArrowLeft: tab.previousElementSibling }[event.key];
+  if (next === undefined) return;
+  /** @type {HTMLElement | null} */ (next)?.click();
+  consume(event);
 }
 
-// ── a chart: both axes in decades ───────────────────────────────────────────────────────────
+// ── a chart with logarithmic axes ───────────────────────────────────────────────────────────
 
-/** A chart with its legend; of a tab that only has a table, what it says. */
-function drawn(chart) {
-  return chart.series.length ? [picture(chart), legend(chart)] : [h("p", { class: "mw-pf-note" }, chart.note)];
-}
+/** A chart with its legend, or the note of a tab that only has a table. @param {Chart} chart */
+const drawChart = (chart) =>
+  chart.series.length ? [picture(chart), legend(chart)] : [h("p.mw-pf-note", {}, chart.note)];
 
+/** @param {Chart} chart */
 function picture({ title, x, y, series, diagonal }) {
-  const across = scale(x, ROOM.left, WIDTH - ROOM.right);
-  const up = scale(y, HEIGHT - ROOM.bottom, ROOM.top);
-  const path = (points) =>
-    points.map(([at, value], place) => `${place ? "L" : "M"}${across(at)} ${up(value)}`).join("");
-  const ticks = [
-    ...x.ticks.map(([at, words]) =>
-      s(
-        "g",
-        {},
-        s("path", { class: "mw-pf-grid", d: `M${across(at)} ${ROOM.top}V${HEIGHT - ROOM.bottom}` }),
-        text(across(at), HEIGHT - ROOM.bottom + 18, words, "middle"),
-      ),
-    ),
-    ...y.ticks.map(([at, words]) =>
-      s(
-        "g",
-        {},
-        s("path", { class: "mw-pf-grid", d: `M${ROOM.left} ${up(at)}H${WIDTH - ROOM.right}` }),
-        text(ROOM.left - 7, up(at) + 4, words, "end"),
-      ),
-    ),
-  ];
+  const across = scale(x, MARGIN.left, WIDTH - MARGIN.right);
+  const up = scale(y, HEIGHT - MARGIN.bottom, MARGIN.top);
+  const path = (/** @type {[number, number][]} */ points) =>
+    points.map(([at, value], i) => `${i ? "L" : "M"}${across(at)} ${up(value)}`).join("");
+  const grid = [
+    ...x.ticks.map(([at, words]) => [
+      `M${across(at)} ${MARGIN.top}V${HEIGHT - MARGIN.bottom}`,
+      text(across(at), HEIGHT - MARGIN.bottom + 18, words, "middle"),
+    ]),
+    ...y.ticks.map(([at, words]) => [
+      `M${MARGIN.left} ${up(at)}H${WIDTH - MARGIN.right}`,
+      text(MARGIN.left - 7, up(at) + 4, words, "end"),
+    ]),
+  ].map(([d, label]) => s("g", {}, s("path.mw-pf-grid", { d }), label));
   const labels = [
-    text((ROOM.left + WIDTH) / 2, HEIGHT - 6, x.label, "middle"),
+    text((MARGIN.left + WIDTH) / 2, HEIGHT - 6, x.label, "middle"),
     s("g", { transform: `translate(12 ${HEIGHT / 2 - 10}) rotate(-90)` }, text(0, 0, y.label, "middle")),
   ];
   const lines = series
     .filter(({ line }) => line.length > 1)
-    .map(({ colour, line }) => s("path", { class: "mw-pf-line", stroke: `var(--op-${colour})`, d: path(line) }));
+    .map(({ colour, line }) => s("path.mw-pf-line", { stroke: `var(--op-${colour})`, d: path(line) }));
   const points = series.flatMap(({ name, colour, points }) =>
-    points.map(([at, value, words]) => point(across(at), up(value), colour, `${name}: ${words}`)),
+    points.map(([at, value, words]) => {
+      const label = `${name}: ${words}`;
+      const circle = { cx: across(at), cy: up(value), r: 4, fill: `var(--op-${colour})` };
+      return s("circle", { ...circle, role: "img", "aria-label": label, "data-tip": label });
+    }),
   );
-  const straight = diagonal.length ? [s("path", { class: "mw-pf-diagonal", d: path(diagonal) })] : [];
+  const straight = diagonal.length ? [s("path.mw-pf-diagonal", { d: path(diagonal) })] : [];
+  const label = `${title}: ${y.label} over ${x.label}`;
   return s(
-    "svg",
-    {
-      class: "mw-pf-picture",
-      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
-      role: "group",
-      "aria-label": `${title}: ${y.label} over ${x.label}`,
-    },
-    ...ticks,
-    ...labels,
-    ...straight,
-    ...lines,
-    ...points,
+    "svg.mw-pf-picture",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "group", "aria-label": label },
+    ...[...grid, ...labels, ...straight, ...lines, ...points],
   );
 }
 
-function point(cx, cy, colour, words) {
-  return s("circle", {
-    cx,
-    cy,
-    r: 4,
-    fill: `var(--op-${colour})`,
-    role: "img",
-    "aria-label": words,
-    "data-tip": words,
-  });
-}
-
+/** @param {Axis} axis @param {number} first @param {number} last @returns {(value: number) => number} */
 function scale({ from, to }, first, last) {
   const [low, high] = [Math.log10(from), Math.log10(to)];
   return (value) => Math.round((first + ((Math.log10(value) - low) / (high - low)) * (last - first)) * 10) / 10;
 }
 
-function text(x, y, words, anchor) {
-  return s("text", { x, y, "text-anchor": anchor }, words);
-}
+/** @param {number} x @param {number} y @param {string} words @param {string} anchor */
+const text = (x, y, words, anchor) => s("text", { x, y, "text-anchor": anchor }, words);
 
+/** @param {Chart} chart */
 function legend({ series, diagonal }) {
   const entries = series.map(({ name, colour }) =>
     h("span", {}, h("i", { style: { background: `var(--op-${colour})` } }), name),
   );
-  return h(
-    "div",
-    { class: "mw-pf-legend" },
-    ...entries,
-    diagonal.length ? h("span", { class: "mw-quiet" }, "on the diagonal: as the line says") : null,
-  );
+  return h("div.mw-pf-legend", {}, ...entries, diagonal.length && h("span.mw-quiet", {}, "dashed: measured = fitted"));
 }
 
-function rows({ head, rows }) {
-  const first = h("tr", {}, ...head.map((words) => h("th", { scope: "col" }, words)));
-  const each = rows.map(([name, ...cells]) =>
-    h("tr", {}, h("th", { scope: "row" }, name), ...cells.map((cell) => h("td", {}, cell))),
-  );
-  return head.length ? [h("thead", {}, first), h("tbody", {}, ...each)] : [];
-}
+/** @param {Chart} chart */
+const tableParts = ({ head, rows }) => [
+  h("thead", {}, h("tr", {}, ...head.map((words) => h("th", { scope: "col" }, words)))),
+  h("tbody", {}, ...rows.map(tableRow)),
+];

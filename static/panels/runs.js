@@ -1,353 +1,272 @@
-// Runs: follow one live, lay what it measured over the prediction, look at earlier ones.
+// Runs: follow one live, compare it with the prediction, open earlier ones.
 
-import { followTheme, h, keepFocus, send } from "../kit/canvas.js";
+/** @import { Message } from "../kit/types" */
+/** @import { Outcome, RunComparison, RunsModel } from "./types" */
+
+import { filePicker, sizeProblem } from "../kit/bars.js";
+import { button } from "../kit/controls.js";
+import { focusedElement, h, keepFocus } from "../kit/dom.js";
+import { Widget } from "../kit/widget.js";
 import { LossChart } from "./loss_chart.js";
+import { tableRow } from "./tables.js";
 
-const WORDS = {
+/** @type {Record<string, string>} */
+const STATES = {
   STARTING: "starting",
   RUNNING: "running",
-  SUCCEEDED: "done",
+  SUCCEEDED: "succeeded",
   FAILED: "failed",
   CANCELLED: "cancelled",
   LOST: "lost",
 };
 
+/** @param {{model: RunsModel}} args */
 export const render = ({ model }) => new Runs(model).root;
 
-export class Runs {
+/** @extends {Widget<RunsModel>} */
+class Runs extends Widget {
+  head = h("div.mw-run-part");
+  loss = new LossChart();
+  comparison = h("div.mw-run-part");
+  history = h("div.mw-run-part");
+  notes = h("div.mw-run-part");
+  /** @type {Set<string>} */ unfolded = new Set(); // titles of parts of the comparison
+  followsLog = true; // keep its end in view
+
+  /** @param {RunsModel} model */
   constructor(model) {
-    this.model = model;
-    this.head = h("div", { class: "mw-run-part" });
-    this.loss = new LossChart(this);
-    this.compared = h("div", { class: "mw-run-part" });
-    this.past = h("div", { class: "mw-run-part" });
-    this.unfolded = new Set(); // parts of the comparison, by their titles
-    this.notes = h("div", { class: "mw-run-part" });
-    this.log = h("pre", { class: "mw-log", tabindex: 0, role: "log", "aria-label": "Log of the run" });
-    this.run = h(
-      "section",
-      { class: "mw-run", "aria-label": "The run that is shown" },
-      this.head,
-      this.loss.element,
-      this.compared,
-      this.past,
-      this.notes,
-      this.log,
+    super(model);
+    this.log = h("pre.mw-log", { tabindex: 0, role: "log", "aria-label": "Run log" });
+    this.log.addEventListener("scroll", () => {
+      this.followsLog = this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 4;
+    });
+    this.sizes = new ResizeObserver(() => this.scrollLog()); // also when it is attached to the page
+    this.sizes.observe(this.log);
+    const parts = [this.head, this.loss.element, this.comparison, this.history, this.notes, this.log];
+    this.run = h("section.mw-run", { "aria-label": "Selected run" }, ...parts);
+    this.list = h("div.mw-runs-list", { role: "group", "aria-label": "Runs" });
+    this.picker = filePicker("Training text", "text/*,.txt,.md,.csv,.json", (file) => this.uploadText(file));
+    this.textName = h("span.mw-text-name");
+    this.textProblem = h("div.mw-run-reason", { role: "alert" });
+    this.defaultText = button("Use default text", {
+      title: "Train on the text included with Meshwave",
+      onclick: () => this.send("default_text"),
+    });
+    this.textRow = h(
+      "section.mw-text",
+      { "aria-label": "Training text" },
+      this.textName,
+      button("Choose training text …", { onclick: () => this.picker.click() }),
+      this.defaultText,
+      this.picker,
+      this.textProblem,
     );
-    this.follows = true; // the end of the log
-    this.log.addEventListener("scroll", () => this.scrolled());
-    this.sized = new ResizeObserver(() => this.toEnd()); // also when it comes into the page
-    this.sized.observe(this.log);
-    this.list = h("div", { class: "mw-runs-list", role: "group", "aria-label": "Runs" });
-    this.root = h(
-      "div",
-      { class: "mw-canvas mw-runs" },
-      this.textRow(),
-      this.hostsRow(),
-      this.run,
-      h("h3", {}, "Runs"),
-      this.list,
-    );
-    model.on("run", () => this.showRun());
-    model.on(["run", "losses"], () => this.loss.draw());
-    model.on("comparison", () => keepFocus(this.compared, () => this.showComparison()));
-    model.on("outcomes", () => this.showOutcomes());
-    model.on("log", () => this.showLog());
-    model.on("runs", () => this.showList());
-    model.on("text", () => this.showText());
-    model.on("hosts", () => this.showHosts());
-    model.on("msg:custom", (message) => this.answered(message.data ?? message));
-    for (const show of ["Text", "Hosts", "Run", "Comparison", "Outcomes", "Log", "List"]) this[`show${show}`]();
-    this.loss.draw();
-    model.on("remove", () => this.sized.disconnect());
-    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
+    this.emulate = h("input", { type: "checkbox" });
+    this.emulate.addEventListener("change", () => this.send("hosts", { on: this.emulate.checked }));
+    this.emulateLabel = h("span");
+    const emulation =
+      "Processes of a node share the links of a network namespace, limited to the rates of the design by the kernel. " +
+      "Without emulation all processes communicate over the loopback interface.";
+    this.emulateRow = h("label.mw-check", { title: emulation }, this.emulate, this.emulateLabel);
+    const heading = h("h3", {}, "Runs");
+    this.root = h("div.mw-canvas.mw-runs", {}, this.textRow, this.emulateRow, this.run, heading, this.list);
+    model.on("run", () => this.drawRun());
+    model.on(["run", "losses"], () => this.loss.draw(model));
+    model.on("comparison", () => keepFocus(this.comparison, () => this.drawComparison()));
+    model.on("outcomes", () => this.drawHistory());
+    model.on("log", () => this.drawLog());
+    model.on("runs", () => this.drawList());
+    model.on("text", () => this.drawText());
+    model.on("hosts", () => this.drawEmulation());
+    this.draw();
     window.meshwaveRuns = { model, root: this.root };
   }
 
-  // ---- the text to train on ----
-
-  textRow() {
-    this.picker = h("input", {
-      type: "file",
-      accept: "text/*,.txt,.md,.csv,.json",
-      hidden: true,
-      tabindex: -1,
-      "aria-label": "A text to train on",
-      onchange: () => this.bring(),
-    });
-    this.choose = h(
-      "button",
-      { type: "button", class: "mw-button", onclick: () => this.picker.click() },
-      "Train on your own text...",
-    );
-    this.back = h(
-      "button",
-      {
-        type: "button",
-        class: "mw-button",
-        title: "Train on the text that comes with Meshwave",
-        onclick: () => send(this.model, { type: "default_text" }),
-      },
-      "Use Meshwave's",
-    );
-    this.textName = h("span", { class: "mw-text-name" });
-    this.textTrouble = h("div", { class: "mw-run-reason", role: "alert" });
-    return h(
-      "section",
-      { class: "mw-text", "aria-label": "The text to train on" },
-      this.textName,
-      this.choose,
-      this.back,
-      this.picker,
-      this.textTrouble,
-    );
+  remove() {
+    this.sizes.disconnect();
   }
 
-  showText() {
+  /** @param {Message} message */
+  receive({ type, gesture, refused }) {
+    if (type === "answered" && gesture?.endsWith("_text")) this.textProblem.textContent = refused ?? "";
+  }
+
+  draw() {
+    this.drawText();
+    this.drawEmulation();
+    this.drawRun();
+    this.loss.draw(this.model);
+    this.drawComparison();
+    this.drawHistory();
+    this.drawLog();
+    this.drawList();
+  }
+
+  // ── the training text ──
+
+  drawText() {
     const { name } = this.model.text;
-    this.textName.textContent = name ? `Text: ${name}` : "Text: the text that comes with Meshwave";
+    this.textName.textContent = `Training text: ${name ?? "default"}`;
     this.textName.title = name ?? "";
-    keepFocus(this.back.parentElement, () => (this.back.hidden = !name));
-    this.textTrouble.textContent = "";
+    keepFocus(this.textRow, () => (this.defaultText.hidden = !name));
+    this.textProblem.textContent = "";
   }
 
-  async bring() {
-    const [file] = this.picker.files;
-    if (!file) return;
-    const { largest } = this.model.text;
-    this.textTrouble.textContent = "";
+  /** @param {File} file */
+  async uploadText(file) {
+    this.textProblem.textContent = sizeProblem(file, this.model.text.largest);
+    if (this.textProblem.textContent) return;
     try {
-      if (file.size > largest)
-        throw new RangeError(
-          `${file.name} has ${(file.size / 1e6).toFixed(1)} MB, and the page takes texts up to ${largest / 1e6} MB.`,
-        );
       const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-      send(this.model, { type: "bring_text", name: file.name, text });
-    } catch (error) {
-      this.textTrouble.textContent =
-        error instanceof RangeError ? error.message : `${file.name} is no text in UTF-8, so it was not taken.`;
-    } finally {
-      this.picker.value = ""; // so that the same file can be chosen again
+      this.send("bring_text", { name: file.name, text });
+    } catch {
+      this.textProblem.textContent = `${file.name} is not a UTF-8 text.`;
     }
   }
 
-  answered({ type, gesture, refused }) {
-    if (type === "answered" && gesture?.endsWith("_text")) this.textTrouble.textContent = refused ?? "";
-  }
+  // ── the emulated network ──
 
-  // ---- the network to run over ----
-
-  hostsRow() {
-    this.onHosts = h("input", {
-      type: "checkbox",
-      onchange: () => send(this.model, { type: "hosts", on: this.onHosts.checked }),
-    });
-    this.hostsWords = h("span");
-    this.hosts = h(
-      "label",
-      {
-        class: "mw-check",
-        title:
-          "Processes of a node share a network namespace's links, held to the drawn rates by the kernel; otherwise " +
-          "they talk over the loopback",
-      },
-      this.onHosts,
-      this.hostsWords,
-    );
-    return this.hosts;
-  }
-
-  showHosts() {
+  drawEmulation() {
     const { on, words } = this.model.hosts;
-    this.hosts.hidden = !words;
-    this.onHosts.checked = Boolean(on);
-    this.hostsWords.textContent = `Emulate the drawn network: ${words}`;
+    this.emulateRow.hidden = !words;
+    this.emulate.checked = Boolean(on);
+    this.emulateLabel.textContent = `Emulate the network of the design: ${words}`;
   }
 
-  // ---- the run ----
+  // ── the run ──
 
-  showRun() {
-    const run = this.model.run;
-    this.run.hidden = !run?.id;
-    if (!run?.id) return;
+  drawRun() {
+    const { run } = this.model;
+    this.run.hidden = !run.id;
+    if (!run.id) return;
     const share = run.total ? run.done / run.total : 0;
+    const progress = { "aria-valuenow": run.done, "aria-valuemin": 0, "aria-valuemax": run.total };
+    const figures = run.figures.map(([value, name]) => h("div.mw-figure", {}, h("b", {}, value), h("span", {}, name)));
+    const hasReason = run.reason && run.state !== "SUCCEEDED" && run.state !== "RUNNING";
     this.head.replaceChildren(
       h(
-        "div",
-        { class: "mw-run-head" },
-        h("span", { class: "mw-run-name", title: `${run.name} (${run.id})` }, run.name),
-        h("span", { class: "mw-state", "data-state": run.state }, WORDS[run.state] ?? run.state),
+        "div.mw-run-head",
+        {},
+        h("span.mw-run-name", { title: `${run.name} (${run.id})` }, run.name),
+        stateBadge(run.state),
       ),
       h(
-        "div",
-        {
-          class: "mw-progress",
-          role: "progressbar",
-          "aria-valuenow": run.done,
-          "aria-valuemin": 0,
-          "aria-valuemax": run.total,
-          "aria-label": "Steps done",
-        },
+        "div.mw-progress",
+        { role: "progressbar", ...progress, "aria-label": "Completed steps" },
         h("div", { style: { width: `${100 * share}%` } }),
       ),
-      h(
-        "div",
-        { class: "mw-run-figures" },
-        ...run.figures.map(([value, name]) => h("div", { class: "mw-figure" }, h("b", {}, value), h("span", {}, name))),
-      ),
+      h("div.mw-run-figures", {}, ...figures),
+      hasReason ? h("div.mw-run-reason", { role: "alert" }, run.reason) : "",
     );
-    if (run.reason && run.state !== "SUCCEEDED" && run.state !== "RUNNING") {
-      this.head.append(h("div", { class: "mw-run-reason", role: "alert" }, run.reason));
-    }
-    this.notes.replaceChildren(
-      ...(run.notes ?? []).map((note) => h("div", { class: "mw-quiet", style: { "white-space": "normal" } }, note)),
-    );
+    const wraps = { style: { "white-space": "normal" } };
+    this.notes.replaceChildren(...(run.notes ?? []).map((note) => h("div.mw-quiet", wraps, note)));
   }
 
-  showComparison() {
+  drawComparison() {
     const { comparison } = this.model;
-    this.compared.replaceChildren(...(comparison?.rows?.length ? [this.compare(comparison)] : []));
+    this.comparison.replaceChildren(...(comparison.rows?.length ? this.comparisonParts(comparison) : []));
   }
 
-  compare({ rows, parts = [], spread, cause, label, clocks, laid, same, whose, usable }) {
-    const box = h("input", {
-      type: "checkbox",
-      onchange: () => send(this.model, { type: "overlay", on: box.checked }),
-    });
+  /** @param {RunComparison} comparison */
+  comparisonParts({ rows, parts = [], spread, cause, label, clocks, laid, same, whose, usable }) {
+    const text = (/** @type {string} */ words, kind = "mw-quiet") =>
+      words && h("div", { class: `mw-told ${kind}` }, words);
+    const box = h("input", { type: "checkbox" });
     box.checked = laid;
-    const said = (words, kind = "mw-quiet") => (words ? h("div", { class: `mw-told ${kind}` }, words) : null);
-    return h(
+    box.addEventListener("change", () => this.send("overlay", { on: box.checked }));
+    const calibrate = button("Calibrate from this run", {
+      title: "Store the measurements of this run as a profile and price the open design with it",
+      onclick: () => this.send("use_measured"),
+    });
+    const found = h(
       "div",
       {},
-      said(label, "mw-rehearsed"),
-      table("mw-compare", `Measured against predicted${whose}`, rows),
-      said(spread),
-      said(cause, "mw-cause"),
-      ...parts.map((part) => this.part(part)),
-      said(clocks),
-      same ? h("label", { class: "mw-check" }, box, "Lay the measured timeline over the predicted one") : null,
-      usable ? this.useMeasured() : null,
+      text(label, "mw-rehearsed"),
+      comparisonTable("mw-compare", rows, { caption: `Measured vs. predicted${whose}` }),
+      text(spread),
+      text(cause, "mw-cause"),
+      ...parts.map((part) => this.foldedPart(part)),
+      text(clocks),
+      same && h("label.mw-check", {}, box, "Overlay measured timeline"),
+      usable && calibrate,
     );
+    return [found];
   }
 
-  /** A part of the comparison, folded up unless a person unfolded it; it is drawn anew while a run goes on. */
-  part({ title, rows }) {
-    const found = h(
-      "details",
-      { class: "mw-compared-part", "aria-label": title },
-      h("summary", {}, title),
-      table("mw-beside", null, rows, title),
-    );
-    found.open = this.unfolded.has(title);
-    found.addEventListener("toggle", () => this.unfolded[found.open ? "add" : "delete"](title));
-    return found;
+  /**
+   * A part of the comparison. It stays unfolded while a run progresses.
+   * @param {{title: string, rows: string[][]}} part
+   */
+  foldedPart({ title, rows }) {
+    const table = comparisonTable("mw-beside", rows, { label: title });
+    const part = h("details.mw-compared-part", { "aria-label": title }, h("summary", {}, title), table);
+    part.open = this.unfolded.has(title);
+    part.addEventListener("toggle", () => this.unfolded[part.open ? "add" : "delete"](title));
+    return part;
   }
 
-  useMeasured() {
-    return h(
-      "button",
-      {
-        type: "button",
-        class: "mw-button",
-        title: "Keep this run as a profile and price the open design by it",
-        onclick: () => send(this.model, { type: "use_measured" }),
-      },
-      "Use what was measured",
-    );
-  }
+  // ── earlier runs of the design ──
 
-  // ---- earlier runs of the design ----
-
-  showOutcomes() {
+  drawHistory() {
     const { outcomes } = this.model;
-    this.past.replaceChildren(...(outcomes.length ? [this.history(outcomes)] : []));
+    const caption = h("caption", {}, "Prediction errors of earlier runs of this design");
+    const rows = h("tbody", {}, ...outcomes.map(outcomeRow));
+    this.history.replaceChildren(...(outcomes.length ? [h("table.mw-beside.mw-past", {}, caption, rows)] : []));
   }
 
-  /** A bar a run from the middle, to the right where it took longer than predicted. */
-  history(outcomes) {
-    const bar = (share) =>
-      h("span", {
-        class: "mw-past-bar",
-        style: { left: `${50 + 50 * Math.min(share, 0)}%`, width: `${50 * Math.abs(share)}%` },
-      });
-    return h(
-      "table",
-      { class: "mw-beside mw-past" },
-      h("caption", {}, "Errors of the predictions of this design, run by run"),
-      h(
-        "tbody",
-        {},
-        ...outcomes.map(({ run, shown, share, error, words }) =>
-          h(
-            "tr",
-            { "aria-current": String(shown), title: run },
-            h("td", {}, words),
-            h("td", { class: "mw-past-axis" }, bar(share)),
-            h("td", {}, error),
-          ),
-        ),
-      ),
-    );
-  }
-
-  showLog() {
+  drawLog() {
     const text = this.model.log;
     if (this.log.textContent !== text) this.log.textContent = text;
     this.log.hidden = !text;
-    this.follows ||= !text; // another run begins
-    this.toEnd();
+    this.followsLog ||= !text; // another run begins
+    this.scrollLog();
   }
 
-  /** Keep the end of the log in sight, unless a person scrolled up to read. */
-  toEnd() {
-    if (this.follows) this.log.scrollTop = this.log.scrollHeight;
+  /** Keep the end of the log in view, unless a person scrolled up to read. */
+  scrollLog() {
+    if (this.followsLog) this.log.scrollTop = this.log.scrollHeight;
   }
 
-  scrolled() {
-    this.follows = this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 4;
-  }
-
-  showList() {
-    const at = [...this.list.children].indexOf(this.root.getRootNode().activeElement);
+  drawList() {
+    const focused = focusedElement(this.root);
+    const at = [...this.list.children].findIndex((row) => row === focused);
     const rows = this.model.runs.map(({ id, name, state, words, shown }) =>
       h(
-        "button",
-        {
-          type: "button",
-          class: "mw-runs-row",
-          "aria-current": String(shown),
-          title: id,
-          onclick: () => send(this.model, { type: "open", run: id }),
-        },
+        "button.mw-runs-row",
+        { type: "button", "aria-current": String(shown), title: id, onclick: () => this.send("open", { run: id }) },
         h("span", {}, name),
-        h("span", { class: "mw-state", "data-state": state }, WORDS[state] ?? state),
-        h("span", { class: "mw-quiet" }, words),
+        stateBadge(state),
+        h("span.mw-quiet", {}, words),
       ),
     );
-    this.list.replaceChildren(
-      ...(rows.length ? rows : [h("div", { class: "mw-quiet" }, "Nothing ran yet: press Launch.")]),
-    );
+    this.list.replaceChildren(...(rows.length ? rows : [h("div.mw-quiet", {}, "No runs yet; press Launch")]));
     if (at >= 0) rows[Math.min(at, rows.length - 1)]?.focus();
   }
 }
 
-/** Rows of what it is, predicted, measured and error. */
-function table(kind, caption, rows, label = null) {
+/** @param {string} state */
+const stateBadge = (state) => h("span.mw-state", { "data-state": state }, STATES[state] ?? state);
+
+/** An error as a bar from the middle, to the right if the run took longer than predicted. @param {Outcome} outcome */
+function outcomeRow({ run, shown, share, error, words }) {
+  const style = { left: `${50 + 50 * Math.min(share, 0)}%`, width: `${50 * Math.abs(share)}%` };
+  return h(
+    "tr",
+    { "aria-current": String(shown), title: run },
+    h("td", {}, words),
+    h("td.mw-past-axis", {}, h("span.mw-past-bar", { style })),
+    h("td", {}, error),
+  );
+}
+
+/** @param {string} kind @param {string[][]} rows @param {{caption?: string, label?: string}} names */
+function comparisonTable(kind, rows, { caption, label }) {
+  const columns = ["", "predicted", "measured", "error"].map((name) => h("th", { scope: "col" }, name));
   return h(
     "table",
     { class: kind, "aria-label": label },
-    caption ? h("caption", {}, caption) : null,
-    h(
-      "thead",
-      {},
-      h("tr", {}, ...["", "predicted", "measured", "error"].map((name) => h("th", { scope: "col" }, name))),
-    ),
-    h(
-      "tbody",
-      {},
-      ...rows.map(([name, ...cells]) =>
-        h("tr", {}, h("th", { scope: "row" }, name), ...cells.map((cell) => h("td", {}, cell))),
-      ),
-    ),
+    caption && h("caption", {}, caption),
+    h("thead", {}, h("tr", {}, ...columns)),
+    h("tbody", {}, ...rows.map(tableRow)),
   );
 }

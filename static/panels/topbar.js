@@ -1,191 +1,150 @@
-// The top bar: files come from and go to the person's own machine; keys of the whole page end here.
+// The top bar: the name of the design, files on the person's machine, undo, theme, and the keys of the whole page.
 
-import { Theme, brand, download, tellTurn, themePicker, tooLarge } from "../kit/bars.js";
-import { followTheme, h, send } from "../kit/canvas.js";
+/** @import { Message } from "../kit/types" */
+/** @import { FileMessage, NamedEntry, Shortcut, TopBarModel } from "./types" */
+
+import { Theme, brand, download, filePicker, labelUndo, sizeProblem, themePicker } from "../kit/bars.js";
+import { focusedElement, h } from "../kit/dom.js";
 import { PAGES, openHelpOnF1, openPage } from "../kit/help.js";
-import { Modal, Tips, dropdown, icon, menu, tool } from "../kit/shell.js";
+import { icon } from "../kit/icons.js";
+import { Modal, Tips, dropdown, menu, tool } from "../kit/shell.js";
+import { Widget } from "../kit/widget.js";
 
-const APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
+const IS_APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
 
+/** @param {{model: TopBarModel}} args */
 export const render = ({ model }) => new TopBar(model).root;
 
-class TopBar {
+/** @extends {Widget<TopBarModel>} */
+class TopBar extends Widget {
+  leaving = new AbortController(); // ends the listeners outside the bar
+  shownName = "";
+
+  /** @param {TopBarModel} model */
   constructor(model) {
-    this.model = model;
-    this.leaving = new AbortController(); // ends what listens outside the bar
+    super(model);
     this.theme = new Theme(this.leaving.signal, (shown) => model.theme !== shown && (model.theme = shown));
-    this.build();
+    const [theme, themes] = themePicker(this.theme);
+    const accepted = [".json", "application/json", ...model.suffixes].join();
+    this.picker = filePicker("Design or schedule file", accepted, (file) => this.open(file));
+    this.tools = this.makeTools();
+    this.tools.export.hidden = !model.exports.length;
+    for (const button of [this.tools.examples, this.tools.export]) button.append(icon("down"));
+    this.name = this.makeNameField();
+    this.unsaved = h("span.mw-unsaved", {
+      role: "img",
+      "aria-label": "Unsaved changes",
+      "data-tip": "Changed since it was opened or saved",
+    });
+    this.dropZone = h("div.mw-drop-zone", { popover: "manual" }, h("span", {}, "Drop to open the design or schedule"));
+    this.notice = h("div.mw-notice", { role: "status" });
+    this.messageBox = h("div.mw-trouble", { popover: "manual", role: "alert" });
+    this.help = new Modal(h("dialog.mw-help", { "aria-labelledby": "mw-help-title" }));
+    const { open, examples, save, saveAs, gallery, lab, undo, redo, help } = this.tools;
+    const rule = () => h("span.mw-rule", { "aria-hidden": "true" });
+    const files = [open, examples, save, saveAs, this.tools.export];
+    const bar = [
+      ...[brand(), rule(), h("div.mw-title", {}, this.name, this.unsaved), rule(), ...files, rule(), gallery, lab],
+      ...[rule(), undo, redo, h("span.mw-grow"), this.notice, theme, help],
+    ];
+    const hidden = [...this.makeMenus(), themes, this.picker, this.messageBox, this.dropZone, this.help.dialog];
+    this.root = h("div.mw-canvas.mw-shell.mw-topbar", { role: "banner" }, ...bar, ...hidden);
+    this.tips = new Tips(this.root);
     model.on(["name_of_design", "history", "unsaved", "notice"], () => this.draw());
-    model.on("msg:custom", (message) => this.told(message));
     this.listen();
     this.draw();
-    model.on("remove", () => this.leaving.abort());
-    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
   }
 
-  send(type, gesture = {}) {
-    send(this.model, { type, ...gesture });
+  remove() {
+    this.leaving.abort();
   }
 
   // ── elements ──
 
-  build() {
-    const { exports } = this.model;
-    const [theme, themes] = themePicker(this.theme);
-    const tools = {
+  makeTools() {
+    return {
       open: tool("Open a design", {
         glyph: "open",
         text: "Open",
-        tip: `Open a design, or a file of another tool such as a torch CSV schedule (${keys("Ctrl+O")}); or drop one`,
+        tip: `Open or drop a design or a file of another tool, such as a torch CSV schedule (${keyNames("Ctrl+O")})`,
         onclick: () => this.picker.click(),
       }),
-      examples: tool("Examples", { glyph: "examples", text: "Examples", tip: "Designs to start from" }),
+      examples: tool("Examples", { glyph: "examples", text: "Examples", tip: "Example designs" }),
       save: tool("Save", {
         glyph: "save",
         text: "Save",
-        tip: `Download the design as JSON (${keys("Ctrl+S")})`,
+        tip: `Download the design as JSON (${keyNames("Ctrl+S")})`,
         onclick: () => this.send("save"),
       }),
       saveAs: tool("Save as", { glyph: "saveAs", text: "Save as", tip: "Download the design under another name" }),
-      export: tool("Export", { glyph: "share", text: "Export", tip: "Write the predicted step in another form" }),
-      gallery: tool("Gallery of schedules", {
+      export: tool("Export", { glyph: "share", text: "Export", tip: "Export the predicted step" }),
+      gallery: tool("Schedule gallery", {
         glyph: "gallery",
         text: "Gallery",
-        tip: "Every schedule for this design, side by side (G)",
+        tip: "Compare all schedules for this design (G)",
         onclick: () => this.send("gallery"),
       }),
       lab: h(
-        "a",
+        "a.mw-button.mw-tool",
         {
-          class: "mw-button mw-tool",
           href: "transfer",
           target: "_blank",
           "aria-label": "Transfer lab",
-          "data-tip": "A tensor between two meshes, cut and planned by itself; an arrow of the timeline opens its own",
+          "data-tip":
+            "Plan the transfer of any tensor between two meshes; for a transfer of this design, open its arrow",
         },
         icon("transfer"),
         h("span", {}, "Transfers"),
       ),
       undo: tool("Undo", { glyph: "undo", onclick: () => this.send("undo") }),
       redo: tool("Redo", { glyph: "redo", onclick: () => this.send("redo") }),
-      theme,
-      help: tool("Help", { glyph: "help", tip: "Documentation and keyboard (?)" }),
+      help: tool("Help", { glyph: "help", tip: "Documentation and keyboard shortcuts (?)" }),
     };
-    for (const name of ["examples", "export"]) tools[name].append(icon("down"));
-    tools.export.hidden = !exports.length;
-    this.tools = tools;
-    this.picker = h("input", {
-      type: "file",
-      accept: [".json", "application/json", ...this.model.suffixes].join(),
-      hidden: true,
-      tabindex: -1,
-      "aria-label": "A design's file or a schedule",
-    });
-    this.picker.addEventListener("change", () => this.picked());
-    this.dropZone = h(
-      "div",
-      { class: "mw-drop-zone", popover: "manual" },
-      h("span", {}, "Drop to open the design or schedule"),
-    );
-    this.notice = h("div", { class: "mw-notice", role: "status" });
-    this.trouble = h("div", { class: "mw-trouble", popover: "manual", role: "alert" });
-    this.help = new Modal(h("dialog", { class: "mw-help", "aria-labelledby": "mw-help-title" }));
-    const rule = () => h("span", { class: "mw-rule", "aria-hidden": "true" });
-    this.root = h(
-      "div",
-      { class: "mw-canvas mw-shell mw-topbar", role: "banner" },
-      ...[
-        brand(),
-        rule(),
-        this.buildTitle(),
-        rule(),
-        tools.open,
-        tools.examples,
-        tools.save,
-        tools.saveAs,
-        tools.export,
-      ],
-      ...[
-        rule(),
-        tools.gallery,
-        tools.lab,
-        rule(),
-        tools.undo,
-        tools.redo,
-        h("span", { class: "mw-grow" }),
-        this.notice,
-        tools.theme,
-        tools.help,
-      ],
-      ...[...this.buildMenus(), themes, this.picker, this.trouble, this.dropZone, this.help.dialog],
-    );
-    this.tips = new Tips(this.root);
   }
 
-  buildTitle() {
-    this.name = h("input", {
-      class: "mw-title-input",
-      "aria-label": "Name of the design",
+  makeNameField() {
+    const field = h("input.mw-title-input", {
+      "aria-label": "Design name",
       maxlength: this.model.longest_name,
       spellcheck: "false",
       autocomplete: "off",
       "data-tip": "Rename the design",
     });
-    this.name.addEventListener("change", () => this.rename());
-    this.name.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.name.value = this.model.name_of_design;
-      if (event.key === "Enter" || event.key === "Escape") this.name.blur();
+    field.addEventListener("change", () => this.rename());
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") field.value = this.model.name_of_design;
+      if (event.key === "Enter" || event.key === "Escape") field.blur();
     });
-    this.dot = h("span", {
-      class: "mw-unsaved",
-      role: "img",
-      "aria-label": "Not saved",
-      "data-tip": "Changed since it was opened or saved",
-    });
-    return h("div", { class: "mw-title" }, this.name, this.dot);
+    return field;
   }
 
-  buildMenus() {
+  makeMenus() {
     const { tools, model } = this;
-    const examples = () =>
-      model.examples.map(({ name, title, note }) => ({
-        text: title,
-        note,
-        choose: () => this.send("example", { name }),
-      }));
-    const exports = () =>
-      model.exports.map(({ name, title, note }) => ({
-        text: title,
-        note,
-        choose: () => this.send("export", { name }),
-      }));
+    const entries = (/** @type {NamedEntry[]} */ named, /** @type {string} */ type) => () =>
+      named.map(({ name, title, note }) => ({ text: title, note, choose: () => this.send(type, { name }) }));
     const help = () => [
       ...Object.entries(PAGES).map(([text, page]) => ({ text, choose: () => openPage(page) })),
-      { text: "Keyboard", note: "?", choose: () => this.showHelp() },
+      { text: "Keyboard shortcuts", note: "?", choose: () => this.showHelp() },
     ];
     return [
-      menu(tools.examples, "Examples", examples),
-      menu(tools.export, "Export", exports),
+      menu(tools.examples, "Examples", entries(model.examples, "example")),
+      menu(tools.export, "Export", entries(model.exports, "export")),
       menu(tools.help, "Help", help),
-      dropdown(tools.saveAs, "Save as", (panel) => [this.buildSaveAs(panel)]),
+      dropdown(tools.saveAs, "Save as", (panel) => [this.saveAsForm(panel)]),
     ];
   }
 
-  buildSaveAs(panel) {
+  /** @param {HTMLElement} panel */
+  saveAsForm(panel) {
     const field = h("input", {
-      "aria-label": "Save under the name",
+      "aria-label": "File name",
       value: this.model.name_of_design,
       maxlength: this.model.longest_name,
       autofocus: true,
       autocomplete: "off",
     });
     field.addEventListener("focus", () => field.select(), { once: true });
-    const form = h(
-      "form",
-      { class: "mw-save-as" },
-      field,
-      h("button", { class: "mw-button mw-primary", type: "submit" }, "Save"),
-    );
+    const form = h("form.mw-save-as", {}, field, h("button.mw-button.mw-primary", { type: "submit" }, "Save"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (!field.value.trim()) return field.focus();
@@ -195,39 +154,33 @@ class TopBar {
     return form;
   }
 
-  // ── what Python says ──
+  // ── messages from Python ──
 
   draw() {
     const { name_of_design: name, history, unsaved, notice } = this.model;
-    if (!this.typing) this.name.value = name;
-    this.shown = name;
-    this.name.setAttribute("size", Math.max(8, Math.min(48, name.length)));
-    this.dot.hidden = !unsaved;
+    const isTyping = this.name === focusedElement(this.root) && this.name.value !== this.shownName;
+    if (!isTyping) this.name.value = name;
+    this.shownName = name;
+    this.name.setAttribute("size", String(Math.max(8, Math.min(48, name.length))));
+    this.unsaved.hidden = !unsaved;
     if (this.notice.title !== notice)
       this.notice.replaceChildren(...(notice ? [icon("warning"), h("span", {}, notice)] : []));
     this.notice.title = notice;
     document.title = `${unsaved ? "• " : ""}${name} · Meshwave`;
-    tellTurn(this.tools.undo, "Undo", history[0], keys("Ctrl+Z"));
-    tellTurn(this.tools.redo, "Redo", history[1], keys("Ctrl+Shift+Z"));
+    labelUndo(this.tools.undo, "Undo", history[0], keyNames("Ctrl+Z"));
+    labelUndo(this.tools.redo, "Redo", history[1], keyNames("Ctrl+Shift+Z"));
   }
 
-  get typing() {
-    return this.name === this.root.getRootNode().activeElement && this.name.value !== this.shown;
+  /** @param {Message} message */
+  receive(message) {
+    if (message.type === "download") download(message.name, new Blob([message.content], { type: message.mime }));
+    else if (message.type === "trouble") this.showMessage(message.title, message.lines);
+    else if (message.type === "notes") this.showMessage(message.title, message.lines, "warning");
+    else if (message.type === "answered") {
+      if (message.gesture === "rename") this.name.value = this.model.name_of_design;
+      if (message.refused) this.showMessage(message.refused, []);
+    }
   }
-
-  told(message) {
-    if (message.type === "download") download(message);
-    else if (message.type === "trouble") this.showTrouble(message.title, message.lines);
-    else if (message.type === "notes") this.showTrouble(message.title, message.lines, "warning");
-    else if (message.type === "answered") this.answered(message);
-  }
-
-  answered({ gesture, refused }) {
-    if (gesture === "rename") this.name.value = this.model.name_of_design;
-    if (refused) this.showTrouble(refused, []);
-  }
-
-  // ── the name ──
 
   rename() {
     const name = this.name.value.trim();
@@ -237,60 +190,56 @@ class TopBar {
 
   // ── files ──
 
-  picked() {
-    const [file] = this.picker.files;
-    if (file) this.open(file);
-    this.picker.value = ""; // so that the same file can be opened again
-  }
-
+  /** @param {File} file */
   async open(file) {
-    const why = tooLarge(file, this.model.largest);
-    if (why) return this.showTrouble(`${file.name} was not opened`, [{ where: "", message: `It ${why}.` }]);
-    this.hideTrouble();
+    const problem = sizeProblem(file, this.model.largest);
+    if (problem) return this.showMessage(`Cannot open ${file.name}`, [{ where: "", message: problem }]);
+    this.hideMessage();
     this.send("open", { file: file.name, text: await file.text() });
   }
 
   /**
-   * Say what went wrong with a file, or, as a "warning", what else to know of it. A line may have an
-   * excerpt of the file and the fixes of a problem.
+   * Show what is wrong with a file, or, as a "warning", what else to know about it. A line may have an excerpt of the
+   * file and the fixes of a problem.
+   * @param {string} title @param {FileMessage[]} lines @param {string} [glyph]
    */
-  showTrouble(title, lines, glyph = "error") {
-    const close = tool("Close", { glyph: "close", tip: "", onclick: () => this.hideTrouble() });
-    const list = lines.map(({ where, message, excerpt = "", fixes = [] }) =>
+  showMessage(title, lines, glyph = "error") {
+    const close = tool("Close", { glyph: "close", tip: "", onclick: () => this.hideMessage() });
+    const list = lines.map(({ where, message, excerpt, fixes = [] }) =>
       h(
         "li",
         {},
-        where ? h("code", {}, where) : null,
+        where && h("code", {}, where),
         message,
-        excerpt ? h("pre", {}, excerpt.replace(/^ {4}/gm, "")) : null,
-        ...fixes.map((fix) => h("div", { class: "mw-trouble-fix" }, `Fix: ${fix}`)),
+        excerpt && h("pre", {}, excerpt.replace(/^ {4}/gm, "")),
+        ...fixes.map((fix) => h("div.mw-trouble-fix", {}, `Fix: ${fix}`)),
       ),
     );
-    this.trouble.classList.toggle("mw-noted", glyph === "warning");
-    this.trouble.replaceChildren(
-      h("div", { class: "mw-trouble-head" }, icon(glyph), h("span", {}, title), close),
+    this.messageBox.classList.toggle("mw-noted", glyph === "warning");
+    this.messageBox.replaceChildren(
+      h("div.mw-trouble-head", {}, icon(glyph), h("span", {}, title), close),
       h("ul", { hidden: !lines.length }, ...list),
     );
     const at = this.name.getBoundingClientRect();
-    Object.assign(this.trouble.style, { top: `${at.bottom + 10}px`, left: `${at.left}px` });
-    this.trouble.showPopover();
+    Object.assign(this.messageBox.style, { top: `${at.bottom + 10}px`, left: `${at.left}px` });
+    this.messageBox.showPopover();
   }
 
-  hideTrouble() {
-    if (!this.trouble.matches(":popover-open")) return;
-    if (this.trouble.matches(":focus-within")) this.tools.open.focus();
-    this.trouble.hidePopover();
+  hideMessage() {
+    if (!this.messageBox.matches(":popover-open")) return;
+    if (this.messageBox.matches(":focus-within")) this.tools.open.focus();
+    this.messageBox.hidePopover();
   }
-
-  // ── help ──
 
   showHelp() {
     if (this.help.isOpen) return;
-    const groups = grouped(this.model.shortcuts);
+    /** @type {Map<string, Shortcut[]>} */
+    const groups = new Map();
+    for (const line of this.model.shortcuts) groups.set(line.group, [...(groups.get(line.group) ?? []), line]);
     const close = tool("Close", { glyph: "close", tip: "", onclick: () => this.help.close() });
     this.help.dialog.replaceChildren(
-      h("div", { class: "mw-help-head" }, h("h2", { id: "mw-help-title" }, "Keyboard"), close),
-      h("div", { class: "mw-help-groups" }, ...[...groups].map(([title, lines]) => helpGroup(title, lines))),
+      h("div.mw-help-head", {}, h("h2", { id: "mw-help-title" }, "Keyboard shortcuts"), close),
+      h("div.mw-help-groups", {}, ...[...groups].map(([title, lines]) => helpGroup(title, lines))),
     );
     this.help.open();
   }
@@ -306,26 +255,34 @@ class TopBar {
     window.addEventListener("drop", (event) => this.drop(event), { signal });
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     if (event.defaultPrevented || event.isComposing || this.help.isOpen) return;
-    if (event.key === "Escape") return this.hideTrouble();
-    const target = event.composedPath()[0]; // what is behind the shadow roots
+    if (event.key === "Escape") return this.hideMessage();
+    const target = /** @type {HTMLElement} */ (event.composedPath()[0]); // the element behind the shadow roots
     const view = this.viewOf(event);
-    const name = view ? "view" : shortcut(event);
-    if (!name || (refuses(target, name) && !goesBack(target, name))) return;
+    const name = view ? "view" : shortcutOf(event);
+    if (!name || isForTarget(target, name)) return;
     event.preventDefault();
-    if (name === "save" || name === "open") target.blur?.(); // take over what is being typed
-    if (name === "save" || name === "open") this.tools[name].click();
-    else if (name === "help") this.showHelp();
-    else this.send(name, view && { name: view.name });
+    if (view) this.send("view", { name: view.name });
+    else this.run(name, target);
   }
 
-  /** The view that a key press brings to the front. */
+  /** The view that a key press shows. @param {KeyboardEvent} event */
   viewOf(event) {
     if (event.altKey || event.ctrlKey || event.metaKey || event.repeat) return undefined;
     return this.model.views.find(({ key }) => key && key === event.key.toLowerCase());
   }
 
+  /** @param {string} name of a shortcut @param {HTMLElement} target */
+  run(name, target) {
+    if (name === "help") return this.showHelp();
+    if (name !== "save" && name !== "open") return this.send(name);
+    target.blur?.(); // commit what is being typed
+    this.tools[name].click();
+  }
+
+  /** @param {DragEvent} event */
   drag(event) {
     if (!event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault();
@@ -333,6 +290,7 @@ class TopBar {
     if (!this.dropZone.matches(":popover-open")) this.dropZone.showPopover();
   }
 
+  /** @param {DragEvent} event */
   drop(event) {
     if (!event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault();
@@ -344,11 +302,13 @@ class TopBar {
 
 // ── keys ────────────────────────────────────────────────────────────────────────────────────
 
+/** @type {Record<string, string | undefined>} */
 const WITH_CONTROL = { z: "undo", y: "redo", s: "save", o: "open" };
+/** @type {Record<string, string | undefined>} */
 const ALONE = { p: "pin", l: "launch", g: "gallery", v: "compare", x: "experts", "?": "help" };
 
-/** What a key press asks for, or undefined. */
-function shortcut(event) {
+/** The command of a key press, or undefined. @param {KeyboardEvent} event */
+function shortcutOf(event) {
   const key = event.key.toLowerCase();
   if (event.altKey) return undefined;
   if (!event.ctrlKey && !event.metaKey) return event.repeat ? undefined : ALONE[key];
@@ -356,38 +316,34 @@ function shortcut(event) {
   return WITH_CONTROL[key];
 }
 
-/** Whether a press belongs to what has the keyboard: typing, choosing from a list, an open menu. */
-function refuses(target, name) {
+const CLICKED = ["checkbox", "radio", "range", "button", "file"]; // types of inputs that take no text
+
+/**
+ * Whether the focused element handles a press itself: text input, a select, an open menu.
+ * @param {HTMLElement} target @param {string} name
+ */
+function isForTarget(target, name) {
   if (name === "save" || name === "open") return false;
+  const isUndo = name === "undo" || name === "redo";
+  if (isUndo && target.isUnedited?.()) return false; // the input has no change of its own to undo
   if (target.closest?.('[role="menu"]')) return true;
-  const tag = target.tagName;
-  if (tag === "SELECT") return name in { pin: 1, launch: 1, gallery: 1, compare: 1, experts: 1, view: 1, help: 1 };
-  const typed =
-    tag === "TEXTAREA" ||
-    target.isContentEditable ||
-    (tag === "INPUT" && !["checkbox", "radio", "range", "button", "file"].includes(target.type));
-  return typed;
+  return target instanceof HTMLSelectElement ? !isUndo : isTextInput(target);
 }
 
-/** Whether an input has nothing of its own to take back: its value is the design's. */
-function goesBack(target, name) {
-  return (name === "undo" || name === "redo") && Boolean(target.atRest?.());
+/** @param {HTMLElement} target */
+function isTextInput(target) {
+  if (target instanceof HTMLInputElement) return !CLICKED.includes(target.type);
+  return target instanceof HTMLTextAreaElement || target.isContentEditable;
 }
 
-/** A combination as this system writes it. */
-function keys(combination) {
-  return APPLE ? combination.replaceAll("Ctrl+", "⌘").replaceAll("Shift+", "⇧") : combination;
-}
+/** A combination of keys as this system writes it. @param {string} combination */
+const keyNames = (combination) =>
+  IS_APPLE ? combination.replaceAll("Ctrl+", "⌘").replaceAll("Shift+", "⇧") : combination;
 
-function grouped(lines) {
-  const groups = new Map();
-  for (const line of lines) groups.set(line.group, [...(groups.get(line.group) ?? []), line]);
-  return groups;
-}
-
+/** @param {string} title @param {Shortcut[]} lines */
 function helpGroup(title, lines) {
-  const rows = lines.flatMap(({ keys: combinations, does }) => [
-    h("dt", {}, ...combinations.split(", ").map((combination) => h("kbd", {}, keys(combination)))),
+  const rows = lines.flatMap(({ keys, does }) => [
+    h("dt", {}, ...keys.split(", ").map((combination) => h("kbd", {}, keyNames(combination)))),
     h("dd", {}, does),
   ]);
   return h("section", {}, h("h3", {}, title), h("dl", {}, ...rows));

@@ -1,34 +1,46 @@
-// Questions to Python (designer/views/timeline.py, QUESTIONS): the page draws, Python works things out.
+// Questions to Python (QUESTIONS in designer/views/timeline.py).
 
-import { send } from "../kit/canvas.js";
+/** @import { Layer } from "./data.js" */
+/** @import { TimelineModel } from "./types" */
 
-/** Asks, and hears the answers; of several questions of one kind only the latest is answered. */
+import { send } from "../kit/widget.js";
+
+/** @typedef {(found: any, refused: string) => void} AnswerListener */
+
+/** Asks Python; of several questions of one kind only the latest is answered. */
 export class Asker {
+  number = 0; // of the last question
+  /** @type {Map<string, {ask: number, onanswer: AnswerListener}>} */ open = new Map(); // by kind of question
+
+  /** @param {TimelineModel} model */
   constructor(model) {
     this.model = model;
-    this.asked = 0;
-    this.open = new Map(); // kind of question: its number and what to do with the answer
-    model.on("msg:custom", (message) => this._told(message.data ?? message));
+    model.on("msg:custom", ({ type, ask, found, refused }) => {
+      if (type === "told") this.answer(ask, found ?? null, refused ?? "");
+    });
   }
 
-  /** Ask of a layer; `then` is given what was found and, where nothing was, the sentence that says why. */
-  ask(what, layer, question, then) {
-    const ask = ++this.asked;
-    this.open.set(what, { ask, then });
+  /**
+   * Ask about a layer. The listener receives what was found, or null and the reason.
+   * @param {string} what @param {Layer} layer @param {object} question @param {AnswerListener} onanswer
+   */
+  ask(what, layer, question, onanswer) {
+    const ask = ++this.number;
+    this.open.set(what, { ask, onanswer });
     send(this.model, { type: "ask", ask, what, layer: layer.number, ...question });
   }
 
-  /** Care no longer for answers to a kind of question. */
+  /** Ignore the answer to a question of a kind. @param {string} what */
   forget(what) {
     this.open.delete(what);
   }
 
-  _told({ type, ask, found, refused }) {
-    if (type !== "told") return;
+  /** @param {number} ask @param {any} found @param {string} refused */
+  answer(ask, found, refused) {
     for (const [what, question] of this.open) {
       if (question.ask !== ask) continue;
       this.open.delete(what);
-      question.then(found ?? null, refused ?? "");
+      question.onanswer(found, refused);
     }
   }
 }

@@ -1,17 +1,19 @@
 // Columns of a timeline, as designer/views/timeline.py packs them.
 
+/** @import { Links } from "./types" */
+
 export const TICKS = 2 ** 32 - 1; // the whole axis: starts and ends are unsigned parts of it
+/**
+ * @type {Record<"F" | "B" | "I" | "W" | "SEND_F" | "RECV_F" | "SEND_B" | "RECV_B" | "REDUCE_GRAD" | "STEP", number>}
+ */
 export const OP = { F: 0, B: 1, I: 2, W: 3, SEND_F: 4, RECV_F: 5, SEND_B: 6, RECV_B: 7, REDUCE_GRAD: 8, STEP: 9 };
 const CRITICAL = 0x80;
 
 /**
- * The first place in `from..to` whose value is not below `value`; the values ascend.
- * @param {ArrayLike<number>} values
- * @param {number} value
- * @param {number} from
- * @param {number} to
+ * The first index in `from..to` whose value is not below `value`; the values ascend.
+ * @param {ArrayLike<number>} values @param {number} value @param {number} from @param {number} to
  */
-export function firstFrom(values, value, from, to) {
+export function lowerBound(values, value, from, to) {
   while (from < to) {
     const middle = (from + to) >> 1;
     if (values[middle] < value) from = middle + 1;
@@ -24,22 +26,27 @@ export function firstFrom(values, value, from, to) {
 
 /** Spans as columns, each by its number. */
 export class Columns {
-  // what Python says of it (designer/views/timeline.py)
+  // the header
   /** @type {string} */ label;
   /** @type {string} */ source;
   /** @type {string} */ unit;
   /** @type {boolean} */ over;
+  /** @type {string} */ digest;
   /** @type {number} */ makespan;
   /** @type {string[]} */ meshes;
   /** @type {number} */ stages;
   /** @type {number} */ microbatches;
-  /** @type {Integers} */ placement;
-  /** @type {Uint8Array} */ shade;
-  /** @type {Float32Array | undefined} */ flops;
-  /** @type {string[] | undefined} */ labels;
-  /** @type {number[] | undefined} */ tones;
-  /** @type {number[] | undefined} */ stages_layers;
+  /** @type {number[]} */ tints;
+  /** @type {number | null} */ capacity;
+  /** @type {boolean} */ opens;
+  /** @type {boolean} */ crosses;
   /** @type {boolean | undefined} */ critical;
+  /** @type {Links | null} */ links;
+  /** @type {number[] | undefined} */ stages_layers;
+  // of the steps inside a block: their names, what each colour means, the colour of each lane
+  /** @type {string[] | undefined} */ labels;
+  /** @type {Record<string, string> | undefined} */ kinds;
+  /** @type {number[] | undefined} */ tones;
 
   // columns by span; starts and ends in ticks
   /** @type {Uint32Array} */ start;
@@ -50,41 +57,52 @@ export class Columns {
   /** @type {Int32Array} */ cause;
   /** @type {Int32Array} */ bounds;
   /** @type {Int32Array | undefined} */ text;
+  /** @type {Float32Array | undefined} */ carried;
   /** @type {Uint8Array | undefined} */ half;
 
   /** @type {number[]} */ criticalSpans = [];
+
+  // columns by stage
+  /** @type {Integers} */ placement;
+  /** @type {Uint8Array} */ shade;
+  /** @type {Float32Array | undefined} */ flops;
 
   // columns by transfer
   /** @type {Integers} */ peer;
   /** @type {Integers | undefined} */ other;
   /** @type {Float32Array | undefined} */ bytes;
 
-  // columns by change of a mesh's memory
-  /** @type {Int32Array | undefined} */ memory_bounds;
-  /** @type {Uint32Array | undefined} */ memory_time;
-  /** @type {Float32Array | undefined} */ memory_bytes;
+  // columns by change of the memory of a mesh; only if `hasMemory`
+  /** @type {Int32Array} */ memory_bounds;
+  /** @type {Uint32Array} */ memory_time;
+  /** @type {Float32Array} */ memory_bytes;
+
+  // columns by share of a port, and by flow; only if there are `links`
+  /** @type {Int32Array} */ link_bounds;
+  /** @type {Int32Array} */ link_flow;
+  /** @type {Uint32Array} */ link_start;
+  /** @type {Uint32Array} */ link_end;
+  /** @type {Float32Array} */ link_low;
+  /** @type {Float32Array} */ link_high;
+  /** @type {Float32Array} */ link_rate;
+  /** @type {Float32Array} */ link_bytes;
+  /** @type {Int32Array} */ flow_span;
+  /** @type {Int32Array} */ flow_part;
 
   /**
-   * @param {any} spec
-   * @param {number} number
-   * @param {number} horizon
+   * @param {any} header @param {number} number @param {number} horizon
    * @param {(place: [string, number, number]) => ArrayLike<number>} column
    */
-  constructor(spec, number, horizon, column) {
-    Object.assign(this, spec);
+  constructor(header, number, horizon, column) {
+    Object.assign(this, header);
     this.number = number;
-    this.scale = horizon / TICKS; // seconds (or units) a tick
-    this.ranks = spec.meshes.length;
-    for (const [name, place] of Object.entries(spec.columns))
-      /** @type {Record<string, any>} */ (this)[name] = column(place);
+    this.scale = horizon / TICKS; // seconds (or units) per tick
+    this.ranks = header.meshes.length;
+    for (const [name, place] of Object.entries(header.columns)) Object.assign(this, { [name]: column(place) });
     this.blocks = this.bounds[this.ranks];
     this.sides = this.bounds[2 * this.ranks];
     this.count = this.start.length;
-    this.last = Math.round(Math.min(TICKS, spec.makespan / this.scale));
-    this._readCritical();
-  }
-
-  _readCritical() {
+    this.last = Math.round(Math.min(TICKS, header.makespan / this.scale));
     const flagged = this.op;
     this.op = flagged.map((op) => op & ~CRITICAL);
     if (this.critical) flagged.forEach((op, span) => op & CRITICAL && this.criticalSpans.push(span));
@@ -101,9 +119,15 @@ export class Columns {
   }
 
   /**
+   * Whether the lower half of a lane shows a measured timeline that was stretched: its times are no seconds, no units.
+   */
+  get isUntimed() {
+    return this.over && this.unit !== "s";
+  }
+
+  /**
    * The spans of a rank: kind 0 for blocks, 1 for reductions, 2 for transfers.
-   * @param {number} kind
-   * @param {number} rank
+   * @param {number} kind @param {number} rank
    */
   range(kind, rank) {
     const place = kind * this.ranks + rank;
@@ -128,10 +152,7 @@ export class Columns {
     return this.peer[transfer - this.sides];
   }
 
-  /**
-   * The stage at the other end of a message that skips stages, else -1.
-   * @param {number} span
-   */
+  /** The stage at the other end of a message that skips stages, else -1. @param {number} span */
   otherOf(span) {
     return this.other && this.isTransfer(span) ? this.other[span - this.sides] : -1;
   }
@@ -141,18 +162,12 @@ export class Columns {
     return this.bytes?.[transfer - this.sides] ?? null;
   }
 
-  /**
-   * 1 for the first and 2 for the second of two blocks that share a slot, 0 for all others.
-   * @param {number} span
-   */
+  /** 1 for the first and 2 for the second of two blocks that share a slot, 0 for all others. @param {number} span */
   halfOf(span) {
     return this.half?.[span] ?? 0;
   }
 
-  /**
-   * @param {number} span
-   * @param {number} rank
-   */
+  /** @param {number} span @param {number} rank */
   shadeOf(span, rank) {
     const stage = this.stage[span];
     return stage < 0 ? 0 : this.shade[rank * this.stages + stage];
@@ -163,10 +178,7 @@ export class Columns {
     return (this.end[span] - this.start[span]) * this.scale;
   }
 
-  /**
-   * The number of a lane's colour: lanes of one device have one colour.
-   * @param {number} rank
-   */
+  /** The number of the colour of a lane: lanes of one device have one colour. @param {number} rank */
   toneOf(rank) {
     return this.tones?.[rank] ?? rank;
   }

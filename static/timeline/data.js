@@ -1,7 +1,10 @@
-// Timelines as columns, and the questions a view asks of them.
+// Timelines as columns, and the questions that a view asks of them.
 
-import { Columns, OP, TICKS, firstFrom } from "./columns.js";
+/** @import { Data } from "./types" */
 
+import { Columns, OP, TICKS, lowerBound } from "./columns.js";
+
+/** @type {Record<string, new (buffer: ArrayBuffer, offset: number, length: number) => ArrayLike<number>>} */
 const ARRAYS = {
   int8: Int8Array,
   uint8: Uint8Array,
@@ -11,32 +14,41 @@ const ARRAYS = {
   float32: Float32Array,
 };
 
-/** The layers in a message, or null for an empty one. */
+const MICROBATCH_OPS = new Set([OP.F, OP.B, OP.I, OP.W, OP.SEND_F, OP.SEND_B]);
+
+/** Decode the layers of a message; an empty message has none. @param {ArrayBuffer} [buffer] @returns {Data} */
 export function decode(buffer) {
-  if (!buffer?.byteLength) return null;
+  if (!buffer?.byteLength) return { horizon: 1, layers: [], crumbs: [] };
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  const column = ([type, offset, size]) => new ARRAYS[type](buffer, 4 + length + offset, size);
-  const layers = header.layers.map((spec, number) => new Layer(spec, number, header.horizon, column));
+  const column = (/** @type {[string, number, number]} */ [type, offset, size]) =>
+    new ARRAYS[type](buffer, 4 + length + offset, size);
+  const layers = header.layers.map(
+    (/** @type {any} */ layer, /** @type {number} */ number) => new Layer(layer, number, header.horizon, column),
+  );
   return { horizon: header.horizon, layers, crumbs: header.crumbs ?? [] };
 }
 
 /**
- * One timeline. Its spans are numbered: first the blocks (computations and optimizer steps) of rank
- * 0, 1, ... in order, then the gradient reductions, then the transfers, by their sender.
- *
- * The steps inside a block are a timeline too: `labels` are its spans' words, `kinds` what each colour means there.
+ * What messages that skip stages are indexed by.
+ * @param {number} op @param {number} stage @param {number} microbatch
+ */
+const skipKey = (op, stage, microbatch) => `${op} ${stage} ${microbatch}`;
+
+/**
+ * One timeline. Its spans are numbered: first the blocks (computations and optimizer steps) of rank 0, 1, ... in order,
+ * then the gradient reductions, then the transfers, by their sender. The steps inside a block are a timeline too.
  */
 export class Layer extends Columns {
-  _group = null; // these are found when they are asked for
-  _skipsFound = null;
-  _places = null;
-  _busy = null;
-  _shortest = null;
-  _mean = null;
-  _peaks = null;
+  /** @type {Map<string, any>} */ cache = new Map();
 
-  /** FLOPs of a computation on a device, or null where the costs know none. */
+  /** A value that is computed on first use. @template T @param {string} name @param {() => T} compute @returns {T} */
+  once(name, compute) {
+    if (!this.cache.has(name)) this.cache.set(name, compute());
+    return this.cache.get(name);
+  }
+
+  /** FLOPs of a computation on a device, or null if the costs have none. @param {number} span */
   flopsOf(span) {
     const [op, stage] = [this.op[span], this.stage[span]];
     if (!this.flops || op > OP.W) return null;
@@ -48,36 +60,45 @@ export class Layer extends Columns {
     return null;
   }
 
-  /** The transfer of what a computation makes, or -1 where it stays on its mesh. */
+  /** The transfer of the result of a computation, or -1 if it stays on its mesh. @param {number} span */
   sendOf(span) {
     const sends = { [OP.F]: OP.SEND_F, [OP.B]: OP.SEND_B, [OP.I]: OP.SEND_B }[this.op[span]];
     return sends === undefined ? -1 : this.find(sends, this.stage[span], this.microbatch[span]);
   }
 
   /**
-   * The class of each block where blocks are counted and not told apart: F, B, I and W, each down
-   * and up (0 to 7), and the optimizer step (8).
+   * The class of each block in dense pictures: F, B, I and W, each down and up (0 to 7), and the optimizer step (8).
    */
   get group() {
-    return (this._group ??= this._groups());
-  }
-
-  _groups() {
-    const group = new Uint8Array(this.blocks);
-    for (let rank = 0; rank < this.ranks; rank++) {
-      const [from, to] = this.range(0, rank);
-      for (let span = from; span < to; span++) {
-        group[span] = this.op[span] <= OP.W ? 2 * this.op[span] + (this.shadeOf(span, rank) & 1) : 8;
+    return this.once("group", () => {
+      const group = new Uint8Array(this.blocks);
+      for (let rank = 0; rank < this.ranks; rank++) {
+        const [from, to] = this.range(0, rank);
+        for (let span = from; span < to; span++)
+          group[span] = this.op[span] <= OP.W ? 2 * this.op[span] + (this.shadeOf(span, rank) & 1) : 8;
       }
-    }
-    return group;
+      return group;
+    });
   }
 
-  /** The span of an action, or -1; `other` names the far stage of a message that skips stages. */
+  // ── actions ──
+
+  /**
+   * The span of an action, or -1; `other` is the far stage of a message that skips stages.
+   * @param {number} op @param {number} stage @param {number} microbatch @param {number} [rank] @param {number} [other]
+   */
   find(op, stage, microbatch, rank = -1, other = -1) {
-    if (other >= 0) return this._findSkip(op, stage, microbatch, other);
-    if (this.labels) return this._findStep(op, stage, microbatch);
-    if (op <= OP.W || op === OP.SEND_F || op === OP.SEND_B) return this._lookUp(op, stage, microbatch);
+    if (other >= 0) return this.skipsFrom(op, stage, microbatch).find((span) => this.otherOf(span) === other) ?? -1;
+    if (this.labels) return this.findStep(op, stage, microbatch);
+    if (MICROBATCH_OPS.has(op)) return this.lookUp(op, stage, microbatch);
+    return this.findOfRank(op, stage, rank);
+  }
+
+  /**
+   * The last span of an op without microbatches on a rank.
+   * @param {number} op @param {number} stage @param {number} rank
+   */
+  findOfRank(op, stage, rank) {
     const [from, to] = this.range(op === OP.REDUCE_GRAD ? 1 : 0, rank);
     for (let span = to - 1; span >= from; span--) {
       if (this.op[span] === op && this.stage[span] === stage) return span;
@@ -85,135 +106,146 @@ export class Layer extends Columns {
     return -1;
   }
 
-  _findSkip(op, stage, microbatch, other) {
-    return this.skipsFrom(op, stage, microbatch).find((span) => this.otherOf(span) === other) ?? -1;
-  }
-
-  /** The messages of an op that skip stages and leave a stage. */
-  skipsFrom(op, stage, microbatch) {
-    return this._skips.from.get(skipOf(op, stage, microbatch)) ?? [];
-  }
-
-  /** The same that come to a stage. */
-  skipsTo(op, stage, microbatch) {
-    return this._skips.to.get(skipOf(op, stage, microbatch)) ?? [];
-  }
-
-  get _skips() {
-    return (this._skipsFound ??= this._indexSkips());
-  }
-
-  _indexSkips() {
-    const [from, to] = [new Map(), new Map()];
-    const put = (map, span, stage) => {
-      const key = skipOf(this.op[span], stage, this.microbatch[span]);
-      map.set(key, [...(map.get(key) ?? []), span]);
-    };
-    for (let span = this.sides; span < this.count; span++) {
-      if (this.otherOf(span) < 0) continue;
-      put(from, span, this.stage[span]);
-      put(to, span, this.otherOf(span));
-    }
-    return { from, to };
-  }
-
-  _findStep(op, stage, microbatch) {
-    const [from, to] = stage >= 0 && stage < this.ranks ? this.range(0, stage) : [0, 0];
-    for (let span = from; span < to; span++)
-      if (this.op[span] === op && this.microbatch[span] === microbatch) return span;
+  /** @param {number} op @param {number} lane @param {number} number */
+  findStep(op, lane, number) {
+    const [from, to] = lane >= 0 && lane < this.ranks ? this.range(0, lane) : [0, 0];
+    for (let span = from; span < to; span++) if (this.op[span] === op && this.microbatch[span] === number) return span;
     return -1;
   }
 
-  _lookUp(op, stage, microbatch) {
+  /** @param {number} op @param {number} stage @param {number} microbatch */
+  lookUp(op, stage, microbatch) {
     if (stage < 0 || stage >= this.stages || microbatch < 0 || microbatch >= this.microbatches) return -1;
-    this._places ??= this._indexPlaces();
-    return this._places[(op * this.stages + stage) * this.microbatches + microbatch];
+    return this.actionIndex[(op * this.stages + stage) * this.microbatches + microbatch];
   }
 
-  _indexPlaces() {
-    const { op, stage, microbatch, stages, microbatches } = this;
-    const places = new Int32Array((OP.SEND_B + 1) * stages * microbatches).fill(-1);
-    for (let span = 0; span < op.length; span++) {
-      if (op[span] <= OP.SEND_B && this.otherOf(span) < 0)
-        places[(op[span] * stages + stage[span]) * microbatches + microbatch[span]] = span;
-    }
-    return places;
+  get actionIndex() {
+    return this.once("actionIndex", () => {
+      const { op, stage, microbatch, stages, microbatches } = this;
+      const index = new Int32Array((OP.SEND_B + 1) * stages * microbatches).fill(-1);
+      for (let span = 0; span < op.length; span++) {
+        if (op[span] <= OP.SEND_B && this.otherOf(span) < 0)
+          index[(op[span] * stages + stage[span]) * microbatches + microbatch[span]] = span;
+      }
+      return index;
+    });
   }
 
-  _backward(stage, microbatch) {
-    const whole = this.find(OP.B, stage, microbatch);
-    return whole >= 0 ? whole : this.find(OP.I, stage, microbatch);
+  /**
+   * The messages of an op that skip stages and leave a stage.
+   * @param {number} op @param {number} stage @param {number} microbatch
+   */
+  skipsFrom(op, stage, microbatch) {
+    return this.skips.from.get(skipKey(op, stage, microbatch)) ?? [];
   }
 
-  /** What a span computes with, as spans, and the transfers that bring it. */
+  /**
+   * The messages of an op that skip stages and reach a stage.
+   * @param {number} op @param {number} stage @param {number} microbatch
+   */
+  skipsTo(op, stage, microbatch) {
+    return this.skips.to.get(skipKey(op, stage, microbatch)) ?? [];
+  }
+
+  get skips() {
+    return this.once("skips", () => {
+      /** @type {Map<string, number[]>[]} */
+      const [from, to] = [new Map(), new Map()];
+      const add = (
+        /** @type {Map<string, number[]>} */ map,
+        /** @type {number} */ span,
+        /** @type {number} */ stage,
+      ) => {
+        const key = skipKey(this.op[span], stage, this.microbatch[span]);
+        map.set(key, [...(map.get(key) ?? []), span]);
+      };
+      for (let span = this.sides; span < this.count; span++) {
+        if (this.otherOf(span) < 0) continue;
+        add(from, span, this.stage[span]);
+        add(to, span, this.otherOf(span));
+      }
+      return { from, to };
+    });
+  }
+
+  // ── dependencies ──
+
+  /** @param {number} stage @param {number} microbatch */
+  forward(stage, microbatch) {
+    return this.find(OP.F, stage, microbatch);
+  }
+
+  /** @param {number} stage @param {number} microbatch */
+  backward(stage, microbatch) {
+    const full = this.find(OP.B, stage, microbatch);
+    return full >= 0 ? full : this.find(OP.I, stage, microbatch);
+  }
+
+  /** The spans that a span takes its input from, and the transfers that carry it. @param {number} span */
   inputs(span) {
     if (this.labels) return this.cause[span] < 0 ? [] : [this.cause[span]];
     const [op, stage, mb] = [this.op[span], this.stage[span], this.microbatch[span]];
-    const skipped = (sends, made) => this.skipsTo(sends, stage, mb).flatMap((each) => [made(this.stage[each]), each]);
-    const forward = (of) => this.find(OP.F, of, mb);
-    const backward = (of) => this._backward(of, mb);
-    const found = {
-      [OP.F]: () => [forward(stage - 1), this.find(OP.SEND_F, stage - 1, mb), ...skipped(OP.SEND_F, forward)],
-      [OP.B]: () => [
-        backward(stage + 1),
-        this.find(OP.SEND_B, stage + 1, mb),
-        ...skipped(OP.SEND_B, backward),
-        forward(stage),
-      ],
-      [OP.W]: () => [this.find(OP.I, stage, mb)],
-      [OP.SEND_F]: () => [forward(stage)],
-      [OP.SEND_B]: () => [backward(stage)],
-    };
-    found[OP.I] = found[OP.B];
-    return (found[op]?.() ?? []).filter((other) => other >= 0);
+    /** @type {number[]} */
+    let found = [];
+    if (op === OP.F) {
+      const skips = this.skipsTo(OP.SEND_F, stage, mb).flatMap((each) => [this.forward(this.stage[each], mb), each]);
+      found = [this.forward(stage - 1, mb), this.find(OP.SEND_F, stage - 1, mb), ...skips];
+    } else if (op === OP.B || op === OP.I) {
+      const skips = this.skipsTo(OP.SEND_B, stage, mb).flatMap((each) => [this.backward(this.stage[each], mb), each]);
+      const backward = [this.backward(stage + 1, mb), this.find(OP.SEND_B, stage + 1, mb), ...skips];
+      found = [...backward, this.forward(stage, mb)];
+    } else if (op === OP.W) found = [this.find(OP.I, stage, mb)];
+    else if (op === OP.SEND_F) found = [this.forward(stage, mb)];
+    else if (op === OP.SEND_B) found = [this.backward(stage, mb)];
+    return found.filter((each) => each >= 0);
   }
 
-  /** What needs a span, or was held up by it. */
-  effects(span) {
+  /** The spans that need the result of a span. @param {number} span */
+  consumers(span) {
     const [op, stage, mb, other] = [this.op[span], this.stage[span], this.microbatch[span], this.otherOf(span)];
-    const skipped = (sends, taken) =>
-      this.skipsFrom(sends, stage, mb).flatMap((each) => [each, taken(this.otherOf(each))]);
-    const forward = (of) => this.find(OP.F, of, mb);
-    const backward = (of) => this._backward(of, mb);
-    const found = {
-      [OP.F]: () => [
-        this.find(OP.SEND_F, stage, mb),
-        forward(stage + 1),
-        ...skipped(OP.SEND_F, forward),
-        backward(stage),
-      ],
-      [OP.B]: () => [
-        this.find(OP.SEND_B, stage, mb),
-        backward(stage - 1),
-        ...skipped(OP.SEND_B, backward),
-        this.find(OP.W, stage, mb),
-      ],
-      [OP.SEND_F]: () => [forward(other < 0 ? stage + 1 : other)],
-      [OP.SEND_B]: () => [backward(other < 0 ? stage - 1 : other)],
-    };
-    found[OP.I] = found[OP.B];
-    const needed = this.labels ? [] : (found[op]?.() ?? []).filter((other) => other >= 0);
-    const held = [];
-    for (let at = this.cause.indexOf(span); at >= 0; at = this.cause.indexOf(span, at + 1)) held.push(at);
-    return [...new Set([...needed, ...held])];
+    if (this.labels) return [];
+    if (op === OP.SEND_F) return [this.forward(other < 0 ? stage + 1 : other, mb)];
+    if (op === OP.SEND_B) return [this.backward(other < 0 ? stage - 1 : other, mb)];
+    if (op === OP.F) {
+      const skips = this.skipsFrom(OP.SEND_F, stage, mb).flatMap((each) => [
+        each,
+        this.forward(this.otherOf(each), mb),
+      ]);
+      const forward = [this.find(OP.SEND_F, stage, mb), this.forward(stage + 1, mb), ...skips];
+      return [...forward, this.backward(stage, mb)];
+    }
+    if (op !== OP.B && op !== OP.I) return [];
+    const skips = this.skipsFrom(OP.SEND_B, stage, mb).flatMap((each) => [each, this.backward(this.otherOf(each), mb)]);
+    const backward = [this.find(OP.SEND_B, stage, mb), this.backward(stage - 1, mb), ...skips];
+    return [...backward, this.find(OP.W, stage, mb)];
   }
 
-  /** How long the rank of a block stood still before it, in ticks, and the span it waited for or -1. */
+  /** The spans that need a span, or that waited for it. @param {number} span */
+  effects(span) {
+    const waiting = [];
+    for (let at = this.cause.indexOf(span); at >= 0; at = this.cause.indexOf(span, at + 1)) waiting.push(at);
+    return [...new Set([...this.consumers(span).filter((each) => each >= 0), ...waiting])];
+  }
+
+  /** The idle ticks of the rank before a block, and the span that it waited for, or -1. @param {number} span */
   waited(span) {
     const [first] = this.range(0, this.rankOf(span));
     const slot = this.halfOf(span) === 2 ? span - 1 : span;
     const free = slot > first ? this.end[slot - 1] : 0;
-    const ticks = this.start[slot] - free;
     const cause = this.cause[slot];
-    return { ticks: Math.max(0, ticks), cause: cause === slot - 1 ? -1 : cause };
+    return { ticks: Math.max(0, this.start[slot] - free), cause: cause === slot - 1 ? -1 : cause };
   }
 
-  /** The block of a rank at a tick, or the nearest within `tolerance`, or -1; of a slot of two, the first. */
+  // ── times ──
+
+  /**
+   * The block of a rank at a tick, or the nearest within `tolerance`, or -1; of a shared slot, its first block.
+   * @param {number} rank @param {number} tick @param {number} [tolerance]
+   */
   at(rank, tick, tolerance = 0) {
     const [from, to] = this.range(0, rank);
-    const after = firstFrom(this.end, tick, from, to);
-    let best = -1;
-    let distance = tolerance;
+    const after = lowerBound(this.end, tick, from, to);
+    let [best, distance] = [-1, tolerance];
     for (const span of [after - 1, after]) {
       if (span < from || span >= to) continue;
       const away = Math.max(this.start[span] - tick, tick - this.end[span], 0);
@@ -222,7 +254,7 @@ export class Layer extends Columns {
     return this.halfOf(best) === 2 ? best - 1 : best;
   }
 
-  /** The reduction of a rank at a tick, or -1. */
+  /** The reduction of a rank at a tick, or -1. @param {number} rank @param {number} tick */
   reductionAt(rank, tick) {
     const [from, to] = this.range(1, rank);
     for (let span = from; span < to; span++) {
@@ -231,76 +263,88 @@ export class Layer extends Columns {
     return -1;
   }
 
-  /** The block of a rank that starts next at or after a tick, or -1. */
+  /** The next block of a rank that starts at or after a tick, or -1. @param {number} rank @param {number} tick */
   next(rank, tick) {
     const [from, to] = this.range(0, rank);
-    const span = firstFrom(this.start, tick, from, to);
+    const span = lowerBound(this.start, tick, from, to);
     return span < to ? span : -1;
   }
 
-  /** Whether any span of an op takes time. */
-  takes(op) {
+  /** Whether any span of an op takes time. @param {number} op */
+  takesTime(op) {
     return this.op.some((other, span) => other === op && this.end[span] > this.start[span]);
   }
 
   /** The share of the step in which each rank computes. */
   get busy() {
-    return (this._busy ??= this.meshes.map((_, rank) => {
-      const [from, to] = this.range(0, rank);
-      let ticks = 0;
-      for (let span = from; span < to; span++) if (this.halfOf(span) < 2) ticks += this.end[span] - this.start[span];
-      return this.last ? ticks / this.last : 0;
-    }));
+    return this.once("busy", () =>
+      this.meshes.map((_, rank) => {
+        const [from, to] = this.range(0, rank);
+        let ticks = 0;
+        for (let span = from; span < to; span++) if (this.halfOf(span) < 2) ticks += this.end[span] - this.start[span];
+        return this.last ? ticks / this.last : 0;
+      }),
+    );
   }
 
-  /** The shortest computation in ticks: as far in as a view needs to go. */
+  /** The shortest computation in ticks, which limits how far a view zooms in. */
   get shortest() {
-    if (this._shortest === null) {
+    return this.once("shortest", () => {
       let shortest = TICKS;
       for (let span = 0; span < this.blocks; span++) {
         const ticks = this.end[span] - this.start[span];
         if (ticks > 0 && ticks < shortest && this.op[span] <= OP.W) shortest = ticks;
       }
-      this._shortest = shortest;
-    }
-    return this._shortest;
+      return shortest;
+    });
   }
 
   /** The mean length of a block in ticks. */
   get mean() {
-    return (this._mean ??= (this.busy.reduce((sum, share) => sum + share, 0) * this.last) / Math.max(1, this.blocks));
+    return this.once(
+      "mean",
+      () => (this.busy.reduce((sum, share) => sum + share, 0) * this.last) / Math.max(1, this.blocks),
+    );
   }
+
+  // ── memory ──
 
   get hasMemory() {
     return Boolean(this.memory_bounds);
   }
 
-  /** Bytes on a device of a rank at a tick. */
+  /** Bytes on a device of a rank at a tick. @param {number} rank @param {number} tick */
   memoryAt(rank, tick) {
     const [from, to] = [this.memory_bounds[rank], this.memory_bounds[rank + 1]];
-    const after = firstFrom(this.memory_time, tick + 1, from, to);
+    const after = lowerBound(this.memory_time, tick + 1, from, to);
     return this.memory_bytes[Math.max(from, after - 1)];
   }
 
-  /** The most bytes on a device of each rank. */
+  /** The peak bytes on a device of each rank. */
   get peaks() {
-    return (this._peaks ??= this.meshes.map((_, rank) => {
-      let most = 0;
-      for (let at = this.memory_bounds[rank]; at < this.memory_bounds[rank + 1]; at++) {
-        most = Math.max(most, this.memory_bytes[at]);
-      }
-      return most;
-    }));
+    return this.once("peaks", () =>
+      this.meshes.map((_, rank) => {
+        let most = 0;
+        for (let at = this.memory_bounds[rank]; at < this.memory_bounds[rank + 1]; at++)
+          most = Math.max(most, this.memory_bytes[at]);
+        return most;
+      }),
+    );
   }
 
-  /** "2F5", "0SEND_F5TO3" */
+  // ── words ──
+
+  /**
+   * An action in notation: "2F5", "0SEND_F5TO3"; or the name of a step.
+   * @param {number} span @param {string[]} names
+   */
   notation(span, names) {
-    if (this.labels) return this.labels[this.text[span]];
+    if (this.labels && this.text) return this.labels[this.text[span]];
     const [stage, mb, other] = [this.stage[span], this.microbatch[span], this.otherOf(span)];
     return `${stage >= 0 ? stage : ""}${names[this.op[span]]}${mb >= 0 ? mb : ""}${other >= 0 ? `TO${other}` : ""}`;
   }
 
-  /** The layers of a stage as a person would name them, or null. */
+  /** The layers of a stage in words, or null. @param {number} stage */
   layersOf(stage) {
     if (!this.stages_layers || stage < 0) return null;
     const first = this.stages_layers.slice(0, stage).reduce((sum, layers) => sum + layers, 0);
@@ -309,6 +353,3 @@ export class Layer extends Columns {
     return layers === 1 ? `layer ${first}` : `layers ${first} to ${first + layers - 1}`;
   }
 }
-
-/** What messages that skip stages are found by: of one op and microbatch, at one stage. */
-const skipOf = (op, stage, microbatch) => `${op} ${stage} ${microbatch}`;

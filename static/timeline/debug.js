@@ -1,19 +1,27 @@
-// A few facts of a chart for tests and measurements, so that they need not read pixels.
+// What tests and measurements ask of a chart, so that they need not read pixels.
+
+/** @import { Edit } from "./edit.js" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { Place, Wait } from "./types" */
 
 import { OP, TICKS } from "./columns.js";
-import { box } from "./frame.js";
-import { names } from "./gutter.js";
-import { nameOf } from "./place.js";
+import { boxOf } from "./frame.js";
+import { laneNames } from "./gutter.js";
+import { actionName } from "./place.js";
 import { imageOf } from "./save.js";
 
+/** @param {Chart} chart */
 export function debug(chart) {
-  const scale = () => (chart.data?.horizon ?? 1) / TICKS;
+  const scale = () => chart.data.horizon / TICKS;
+  const name = (/** @type {Place | null} */ place) => place && actionName(place);
+  const notation = (/** @type {Place} */ { layer }, /** @type {number[]} */ spans) =>
+    spans.map((span) => layer.notation(span, chart.model.palette.names));
   return {
     get stats() {
       return { ...chart.stats };
     },
     get layers() {
-      return (chart.data?.layers ?? []).map(({ label, source, ranks, count, makespan }) => ({
+      return chart.data.layers.map(({ label, source, ranks, count, makespan }) => ({
         label,
         source,
         ranks,
@@ -22,22 +30,20 @@ export function debug(chart) {
       }));
     },
     get view() {
-      const { view } = chart;
+      const { from, to, isWhole } = chart.view;
       const { pitch, fit, scroll } = chart.plan ?? {};
-      return { from: view.from * scale(), to: view.to * scale(), whole: view.isWhole, pitch, fit, scroll };
+      return { from: from * scale(), to: to * scale(), whole: isWhole, pitch, fit, scroll };
     },
     get pinned() {
-      return nameOf(chart.pinned);
+      return name(chart.pinned);
     },
     get focus() {
-      return nameOf(chart.focus);
+      return name(chart.focus);
     },
     get related() {
-      const names = chart.model.palette.names;
-      const named = (spans) => spans.map((span) => chart.pinned.layer.notation(span, names));
-      return chart.related && chart.pinned
-        ? { causes: named(chart.related.causes), effects: named(chart.related.effects) }
-        : null;
+      const { related, pinned } = chart;
+      if (!related || !pinned) return null;
+      return { causes: notation(pinned, related.causes), effects: notation(pinned, related.effects) };
     },
     get kept() {
       return [...chart.kept];
@@ -46,83 +52,86 @@ export function debug(chart) {
       return chart.marks.times;
     },
     get area() {
-      const { chosen, found } = chart.area;
-      return chosen && { from: chosen.from * scale(), to: chosen.to * scale(), ranks: chosen.ranks, found };
+      const { area, found } = chart.selection;
+      return area && { from: area.from * scale(), to: area.to * scale(), ranks: area.ranks, found };
     },
     get hits() {
       const { hits, at, layer } = chart.search;
-      const names = chart.model.palette.names;
-      return { total: hits.length, at, now: hits[at] === undefined ? null : layer.notation(hits[at], names) };
+      const span = hits[at];
+      return { total: hits.length, at, current: span === undefined ? null : notation({ layer, span }, [span])[0] };
     },
     get flow() {
-      const names = chart.model.palette.names;
-      return chart.related && chart.pinned
-        ? chart.related.spans.map((span) => chart.pinned.layer.notation(span, names))
-        : [];
+      const { related, pinned } = chart;
+      return related && pinned ? notation(pinned, related.spans) : [];
     },
-    /** The arrows that are drawn, each with its middle in the window. */
+    /** The arrows, each with its middle in the window. */
     get arrows() {
       const { left, top } = chart.stage.getBoundingClientRect();
       return chart.arrows.map(({ layer, span, x1, x2, y1, y2 }) => ({
-        ...nameOf({ layer, span }),
+        ...actionName({ layer, span }),
         x: left + (x1 + x2) / 2,
         y: top + (y1 + y2) / 2,
       }));
     },
-    /** The lanes of links, each with its rectangle in the window and how many shares it has. */
+    /** The link lanes, each with its rectangle in the window and the number of its shares. */
     get links() {
       const { left, top } = chart.stage.getBoundingClientRect();
-      const { layer, lanes } = chart.plan.links ?? { lanes: [] };
-      return lanes.map(({ port, y, height }) => ({
+      const { links } = chart.plan;
+      return (links?.lanes ?? []).map(({ port, y, height }) => ({
         name: port.name,
         share: port.share,
         x: left + chart.frame.left,
         y: top + y,
         width: chart.frame.right - chart.frame.left,
         height,
-        shares: layer.link_bounds[port.number + 1] - layer.link_bounds[port.number],
+        shares: links && links.layer.link_bounds[port.number + 1] - links.layer.link_bounds[port.number],
       }));
     },
-    /** The middle of a share of a lane of links in the window. */
+    /** The middle of a share of a link lane in the window. @param {number} number @param {number} share */
     shareAt(number, share) {
       const { left, top } = chart.stage.getBoundingClientRect();
-      const { layer, lanes } = chart.plan.links;
+      const { links } = chart.plan;
+      if (!links) return null;
+      const { layer, lanes } = links;
       const { y, height } = lanes[number];
       const at = layer.link_bounds[number] + share;
-      const middle = (one, other) => (one[at] + other[at]) / 2;
+      const middle = (/** @type {ArrayLike<number>} */ a, /** @type {ArrayLike<number>} */ b) => (a[at] + b[at]) / 2;
       return {
         x: left + chart.frame.x(middle(layer.link_start, layer.link_end)),
         y: top + y + height * (1 - middle(layer.link_low, layer.link_high)),
       };
     },
     get edit() {
-      return chart.edit.facts;
+      return editFacts(chart.edit);
     },
-    /** Seconds (or units) at the cursor's line, or null. */
+    /** Seconds (or units) at the cursor, or null. */
     get cursor() {
       const x = chart.overlay.cursor;
       return x === null ? null : chart.frame.tick(x) * scale();
     },
-    /** What is written left of the lanes that are scrolled. */
+    /** The names of the lanes that scroll. */
     get names() {
-      return names(
-        chart.plan.lanes.filter(({ kept }) => !kept),
-        chart.frame,
-      ).map(({ name }) => name);
+      const scrolled = chart.plan.lanes.filter(({ kept }) => !kept);
+      return laneNames(scrolled, chart.frame).map(({ name }) => name);
     },
     get theme() {
       return chart.colours?.theme;
     },
-    /** The rectangle of a block in pixels of the window, or null. */
+    /**
+     * The box of a block in the window, or null.
+     * @param {number} rank @param {number} stage @param {number} mb @param {keyof typeof OP} [op]
+     * @param {number} [layer]
+     */
     blockAt(rank, stage, mb, op = "F", layer = 0) {
-      const owner = chart.data?.layers[layer];
-      const span = owner?.find(OP[op], stage, mb, rank) ?? -1;
-      const lane = span >= 0 ? chart.plan.laneOf(owner, owner.rankOf(span)) : null;
+      const timeline = chart.data.layers[layer];
+      const span = timeline?.find(OP[op], stage, mb, rank) ?? -1;
+      const lane = span >= 0 ? chart.plan.laneOf(timeline, timeline.rankOf(span)) : null;
       if (!lane) return null;
-      const area = chart.stage.getBoundingClientRect();
-      const at = box(chart.frame, owner, span, lane);
-      return { x: at.x + area.left, y: at.y + area.top, width: at.width, height: at.height };
+      const { left, top } = chart.stage.getBoundingClientRect();
+      const { x, y, width, height } = boxOf(chart.frame, timeline, span, lane);
+      return { x: x + left, y: y + top, width, height };
     },
+    /** @param {number} from @param {number} to */
     look(from, to) {
       chart.view.look(from / scale(), to / scale());
       chart.paint();
@@ -133,5 +142,25 @@ export function debug(chart) {
       return chart.stats.paintMs;
     },
     picture: () => imageOf(chart),
+  };
+}
+
+/** @param {Edit} edit */
+function editFacts({ chart, isOn, selected, moving, preview, state, trial, isTried, open }) {
+  const { names } = chart.model.palette;
+  const text = (/** @type {number[]} */ [op, stage, mb]) => `${stage}${names[op]}${mb}`;
+  const order = (/** @type {{fault?: string, ring?: Wait[]}} */ { fault = "", ring = [] }) => ({
+    fault,
+    ring: ring.map(({ at }) => text(at)),
+  });
+  return {
+    on: isOn,
+    selected: selected.map(text),
+    moving: moving?.edit ?? null,
+    preview: preview && { ...order(preview), later: preview.later, makespan: preview.makespan },
+    ...order(state ?? {}),
+    trial: trial && isTried ? { makespan: trial.makespan, later: trial.later } : null,
+    moved: (state?.difference?.blocks ?? []).map(text),
+    isAsking: open !== null,
   };
 }

@@ -1,64 +1,79 @@
-// How deep one looks: the iteration, and inside a block its layers, behind an arrow its transfer. What one comes
-// from keeps its view; a transfer lies over it.
+// The depth of the timeline: the iteration, inside a block its layers, behind an arrow its transfer. The iteration
+// keeps its view while a block is open; a transfer is shown in a dialog.
 
-import { h, send } from "../kit/canvas.js";
+/** @import { Chart } from "./timeline.js" */
+/** @import { ActionName, Data, Place, ViewWindow } from "./types" */
+
+import { h } from "../kit/dom.js";
+import { send } from "../kit/widget.js";
 import { OP, TICKS } from "./columns.js";
-import { nameOf, placeOf } from "./place.js";
+import { actionName, placeOf } from "./place.js";
+
+/** The view of the iteration while a block is open. */
+/** @typedef {{place: ViewWindow, isWhole: boolean, horizon: number, actions: (ActionName | null)[], kept: Set<string>,
+ *    marks: number[], flow: number}} SavedView */
 
 export class Depth {
+  /** @type {SavedView | null} */ saved = null;
+  element = h("nav.mw-timeline-crumbs", { "aria-label": "Depth", hidden: true });
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    this.aside = null; // the iteration's view, while one looks into a block of it
-    this.element = h("nav", { class: "mw-timeline-crumbs", "aria-label": "Where this timeline lies", hidden: true });
-    chart.model.on("msg:custom", (message) => {
-      const told = message.data ?? message;
-      if (told.type === "not-opened") chart.say(told.words);
+    chart.model.on("msg:custom", ({ type, words }) => {
+      if (type === "not-opened") chart.announce(words);
     });
   }
 
-  /** Whether what is shown is the inside of a block. */
+  /** Whether the inside of a block is shown. */
   get isDeep() {
-    return Boolean(this.chart.data?.crumbs.length);
+    return this.chart.data.crumbs.length > 0;
   }
 
-  /** Whether there is a timeline behind a place, or a transfer behind an arrow. */
+  /** Whether there is a timeline inside a block, or a transfer behind an arrow. @param {Place | null} place */
   canOpen(place) {
-    const { edit } = this.chart;
-    if (!place || place.span < 0 || edit.isOn) return false;
+    if (!place || place.span < 0 || this.chart.edit.isOn) return false;
     const { layer, span } = place;
-    if (layer.isTransfer(span)) return Boolean(layer.crosses);
-    return Boolean(layer.opens) && span < layer.blocks && layer.op[span] <= OP.W;
+    if (layer.isTransfer(span)) return layer.crosses;
+    return layer.opens && span < layer.blocks && layer.op[span] <= OP.W;
   }
 
+  /** @param {Place} place */
   open(place) {
-    const { layer: number, rank, op, stage, mb, other = -1 } = nameOf(place);
-    const { palette } = this.chart.model;
-    send(this.chart.model, { type: "open", layer: number, rank, op: palette.names[op], stage, microbatch: mb, other });
+    const { layer, rank, op, stage, mb, other = -1 } = actionName(place);
+    const { model } = this.chart;
+    send(model, { type: "open", layer, rank, op: model.palette.names[op], stage, microbatch: mb, other });
   }
 
   back() {
     send(this.chart.model, { type: "back" });
   }
 
-  /** Another timeline came: where it is deeper or less deep, look at the whole of it, or as one did before. */
-  arrived(before, names) {
-    const { chart } = this;
-    const [was, now] = [before, chart.data].map((data) => data?.crumbs.length ?? 0);
-    if (was === now || !before || !chart.data) return false;
-    if (now > was) this._setAside(before, names);
-    else this._takeUp();
-    this._draw();
+  /**
+   * Follow a change of depth: show all of the inside of a block, or the iteration as it was. Return whether the depth
+   * changed.
+   * @param {Data} before @param {(ActionName | null)[]} actions that were pinned and focused
+   */
+  onData(before, actions) {
+    const { data } = this.chart;
+    const [was, now] = [before.crumbs.length, data.crumbs.length];
+    if (was === now || !before.layers.length || !data.layers.length) return false;
+    if (now > was) this.save(before, actions);
+    else this.restore();
+    this.draw();
     return true;
   }
 
-  _setAside(before, names) {
+  /** @param {Data} before @param {(ActionName | null)[]} actions */
+  save(before, actions) {
     const { chart } = this;
-    const { view, marks } = chart;
-    this.aside = {
-      place: view.place,
-      isWhole: view.isWhole,
+    const { view, marks, selection } = chart;
+    const { place, isWhole } = view;
+    this.saved = {
+      place,
+      isWhole,
       horizon: before.horizon,
-      names,
+      actions,
       kept: chart.kept,
       marks: marks.times,
       flow: chart.flow,
@@ -68,50 +83,41 @@ export class Depth {
     chart.kept = new Set();
     chart.flow = 0;
     marks.times = [];
-    if (chart.area.chosen || chart.area.mode) chart.area.drop();
-    chart.area.mode = false;
+    selection.drop();
+    selection.isMode = false;
     chart.stage.removeAttribute("data-selecting");
     chart.search.element.hidden = true;
-    if (chart.edit.isOn) chart.edit.turn(false);
+    if (chart.edit.isOn) chart.edit.toggle(false);
     chart.pinned = chart.focus = null;
   }
 
-  _takeUp() {
-    const { chart, aside } = this;
-    this.aside = null;
+  restore() {
+    const { chart, saved } = this;
+    this.saved = null;
     chart.view.stop();
     chart.view.showWhole();
-    if (!aside) return;
-    const ratio = aside.horizon / chart.data.horizon;
-    if (!aside.isWhole) chart.view.look(aside.place.from * ratio, Math.min(aside.place.to * ratio, 1.1 * TICKS));
-    chart.view.scroll = aside.place.scroll;
-    Object.assign(chart, { kept: aside.kept, flow: aside.flow });
-    chart.marks.times = aside.marks;
-    [chart.pinned, chart.focus] = aside.names.map((name) => placeOf(chart.data, name));
+    if (!saved) return;
+    const ratio = saved.horizon / chart.data.horizon;
+    if (!saved.isWhole) chart.view.look(saved.place.from * ratio, Math.min(saved.place.to * ratio, 1.1 * TICKS));
+    chart.view.scroll = saved.place.scroll;
+    Object.assign(chart, { kept: saved.kept, flow: saved.flow });
+    chart.marks.times = saved.marks;
+    [chart.pinned, chart.focus] = saved.actions.map((action) => placeOf(chart.data, action));
   }
 
-  _draw() {
+  /** Draw the path from the iteration to what is shown. */
+  draw() {
     const { crumbs } = this.chart.data;
-    this.element.hidden = !crumbs.length;
-    const up = crumbs
-      .slice(0, -1)
-      .map((words) =>
-        h(
-          "button",
-          { type: "button", class: "mw-timeline-crumb", title: "Back (Backspace, Esc)", onclick: () => this.back() },
-          words,
-        ),
-      );
-    const parts = [...up, crumbs.length ? h("b", { "aria-current": "location" }, crumbs.at(-1)) : ""];
-    if (this.element.matches(":focus-within")) this.chart.stage.focus(); // the crumb that was pressed goes
-    this.element.replaceChildren(
-      ...parts.flatMap((part, place) => (place ? [h("span", { "aria-hidden": "true" }, "›"), part] : [part])),
-    );
-    if (crumbs.length) this.chart.live.textContent = `Inside ${crumbs.at(-1)}. Backspace leads back.`;
-  }
-
-  /** In another block of the same depth the words change alone. */
-  renew() {
-    if (this.chart.data) this._draw();
+    const current = crumbs.at(-1);
+    this.element.hidden = !current;
+    const attributes = { type: "button", title: "Back (Backspace, Esc)", onclick: () => this.back() };
+    const parts = [
+      ...crumbs.slice(0, -1).map((words) => h("button.mw-timeline-crumb", attributes, words)),
+      ...(current ? [h("b", { "aria-current": "location" }, current)] : []),
+    ];
+    if (this.element.matches(":focus-within")) this.chart.stage.focus(); // the focused part is replaced
+    const separated = parts.flatMap((part, i) => (i ? [h("span", { "aria-hidden": "true" }, "›"), part] : [part]));
+    this.element.replaceChildren(...separated);
+    if (current) this.chart.live.textContent = `Inside ${current}. Press Backspace to go back.`;
   }
 }

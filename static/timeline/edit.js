@@ -1,393 +1,398 @@
-// Edit mode: blocks of the open design are taken by pointer or keys and moved within the order of their mesh.
-// Python (designer/state/order_edits.py) tells what a move would do while it is made, and makes one edit of a drop.
-// A block is named by `[op, stage, microbatch]`, which it keeps however the timeline changes.
+// Edit mode: blocks of the open design are moved by pointer or keys within the order of their mesh. Python
+// (designer/state/order_edits.py) previews each move and turns a drop into an edit. A block is named by
+// `[op, stage, microbatch]`, which stays the same when the timeline changes.
 
-import { button, h, send } from "../kit/canvas.js";
-import { OP, firstFrom } from "./columns.js";
+/** @import { Message, Point } from "../kit/types" */
+/** @import { Layer } from "./data.js" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { BlockName, InsertionMark, OrderEdit, OrderState, Place, Preview, Trial } from "./types" */
+
+import { pointIn } from "../kit/canvas.js";
+import { button } from "../kit/controls.js";
+import { h } from "../kit/dom.js";
+import { send } from "../kit/widget.js";
+import { OP } from "./columns.js";
 import { EditKeys } from "./edit_keys.js";
 import { Moves } from "./edit_moves.js";
 import { EditPainter } from "./edit_paint.js";
-import { consequence, stands } from "./edit_text.js";
-import { box } from "./frame.js";
+import { effectLine, stateLine } from "./edit_text.js";
 import { placeAt } from "./place.js";
+
+/** The move that is being made; without an edit it changes nothing. */
+/** @typedef {{edit: OrderEdit | null, mark: InsertionMark, dx?: number}} Moving */
+/** A press on a block, or with Shift the start of a rectangle. */
+/** @typedef {{isRectangle: boolean, from: Point, to: Point, span: number, moved: boolean}} Drag */
 
 const DRAG_PX = 4; // a press that moves less is a click
 
 export class Edit {
+  isOn = false;
+  /** @type {BlockName[]} */ selected = [];
+  /** @type {OrderState | null} */ state = null;
+  /** @type {Moving | null} */ moving = null;
+  /** The effect of the move. @type {Preview | null} */ preview = null;
+  /**
+   * The effect of a stage that is dragged to another mesh; the timeline shows that step already.
+   * @type {Trial | null}
+   */
+  trial = null;
+  /** The result of the last edit. @type {{words: string, isError: boolean} | null} */ result = null;
+  /** @type {Drag | null} */ drag = null;
+  number = 0; // of the last message
+  /** The question that is not answered yet. @type {{edit: OrderEdit, number: number} | null} */ open = null;
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    this.isOn = false;
-    this.chosen = []; // names of blocks
-    this.state = null; // how things stand, as Python tells it
-    this.moving = null; // an edit in flight: { edit, mark, dx }
-    this.preview = null; // what Python says of it
-    this.trial = null; // what it says of a stage that is carried to another mesh; the timeline shows that step already
-    this.asked = 0;
-    this.open = null; // the question that is not answered yet
-    this.said = null; // words of the last edit, { words, kind }
     this.painter = new EditPainter(this);
     this.moves = new Moves(this);
     this.keys = new EditKeys(this);
-    this._build();
-    chart.model.on("msg:custom", (message) => this._told(message.data ?? message));
-  }
-
-  _build() {
-    const act = (label, key, title, onclick) =>
-      button(label, {
-        title: `${title} (${key})`,
-        onclick: () => (onclick(), this.chart.stage.focus({ preventScroll: true })),
-      });
     this.button = button("Edit order", {
       kind: "mw-timeline-toggle",
       title: "Move blocks by hand (E)",
-      onclick: () => this.turn(),
+      onclick: () => this.toggle(),
     });
-    this.buttons = {
-      repeat: act("Repeat this", "R", "Put these blocks of every microbatch as they stand here", () =>
-        this._commit("repeat"),
-      ),
-      everywhere: act("All repetitions", "P", "The same for every repetition of the steady state", () =>
-        this._commit("everywhere"),
-      ),
-      halves: act("Split", "X", "Part a backward into input and weight gradient, or join the two", () =>
-        this._commit("halves"),
-      ),
-      slot: act("One slot", "O", "Let a forward and a backward overlap in one slot, or part them", () =>
-        this._commit("slot"),
-      ),
-      differences: act("Differences", "V", "Mark what was moved", () =>
-        this._send("differences", { on: !this.state?.difference }),
-      ),
-      repair: act("Repair", "H", "Make the order legal again by the smallest change", () => this._send("repair")),
-    };
-    this.buttons.repair.classList.add("mw-primary");
-    this.words = h("div", { class: "mw-order-words", role: "status" });
-    this.element = h(
-      "div",
-      { class: "mw-order", role: "group", "aria-label": "Edit order", hidden: true },
-      this.words,
-      ...Object.values(this.buttons),
-    );
+    this.buttons = this.buildButtons();
+    this.text = h("div.mw-order-text", { role: "status" });
+    const attributes = { role: "group", "aria-label": "Edit order", hidden: true };
+    this.element = h("div.mw-order", attributes, this.text, ...Object.values(this.buttons));
+    chart.model.on("msg:custom", (message) => this.receive(message));
   }
 
-  /** Listen in front of everything else, once the chart stands. */
+  buildButtons() {
+    const tool = (
+      /** @type {string} */ label,
+      /** @type {string} */ key,
+      /** @type {string} */ title,
+      /** @type {() => void} */ act,
+    ) => {
+      const onclick = () => {
+        act();
+        this.chart.stage.focus({ preventScroll: true });
+      };
+      return button(label, { title: `${title} (${key})`, onclick });
+    };
+    const commit = (/** @type {string} */ kind) => () => this.commit(kind);
+    const buttons = {
+      repeat: tool("Repeat", "R", "Order these blocks of every microbatch as here", commit("repeat")),
+      everywhere: tool(
+        "All repetitions",
+        "P",
+        "Order these blocks in every repetition of the steady state as here",
+        commit("everywhere"),
+      ),
+      halves: tool("Split", "X", "Split a backward into input and weight gradient, or join both", commit("halves")),
+      slot: tool("One slot", "O", "Run a forward and a backward in one slot, or in two", commit("slot")),
+      differences: tool("Differences", "V", "Mark moved blocks", () =>
+        this.send("differences", { on: !this.state?.difference }),
+      ),
+      repair: tool("Repair", "H", "Make the order valid by the smallest change", () => this.send("repair")),
+    };
+    buttons.repair.classList.add("mw-primary");
+    return buttons;
+  }
+
+  /** Receive events before the other parts of the chart. */
   connect() {
     const { root, stage } = this.chart;
-    const listen = (type, then) =>
-      root.addEventListener(type, (event) => this.isReady && stage.contains(event.target) && then.call(this, event), {
-        capture: true,
-      });
-    listen("pointerdown", this._down);
-    listen("pointermove", this._move);
-    listen("pointerup", this._up);
+    /**
+     * @template {keyof HTMLElementEventMap} T
+     * @param {T} type
+     * @param {(event: HTMLElementEventMap[T]) => void} listener
+     */
+    const listen = (type, listener) =>
+      root.addEventListener(
+        type,
+        (event) => this.isReady && stage.contains(/** @type {Node} */ (event.target)) && listener(event),
+        { capture: true },
+      );
+    listen("pointerdown", (event) => this.press(event));
+    listen("pointermove", (event) => this.move(event));
+    listen("pointerup", (event) => this.release(event));
     listen("pointercancel", () => this.cancel());
-    listen("keydown", (event) => this.keys.key(event));
-    root.addEventListener("keydown", (event) => this.keys.toggleKey(event), { capture: true });
+    listen("keydown", (event) => this.keys.press(event));
+    root.addEventListener("keydown", (event) => this.keys.toggleMode(event), { capture: true });
     this.refresh();
   }
 
   get isReady() {
-    return this.isOn && this.chart.isDrawn && Boolean(this.layer);
+    return this.isOn && this.chart.isDrawn && this.predicted !== undefined;
   }
 
-  /** The timeline of the open design: what can be edited. */
+  /** The timeline of the open design. */
+  get predicted() {
+    return this.chart.data.layers.findLast((layer) => layer.source === "predicted" && !layer.over);
+  }
+
+  /** The timeline of the open design, which is there while edit mode can be used. */
   get layer() {
-    return this.chart.data?.layers.findLast((layer) => layer.source === "predicted" && !layer.over);
+    return /** @type {Layer} */ (this.predicted);
   }
 
-  /** Turn edit mode on or off. */
-  turn(on = !this.isOn) {
-    if (!this.chart.model.can_edit || (on && this.chart.depth.isDeep)) return;
-    this.isOn = on;
-    this.chosen = [];
-    this.said = null;
-    this.moving = this.preview = this.rectangle = this.press = null;
-    if (on && this.chart.pinned) this.chart.pin(null);
-    if (on && this.chart.area.chosen?.layer.over) this.chart.area.leave();
-    this.chart.arrangeRows();
-    this.chart.tip.hide();
-    this._send("turn", { on });
+  toggle(isOn = !this.isOn) {
+    const { chart } = this;
+    if (!chart.model.can_edit || (isOn && chart.depth.isDeep)) return;
+    this.isOn = isOn;
+    this.selected = [];
+    this.result = this.moving = this.preview = this.drag = null;
+    if (isOn && chart.pinned) chart.pin(null);
+    if (isOn && chart.selection.area?.layer.over) chart.selection.leave();
+    chart.arrangeRows();
+    chart.tooltip.hide();
+    this.send("turn", { on: isOn });
     this.refresh();
-    this.chart.refresh();
-    this.chart.stage.focus({ preventScroll: true });
+    chart.refresh();
+    chart.stage.focus({ preventScroll: true });
   }
 
-  /** The timeline is another one. */
-  arrived() {
-    this.preview = this.moving = this.press = null;
-    this.chosen = this.chosen.filter((name) => this.spanOf(name) >= 0);
+  /** Follow a new timeline. */
+  onData() {
+    this.preview = this.moving = this.drag = null;
+    this.selected = this.selected.filter((name) => this.spanOf(name) >= 0);
     this.refresh();
   }
 
-  // ── names and spans ──
+  // ── blocks ──
 
+  /** @param {BlockName} name */
   spanOf([op, stage, mb]) {
-    return this.layer?.find(op, stage, mb) ?? -1;
+    return this.predicted?.find(op, stage, mb) ?? -1;
   }
 
+  /** @param {number} span @returns {BlockName} */
   nameOf(span) {
     const { layer } = this;
     return [layer.op[span], layer.stage[span], layer.microbatch[span]];
   }
 
-  get chosenSpans() {
-    return this.chosen.map((name) => this.spanOf(name)).filter((span) => span >= 0);
+  get selectedSpans() {
+    return this.selected.map((name) => this.spanOf(name)).filter((span) => span >= 0);
   }
 
+  /**
+   * Whether a place is a block of the open design that computes.
+   * @param {Place | null} place @returns {place is Place}
+   */
   isBlock(place) {
-    return (
-      place?.layer === this.layer &&
-      !place.link &&
-      place.span >= 0 &&
-      place.span < this.layer.blocks &&
-      this.layer.op[place.span] <= OP.W
-    );
+    if (!place || place.layer !== this.predicted || place.link || place.span < 0) return false;
+    return place.span < place.layer.blocks && place.layer.op[place.span] <= OP.W;
   }
 
-  choose(spans, { add = false } = {}) {
-    const found = new Map((add ? this.chosen : []).map((name) => [String(name), name]));
-    for (const span of spans) found.set(String(this.nameOf(span)), this.nameOf(span));
-    this.chosen = [...found.values()];
-    this.said = null;
+  /** Select these blocks, or add them to the selected ones. @param {number[]} spans */
+  select(spans, { add = false } = {}) {
+    const names = [...(add ? this.selected : []), ...spans.map((span) => this.nameOf(span))];
+    this.selected = [...new Map(names.map((name) => [String(name), name])).values()];
+    this.result = null;
     this.refresh();
   }
 
-  toggle(span) {
+  /** @param {number} span */
+  toggleBlock(span) {
     const name = this.nameOf(span);
-    const rest = this.chosen.filter((other) => String(other) !== String(name));
-    this.chosen = rest.length < this.chosen.length ? rest : [...rest, name];
-    this.said = null;
+    const rest = this.selected.filter((other) => String(other) !== String(name));
+    this.selected = rest.length < this.selected.length ? rest : [...rest, name];
+    this.result = null;
     this.refresh();
   }
 
-  // ── Python ──
+  // ── messages ──
 
-  _send(what, rest = {}) {
-    this.asked++;
-    send(this.chart.model, { type: "order", do: what, number: this.asked, ...rest });
-    return this.asked;
+  /** @param {string} action @param {object} [rest] */
+  send(action, rest = {}) {
+    this.number++;
+    send(this.chart.model, { type: "order", do: action, number: this.number, ...rest });
+    return this.number;
   }
 
-  /** Ask what the move in flight would do: one question at a time, the latest wins. */
+  /** Ask for the effect of the move: one question at a time, the latest last. */
   ask() {
     const edit = this.moving?.edit;
-    if (edit && !this.open) this.open = { edit, number: this._send("preview", { edit }) };
+    if (edit && !this.open) this.open = { edit, number: this.send("preview", { edit }) };
   }
 
-  _told(message) {
+  /** @param {Message} message */
+  receive(message) {
     if (message.type !== "order") return;
-    if (message.told === "trial") this._tries(message);
-    else if (message.told === "state") this._stands(message);
-    else if (message.told === "done") this.said = { words: message.words || `Done: ${message.label}`, kind: "done" };
-    else this._answered(message);
+    if (message.told === "trial") this.setTrial(message);
+    else if (message.told === "state") this.setState(/** @type {any} */ (message));
+    else if (message.told === "done")
+      this.result = { words: message.words || `Done: ${message.label}`, isError: false };
+    else this.onAnswer(message);
     this.refresh();
-    if (this.said) this.chart.live.textContent = this.said.words;
+    if (this.result) this.chart.live.textContent = this.result.words;
   }
 
-  /** How things stand; what was said of the last edit is no longer true after an undo. */
-  _stands(message) {
-    this.state = message;
-    if (this.said?.kind === "done") this.said = null;
+  /** Hold a new state; the result of the last edit is outdated after an undo. @param {OrderState} state */
+  setState(state) {
+    this.state = state;
+    if (!this.result?.isError) this.result = null;
   }
 
-  /** What a stage on its way changes; without words it is dropped or let go of. */
-  _tries(message) {
-    this.trial = message.label ? { ...message, delays: new Float32Array(message.delay) } : null;
-    if (this.trial) this.chart.live.textContent = consequence(this.trial, this.layer).textContent;
+  /** Show the effect of a stage that is dragged, or, without a label, end that. @param {Message} message */
+  setTrial(message) {
+    this.trial = message.label ? /** @type {any} */ ({ ...message, delays: new Float32Array(message.delay) }) : null;
+    if (this.trial) this.readAloud(this.trial);
   }
 
-  /** Whether the timeline is the one that the words of a trial are about. */
+  /** Whether the timeline shows the step of the trial. */
   get isTried() {
-    return Boolean(this.trial && this.layer?.digest === this.trial.digest);
+    return Boolean(this.trial && this.predicted?.digest === this.trial.digest);
   }
 
-  _answered(message) {
+  /** @param {Message} message */
+  onAnswer(message) {
     const { open } = this;
-    if (message.told === "refused") this.said = { words: message.words, kind: "no" };
-    if (message.number !== open?.number) return;
+    const isRefused = message.told === "refused";
+    if (isRefused) this.result = { words: message.words, isError: true };
+    if (!open || message.number !== open.number) return;
     this.open = null;
     if (open.edit !== this.moving?.edit) return this.ask();
-    if (message.told === "refused") {
+    if (isRefused) {
       this.moving = this.preview = null;
     } else {
-      this.preview = { ...message, delays: message.delay ? new Float32Array(message.delay) : null };
-      this.chart.live.textContent = consequence(this.preview, this.layer).textContent;
+      const delays = message.delay ? new Float32Array(message.delay) : null;
+      this.preview = /** @type {any} */ ({ ...message, delays });
+      if (this.preview) this.readAloud(this.preview);
     }
   }
 
-  _commit(kind) {
-    if (this.chosen.length) this._send("commit", { edit: { kind, blocks: this.chosen } });
+  /** @param {Preview} preview */
+  readAloud(preview) {
+    this.chart.live.textContent = effectLine(preview, this.layer.unit).textContent;
+  }
+
+  /** @param {string} kind */
+  commit(kind) {
+    if (this.selected.length) this.send("commit", { edit: { kind, blocks: this.selected } });
   }
 
   // ── moving ──
 
-  /** Put the move that is shown into the order. */
+  /** Make the move that is shown. */
   drop() {
-    const { edit } = this.moving ?? {};
-    this.moving = this.preview = this.press = null;
+    const edit = this.moving?.edit;
+    this.moving = this.preview = this.drag = null;
     if (edit) {
-      this.said = { words: "Drawing the order …", kind: "done" };
-      this._send("commit", { edit });
+      this.result = { words: "Moving blocks …", isError: false };
+      this.send("commit", { edit });
     }
     this.refresh();
   }
 
   cancel() {
-    this.moving = this.preview = this.press = this.rectangle = null;
+    this.moving = this.preview = this.drag = null;
     this.refresh();
   }
 
-  // ── the pointer ──
-
-  _at(event) {
-    const area = this.chart.stage.getBoundingClientRect();
-    return { x: event.clientX - area.left, y: event.clientY - area.top };
-  }
-
-  _down(event) {
+  /** @param {PointerEvent} event */
+  press(event) {
     if (event.button !== 0) return;
-    const at = this._at(event);
-    const place = placeAt(this.chart, at);
-    if (event.shiftKey)
-      this.rectangle = { from: at, to: at, span: this.isBlock(place) ? place.span : -1, moved: false };
-    else if (this.isBlock(place)) this._press(place, at, event.ctrlKey || event.metaKey);
-    else return;
-    this.chart.stage.setPointerCapture(event.pointerId);
+    const { chart } = this;
+    const at = pointIn(event, chart.stage);
+    const place = placeAt(chart, at);
+    const isRectangle = event.shiftKey;
+    if (!isRectangle && !this.isBlock(place)) return;
+    const drag = { isRectangle, from: at, to: at, span: this.isBlock(place) ? place.span : -1, moved: false };
+    if (isRectangle) this.drag = drag;
+    else this.pressBlock(drag, event.ctrlKey || event.metaKey);
+    chart.stage.setPointerCapture(event.pointerId);
     event.stopPropagation();
   }
 
-  _press(place, at, add) {
-    this.chart.focus = { layer: place.layer, span: place.span };
-    const isChosen = this.chosenSpans.includes(place.span);
-    if (add) return this.toggle(place.span);
-    if (!isChosen) this.choose([place.span]);
-    this.press = { at, span: place.span, moved: false };
+  /** @param {Drag} drag @param {boolean} add */
+  pressBlock(drag, add) {
+    const { span } = drag;
+    this.chart.focus = { layer: this.layer, span };
+    if (add) return this.toggleBlock(span);
+    if (!this.selectedSpans.includes(span)) this.select([span]);
+    this.drag = drag;
   }
 
-  _move(event) {
-    const held = this.press ?? this.rectangle;
-    if (!held) return;
-    const at = this._at(event);
+  /** @param {PointerEvent} event */
+  move(event) {
+    const { drag, chart } = this;
+    if (!drag) return;
     event.stopPropagation();
-    const from = held.at ?? held.from;
-    held.moved ||= Math.hypot(at.x - from.x, at.y - from.y) >= DRAG_PX;
-    if (!held.moved) return;
-    this.chart.tip.hide();
-    this.chart.hover = this.chart.pointer = null;
-    if (this.press) return this.moves.dragTo(at);
-    this.rectangle.to = at;
+    drag.to = pointIn(event, chart.stage);
+    drag.moved ||= Math.hypot(drag.to.x - drag.from.x, drag.to.y - drag.from.y) >= DRAG_PX;
+    if (!drag.moved) return;
+    chart.tooltip.hide();
+    chart.hover = chart.pointer = null;
+    if (drag.isRectangle) this.refresh();
+    else this.moves.dragTo(drag);
+  }
+
+  /** @param {PointerEvent} event */
+  release(event) {
+    const { drag } = this;
+    if (!drag) return;
+    event.stopPropagation();
+    this.drag = null;
+    if (drag.isRectangle && drag.moved) this.select(this.moves.blocksIn(drag), { add: true });
+    else if (drag.isRectangle && drag.span >= 0) this.toggleBlock(drag.span);
+    else if (drag.moved) this.drop();
     this.refresh();
-  }
-
-  _up(event) {
-    const { press, rectangle } = this;
-    if (!press && !rectangle) return;
-    event.stopPropagation();
-    this.press = this.rectangle = null;
-    if (press?.moved) this.drop();
-    else if (rectangle?.moved) this.choose(this._within(rectangle), { add: true });
-    else if (rectangle?.span >= 0) this.toggle(rectangle.span);
-    this.refresh();
-  }
-
-  /** The blocks that a rectangle of the canvas touches. */
-  _within({ from, to }) {
-    const { frame, plan } = this.chart;
-    const [left, right] = [Math.min(from.x, to.x), Math.max(from.x, to.x)];
-    const [top, bottom] = [Math.min(from.y, to.y), Math.max(from.y, to.y)];
-    const found = [];
-    for (const lane of plan.lanes) {
-      if (lane.layer !== this.layer || lane.y > bottom || lane.y + lane.height < top) continue;
-      const [first, last] = this.layer.range(0, lane.rank);
-      for (
-        let span = firstFrom(this.layer.end, frame.tick(left), first, last);
-        span < last && frame.x(this.layer.start[span]) <= right;
-        span++
-      ) {
-        const at = box(frame, this.layer, span, lane);
-        if (this.layer.op[span] <= OP.W && at.y <= bottom && at.y + at.height >= top) found.push(span);
-      }
-    }
-    return found;
   }
 
   // ── what is shown ──
 
   refresh() {
-    const { chart, state, buttons, isOn } = this;
-    this.button.hidden = !chart.model.can_edit || !chart.data || chart.depth.isDeep;
+    const { chart, isOn, trial } = this;
+    this.button.hidden = !chart.model.can_edit || !chart.hasData || chart.depth.isDeep;
     this.button.setAttribute("aria-pressed", String(isOn));
-    this.element.hidden = !isOn && !this.trial;
+    this.element.hidden = !isOn && !trial;
     this.element.toggleAttribute("data-trial", !isOn);
     chart.stage.toggleAttribute("data-editing", isOn);
-    chart.stage.toggleAttribute("data-moving", Boolean(this.moving));
-    if (this.trial) {
-      for (const other of Object.values(buttons)) other.hidden = true;
-      this._say(consequence(this.trial, this.layer));
+    chart.stage.toggleAttribute("data-moving", this.moving !== null);
+    if (trial) {
+      for (const button of Object.values(this.buttons)) button.hidden = true;
+      this.setLine(effectLine(trial, this.layer.unit));
     } else if (isOn) {
-      this._offer(Boolean(state?.refused));
-      this._offerSlots();
-      this._say(this.preview ? consequence(this.preview, this.layer) : stands(this));
+      this.offerButtons();
+      this.offerSlots();
+      this.setLine(this.preview ? effectLine(this.preview, this.layer.unit) : stateLine(this));
     }
     chart.overpaint();
   }
 
   /** Show the buttons that can be used now. */
-  _offer(refused) {
+  offerButtons() {
     const { state, buttons } = this;
-    const waits = Boolean(this.moving || refused);
-    for (const name of ["repeat", "everywhere", "halves", "slot"]) buttons[name].hidden = !this.chosen.length || waits;
-    buttons.differences.hidden = !state?.is_custom || refused;
+    const isRefused = Boolean(state?.refused);
+    const isBlocked = this.moving !== null || isRefused;
+    for (const name of /** @type {const} */ (["repeat", "everywhere", "halves", "slot"]))
+      buttons[name].hidden = !this.selected.length || isBlocked;
+    buttons.differences.hidden = !state?.is_custom || isRefused;
     buttons.differences.setAttribute("aria-pressed", String(Boolean(state?.difference)));
-    buttons.repair.hidden = !state?.fault || waits;
+    buttons.repair.hidden = !state?.fault || isBlocked;
   }
 
-  /** Name what splitting and sharing would do to the blocks that are chosen, or hide it. */
-  _offerSlots() {
+  /** Name the two buttons by what they would do to the selected blocks, or hide them. */
+  offerSlots() {
     const { halves, slot } = this.buttons;
-    const ops = this.chosen.map(([op]) => op);
-    const shares = this.chosenSpans.some((span) => this.layer.halfOf(span));
-    halves.hidden ||= !ops.some((op) => op >= OP.B && op <= OP.W);
-    rename(halves, ops.includes(OP.B) ? "Split" : "Join");
-    slot.hidden ||= !shares && !(ops.includes(OP.F) && ops.some((op) => op === OP.B || op === OP.I));
-    rename(slot, shares ? "Part" : "One slot");
+    const ops = new Set(this.selected.map(([op]) => op));
+    const isShared = this.selectedSpans.some((span) => this.layer.halfOf(span));
+    const isBackward = ops.has(OP.B) || ops.has(OP.I);
+    halves.hidden ||= !isBackward && !ops.has(OP.W);
+    rename(halves, ops.has(OP.B) ? "Split" : "Join");
+    slot.hidden ||= !isShared && !(ops.has(OP.F) && isBackward);
+    rename(slot, isShared ? "Two slots" : "One slot");
   }
 
-  _say(line) {
-    this.words.replaceChildren(line);
-    this.words.title = line.textContent;
+  /** @param {HTMLElement} line */
+  setLine(line) {
+    this.text.replaceChildren(line);
+    this.text.title = line.textContent ?? "";
   }
 
+  /** @param {CanvasRenderingContext2D} context */
   paint(context) {
-    if (this.isTried) this.painter.paintTrial(context, this.trial);
+    if (this.trial && this.isTried) this.painter.paintTrial(context, this.trial);
     else if (this.isReady && !this.trial) this.painter.paint(context);
-  }
-
-  /** A few facts for tests. */
-  get facts() {
-    const names = this.chart.model.palette.names;
-    const said = ([op, stage, mb]) => `${stage}${names[op]}${mb}`;
-    const { preview, state } = this;
-    return {
-      on: this.isOn,
-      chosen: this.chosen.map(said),
-      moving: this.moving?.edit ?? null,
-      preview: preview && {
-        fault: preview.fault ?? "",
-        later: preview.later,
-        ring: (preview.ring ?? []).map(({ at }) => said(at)),
-        makespan: preview.makespan,
-      },
-      ring: (state?.ring ?? []).map(({ at }) => said(at)),
-      fault: state?.fault ?? "",
-      trial: this.isTried ? { makespan: this.trial.makespan, later: this.trial.later } : null,
-      moved: (state?.difference?.blocks ?? []).map(said),
-      waits: Boolean(this.open),
-    };
   }
 }
 
+/** @param {HTMLElement} element @param {string} label */
 function rename(element, label) {
   element.textContent = label;
   element.setAttribute("aria-label", label);

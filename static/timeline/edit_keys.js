@@ -1,79 +1,78 @@
 // The keyboard of edit mode.
 
-/** Moves and chooses blocks by keys. */
+/** @import { Edit } from "./edit.js" */
+
+import { ARROW_STEPS, consume } from "../kit/dom.js";
+
+/** Moves and selects blocks by keys. */
 export class EditKeys {
-  /** @param {import("./edit.js").Edit} edit */
+  /** @param {Edit} edit */
   constructor(edit) {
     this.edit = edit;
   }
 
-  // ── the keyboard ──
-
-  toggleKey(event) {
-    if (
-      event.key.toLowerCase() !== "e" ||
-      event.ctrlKey ||
-      event.metaKey ||
-      event.altKey ||
-      event.target !== this.edit.chart.stage ||
-      !this.edit.chart.isDrawn
-    )
-      return;
-    this.edit.turn();
-    event.preventDefault();
-    event.stopPropagation();
+  /** Switch edit mode on or off by E. @param {KeyboardEvent} event */
+  toggleMode(event) {
+    const { chart } = this.edit;
+    const isE = event.key.toLowerCase() === "e" && !event.ctrlKey && !event.metaKey && !event.altKey;
+    if (!isE || event.target !== chart.stage || !chart.isDrawn) return;
+    this.edit.toggle();
+    consume(event);
   }
 
-  key(event) {
-    if (event.ctrlKey || event.metaKey) return;
-    const act = this._actOf(event);
+  /** @param {KeyboardEvent} event */
+  press(event) {
+    const act = event.ctrlKey || event.metaKey ? null : this.actionOf(event);
     if (!act) return;
     act();
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
   }
 
-  _actOf({ key, shiftKey, altKey }) {
-    const { chart } = this.edit;
-    const along = { ArrowLeft: -1, ArrowRight: 1 }[key];
-    const across = { ArrowUp: -1, ArrowDown: 1 }[key];
-    if (along) return shiftKey || altKey ? () => this.edit.moves.step(along) : () => this._walk(along, 0);
-    if (across && !shiftKey && !altKey) return () => this._walk(0, across);
+  /** @param {KeyboardEvent} event */
+  actionOf({ key, shiftKey, altKey }) {
+    const { edit } = this;
+    const step = ARROW_STEPS[key];
+    if (step) return this.arrowAction(step, key === "ArrowLeft" || key === "ArrowRight", shiftKey || altKey);
     if (altKey) return null;
-    if (key === "Enter" || key === " ") return () => this._enter(shiftKey);
-    if (key === "Escape") return () => this._escape();
-    const { repeat, everywhere, halves, slot, differences, repair } = this.edit.buttons;
-    const pressed = { r: repeat, p: everywhere, x: halves, o: slot, v: differences, h: repair }[key.toLowerCase()];
-    return pressed && !shiftKey
-      ? () => !pressed.hidden && pressed.click()
-      : chart.pinned
-        ? () => chart.pin(null)
-        : null;
+    const enter = () => this.enter(shiftKey);
+    const action = { Enter: enter, " ": enter, Escape: () => this.escape() }[key];
+    if (action) return action;
+    const { repeat, everywhere, halves, slot, differences, repair } = edit.buttons;
+    const button = { r: repeat, p: everywhere, x: halves, o: slot, v: differences, h: repair }[key.toLowerCase()];
+    if (button && !shiftKey) return () => button.hidden || button.click();
+    return edit.chart.pinned ? () => edit.chart.pin(null) : null;
   }
 
-  _walk(along, across) {
-    if (this.edit.moving) return;
-    const { chart } = this.edit;
-    if (!chart.focus || chart.focus.layer !== this.edit.layer)
-      chart.focus = this.edit.chosenSpans.length ? { layer: this.edit.layer, span: this.edit.chosenSpans[0] } : null;
-    chart.walk(along, across);
+  /** @param {number} step @param {boolean} isAlong the lane @param {boolean} isMove */
+  arrowAction(step, isAlong, isMove) {
+    if (!isMove) return () => (isAlong ? this.moveFocus(step, 0) : this.moveFocus(0, step));
+    return isAlong ? () => this.edit.moves.step(step) : null;
   }
 
-  _enter(add) {
-    const { focus } = this.edit.chart;
-    if (this.edit.moving) return this.edit.drop();
-    if (!this.edit.isBlock(focus)) return;
-    if (add || this.edit.chosenSpans.includes(focus.span)) this.edit.toggle(focus.span);
-    else this.edit.choose([focus.span]);
+  /** @param {number} along @param {number} across */
+  moveFocus(along, across) {
+    const { chart, layer, selectedSpans, moving } = this.edit;
+    if (moving) return;
+    if (chart.focus?.layer !== layer) chart.focus = selectedSpans.length ? { layer, span: selectedSpans[0] } : null;
+    chart.moveFocus(along, across);
   }
 
-  _escape() {
-    if (this.edit.moving || this.edit.press || this.edit.rectangle) return this.edit.cancel();
-    if (this.edit.chosen.length || this.edit.said) {
-      this.edit.chosen = [];
-      this.edit.said = null;
-      return this.edit.refresh();
-    }
-    this.edit.turn(false);
+  /** @param {boolean} add */
+  enter(add) {
+    const { edit } = this;
+    const { focus } = edit.chart;
+    if (edit.moving) return edit.drop();
+    if (!edit.isBlock(focus)) return;
+    if (add || edit.selectedSpans.includes(focus.span)) edit.toggleBlock(focus.span);
+    else edit.select([focus.span]);
+  }
+
+  escape() {
+    const { edit } = this;
+    if (edit.moving || edit.drag) return edit.cancel();
+    if (!edit.selected.length && !edit.result) return edit.toggle(false);
+    edit.selected = [];
+    edit.result = null;
+    edit.refresh();
   }
 }

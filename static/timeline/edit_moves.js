@@ -1,85 +1,130 @@
-// Moves of blocks within the order of their mesh: where they land, and what Python is asked.
+// Moves of blocks within the order of their mesh: which edit a drag or a key press makes, and where the blocks land.
+
+/** @import { Drag, Edit } from "./edit.js" */
+/** @import { InsertionMark, OrderEdit } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
-import { OP, firstFrom } from "./columns.js";
+import { OP, lowerBound } from "./columns.js";
+import { boxOf } from "./frame.js";
 
-/** Turns a place of the pointer, or a press of a key, into a move within the order. */
 export class Moves {
-  /** @param {import("./edit.js").Edit} edit */
+  /** @param {Edit} edit */
   constructor(edit) {
     this.edit = edit;
   }
 
-  /** The move to where the pointer is: before the block whose middle is next, among those that stay. */
-  dragTo(at) {
-    const { layer, press } = this.edit;
-    const rank = layer.rankOf(press.span);
-    const [from, to] = layer.range(0, rank);
-    const tick = this.edit.chart.frame.tick(at.x);
-    const chosen = new Set(this.edit.chosenSpans);
-    let next = firstFrom(layer.end, tick, from, to);
-    if (next < to && tick > (layer.start[next] + layer.end[next]) / 2) next++;
-    while (next < to && (chosen.has(next) || layer.halfOf(next) === 2)) next++;
-    const before = next < to && layer.op[next] <= OP.W ? next : -1;
-    const places = this._places(press.span, before < 0 ? to : before, chosen);
-    const stays = places === 0 && this._isTogether(chosen, rank);
-    const alone = [...chosen].every((span) => layer.rankOf(span) === rank);
-    const edit = alone
-      ? { kind: "move", blocks: this.edit.chosen, before: before < 0 ? null : this.edit.nameOf(before) }
-      : { kind: "shift", blocks: this.edit.chosen, by: places };
-    const same = this.edit.moving && JSON.stringify(edit) === JSON.stringify(this.edit.moving.edit);
-    this.edit.moving = {
-      edit: stays ? null : same ? this.edit.moving.edit : edit,
-      mark: { rank, before, end: to },
-      dx: at.x - press.at.x,
-    };
-    if (stays) this.edit.preview = null;
-    this.edit.ask();
-    this.edit.refresh();
+  /** The blocks in a rectangle of the canvas. @param {Drag} drag */
+  blocksIn({ from, to }) {
+    const { chart, layer } = this.edit;
+    const { frame, plan } = chart;
+    const [left, right] = [Math.min(from.x, to.x), Math.max(from.x, to.x)];
+    const [top, bottom] = [Math.min(from.y, to.y), Math.max(from.y, to.y)];
+    const isCrossed = (/** @type {{y: number, height: number}} */ { y, height }) => y <= bottom && y + height >= top;
+    const found = [];
+    for (const lane of plan.lanes) {
+      if (lane.layer !== layer || !isCrossed(lane)) continue;
+      const [first, last] = layer.range(0, lane.rank);
+      let span = lowerBound(layer.end, frame.tick(left), first, last);
+      for (; span < last && frame.x(layer.start[span]) <= right; span++)
+        if (layer.op[span] <= OP.W && isCrossed(boxOf(frame, layer, span, lane))) found.push(span);
+    }
+    return found;
   }
 
-  /** How many slots that stay lie between a block and a place; negative backwards. */
-  _places(span, place, chosen) {
+  /** Move to the pointer. @param {Drag} drag */
+  dragTo({ from, to, span }) {
+    const { edit } = this;
+    const { layer, selected } = edit;
+    const rank = layer.rankOf(span);
+    const moved = new Set(edit.selectedSpans);
+    const mark = this.markAt(edit.chart.frame.tick(to.x), rank, moved);
+    const { before, end } = mark;
+    const by = this.countSlots(span, before < 0 ? end : before, moved);
+    const isOneMesh = [...moved].every((each) => layer.rankOf(each) === rank);
+    /** @type {OrderEdit} */
+    const orderEdit = isOneMesh
+      ? { kind: "move", blocks: selected, before: before < 0 ? null : edit.nameOf(before) }
+      : { kind: "shift", blocks: selected, by };
+    const isInPlace = by === 0 && this.isContiguous(moved, rank);
+    this.show(isInPlace ? null : orderEdit, mark, to.x - from.x);
+  }
+
+  /**
+   * Where a move to a tick lands: before the next block that stays and whose middle is after the tick.
+   * @param {number} tick @param {number} rank @param {Set<number>} moved @returns {InsertionMark}
+   */
+  markAt(tick, rank, moved) {
     const { layer } = this.edit;
-    const [low, high] = [Math.min(span, place), Math.max(span, place)];
+    const [from, end] = layer.range(0, rank);
+    let next = lowerBound(layer.end, tick, from, end);
+    if (next < end && tick > (layer.start[next] + layer.end[next]) / 2) next++;
+    while (next < end && (moved.has(next) || layer.halfOf(next) === 2)) next++;
+    return { rank, before: next < end && layer.op[next] <= OP.W ? next : -1, end };
+  }
+
+  /** Move the selected blocks by one more place. @param {number} by */
+  step(by) {
+    const { edit } = this;
+    const { focus } = edit.chart;
+    if (!edit.selected.length && edit.isBlock(focus)) edit.selected = [edit.nameOf(focus.span)];
+    if (!edit.selected.length) return;
+    const moving = edit.moving?.edit;
+    const places = (moving?.kind === "shift" ? (moving.by ?? 0) : 0) + by;
+    edit.chart.tooltip.hide();
+    if (places) this.show({ kind: "shift", blocks: edit.selected, by: places }, this.markAfter(places));
+    else edit.cancel();
+  }
+
+  /**
+   * Show a move, and ask for its effect.
+   * @param {OrderEdit | null} orderEdit @param {InsertionMark} mark @param {number} [dx]
+   */
+  show(orderEdit, mark, dx) {
+    const { edit } = this;
+    const current = edit.moving?.edit;
+    const isSame = JSON.stringify(orderEdit) === JSON.stringify(current);
+    edit.moving = { edit: isSame && current ? current : orderEdit, mark, dx }; // an edit is asked about once
+    if (!orderEdit) edit.preview = null;
+    edit.ask();
+    edit.refresh();
+  }
+
+  /** Whether a span is the first block of a slot that stays. @param {number} span @param {Set<number>} moved */
+  isSlot(span, moved) {
+    const { layer } = this.edit;
+    return !moved.has(span) && layer.halfOf(span) < 2 && layer.op[span] <= OP.W;
+  }
+
+  /**
+   * The slots that stay between a block and a place; negative if the place is before it.
+   * @param {number} span @param {number} place @param {Set<number>} moved
+   */
+  countSlots(span, place, moved) {
     let count = 0;
-    for (let other = low; other < high; other++)
-      if (!chosen.has(other) && layer.halfOf(other) < 2 && layer.op[other] <= OP.W) count++;
+    for (let other = Math.min(span, place); other < Math.max(span, place); other++)
+      if (this.isSlot(other, moved)) count++;
     return place < span ? -count : count;
   }
 
-  _isTogether(chosen, rank) {
-    const own = [...chosen].filter((span) => this.edit.layer.rankOf(span) === rank);
-    return this._places(Math.min(...own), Math.max(...own), chosen) === 0;
+  /** @param {Set<number>} moved @param {number} rank */
+  isContiguous(moved, rank) {
+    const own = [...moved].filter((span) => this.edit.layer.rankOf(span) === rank);
+    return this.countSlots(Math.min(...own), Math.max(...own), moved) === 0;
   }
 
-  /** Move what is chosen by a place more, by keys. */
-  step(by) {
-    const { focus } = this.edit.chart;
-    if (!this.edit.chosen.length && this.edit.isBlock(focus)) this.edit.chosen = [this.edit.nameOf(focus.span)];
-    if (!this.edit.chosen.length) return;
-    const places = (this.edit.moving?.edit?.kind === "shift" ? this.edit.moving.edit.by : 0) + by;
-    this.edit.chart.tip.hide();
-    this.edit.moving = places
-      ? { edit: { kind: "shift", blocks: this.edit.chosen, by: places }, mark: this._markOf(places) }
-      : null;
-    if (!places) this.edit.preview = null;
-    this.edit.ask();
-    this.edit.refresh();
-  }
-
-  /** Where the first of the chosen lands, so many places on. */
-  _markOf(places) {
-    const { layer } = this.edit;
-    const first = Math.min(...this.edit.chosenSpans);
+  /**
+   * Where the first selected block lands if it moves by some places.
+   * @param {number} places @returns {InsertionMark}
+   */
+  markAfter(places) {
+    const { layer, selectedSpans } = this.edit;
+    const first = Math.min(...selectedSpans);
     const rank = layer.rankOf(first);
     const [from, to] = layer.range(0, rank);
-    const chosen = new Set(this.edit.chosenSpans);
+    const moved = new Set(selectedSpans);
     const slots = [];
-    for (let span = from; span < to; span++)
-      if (layer.halfOf(span) < 2 && layer.op[span] <= OP.W && !chosen.has(span)) slots.push(span);
-    const stood = slots.filter((span) => span < first).length;
-    const before = slots[clamp(stood + places, 0, slots.length)] ?? -1;
-    return { rank, before, end: to };
+    for (let span = from; span < to; span++) if (this.isSlot(span, moved)) slots.push(span);
+    const at = slots.filter((span) => span < first).length;
+    return { rank, before: slots[clamp(at + places, 0, slots.length)] ?? -1, end: to };
   }
 }

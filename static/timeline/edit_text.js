@@ -1,82 +1,101 @@
-// The words of edit mode: how things stand, and what a move would do.
+// The texts of edit mode: the state of the order, and the effect of a move.
 
-import { h } from "../kit/canvas.js";
+/** @import { Child } from "../kit/types" */
+/** @import { Edit } from "./edit.js" */
+/** @import { BlockName, OrderState, Preview } from "./types" */
+
+import { h } from "../kit/dom.js";
+import { count } from "../kit/numbers.js";
 import { amount, bytes, percent } from "./units.js";
 
-const MOST_NAMED = 6; // blocks
+const MOST_BLOCKS = 6;
 const MOST_MESHES = 3;
+const SAME = 5e-5; // parts of the step
 
-const said = (words, kind = "") => h("span", { "data-kind": kind }, words);
+/** @param {string} text @param {string} [kind] */
+const part = (text, kind = "") => h("span", { "data-kind": kind }, text);
 
-/** How things stand while nothing moves. */
-export function stands({ state, said: last, chosen, chart }) {
-  const line = h("span", { class: "mw-order-line" });
-  if (!state) return line;
-  if (state.refused) line.append(said(`The order cannot be edited: ${state.refused}`, "worse"));
-  else if (last) line.append(said(last.words, last.kind === "no" ? "worse" : ""));
-  else if (chosen.length)
-    line.append(
-      said(chosenWords(chosen, chart.model.palette.names)),
-      state.fault ? "" : hint("Drag, or Alt with an arrow, moves; Shift adds"),
-    );
-  else if (!state.fault)
-    line.append(said("Drag a block along its lane, or walk with the arrows and choose with Enter."), first(state));
-  if (state.fault) line.append(said(`Draft: ${state.fault}.`, "worse"));
-  if (state.difference) line.append(said(state.difference.words, "muted"));
-  return line;
-}
+/** @param {string} text */
+const hint = (text) => part(text, "muted");
 
-const hint = (words) => said(words, "muted");
+/** @param {Child[]} parts */
+const line = (...parts) => h("span.mw-order-line", {}, ...parts);
 
-const first = ({ is_custom: isCustom, schedule }) =>
-  isCustom ? "" : hint(`The first move turns ${schedule} into a custom order.`);
-
-function chosenWords(chosen, names) {
-  const shown = chosen.slice(0, MOST_NAMED).map(([op, stage, mb]) => `${stage}${names[op]}${mb}`);
-  const more = chosen.length > MOST_NAMED ? ` and ${chosen.length - MOST_NAMED} more` : "";
-  return `${chosen.length === 1 ? "Chosen" : `${chosen.length} chosen`}: ${shown.join(", ")}${more}`;
-}
-
-/** What a move would do: of a layer that has its unit. */
-export function consequence(preview, { unit }) {
-  const line = h(
-    "span",
-    { class: "mw-order-line" },
-    h("b", {}, preview.label.charAt(0).toUpperCase() + preview.label.slice(1)),
+/** The state of the order while nothing is moved. @param {Edit} edit */
+export function stateLine(edit) {
+  const { state } = edit;
+  if (!state) return line();
+  return line(
+    ...subject(edit, state),
+    state.fault && part(`Draft: ${state.fault}.`, "worse"),
+    state.difference && hint(state.difference.words),
   );
-  if (preview.fault)
-    line.append(said(`${preview.fault}.`, "worse"), hint("Dropped here it is a draft, which can be repaired."));
-  else if (preview.mends) line.append(said(`The order can run again: ${amount(preview.makespan[1], unit)}.`, "better"));
-  else line.append(iteration(preview, unit), ...memory(preview), shifted(preview));
-  return line;
 }
 
-function iteration({ makespan: [was, now], bubble: [idle, idleNow] }, unit) {
-  const change = was ? now / was - 1 : 0;
-  if (Math.abs(change) < 5e-5) return said(`iteration stays ${amount(now, unit)}`);
-  const bubble = percent(idle) === percent(idleNow) ? "" : `, bubble ${percent(idle)} → ${percent(idleNow)}`;
-  return said(
-    `iteration ${amount(was, unit)} → ${amount(now, unit)} (${signed(change)})${bubble}`,
+/** @param {Edit} edit @param {OrderState} state @returns {Child[]} */
+function subject({ result, selected, chart }, state) {
+  const { refused, fault } = state;
+  if (refused) return [part(`The order cannot be edited: ${refused}`, "worse")];
+  if (result) return [part(result.words, result.isError ? "worse" : "")];
+  if (selected.length) {
+    const blocks = part(selectedText(selected, chart.model.palette.names));
+    return [blocks, !fault && hint("Drag or press Alt with an arrow key to move; Shift adds blocks")];
+  }
+  if (fault) return [];
+  const first = `The first move turns ${state.schedule} into a custom order.`;
+  return [
+    part("Drag a block along its lane, or use the arrow keys and select with Enter."),
+    !state.is_custom && hint(first),
+  ];
+}
+
+/** @param {BlockName[]} selected @param {string[]} names */
+function selectedText(selected, names) {
+  const shown = selected.slice(0, MOST_BLOCKS).map(([op, stage, mb]) => `${stage}${names[op]}${mb}`);
+  const more = selected.length > MOST_BLOCKS ? ` and ${selected.length - MOST_BLOCKS} more` : "";
+  return `${selected.length === 1 ? "Selected" : `${selected.length} selected`}: ${shown.join(", ")}${more}`;
+}
+
+/** The effect of a move. @param {Preview} preview @param {string} unit */
+export function effectLine(preview, unit) {
+  const { label, fault } = preview;
+  const title = h("b", {}, label.charAt(0).toUpperCase() + label.slice(1));
+  if (fault)
+    return line(title, part(`${fault}.`, "worse"), hint("Dropping it here leaves a draft, which can be repaired."));
+  if (preview.mends)
+    return line(title, part(`The order can run again: ${amount(preview.makespan[1], unit)}.`, "better"));
+  return line(title, stepTime(preview, unit), ...memory(preview), shifted(preview));
+}
+
+/** @param {Preview} preview @param {string} unit */
+function stepTime({ makespan: [before, after], bubble: [idleBefore, idleAfter] }, unit) {
+  const change = before ? after / before - 1 : 0;
+  if (Math.abs(change) < SAME) return part(`step time unchanged: ${amount(after, unit)}`);
+  const [was, is] = [percent(idleBefore), percent(idleAfter)];
+  const bubbles = was === is ? "" : `, bubble ratio ${was} → ${is}`;
+  const size = `${sign(change)}${percent(Math.abs(change))}`;
+  return part(
+    `step time ${amount(before, unit)} → ${amount(after, unit)} (${size})${bubbles}`,
     change > 0 ? "worse" : "better",
   );
 }
 
-const signed = (change) => `${change > 0 ? "+" : "\u2212"}${percent(Math.abs(change))}`;
+/** @param {number} change */
+const sign = (change) => (change > 0 ? "+" : "\u2212");
 
+/** @param {Preview} preview */
 function memory({ memory: changed }) {
-  if (!changed.length) return [hint("memory stays")];
-  const told = changed
-    .slice(0, MOST_MESHES)
-    .map(([mesh, was, now]) =>
-      said(
-        `memory of ${mesh} ${now > was ? "+" : "\u2212"}${bytes(Math.abs(now - was))}`,
-        now > was ? "worse" : "better",
-      ),
-    );
-  return changed.length > MOST_MESHES ? [...told, hint(`and of ${changed.length - MOST_MESHES} more`)] : told;
+  if (!changed.length) return [hint("memory unchanged")];
+  const meshes = changed.slice(0, MOST_MESHES).map(([mesh, before, after]) => {
+    const change = after - before;
+    return part(`memory of ${mesh} ${sign(change)}${bytes(Math.abs(change))}`, change > 0 ? "worse" : "better");
+  });
+  const more = changed.length - MOST_MESHES;
+  return more > 0 ? [...meshes, hint(`and ${count(more, "more mesh", "more meshes")}`)] : meshes;
 }
 
+/** @param {Preview} preview */
 function shifted({ later, earlier }) {
-  const parts = [later && `${later} later`, earlier && `${earlier} earlier`].filter(Boolean);
-  return hint(parts.length ? `${parts.join(", ")}` : "nothing starts at another time");
+  const parts = [later && `${count(later, "block")} later`, earlier && `${count(earlier, "block")} earlier`];
+  return hint(parts.filter(Boolean).join(", ") || "no block starts at another time");
 }

@@ -1,58 +1,62 @@
-// The view while it is painted: its colours, and where ticks and blocks stand in it.
+// What is needed to paint a view: its colours, and the positions of ticks and blocks.
+
+/** @import { Box } from "../kit/types" */
+/** @import { Layer } from "./data.js" */
+/** @import { Edges, Fill, Lane, Palette } from "./types" */
 
 import { BLACK, WHITE, css, ink, luminance, mix, pixel, rgb } from "../kit/palette.js";
 import { OP } from "./columns.js";
 
-// CSS pixels: a lane from here on has shapes; lower ones are painted in bands while they are dense
+// CSS pixels from which on a lane shows blocks as shapes; lower lanes are painted in bands while they are dense
 export const TALL = 9;
 
-const SURFACES = ["idle", "hatch", "memory", "warning"]; // from the palette; the others from the style sheet
-const VARIABLES = {
-  background: "--bg",
-  raised: "--raised",
-  text: "--text",
-  muted: "--muted",
-  line: "--line",
-  strong: "--line-strong",
-  accent: "--accent",
-};
-
-/** All colours of a picture, read off the page as it is now. */
+/** All colours of a picture, read from the page. */
 export class Colours {
-  /** @type {[number, number, number]} */ background;
+  /** @type {Map<string, Fill[]>} */ shades = new Map();
 
+  /** @param {HTMLElement} probe @param {Palette} palette */
   constructor(probe, palette) {
-    const read = (value) => {
+    const read = (/** @type {string} */ value) => {
       probe.style.color = value;
       return rgb(getComputedStyle(probe).color);
     };
-    for (const [name, variable] of Object.entries(VARIABLES)) this[name] = read(`var(${variable})`);
+    this.background = read("var(--bg)");
+    this.text = read("var(--text)");
+    this.muted = read("var(--muted)");
+    this.line = read("var(--line)");
+    this.strong = read("var(--line-strong)");
+    this.accent = read("var(--accent)");
+    this.danger = read("var(--danger)");
     this.theme = luminance(this.background) < 0.2 ? "dark" : "light";
-    for (const name of SURFACES) this[name] = read(`var(--mw-${name}, ${palette.surfaces[this.theme][name]})`);
+    const surface = (/** @type {string} */ name) => read(`var(--mw-${name}, ${palette.surfaces[this.theme][name]})`);
+    this.idle = surface("idle");
+    this.hatch = surface("hatch");
+    this.memory = surface("memory");
+    this.warning = surface("warning");
     this.ops = palette.names.map((name) =>
       read(`var(--mw-op-${name.toLowerCase()}, ${palette.ops[this.theme][name] ?? "#888888"})`),
     );
-    this.meshes = palette.meshes.map((colour, place) => read(`var(--mw-mesh-${place}, ${colour})`));
+    this.meshes = palette.meshes.map((colour, i) => read(`var(--mw-mesh-${i}, ${colour})`));
     this.font = getComputedStyle(probe).fontFamily;
-    this._fills = new Map();
   }
 
+  /** @param {number} rank */
   mesh(rank) {
     return css(this.meshes[rank % this.meshes.length]);
   }
 
-  /** Colours of an op by shade: as text, as a pixel, its separator, its three numbers, and the ink on it. */
+  /** The colours of an op, by shade. @param {number} op @param {number[]} tints */
   fills(op, tints) {
     const key = `${op} ${tints}`;
-    if (!this._fills.has(key))
-      this._fills.set(
-        key,
-        tints.map((tint) => this._fill(op, op <= OP.W ? tint : 0)),
-      );
-    return this._fills.get(key);
+    const known = this.shades.get(key);
+    if (known) return known;
+    const fills = tints.map((tint) => this.fill(op, op <= OP.W ? tint : 0));
+    this.shades.set(key, fills);
+    return fills;
   }
 
-  _fill(op, tint) {
+  /** @param {number} op @param {number} tint */
+  fill(op, tint) {
     const colour = mix(this.ops[op], WHITE, tint);
     return {
       css: css(colour),
@@ -65,49 +69,48 @@ export class Colours {
   }
 }
 
-/** What there is to know of a view while its lanes are painted; x in CSS pixels from the left of the lanes. */
+/** The view while its lanes are painted: ticks as CSS pixels, and what is in view. */
 export class Frame {
-  /** @type {number} */ from;
-  /** @type {number} */ to;
-  // the lanes in CSS pixels; those that are scrolled begin at split
-  /** @type {number} */ left;
-  /** @type {number} */ top;
-  /** @type {number} */ right;
-  /** @type {number} */ bottom;
-  /** @type {number} */ split;
-
-  constructor(view, size, ratio, colours) {
+  /** @param {{from: number, to: number}} view @param {Edges} edges @param {number} ratio @param {Colours} colours */
+  constructor(view, { left, top, split, right, bottom }, ratio, colours) {
     this.from = view.from;
     this.to = view.to;
+    this.left = left;
+    this.top = top;
+    this.split = split;
+    this.right = right;
+    this.bottom = bottom;
     this.ratio = ratio;
     this.colours = colours;
-    Object.assign(this, size);
-    this.scale = (this.right - this.left) / (view.to - view.from); // CSS pixels a tick
+    this.scale = (right - left) / (view.to - view.from); // CSS pixels per tick
   }
 
+  /** @param {number} tick */
   x(tick) {
     return this.left + (tick - this.from) * this.scale;
   }
 
+  /** @param {number} x */
   tick(x) {
     return this.from + (x - this.left) / this.scale;
   }
 
-  isSeen(layer, span) {
+  /** @param {Layer} layer @param {number} span */
+  isVisible(layer, span) {
     return layer.end[span] >= this.from && layer.start[span] <= this.to;
   }
 
-  /** Whether some of a lane is in view; one that is scrolled goes below those that are kept on top. */
-  isLaneSeen({ y, height, kept }) {
+  /** Whether part of a lane is in view; a lane that scrolls goes below those kept on top. @param {Lane} lane */
+  isLaneVisible({ y, height, kept }) {
     return y + height > (kept ? this.top : this.split) && y < (kept ? this.split : this.bottom);
   }
 
-  /** Whether half of a lane or more is in view. */
+  /** Whether half of a lane or more is in view. @param {Lane} lane */
   isLaneClear({ y, height, kept }) {
     return kept || (y + height / 2 >= this.split && y + height / 2 <= this.bottom);
   }
 
-  /** The part with the lanes that are kept on top, and the part that is scrolled. */
+  /** The part with the lanes that are kept on top, and the part that scrolls. */
   get parts() {
     const { left, right, top, split, bottom } = this;
     return [
@@ -117,19 +120,19 @@ export class Frame {
   }
 }
 
-/** Where a block is drawn: its left, top, width and height in CSS pixels. */
-export function box(frame, layer, span, lane) {
-  const left = frame.x(layer.start[span]);
-  const width = Math.max(1, frame.x(layer.end[span]) - left);
+/**
+ * The box of a block in CSS pixels.
+ * @param {Frame} frame @param {Layer} layer @param {number} span @param {Lane} lane @returns {Box}
+ */
+export function boxOf(frame, layer, span, lane) {
+  const x = frame.x(layer.start[span]);
+  const width = Math.max(1, frame.x(layer.end[span]) - x);
   const half = layer.halfOf(span);
-  if (half)
-    return {
-      x: left,
-      y: lane.y + (half - 1) * (lane.height / 2),
-      width,
-      height: lane.height / 2 - (half === 1 && lane.height > 12 ? 1 : 0),
-    };
-  if (!layer.isReduction(span)) return { x: left, y: lane.y, width, height: lane.height };
+  if (half) {
+    const gap = half === 1 && lane.height > 12 ? 1 : 0;
+    return { x, y: lane.y + (half - 1) * (lane.height / 2), width, height: lane.height / 2 - gap };
+  }
+  if (!layer.isReduction(span)) return { x, y: lane.y, width, height: lane.height };
   const height = Math.min(0.24 * lane.height, 6);
-  return { x: left, y: lane.y + lane.height - height, width, height };
+  return { x, y: lane.y + lane.height - height, width, height };
 }

@@ -1,20 +1,26 @@
-// The words left of the lanes and above their rows: names of meshes, how busy they are, whose timeline it is.
+// Texts left of the lanes and above their rows: names of meshes, their utilization, and which timeline a row shows.
+
+/** @import { Frame } from "./frame.js" */
+/** @import { Layer } from "./data.js" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { Lane } from "./types" */
 
 import { css } from "../kit/palette.js";
 import { TITLE } from "./paint.js";
-import { clipped, line, shorten } from "./shapes.js";
+import { clipped, line, write } from "./shapes.js";
 import { title } from "./text.js";
 
 const LINE = 12; // CSS pixels of a name
 
-/** Names of the lanes that are kept on top, and of those that are scrolled below them. */
+/**
+ * Write the names of the lanes kept on top, and of those that scroll below them.
+ * @param {CanvasRenderingContext2D} context @param {Chart} chart @param {Lane[]} kept @param {Lane[]} scrolled
+ */
 export function paintNames(context, chart, kept, scrolled) {
   const { frame, colours } = chart;
   const column = { left: 0, right: frame.left };
-  clipped(context, { ...column, top: frame.top, bottom: frame.bottom }, () => {
-    context.fillStyle = css(colours.background);
-    context.fillRect(0, frame.top, frame.left, frame.bottom - frame.top);
-  });
+  context.fillStyle = css(colours.background);
+  context.fillRect(0, frame.top, frame.left, frame.bottom - frame.top);
   const [top, below] = frame.parts;
   clipped(context, { ...top, ...column }, () => writeNames(context, chart, kept));
   clipped(context, { ...below, ...column }, () => writeNames(context, chart, scrolled));
@@ -24,66 +30,83 @@ export function paintNames(context, chart, kept, scrolled) {
   line(context, 0, Math.round(frame.split) - 2.5, frame.right, Math.round(frame.split) - 2.5);
 }
 
-function writeNames(context, { frame, plan, colours }, lanes) {
-  for (const lane of lanes.filter(isOwn)) {
+/** @param {CanvasRenderingContext2D} context @param {Chart} chart @param {Lane[]} lanes */
+function writeNames(context, chart, lanes) {
+  const { frame, colours } = chart;
+  for (const lane of lanes.filter(isFirst)) {
     const [y, height] = lane.whole;
     context.fillStyle = colours.mesh(lane.layer.toneOf(lane.rank));
     context.fillRect(frame.left - 7, y, 3, height);
-    if (lane.kept) keptSign(context, colours, y + height / 2);
+    if (lane.kept) paintKeptSign(context, css(colours.accent), y + height / 2);
   }
-  for (const { lane, name, middle } of names(lanes, frame))
-    writeName(context, colours, lane, name, middle, plan.gutter);
+  for (const name of laneNames(lanes, frame)) writeName(context, chart, name);
 }
 
 /**
- * What is written left of some lanes, and where: the name of each, of those inside a block that are too low for theirs
- * one a device.
+ * The names written left of some lanes, and where. Lanes inside a block that are too low for their names have one name
+ * per device.
+ * @param {Lane[]} lanes @param {{bottom: number}} frame
  */
-export function names(lanes, { bottom }) {
-  const own = lanes.filter(isOwn);
-  const low = own.some(({ layer, group, whole }) => layer.labels && !(group > 1) && whole[1] < LINE);
-  let free = -Infinity; // names stand only where they do not run into the one above
+export function laneNames(lanes, { bottom }) {
+  const own = lanes.filter(isFirst);
+  const isByDevice = own.some((lane) => Boolean(lane.layer.labels) && !isGrouped(lane) && lane.whole[1] < LINE);
+  let free = -Infinity; // the y from which on the next name does not overlap the one above
   const found = [];
-  own.forEach((lane, at) => {
-    const grouped = lane.group > 1;
-    const byDevice = low && Boolean(lane.layer.labels) && !grouped;
-    if (byDevice ? ofOneDevice(lane, own[at - 1]) : grouped && (lane.over || lane.rank !== lane.some[0])) return;
-    const [y, height] = byDevice ? around(own, at) : lane.whole;
-    const middle = grouped ? lane.groupMiddle : y + Math.max(height, LINE) / 2;
-    if (middle - LINE / 2 < free || (height < LINE && middle + 5 > bottom)) return;
+  for (const [i, lane] of own.entries()) {
+    const entry = isByDevice && lane.layer.labels && !isGrouped(lane) ? deviceEntry(own, i) : laneEntry(lane);
+    if (!entry) continue;
+    const { name, height, middle } = entry;
+    if (middle - LINE / 2 < free || (height < LINE && middle + 5 > bottom)) continue;
     free = middle + LINE / 2;
-    found.push({ lane, name: byDevice ? deviceOf(lane.layer, lane.rank) : nameOf(lane), middle });
-  });
+    found.push({ lane, name, middle });
+  }
   return found;
 }
 
-/** Not the second of two that share a lane. */
-const isOwn = ({ over, group }) => !(over && group === 1);
+/** Whether a lane is not the second of two that share one. @param {Lane} lane */
+const isFirst = ({ over, group }) => !(over && group === 1);
 
-const ofOneDevice = (lane, other) =>
-  lane.layer === other?.layer && lane.layer.toneOf(lane.rank) === lane.layer.toneOf(other.rank);
+/** @param {Lane} lane */
+const isGrouped = ({ group = 1 }) => group > 1;
 
-/** Top and height of the lanes of a device, of which one is the first. */
-function around(lanes, first) {
-  const last = lanes.findLastIndex((lane, at) => at >= first && ofOneDevice(lanes[first], lane));
-  const [[top], [y, height]] = [lanes[first].whole, lanes[last].whole];
-  return [top, y + height - top];
+/** The name of a lane or of a group of lanes; null for the others of a group. @param {Lane} lane */
+function laneEntry(lane) {
+  const [y, height] = lane.whole;
+  if (!isGrouped(lane)) return { name: nameOf(lane), height, middle: y + Math.max(height, LINE) / 2 };
+  if (lane.over || lane.rank !== lane.some?.[0]) return null;
+  return { name: nameOf(lane), height, middle: lane.groupMiddle ?? y };
 }
 
-/** The lanes of a device begin with its number. */
-const deviceOf = ({ meshes }, rank) => `device ${meshes[rank].split(" ")[0]}`;
+/** The name of the device whose first lane this is, else null. @param {Lane[]} lanes @param {number} first */
+function deviceEntry(lanes, first) {
+  const lane = lanes[first];
+  const isSameDevice = (/** @type {Lane | undefined} */ other) =>
+    lane.layer === other?.layer && lane.layer.toneOf(lane.rank) === lane.layer.toneOf(other.rank);
+  if (isSameDevice(lanes[first - 1])) return null;
+  const last = lanes.findLast((other, i) => i >= first && isSameDevice(other)) ?? lane;
+  const [top] = lane.whole;
+  const height = last.whole[0] + last.whole[1] - top;
+  return { name: deviceName(lane.layer, lane.rank), height, middle: top + Math.max(height, LINE) / 2 };
+}
 
+/** The name of a lane inside a block begins with the number of its device. @param {Layer} layer @param {number} rank */
+const deviceName = ({ meshes }, rank) => `device ${meshes[rank].split(" ")[0]}`;
+
+/** @param {Lane} lane */
 function nameOf({ layer, rank, some }) {
   const last = some?.at(-1) ?? rank;
   if (last === rank) return layer.meshes[rank];
   if (!layer.labels) return `${layer.meshes[rank]} – ${layer.meshes[last]}`;
-  const [one, other] = [deviceOf(layer, rank), deviceOf(layer, last)];
+  const [one, other] = [deviceName(layer, rank), deviceName(layer, last)];
   return one === other ? one : `${one} – ${other.split(" ")[1]}`;
 }
 
-/** A small triangle that points up, left of the name. */
-function keptSign(context, colours, y) {
-  context.fillStyle = css(colours.accent);
+/**
+ * A small triangle that points up.
+ * @param {CanvasRenderingContext2D} context @param {string} colour @param {number} y
+ */
+function paintKeptSign(context, colour, y) {
+  context.fillStyle = colour;
   context.beginPath();
   context.moveTo(2, y + 3);
   context.lineTo(8, y + 3);
@@ -91,36 +114,39 @@ function keptSign(context, colours, y) {
   context.fill();
 }
 
-function writeName(context, colours, lane, name, y, gutter) {
-  const { busy } = lane.layer;
-  const worked = gutter > 80 && (lane.some?.at(-1) ?? lane.rank) === lane.rank && !lane.layer.labels;
-  context.textBaseline = "middle";
-  context.font = `10.5px ${colours.font}`;
-  context.textAlign = "right";
-  context.fillStyle = css(colours.muted);
-  if (worked) context.fillText(`${Math.round(100 * busy[lane.rank])}\u2009%`, gutter - 13, y + 0.5);
-  context.font = `600 11px ${colours.font}`;
-  context.textAlign = "left";
-  context.fillStyle = css(colours.text);
-  context.fillText(shorten(context, name, worked ? gutter - 50 : gutter - 20), 10, y + 0.5);
+/**
+ * @param {CanvasRenderingContext2D} context @param {Chart} chart
+ * @param {{lane: Lane, name: string, middle: number}} entry
+ */
+function writeName(context, { plan, colours }, { lane, name, middle }) {
+  const { layer, rank, some } = lane;
+  const y = middle + 0.5;
+  const isSingle = (some?.at(-1) ?? rank) === rank;
+  const hasShare = plan.gutter > 80 && isSingle && !layer.labels;
+  if (hasShare) {
+    const share = `${Math.round(100 * layer.busy[rank])}\u2009%`;
+    write(context, share, plan.gutter - 13, y, {
+      font: `10.5px ${colours.font}`,
+      colour: css(colours.muted),
+      align: "right",
+    });
+  }
+  const room = plan.gutter - (hasShare ? 50 : 20);
+  write(context, name, 10, y, { font: `600 11px ${colours.font}`, colour: css(colours.text), room });
 }
 
+/** @param {CanvasRenderingContext2D} context @param {Chart} chart */
 export function paintTitles(context, { frame, plan, colours }) {
-  context.save();
-  context.beginPath();
-  context.rect(0, frame.split, plan.width, frame.bottom - frame.split);
-  context.clip();
-  for (const { row, y } of plan.titles) {
-    if (y + TITLE < frame.split || y > frame.bottom) continue;
-    context.textBaseline = "middle";
-    context.textAlign = "left";
-    let x = 10;
-    for (const [text, strong] of title(row)) {
-      context.font = `${strong ? "600 " : ""}11px ${colours.font}`;
-      context.fillStyle = css(strong ? colours.text : colours.muted);
-      context.fillText(text, x, y + TITLE / 2 + 1);
-      x += context.measureText(text).width + 6;
+  const edges = { left: 0, top: frame.split, right: plan.width, bottom: frame.bottom };
+  clipped(context, edges, () => {
+    for (const { row, y } of plan.titles) {
+      if (y + TITLE < frame.split || y > frame.bottom) continue;
+      let x = 10;
+      for (const [text, isStrong] of title(row)) {
+        const font = `${isStrong ? "600 " : ""}11px ${colours.font}`;
+        write(context, text, x, y + TITLE / 2 + 1, { font, colour: css(isStrong ? colours.text : colours.muted) });
+        x += context.measureText(text).width + 6;
+      }
     }
-  }
-  context.restore();
+  });
 }

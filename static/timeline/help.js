@@ -1,78 +1,78 @@
-// The keys of the timeline, on a sheet over it.
+// The keyboard shortcuts of the timeline, listed over it.
 
-import { button, h } from "../kit/canvas.js";
+/** @import { Chart } from "./timeline.js" */
 
-/** @type {[string, string[][]][]} */
-const KEYS = [
-  ["Move", [
-    ["W, S", "zoom in and out; so does the wheel"],
-    ["A, D", "left and right; drag, or the wheel with Shift"],
-    ["↑, ↓", "through the lanes; the wheel with Alt"],
-    ["0", "the whole step"],
-    ["F", "go to the block, or to the area"],
+import { button } from "../kit/controls.js";
+import { consume, h } from "../kit/dom.js";
+
+/** @type {[title: string, lines: [keys: string, action: string][]][]} */
+const SHORTCUTS = [
+  ["View", [
+    ["W, S", "zoom in, zoom out; also the wheel"],
+    ["A, D", "pan left, pan right; also dragging, or Shift with the wheel"],
+    ["↑, ↓", "scroll the lanes; also Alt with the wheel"],
+    ["0", "show the whole step"],
+    ["F", "zoom to the block or the area"],
   ]],
   ["Blocks", [
-    ["J, K", "next and previous block of the lane"],
-    ["Shift+Arrows", "from block to block, from lane to lane"],
-    ["Enter", "pin the block, as a click does"],
-    ["Enter again", "its layers, where there are some; Backspace back"],
-    ["Click", "on an arrow: its transfer, on the links"],
-    ["←, →", "from the pinned block to its cause, to its effect"],
-    ["↑, ↓", "another of the causes or effects"],
-    ["B", "before and after it: its neighbours, its microbatch, all causes"],
+    ["J, K", "next, previous block of the lane"],
+    ["Shift+Arrows", "move between blocks and lanes"],
+    ["Enter", "pin the block; also a click"],
+    ["Enter again", "open its layers, if it has any; Backspace goes back"],
+    ["Click", "on an arrow: open its transfer"],
+    ["←, →", "from the pinned block to its cause, its effect"],
+    ["↑, ↓", "other causes or effects"],
+    ["B", "switch the flow: neighbours, microbatch, all causes"],
   ]],
   ["Measure", [
-    ["R", "an area from this block on: walk to extend it"],
-    ["Shift+drag", "an area by hand; along the axis on all lanes"],
-    ["X", "a mark at the pointer or the block; a click on the axis"],
-    ["Shift+X", "all marks away"],
+    ["R", "select an area from this block on; move to extend it"],
+    ["Shift+drag", "select an area; on the axis, on all lanes"],
+    ["X", "mark the pointer or the block; also a click on the axis"],
+    ["Shift+X", "remove all marks"],
   ]],
   ["Edit order", [
-    ["E", "edit the order by hand, where the design is open"],
-    ["←, →, ↑, ↓", "walk the blocks; Enter chooses, Shift+Enter adds"],
-    ["Alt+←, →", "move what is chosen; Enter drops it, Esc does not"],
+    ["E", "edit the order of the open design"],
+    ["←, →, ↑, ↓", "move the focus; Enter selects, Shift+Enter adds"],
+    ["Alt+←, →", "move the selected blocks; Enter drops them, Esc cancels"],
     ["R, P", "repeat for all microbatches, for all repetitions"],
-    ["X, O", "split or join a backward; one slot or two"],
-    ["V, H", "differences; repair"],
+    ["X, O", "split or join a backward; use one slot or two"],
+    ["V, H", "show differences; repair the order"],
   ]],
-  ["See", [
-    ["/", "find; Enter and Shift+Enter step through"],
-    ["N, Shift+N", "next and previous hit"],
-    ["U", "keep the lane on top; a click on its name"],
+  ["Show", [
+    ["/", "find blocks; Enter and Shift+Enter step through them"],
+    ["N, Shift+N", "next, previous match"],
+    ["U", "keep the lane on top; also a click on its name"],
     ["C", "critical path, and what would shorten it"],
     ["T, M", "transfers, memory"],
-    ["L, Shift+L", "links of nodes, and of devices"],
-    ["Esc", "close, one thing at a time"],
+    ["L, Shift+L", "links of nodes, of devices"],
+    ["Esc", "close one thing at a time"],
   ]],
 ]; // prettier-ignore
 
 export class Help {
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    const groups = KEYS.map(([title, lines]) =>
-      h(
-        "section",
-        {},
-        h("h4", {}, title),
-        h("dl", {}, ...lines.flatMap(([keys, does]) => [h("dt", {}, ...keyCaps(keys)), h("dd", {}, does)])),
-      ),
-    );
-    const close = button("close the help", {
+    const sections = SHORTCUTS.map(([title, lines]) => {
+      const rows = lines.flatMap(([keys, action]) => [h("dt", {}, ...keyCaps(keys)), h("dd", {}, action)]);
+      return h("section", {}, h("h4", {}, title), h("dl", {}, ...rows));
+    });
+    const close = button("Close keyboard shortcuts", {
       content: "×",
       kind: "mw-icon",
       title: "Close (Esc)",
       onclick: () => this.toggle(false),
     });
-    this.element = h(
-      "div",
-      { class: "mw-timeline-help", role: "dialog", "aria-label": "Keys of the timeline", tabindex: -1, hidden: true },
-      close,
-      ...groups,
-    );
+    const attributes = {
+      role: "dialog",
+      "aria-label": "Keyboard shortcuts of the timeline",
+      tabindex: -1,
+      hidden: true,
+    };
+    this.element = h("div.mw-timeline-help", attributes, close, ...sections);
     this.element.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" && event.key !== "?") return;
-      event.stopPropagation();
-      event.preventDefault();
+      consume(event);
       this.toggle(false);
     });
   }
@@ -81,10 +81,11 @@ export class Help {
     return !this.element.hidden;
   }
 
-  toggle(open = !this.isOpen) {
-    this.element.hidden = !open;
-    (open ? this.element : this.chart.stage).focus();
+  toggle(isOpen = !this.isOpen) {
+    this.element.hidden = !isOpen;
+    (isOpen ? this.element : this.chart.stage).focus();
   }
 }
 
-const keyCaps = (keys) => keys.split(", ").flatMap((key, place) => [...(place ? [" "] : []), h("kbd", {}, key)]);
+/** @param {string} keys */
+const keyCaps = (keys) => keys.split(", ").flatMap((key, i) => [i ? " " : null, h("kbd", {}, key)]);

@@ -1,29 +1,42 @@
-// Wheel, pointer and keys: each turned into one call of the chart or its view.
+// Wheel, pointer and keys, each turned into one call of the chart or its view.
 
+/** @import { Point } from "../kit/types" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { Place } from "./types" */
+
+import { pointIn } from "../kit/canvas.js";
+import { consume } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
 import { AXIS } from "./layout.js";
 import { laneAt, placeAt } from "./place.js";
 
 const DRAG_PX = 4; // a press that moves less is a click
 const DOUBLE_MS = 500; // between the presses of a double click
-const LINE_PX = 16; // what a wheel that counts in lines scrolls by
-const PAGE_PX = 400;
+const DELTA_PX = [1, 16, 400]; // by delta mode of a wheel: pixels, lines, pages
 
 export class Input {
+  /** @type {(Point & {moved: boolean, selects: boolean}) | null} */ drag = null;
+  openedAt = -Infinity; // when an arrow was pressed last
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    this.opened = -Infinity; // when an arrow was pressed last
-    this.keys = keysOf(chart);
-    const listen = (type, then, options) =>
-      chart.stage.addEventListener(type, (event) => chart.isDrawn && then.call(this, event), options);
-    listen("wheel", this._wheel, { passive: false });
-    listen("pointerdown", this._down);
-    listen("pointermove", this._move);
-    listen("pointerup", this._up);
-    listen("pointercancel", this._stopDrag);
-    listen("pointerleave", this._leave);
-    listen("dblclick", this._double);
-    listen("keydown", this._key);
+    this.keys = keyActions(chart);
+    /**
+     * @template {keyof HTMLElementEventMap} T
+     * @param {T} type
+     * @param {(event: HTMLElementEventMap[T]) => void} listener
+     */
+    const listen = (type, listener) =>
+      chart.stage.addEventListener(type, (event) => chart.isDrawn && listener(event), { passive: false });
+    listen("wheel", (event) => this.wheel(event));
+    listen("pointerdown", (event) => this.press(event));
+    listen("pointermove", (event) => this.move(event));
+    listen("pointerup", (event) => this.release(event));
+    listen("pointercancel", () => this.endDrag());
+    listen("pointerleave", () => chart.point(null));
+    listen("dblclick", (event) => this.doubleClick(event));
+    listen("keydown", (event) => this.key(event));
     listen("focus", () => chart.setFocused(chart.stage.matches(":focus-visible")));
     listen("blur", () => chart.setFocused(false));
   }
@@ -32,135 +45,145 @@ export class Input {
     return Boolean(this.drag);
   }
 
-  _at(event) {
-    const area = this.chart.stage.getBoundingClientRect();
-    return { x: event.clientX - area.left, y: event.clientY - area.top };
+  /** @param {MouseEvent} event */
+  at(event) {
+    return pointIn(event, this.chart.stage);
   }
 
-  _wheel(event) {
+  /** @param {WheelEvent} event */
+  wheel(event) {
     const { view, frame } = this.chart;
     event.preventDefault();
     view.stop();
-    const size = event.deltaMode === 1 ? LINE_PX : event.deltaMode === 2 ? PAGE_PX : 1;
-    const { x, y } = this._at(event);
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      view.pan((event.shiftKey ? event.deltaX || event.deltaY : event.deltaX) * size);
-    } else if (event.altKey) {
-      view.pan(0, event.deltaY * size);
-    } else {
-      view.zoom(Math.exp(-event.deltaY * size * (event.ctrlKey ? 0.01 : 0.0022)), clamp(x, frame.left, frame.right), y);
-    }
+    const pixels = DELTA_PX[event.deltaMode] ?? 1;
+    const [dx, dy] = [event.deltaX * pixels, event.deltaY * pixels];
+    const { x, y } = this.at(event);
+    if (event.shiftKey) view.pan(dx || dy);
+    else if (Math.abs(dx) > Math.abs(dy)) view.pan(dx);
+    else if (event.altKey) view.pan(0, dy);
+    else view.zoom(Math.exp(-dy * (event.ctrlKey ? 0.01 : 0.0022)), clamp(x, frame.left, frame.right), y);
     this.chart.point({ x, y });
   }
 
-  _down(event) {
+  /** @param {PointerEvent} event */
+  press(event) {
     if (event.button !== 0) return;
     this.chart.stage.setPointerCapture(event.pointerId);
-    this.drag = { ...this._at(event), moved: false, selects: event.shiftKey || this.chart.area.mode };
+    this.drag = { ...this.at(event), moved: false, selects: event.shiftKey || this.chart.selection.isMode };
   }
 
-  _move(event) {
+  /** @param {PointerEvent} event */
+  move(event) {
     const { chart, drag } = this;
-    const at = this._at(event);
+    const at = this.at(event);
     if (!drag) return chart.point(at);
     const [dx, dy] = [drag.x - at.x, drag.y - at.y];
     if (!drag.moved && Math.hypot(dx, dy) < DRAG_PX) return;
     drag.moved = true;
-    chart.tip.hide();
-    if (drag.selects) return chart.area.between(drag, at);
+    chart.tooltip.hide();
+    if (drag.selects) return chart.selection.selectBetween(drag, at);
     chart.stage.dataset.dragging = "";
     chart.view.pan(dx, dy);
     Object.assign(drag, at);
   }
 
-  _up(event) {
+  /** @param {PointerEvent} event */
+  release(event) {
     const { drag } = this;
-    this._stopDrag();
-    if (drag && !drag.moved) this._click(this._at(event), event.timeStamp);
+    this.endDrag();
+    if (drag && !drag.moved) this.click(this.at(event), event.timeStamp);
   }
 
-  /** A press that did not move: a mark on the axis, a lane to keep by its name, else a pin. */
-  _click(at, when) {
-    const { chart } = this;
-    const { frame } = chart;
-    const lane = laneAt(chart, at);
-    if (at.y < AXIS && at.x >= frame.left && at.x <= frame.right) chart.marks.toggle(frame.tick(at.x));
-    else if (at.x < frame.left && lane) chart.keep(lane);
-    else this._choose(placeAt(chart, at), when);
-  }
-
-  /** Pin a place; an arrow opens its transfer too, at the first press of a double click. */
-  _choose(place, when) {
-    const { chart } = this;
-    const opens = place?.span >= 0 && place.layer.isTransfer(place.span) && chart.depth.canOpen(place);
-    if (!opens || !isAt(chart.pinned, place)) chart.pin(place);
-    if (opens && when - this.opened > DOUBLE_MS) {
-      this.opened = when;
-      chart.depth.open(place);
-    }
-  }
-
-  _stopDrag() {
+  endDrag() {
     this.drag = null;
     delete this.chart.stage.dataset.dragging;
     this.chart.overpaint();
   }
 
-  _leave() {
-    this.chart.point(null);
+  /**
+   * Handle a click: on the axis a mark, on the name of a lane keeping it on top, else a pin.
+   * @param {Point} at @param {number} time
+   */
+  click(at, time) {
+    const { chart } = this;
+    const { frame } = chart;
+    const lane = laneAt(chart, at);
+    if (at.y < AXIS && at.x >= frame.left && at.x <= frame.right) chart.marks.toggle(frame.tick(at.x));
+    else if (at.x < frame.left && lane) chart.keepLane(lane);
+    else this.pin(placeAt(chart, at), time);
   }
 
-  _double(event) {
-    const found = placeAt(this.chart, this._at(event));
-    if (found?.span >= 0 && found.layer.isTransfer(found.span)) return; // its first click opened it
-    if (this.chart.depth.canOpen(found)) this.chart.depth.open(found);
-    else if (found?.span >= 0) this.chart.view.show(found);
-    else this.chart.view.fit();
+  /**
+   * Pin a place; an arrow opens its transfer too, on the first press of a double click.
+   * @param {Place | null} place @param {number} time
+   */
+  pin(place, time) {
+    const { chart } = this;
+    const opens = isTransfer(place) && chart.depth.canOpen(place);
+    const { pinned } = chart;
+    const isPinned = pinned && pinned.layer === place?.layer && pinned.span === place.span;
+    if (!opens || !isPinned) chart.pin(place);
+    if (!place || !opens || time - this.openedAt <= DOUBLE_MS) return;
+    this.openedAt = time;
+    chart.depth.open(place);
   }
 
-  _key(event) {
+  /** @param {MouseEvent} event */
+  doubleClick(event) {
+    const { chart } = this;
+    const place = placeAt(chart, this.at(event));
+    if (isTransfer(place)) return; // its first click opened it
+    if (place && chart.depth.canOpen(place)) chart.depth.open(place);
+    else if (place && place.span >= 0) chart.view.show(place);
+    else chart.view.fit();
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     const act = (event.shiftKey && this.keys[`Shift${key}`]) || this.keys[key];
     if (!act) return;
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
     act();
   }
 }
 
-const isAt = (pinned, { layer, span }) => pinned?.layer === layer && pinned.span === span;
+/** @param {Place | null} place */
+const isTransfer = (place) => Boolean(place && place.span >= 0 && place.layer.isTransfer(place.span));
 
-function keysOf(chart) {
+/** @param {Chart} chart @returns {Record<string, () => void>} */
+function keyActions(chart) {
   const { view } = chart;
-  const pan = (part) => () => view.stepAlong(part);
-  const zoom = (factor) => () => view.stepZoom(factor);
-  const scroll = (part) => () => view.stepAcross(part);
+  const pan = (/** @type {number} */ part) => () => view.stepAlong(part);
+  const zoom = (/** @type {number} */ factor) => () => view.stepZoom(factor);
+  const scroll = (/** @type {number} */ part) => () => view.stepAcross(part);
   const walk =
-    (along, across = 0) =>
+    (/** @type {number} */ along, across = 0) =>
     () =>
-      chart.walk(along, across);
-  const toggle = (name) => () => chart.toggle(name);
-  const outer = (act) => () =>
-    chart.depth.isDeep ? chart.say("That is for the iteration: Backspace leads back to it.") : act();
-  const pinned = (step, otherwise) => () => (chart.pinned ? step() : otherwise());
+      chart.moveFocus(along, across);
+  const toggle = (/** @type {import("./toolbar.js").Switch} */ name) => () => chart.toggle(name);
+  const inIteration = (/** @type {() => void} */ act) => () =>
+    chart.depth.isDeep ? chart.announce("Only available in the iteration; press Backspace to go back") : act();
+  const ifPinned = (/** @type {() => void} */ act, /** @type {() => void} */ otherwise) => () =>
+    chart.pinned ? act() : otherwise();
   return {
     a: pan(-0.15), d: pan(0.15),
-    ArrowLeft: pinned(() => chart.pinbar.stepTo("cause"), pan(-0.15)),
-    ArrowRight: pinned(() => chart.pinbar.stepTo("effect"), pan(0.15)),
-    ArrowUp: pinned(() => chart.pinbar.stepBeside(-1), scroll(-0.3)),
-    ArrowDown: pinned(() => chart.pinbar.stepBeside(1), scroll(0.3)),
+    ArrowLeft: ifPinned(() => chart.pinBar.stepToCause(), pan(-0.15)),
+    ArrowRight: ifPinned(() => chart.pinBar.stepToEffect(), pan(0.15)),
+    ArrowUp: ifPinned(() => chart.pinBar.stepBeside(-1), scroll(-0.3)),
+    ArrowDown: ifPinned(() => chart.pinBar.stepBeside(1), scroll(0.3)),
     w: zoom(1.5), s: zoom(1 / 1.5), "+": zoom(1.5), "=": zoom(1.5), "-": zoom(1 / 1.5), _: zoom(1 / 1.5),
     0: () => view.fit(), Home: () => view.fit(),
     j: walk(1), k: walk(-1),
     ShiftArrowRight: walk(1), ShiftArrowLeft: walk(-1), ShiftArrowDown: walk(0, 1), ShiftArrowUp: walk(0, -1),
     Enter: () => chart.enter(), Backspace: () => chart.depth.isDeep && chart.depth.back(),
-    f: () => chart.showChosen(),
-    b: () => chart.pinbar.turnFlow(), r: outer(() => chart.area.start()), u: () => chart.keepHere(),
+    f: () => chart.showSelected(),
+    b: () => chart.pinBar.nextFlow(), r: inIteration(() => chart.selection.start()), u: () => chart.keepLaneHere(),
     x: () => chart.marks.toggleHere(), Shiftx: () => chart.marks.clear(),
-    "/": outer(() => chart.search.open()), n: () => chart.search.step(1), Shiftn: () => chart.search.step(-1),
+    "/": inIteration(() => chart.search.open()), n: () => chart.search.step(1), Shiftn: () => chart.search.step(-1),
     c: toggle("show_critical"), m: toggle("show_memory"), t: toggle("show_transfers"),
-    l: outer(toggle("show_links")), Shiftl: outer(toggle("show_device_links")),
+    l: inIteration(toggle("show_links")), Shiftl: inIteration(toggle("show_device_links")),
     "?": () => chart.help.toggle(),
     Escape: () => chart.escape(),
   }; // prettier-ignore

@@ -1,59 +1,66 @@
-// Where the lanes, their titles and the memory strips stand on the canvas.
+// The positions of lanes, titles, link lanes and memory strips on the canvas.
+
+/** @import { Layer } from "./data.js" */
+/** @import { Band, Data, Lane, Plan, RowTitle, Strip, ViewWindow } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
 import { TICKS } from "./columns.js";
 import { TALL } from "./frame.js";
 import { TITLE } from "./paint.js";
 
-const WORDY = 150; // CSS pixels of the names of lanes inside a block
-export const AXIS = 22; // CSS pixels of the time axis
-const LOWEST = 1.5; // a lane is never lower, lanes are scrolled instead
-const BAND = 12; // lanes too low for their blocks are painted together in bands of at least this
+// CSS pixels
+const STEP_NAMES = 150; // of the names of lanes inside a block
+export const AXIS = 22;
+const LOWEST = 1.5; // a lane is never lower; the lanes scroll instead
+const BAND = 12; // lanes too low for their blocks are painted together in bands of at least this height
 const HIGHEST = 48;
-const ROOMY = 26; // to which lanes grow while a person zooms in, and which those kept on top have
-const MOST_KEPT = 0.45; // of the room, for the lanes that are kept on top
-const LINK = 24; // CSS pixels of a lane of a port
-const LINKS_LEAST = 0.3; // of the room, for the lanes of links where there are many
-const FEW = 10; // meshes whose memory is drawn as curves
-const BELOW_KEPT = 5; // CSS pixels between them and the lanes that are scrolled
+const ROOMY = 26; // the height to which lanes grow on zooming in, and of those kept on top
+const LINK = 24; // of a link lane
+const BELOW_KEPT = 5; // between the lanes kept on top and those that scroll
+const BOTTOM = 4;
+// parts of the height
+const MOST_KEPT = 0.45; // for the lanes kept on top
+const LEAST_LINKS = 0.3; // for link lanes if there are many
 
-/** Names a lane that a person keeps on top. */
+const FEW = 10; // meshes whose memory is drawn as curves
+
+/** The key of a lane that is kept on top. @param {Layer} layer @param {number} rank */
 export const laneKey = (layer, rank) => `${layer.number}:${rank}`;
 
 /**
- * Lanes and memory strips with their place on the canvas. `rows` are lists of layers that share their lanes,
- * `held` the layers whose memory is shown, `kept` the keys of the lanes that stand on top and are not scrolled,
- * `linked` the layer whose links are shown, if any, `view` what is looked at; sizes are CSS pixels. The lanes that are
- * scrolled begin at `split`.
+ * What is to be arranged: rows of layers that share their lanes, layers whose memory is shown, the layer whose links
+ * are shown, keys of lanes kept on top.
+ * @typedef {{rows: Layer[][], held: Layer[], linked: Layer | null, kept: Set<string>, view: ViewWindow, width: number,
+ *   height: number}} Arrangement
  */
+
+/** A row with its ranks that are kept on top, and those that scroll. */
+/** @typedef {{row: Layer[], top: number[], ranks: number[]}} Part */
+
+/** Arrange all parts of the chart in CSS pixels. @param {Arrangement} arrangement @returns {Plan} */
 export function arrange({ rows, held, linked, kept, view, width, height }) {
-  const gutter = rows.some(([layer]) => layer.labels) ? WORDY : width < 620 ? 60 : 100;
+  const gutter = rows.some(([layer]) => layer.labels) ? STEP_NAMES : width < 620 ? 60 : 100;
   const parts = rows.map((row) => partOf(row, kept));
-  const units = parts.reduce((sum, { row, ranks }) => sum + ranks.length * share(row), 0);
-  const onTop = parts.reduce((sum, { row, top }) => sum + top.length * share(row), 0);
+  const units = parts.reduce((sum, { row, ranks }) => sum + ranks.length * unitsPerLane(row), 0);
+  const unitsOnTop = parts.reduce((sum, { row, top }) => sum + top.length * unitsPerLane(row), 0);
   const titles = rows.length * TITLE;
-  const whole = height - AXIS - 4;
-  const shown = sharing(held);
-  const wanted = shown.reduce((sum, [layer]) => sum + memoryHeight(layer.ranks) + TITLE, 0);
-  const memoryLeast = Math.min(wanted, whole * (linked ? 0.24 : 0.36));
-  const linksWanted = linked ? linked.links.lanes.length * LINK + TITLE : 0;
-  const linksLeast = Math.min(linksWanted, Math.max(TITLE, whole * LINKS_LEAST));
-  const least = memoryLeast + linksLeast;
-  const even = clamp((whole - titles - least) / Math.max(1, units + onTop), LOWEST, HIGHEST);
-  const topPitch = onTop ? Math.min(Math.max(even, ROOMY), Math.max(4, (whole * MOST_KEPT) / onTop)) : 0;
-  const split = AXIS + onTop * topPitch + (onTop ? BELOW_KEPT : 0);
-  const room = height - split - 4;
+  const whole = height - AXIS - BOTTOM;
+  const memory = memoryNeeds(held, whole, linked !== null);
+  const links = linkNeeds(linked, whole);
+  const least = memory.least + links.least;
+  const even = clamp((whole - titles - least) / Math.max(1, units + unitsOnTop), LOWEST, HIGHEST);
+  const mostOnTop = Math.max(4, (whole * MOST_KEPT) / unitsOnTop);
+  const topPitch = unitsOnTop ? Math.min(Math.max(even, ROOMY), mostOnTop) : 0;
+  const split = AXIS + unitsOnTop * topPitch + (unitsOnTop ? BELOW_KEPT : 0);
+  const room = height - split - BOTTOM;
   const fit = clamp((room - titles - least) / Math.max(1, units), LOWEST, HIGHEST);
   const pitch = clamp(fit * Math.sqrt(TICKS / (view.to - view.from)), fit, Math.max(fit, ROOMY));
   const content = titles + units * pitch;
   const left = room - titles - units * fit;
-  const deep = clamp(left - memoryLeast, linksLeast, linksWanted);
-  const memory = held.length ? clamp(left - deep, memoryLeast, wanted * 1.6) : 0;
-  const bottom = Math.min(split + content, height - 4 - memory - deep);
+  const linkHeight = clamp(left - memory.least, links.least, links.wanted);
+  const memoryHeight = held.length ? clamp(left - linkHeight, memory.least, memory.wanted * 1.6) : 0;
+  const bottom = Math.min(split + content, height - BOTTOM - memoryHeight - linkHeight);
   const scroll = clamp(view.scroll, 0, Math.max(0, content - (bottom - split)));
-  const size = { left: gutter, top: AXIS, split, right: Math.max(gutter + 20, width - 10), bottom };
-  const links = linked && placeLinks(linked, bottom + 2, deep);
-  const strips = placeMemory(shown, bottom + 2 + deep, memory);
   return {
     width,
     height,
@@ -63,122 +70,132 @@ export function arrange({ rows, held, linked, kept, view, width, height }) {
     content,
     scroll,
     split,
-    size,
-    links,
-    strips,
+    size: { left: gutter, top: AXIS, split, right: Math.max(gutter + 20, width - 10), bottom },
+    links: linked && placeLinks(linked, bottom + 2, linkHeight),
+    strips: placeMemory(memory.shared, bottom + 2 + linkHeight, memoryHeight),
     ...placeLanes(parts, topPitch, split - scroll, pitch),
   };
 }
 
-/** The ranks of a row that are kept on top, and the others. */
+/** @param {Layer[]} row @param {Set<string>} kept @returns {Part} */
 function partOf(row, kept) {
   const ranks = row[0].meshes.map((_, rank) => rank);
-  const isKept = (rank) => kept.has(laneKey(row[0], rank));
+  const isKept = (/** @type {number} */ rank) => kept.has(laneKey(row[0], rank));
   return { row, top: ranks.filter(isKept), ranks: ranks.filter((rank) => !isKept(rank)) };
 }
 
+/** A lane that two timelines share is higher. @param {Layer[]} row */
+const unitsPerLane = (row) => (row.length === 2 ? 1.8 : 1);
+
+// ── lanes ──
+
+/** @param {Part[]} parts @param {number} topPitch @param {number} top @param {number} pitch */
 function placeLanes(parts, topPitch, top, pitch) {
+  /** @type {Lane[]} */
   const lanes = [];
+  /** @type {RowTitle[]} */
   const titles = [];
+  /** @type {Band[]} */
   const bands = [];
   let y = AXIS;
   for (const { row, top: ranks } of parts) {
-    const deep = topPitch * share(row);
-    lanes.push(...lanesOf(row, ranks, y, deep).map((lane) => ({ ...lane, kept: true })));
-    y += ranks.length * deep;
+    const height = topPitch * unitsPerLane(row);
+    lanes.push(...lanesOf(row, ranks, y, height).map((lane) => ({ ...lane, kept: true })));
+    y += ranks.length * height;
   }
   y = top;
   for (const { row, ranks } of parts) {
-    const deep = pitch * share(row);
-    titles.push({ row, y, height: TITLE + ranks.length * deep });
+    const height = pitch * unitsPerLane(row);
+    titles.push({ row, y, height: TITLE + ranks.length * height });
     y += TITLE;
-    const made = lanesOf(row, ranks, y, deep);
-    lanes.push(...made);
-    bands.push(...inBands(made));
-    y += ranks.length * deep;
+    const placed = lanesOf(row, ranks, y, height);
+    lanes.push(...placed);
+    bands.push(...bandsOf(placed));
+    y += ranks.length * height;
   }
-  const at = new Map(lanes.map((lane) => [lane.layer.number * 65536 + lane.rank, lane]));
-  return { lanes, bands, titles, laneOf: (layer, rank) => at.get(layer.number * 65536 + rank) };
+  const index = new Map(lanes.map((lane) => [lane.layer.number * 65536 + lane.rank, lane]));
+  const laneOf = (/** @type {Layer} */ layer, /** @type {number} */ rank) =>
+    /** @type {Lane} */ (index.get(layer.number * 65536 + rank));
+  return { lanes, bands, titles, laneOf };
 }
 
-const lanesOf = (row, ranks, top, deep) =>
-  row.length === 1 ? singleLanes(row[0], ranks, top, deep) : sharedLanes(row, ranks, top, deep);
+/** @param {Layer[]} row @param {number[]} ranks @param {number} top @param {number} pitch @returns {Lane[]} */
+const lanesOf = (row, ranks, top, pitch) =>
+  row.length === 1 ? singleLanes(row[0], ranks, top, pitch) : sharedLanes(row, ranks, top, pitch);
 
-/** Lanes of a row with one timeline. */
+/** @param {Layer} layer @param {number[]} ranks @param {number} top @param {number} pitch @returns {Lane[]} */
 function singleLanes(layer, ranks, top, pitch) {
   const height = pitch - gapOf(pitch);
-  return ranks.map((rank, place) => {
-    const y = top + place * pitch;
+  return ranks.map((rank, i) => {
+    const y = top + i * pitch;
     return { layer, rank, y, height, whole: [y, height] };
   });
 }
 
-/** Lanes of a row with two: half and half, or where that gets too low, some of one above the same of the other. */
-function sharedLanes([below, over], ranks, top, deep) {
-  const group = deep >= 18 ? 1 : evenly(ranks.length, (2 * BAND) / deep);
+/**
+ * The lanes of a row with two timelines: each lane in halves, or, if that is too low, some lanes of one above those of
+ * the other.
+ * @param {Layer[]} row @param {number[]} ranks @param {number} top @param {number} pitch @returns {Lane[]}
+ */
+function sharedLanes(row, ranks, top, pitch) {
+  const group = pitch >= 18 ? 1 : evenSize(ranks.length, (2 * BAND) / pitch);
+  const [gap, between] = group === 1 ? [gapOf(pitch), 4] : [3, 1];
+  /** @type {Lane[]} */
   const lanes = [];
   for (let first = 0; first < ranks.length; first += group) {
     const some = ranks.slice(first, first + group);
-    const [gap, between] = group === 1 ? [gapOf(deep), 4] : [3, 1];
-    const y = top + first * deep;
-    const half = (some.length * deep - gap - between) / 2;
-    for (const [place, layer] of [below, over].entries()) {
+    const y = top + first * pitch;
+    const half = (some.length * pitch - gap - between) / 2;
+    const height = half / some.length;
+    row.forEach((layer, i) =>
       some.forEach((rank, at) => {
-        const lane = {
-          layer,
-          rank,
-          y: y + place * (half + between) + (at * half) / some.length,
-          height: half / some.length,
-          over: place === 1,
-          group,
-          some,
-          groupMiddle: y + half,
-        };
-        lanes.push({ ...lane, whole: group === 1 ? [y, deep - gap] : [lane.y, lane.height] });
-      });
-    }
+        const laneY = y + i * (half + between) + at * height;
+        /** @type {[number, number]} */
+        const whole = group === 1 ? [y, pitch - gap] : [laneY, height];
+        lanes.push({ layer, rank, y: laneY, height, over: i === 1, group, some, groupMiddle: y + half, whole });
+      }),
+    );
   }
   return lanes;
 }
 
+/** @param {number} pitch */
 const gapOf = (pitch) => (pitch < 5 ? 0 : pitch < 9 ? 1 : pitch < 16 ? 2 : Math.round(2 + 0.14 * (pitch - 12)));
 
-/** Low lanes that stand next to one another and belong to one timeline, some at a time. */
-function inBands(lanes) {
+/** Groups of low neighbouring lanes of one timeline. @param {Lane[]} lanes @returns {Band[]} */
+function bandsOf(lanes) {
   if (!lanes.length || lanes[0].height >= TALL) return [];
-  const size = lanes[0].group ?? evenly(lanes.length, BAND / lanes[0].height);
+  const size = lanes[0].group ?? evenSize(lanes.length, BAND / lanes[0].height);
+  /** @type {Omit<Band, "height">[]} */
   const bands = [];
   for (const lane of lanes) {
     const band = bands.at(-1);
     if (band?.layer === lane.layer && band.some === lane.some && band.lanes.length < size) band.lanes.push(lane);
     else bands.push({ layer: lane.layer, some: lane.some, y: lane.y, lanes: [lane] });
   }
-  return bands.map((band) => ({ ...band, height: band.lanes.at(-1).y + band.lanes.at(-1).height - band.y }));
+  return bands.map((band) => {
+    const last = band.lanes[band.lanes.length - 1];
+    return { ...band, height: last.y + last.height - band.y };
+  });
 }
 
-/** How many of `count` to take at a time: at least `least`, and so that the last are not left alone. */
-function evenly(count, least) {
+/** The size of groups that divide `count` evenly, at least `least`. @param {number} count @param {number} least */
+function evenSize(count, least) {
   const size = Math.max(1, Math.ceil(least));
   return Math.ceil(count / Math.max(1, Math.floor(count / size)));
 }
 
-const share = (row) => (row.length === 2 ? 1.8 : 1);
+// ── links ──
 
-const memoryHeight = (ranks) => (ranks <= FEW ? ranks * 22 : Math.min(170, ranks * 3));
-
-/**
- * The layers whose memory shares its strips, the one that is worked on first: where there are few meshes all
- * those of equally many, so that strips stay tall enough to be read; else each layer has strips of its own.
- */
-function sharing(held) {
-  const layers = [...held].reverse();
-  const isOne = layers.length > 1 && layers[0].ranks <= FEW && layers.every(({ ranks }) => ranks === layers[0].ranks);
-  return isOne ? [layers] : held.map((layer) => [layer]);
+/** @param {Layer | null} layer @param {number} whole */
+function linkNeeds(layer, whole) {
+  const wanted = layer?.links ? layer.links.lanes.length * LINK + TITLE : 0;
+  return { wanted, least: Math.min(wanted, Math.max(TITLE, whole * LEAST_LINKS)) };
 }
 
-/** The title of the lanes of links, and each of them. */
+/** @param {Layer} layer @param {number} y @param {number} height */
 function placeLinks(layer, y, height) {
-  const { lanes } = layer.links;
+  const lanes = layer.links?.lanes ?? [];
   const each = (height - TITLE) / Math.max(1, lanes.length);
   return {
     layer,
@@ -187,15 +204,34 @@ function placeLinks(layer, y, height) {
   };
 }
 
-function placeMemory(shown, top, height) {
+// ── memory ──
+
+/** @param {Layer[]} held @param {number} whole @param {boolean} hasLinks */
+function memoryNeeds(held, whole, hasLinks) {
+  const shared = shareStrips(held);
+  const height = (/** @type {number} */ ranks) => (ranks <= FEW ? ranks * 22 : Math.min(170, ranks * 3));
+  const wanted = shared.reduce((sum, [layer]) => sum + height(layer.ranks) + TITLE, 0);
+  return { shared, wanted, least: Math.min(wanted, whole * (hasLinks ? 0.24 : 0.36)) };
+}
+
+/**
+ * The layers whose memory shares strips, the open design first: with few meshes all layers that have as many, so that
+ * strips stay high enough to read; else each layer has its own.
+ * @param {Layer[]} held
+ */
+function shareStrips(held) {
+  const layers = [...held].reverse();
+  const isOne = layers.length > 1 && layers[0].ranks <= FEW && layers.every(({ ranks }) => ranks === layers[0].ranks);
+  return isOne ? [layers] : held.map((layer) => [layer]);
+}
+
+/** @param {Layer[][]} shared @param {number} top @param {number} height */
+function placeMemory(shared, top, height) {
+  const ranks = shared.reduce((sum, [layer]) => sum + layer.ranks, 0);
+  const each = (height - shared.length * TITLE) / Math.max(1, ranks);
+  /** @type {Strip[]} */
   const strips = [];
-  const each =
-    (height - shown.length * TITLE) /
-    Math.max(
-      1,
-      shown.reduce((sum, [layer]) => sum + layer.ranks, 0),
-    );
-  for (const [layer, ...others] of shown) {
+  for (const [layer, ...others] of shared) {
     strips.push({ layer, others, rank: -1, y: top, height: TITLE });
     top += TITLE;
     for (let rank = 0; rank < layer.ranks; rank++, top += each)
@@ -204,10 +240,14 @@ function placeMemory(shown, top, height) {
   return strips;
 }
 
-/** Layers that share their lanes stand in one row; those that lie over others can be left out. */
+/**
+ * The layers of each row: a measured timeline shares the lanes of the one before, unless that `isAlone`.
+ * @param {Data} data @param {boolean} isAlone
+ */
 export function rowsOf(data, isAlone) {
+  /** @type {Layer[][]} */
   const rows = [];
-  for (const layer of data?.layers ?? []) {
+  for (const layer of data.layers) {
     if (!layer.over) rows.push([layer]);
     else if (!isAlone) rows[rows.length - 1].push(layer);
   }

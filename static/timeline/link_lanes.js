@@ -1,232 +1,223 @@
-// Ports below the lanes and on their axis: a lane is as high as what its port can carry, and each message that passes
-// it stands there with its part. Python says which and when (designer/views/timeline_links.py); this file draws.
+// Lanes of ports below the timeline, on its axis: the height of a lane is the capacity of its port, and each message
+// that passes it is as high as its share. Python computes the shares (designer/views/timeline_links.py).
+
+/** @import { Point } from "../kit/types" */
+/** @import { Layer } from "./data.js" */
+/** @import { Frame } from "./frame.js" */
+/** @import { LinkLane, Place, Plan, Port } from "./types" */
 
 import { css, mix } from "../kit/palette.js";
-import { TITLE } from "./paint.js";
-import { line, shorten } from "./shapes.js";
+import { clipped } from "./shapes.js";
+import { writeStripName, writeStripTitle } from "./strips.js";
 import { amount, bytes, percent } from "./units.js";
 
-const LINE = 11; // CSS pixels of a name
-const OTHER = 0.32; // of the background in every other message: where they are short, no line is left between them
-const NEAR = 3; // CSS pixels beside a short message that are still its own
-const MANY = 4; // shares for each pixel column, from which on columns show the mean of each kind of message
+const ALTERNATE = 0.32; // part of the background in every second message, which keeps short ones apart
+const NEAR = 3; // CSS pixels within which the pointer is on a short message
+const MANY = 4; // shares per pixel column from which on columns show the mean of each kind of message
 
-/** Paints the link lanes of a plan. */
 export class LinkLanes {
+  /** @type {Map<string, string>} */ shades = new Map();
+
+  /** @param {CanvasRenderingContext2D} context @param {Frame} frame @param {Plan} plan */
   constructor(context, frame, plan) {
     this.context = context;
     this.frame = frame;
     this.plan = plan;
     this.colours = frame.colours;
-    this.shades = new Map();
   }
 
   paint() {
     const { links } = this.plan;
     if (!links) return;
-    this._title(links);
-    for (const lane of links.lanes) this._lane(links.layer, lane);
-    this._names(links.lanes);
+    this.writeTitle(links.layer, links.y);
+    for (const lane of links.lanes) this.paintLane(links.layer, lane);
+    let free = -Infinity;
+    for (const { port, y, height } of links.lanes) {
+      const number = `${Math.round(100 * port.share)}\u2009%`;
+      free = writeStripName(this.context, this, y + height / 2 + 0.5, { name: port.label, number, free });
+    }
   }
 
-  _title({ layer, y }) {
-    const { context, colours, plan } = this;
-    context.strokeStyle = css(colours.line);
-    line(context, 0, Math.round(y) + 0.5, plan.width, Math.round(y) + 0.5);
-    context.textBaseline = "middle";
-    context.textAlign = "left";
-    context.font = `600 11px ${colours.font}`;
-    context.fillStyle = css(colours.text);
-    context.fillText("Links", 10, y + TITLE / 2 + 1);
-    const x = 10 + context.measureText("Links").width + 6;
-    context.font = `11px ${colours.font}`;
-    context.fillStyle = css(colours.muted);
-    const { lanes, words } = layer.links;
-    const whose = plan.titles.length > 1 ? layer.label : "";
-    const about = lanes.length
-      ? "height: share of the capacity; right of a name: how busy the port is in the whole step"
-      : "";
-    context.fillText(
-      shorten(context, [whose, words, about].filter(Boolean).join("; "), plan.width - x - 10),
-      x,
-      y + TITLE / 2 + 1,
-    );
+  /** @param {Layer} layer @param {number} y */
+  writeTitle(layer, y) {
+    const { lanes = [], words = "" } = layer.links ?? {};
+    const label = this.plan.titles.length > 1 ? layer.label : "";
+    const about = lanes.length ? "height: share of the capacity; percentage: utilization over the whole step" : "";
+    writeStripTitle(this.context, this, y, "Links", [label, words, about].filter(Boolean).join("; "));
   }
 
-  _lane(layer, { port, y, height }) {
+  /** @param {Layer} layer @param {LinkLane} lane */
+  paintLane(layer, { port, y, height }) {
     const { context, frame, colours } = this;
+    const { left, right } = frame;
     const [top, tall] = [Math.round(y) + 1, Math.max(1, Math.round(height) - 2)];
-    context.save();
-    context.beginPath();
-    context.rect(frame.left, top, frame.right - frame.left, tall);
-    context.clip();
-    context.fillStyle = css(colours.idle);
-    const [from, to] = [frame.x(0), frame.x(layer.last)];
-    context.fillRect(from, top, to - from, tall);
-    const seen = sharesSeen(layer, port, frame);
-    if (seen.length > MANY * (frame.right - frame.left)) this._columns(layer, seen, top, tall);
-    else for (const share of seen) this._share(layer, share, top, tall);
-    context.restore();
+    clipped(context, { left, right, top, bottom: top + tall }, () => {
+      const [from, to] = [frame.x(0), frame.x(layer.last)];
+      context.fillStyle = css(colours.idle);
+      context.fillRect(from, top, to - from, tall);
+      const shares = sharesInView(layer, port, frame);
+      if (shares.length > MANY * (right - left)) this.paintColumns(layer, shares, top, tall);
+      else for (const share of shares) this.paintShare(layer, share, top, tall);
+    });
   }
 
-  /** A share, in whole pixels, which are filled many times faster than parts of them. */
-  _share(layer, share, top, tall) {
+  /**
+   * Paint a share in whole pixels, which are filled many times faster than parts of them.
+   * @param {Layer} layer @param {number} share @param {number} top @param {number} height
+   */
+  paintShare(layer, share, top, height) {
     const { context, frame } = this;
     const [left, right] = [Math.round(frame.x(layer.link_start[share])), Math.round(frame.x(layer.link_end[share]))];
-    const [low, high] = [Math.round(tall * layer.link_low[share]), Math.round(tall * layer.link_high[share])];
+    const [low, high] = [Math.round(height * layer.link_low[share]), Math.round(height * layer.link_high[share])];
     const gap = right - left > 3 ? 1 : 0; // before the next message
-    const above = high - low > 3 && low > 0 ? 1 : 0; // over the message below
-    context.fillStyle = this._shade(layer, layer.link_flow[share]);
-    context.fillRect(left, top + tall - high, Math.max(1, right - left - gap), Math.max(1, high - low - above));
+    const above = high - low > 3 && low > 0 ? 1 : 0; // above the message below
+    context.fillStyle = this.shade(layer, layer.link_flow[share]);
+    context.fillRect(left, top + height - high, Math.max(1, right - left - gap), Math.max(1, high - low - above));
   }
 
-  /** Many shares: each column of pixels shows how much of the port each kind of message has in it, on average. */
-  _columns(layer, shares, top, tall) {
+  /**
+   * Paint many shares: each pixel column shows the mean share of each kind of message.
+   * @param {Layer} layer @param {number[]} shares @param {number} top @param {number} height
+   */
+  paintColumns(layer, shares, top, height) {
     const { context, frame, colours } = this;
     const width = Math.ceil(frame.right - frame.left);
-    const levels = new Map(); // of an op: a mean for each column
+    /** @type {Map<number, Float32Array>} */
+    const means = new Map(); // by op, for each column
     for (const share of shares) {
       const op = layer.op[layer.flow_span[layer.link_flow[share]]];
-      if (!levels.has(op)) levels.set(op, new Float32Array(width));
-      addMean(
-        levels.get(op),
-        frame.x(layer.link_start[share]) - frame.left,
-        frame.x(layer.link_end[share]) - frame.left,
-        layer.link_high[share] - layer.link_low[share],
-      );
+      const columns = means.get(op) ?? new Float32Array(width);
+      means.set(op, columns);
+      const [left, right] = [frame.x(layer.link_start[share]), frame.x(layer.link_end[share])];
+      addMean(columns, left - frame.left, right - frame.left, layer.link_high[share] - layer.link_low[share]);
     }
-    const stacked = [...levels].sort(([one], [other]) => one - other);
+    const stacked = [...means].sort(([a], [b]) => a - b);
     for (let x = 0; x < width; x++) {
-      let bottom = top + tall;
-      for (const [op, means] of stacked) {
-        const height = means[x] * tall;
+      let bottom = top + height;
+      for (const [op, columns] of stacked) {
+        const tall = columns[x] * height;
         context.fillStyle = css(colours.ops[op]);
-        context.fillRect(frame.left + x, bottom - height, 1, height);
-        bottom -= height;
+        context.fillRect(frame.left + x, bottom - tall, 1, tall);
+        bottom -= tall;
       }
     }
   }
 
-  /** The colour of what a message carries; every other microbatch is lighter. */
-  _shade(layer, flow) {
-    const { colours } = this;
+  /** The colour of a message; every second microbatch is lighter. @param {Layer} layer @param {number} flow */
+  shade(layer, flow) {
+    const { colours, shades } = this;
     const span = layer.flow_span[flow];
-    // a reduction is of no microbatch
-    const isOther = (Math.max(0, layer.microbatch[span]) + layer.flow_part[flow]) & 1;
-    const key = `${layer.op[span]} ${isOther}`;
-    if (!this.shades.has(key))
-      this.shades.set(key, css(mix(colours.ops[layer.op[span]], colours.background, OTHER * isOther)));
-    return this.shades.get(key);
-  }
-
-  _names(lanes) {
-    const { context, frame, colours, plan } = this;
-    let free = -Infinity; // names stand only where they do not run into the one above
-    for (const { port, y, height } of lanes) {
-      const middle = y + height / 2 + 0.5;
-      if (middle - LINE / 2 < free) continue;
-      free = middle + LINE / 2;
-      context.textBaseline = "middle";
-      context.font = `10px ${colours.font}`;
-      context.textAlign = "right";
-      context.fillStyle = css(colours.muted);
-      const busy = `${Math.round(100 * port.share)}\u2009%`;
-      context.fillText(busy, frame.left - 6, middle);
-      const room = plan.gutter - 18 - context.measureText(busy).width;
-      context.font = `600 10.5px ${colours.font}`;
-      context.textAlign = "left";
-      context.fillStyle = css(colours.text);
-      context.fillText(shorten(context, port.label, room), 10, middle);
-    }
+    const microbatch = Math.max(0, layer.microbatch[span]); // a reduction has none
+    const isLighter = (microbatch + layer.flow_part[flow]) & 1;
+    const key = `${layer.op[span]} ${isLighter}`;
+    const shade = shades.get(key) ?? css(mix(colours.ops[layer.op[span]], colours.background, ALTERNATE * isLighter));
+    shades.set(key, shade);
+    return shade;
   }
 }
 
-/** The shares of a port in view. */
-function sharesSeen(layer, { number }, frame) {
+/** @param {Layer} layer @param {Port} port @param {(share: number) => boolean} test */
+function filterShares(layer, { number }, test) {
   const found = [];
   const last = layer.link_bounds[number + 1];
-  for (let share = layer.link_bounds[number]; share < last; share++) {
-    if (layer.link_end[share] >= frame.from && layer.link_start[share] <= frame.to) found.push(share);
-  }
+  for (let share = layer.link_bounds[number]; share < last; share++) if (test(share)) found.push(share);
   return found;
 }
 
-/** Add to each column what a value from `left` to `right` is in it on average. */
+/** @param {Layer} layer @param {Port} port @param {Frame} frame */
+const sharesInView = (layer, port, frame) =>
+  filterShares(layer, port, (share) => layer.link_end[share] >= frame.from && layer.link_start[share] <= frame.to);
+
+/**
+ * Add a value that lasts from `left` to `right` to the means of columns.
+ * @param {Float32Array} means @param {number} left @param {number} right @param {number} value
+ */
 function addMean(means, left, right, value) {
   const first = Math.max(0, Math.floor(left));
   const last = Math.min(means.length - 1, Math.floor(right));
   for (let x = first; x <= last; x++) means[x] += value * Math.max(0, Math.min(right, x + 1) - Math.max(left, x));
 }
 
-/** The place in the lanes of links at a point: with the span whose bytes pass there, or -1; null beside them. */
-export function linkAt({ frame, plan }, x, y) {
+// ── what is at a point ──
+
+/**
+ * The place in the link lanes at a point, with the span whose bytes pass there or -1; null outside of them.
+ * @param {{frame: Frame, plan: Plan}} chart @param {Point} point @returns {Place | null}
+ */
+export function linkAt({ frame, plan }, { x, y }) {
   const lane = plan.links?.lanes.find((each) => y >= each.y && y < each.y + each.height);
-  if (!lane) return null;
+  if (!lane || !plan.links) return null;
   const { layer } = plan.links;
   const tick = frame.tick(x);
-  const share = shareAt(layer, lane, tick, 1 - (y - lane.y) / lane.height, frame);
-  const place = { layer, rank: -1, tick, link: { port: lane.port, share } };
-  return { ...place, span: share < 0 ? -1 : layer.flow_span[layer.link_flow[share]] };
+  const share = shareAt(layer, lane.port, tick, 1 - (y - lane.y) / lane.height, frame);
+  const span = share < 0 ? -1 : layer.flow_span[layer.link_flow[share]];
+  return { layer, rank: -1, tick, link: { port: lane.port, share }, span };
 }
 
-/** The share of a port at a tick and a part of its height, or the nearest to that in reach; -1 for none. */
-function shareAt(layer, { port }, tick, part, frame) {
+/**
+ * The share of a port nearest to a tick and a part of its height, or -1 if none is near.
+ * @param {Layer} layer @param {Port} port @param {number} tick @param {number} part @param {Frame} frame
+ */
+function shareAt(layer, port, tick, part, frame) {
   const near = NEAR / frame.scale;
+  const beside = (/** @type {number} */ share) =>
+    Math.max(layer.link_start[share] - tick, tick - layer.link_end[share], 0);
   let [best, distance] = [-1, Infinity];
-  const last = layer.link_bounds[port.number + 1];
-  for (let share = layer.link_bounds[port.number]; share < last; share++) {
-    const beside = Math.max(layer.link_start[share] - tick, tick - layer.link_end[share], 0);
-    if (beside > near) continue;
-    const away = Math.max(layer.link_low[share] - part, part - layer.link_high[share], 0) + beside / near;
+  for (const share of filterShares(layer, port, (share) => beside(share) <= near)) {
+    const above = Math.max(layer.link_low[share] - part, part - layer.link_high[share], 0);
+    const away = above + beside(share) / near;
     if (away < distance) [best, distance] = [share, away];
   }
   return best;
 }
 
-/** The other shares of a port while a share is there at a tick. */
-function besides(layer, { number }, share, tick) {
-  const at = Math.min(Math.max(tick, layer.link_start[share]), layer.link_end[share] - 1);
-  const found = [];
-  const last = layer.link_bounds[number + 1];
-  for (let other = layer.link_bounds[number]; other < last; other++) {
-    if (
-      layer.link_flow[other] !== layer.link_flow[share] &&
-      layer.link_start[other] <= at &&
-      layer.link_end[other] > at
-    )
-      found.push(other);
-  }
-  return found;
+/**
+ * The other shares of a port at a tick during a share.
+ * @param {Layer} layer @param {Port} port @param {number} share @param {number} tick
+ */
+function concurrentShares(layer, port, share, tick) {
+  const { link_flow: flow, link_start: start, link_end: end } = layer;
+  const at = Math.min(Math.max(tick, start[share]), end[share] - 1);
+  return filterShares(layer, port, (other) => flow[other] !== flow[share] && start[other] <= at && end[other] > at);
 }
 
-/** What is known of a place in a lane of links. */
-export function linkFacts({ layer, link, tick }, names) {
-  const { port, share } = link;
-  const time = (ticks) => amount(ticks * layer.scale, layer.unit);
-  const load = [
+/**
+ * The facts about a place in a link lane.
+ * @param {Layer} layer @param {NonNullable<Place["link"]>} link @param {number} tick @param {string[]} names of ops
+ */
+export function linkFacts(layer, { port, share }, tick, names) {
+  const time = (/** @type {number} */ ticks) => amount(ticks * layer.scale, layer.unit);
+  const busy = `${percent(port.share)} of the step${port.bytes ? `, ${bytes(port.bytes)}` : ""}`;
+  /** @type {[string, string][]} */
+  const found = [
     ["Port", port.name],
-    ["Busy", `${percent(port.share)} of the step${port.bytes ? `, ${bytes(port.bytes)}` : ""}`],
+    ["Utilization", busy],
   ];
-  if (share < 0) return load;
-  const [flow, part] = [layer.link_flow[share], layer.link_high[share] - layer.link_low[share]];
-  const found = [...load, ["Message", messageOf(layer, flow, names)]];
-  if (layer.link_bytes[share]) found.push(["Bytes", bytes(layer.link_bytes[share])]);
-  const rate = layer.link_rate[share] ? `${bytes(layer.link_rate[share])}/s, ` : "";
-  found.push(["Rate", `${rate}${percent(part)} of the port`]);
-  found.push(["From", time(layer.link_start[share])], ["To", time(layer.link_end[share])]);
-  const others = besides(layer, port, share, tick).map((other) => messageOf(layer, layer.link_flow[other], names));
-  found.push(["Shares with", others.length ? others.join(", ") : "no other message"]);
+  if (share < 0) return found;
+  const named = (/** @type {number} */ each) => messageName(layer, layer.link_flow[each], names);
+  const others = concurrentShares(layer, port, share, tick).map(named);
+  const [size, rate] = [layer.link_bytes[share], layer.link_rate[share]];
+  const part = `${percent(layer.link_high[share] - layer.link_low[share])} of the port`;
+  found.push(["Message", named(share)]);
+  if (size) found.push(["Bytes", bytes(size)]);
+  found.push(
+    ["Rate", rate ? `${bytes(rate)}/s, ${part}` : part],
+    ["From", time(layer.link_start[share])],
+    ["To", time(layer.link_end[share])],
+    ["Shared with", others.join(", ") || "no other message"],
+  );
   return found;
 }
 
-/** A flow as a person says it: "1SEND_F3, mesh A to B", "gradients of stage 2 of mesh C", "exchange 2 inside 2F5". */
-export function messageOf(layer, flow, names) {
+/**
+ * The name of a flow: "1SEND_F3, mesh A to B", "gradients of stage 2 of mesh C", "exchange 2 inside 2F5".
+ * @param {Layer} layer @param {number} flow @param {string[]} names
+ */
+function messageName(layer, flow, names) {
   const span = layer.flow_span[flow];
-  const written = layer.notation(span, names);
-  if (layer.isTransfer(span))
-    return `${written}, mesh ${layer.meshes[layer.rankOf(span)]} to ${layer.meshes[layer.peerOf(span)]}`;
-  const mesh = `mesh ${layer.meshes[layer.rankOf(span)]}`;
-  return layer.isReduction(span)
-    ? `${written} of ${mesh}`
-    : `exchange ${layer.flow_part[flow] + 1} inside ${written} of ${mesh}`;
+  const action = layer.notation(span, names);
+  const mesh = layer.meshes[layer.rankOf(span)];
+  if (layer.isTransfer(span)) return `${action}, mesh ${mesh} to ${layer.meshes[layer.peerOf(span)]}`;
+  if (layer.isReduction(span)) return `${action} of mesh ${mesh}`;
+  return `exchange ${layer.flow_part[flow] + 1} inside ${action} of mesh ${mesh}`;
 }

@@ -1,92 +1,107 @@
 // Marks on the time axis and the distances between them.
 
+/** @import { Point } from "../kit/types" */
+/** @import { Chart } from "./timeline.js" */
+
 import { css } from "../kit/palette.js";
 import { AXIS } from "./layout.js";
-import { line } from "./shapes.js";
+import { laneAt } from "./place.js";
+import { line, write } from "./shapes.js";
 import { amount } from "./units.js";
 
-const NEAR = 7; // CSS pixels: a press so near to a mark is meant for it
+const NEAR = 7; // CSS pixels within which a press is on a mark
 const SNAP = 6; // CSS pixels from the edge of a block
 
-/** Moments that a person marked, in seconds, ascending. */
 export class Marks {
+  /** Seconds, ascending. @type {number[]} */ times = [];
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    this.times = [];
   }
 
-  /** Put a mark at a tick, or take away the one that stands there. */
+  /** Add a mark at a tick, or remove the one that is there. @param {number} tick */
   toggle(tick) {
     const { frame, data, live } = this.chart;
     const { scale, unit } = data.layers[0];
     const near = this.times.findIndex((time) => Math.abs(frame.x(time / scale) - frame.x(tick)) < NEAR);
     if (near >= 0) {
       this.times.splice(near, 1);
-      live.textContent = `Mark ${near + 1} is taken away.`;
+      live.textContent = `Mark ${near + 1} removed.`;
     } else {
       const time = tick * scale;
-      this.times = [...this.times, time].sort((one, other) => one - other);
-      const place = this.times.indexOf(time);
-      const after = place ? `, ${amount(time - this.times[place - 1], unit)} after mark ${place}` : "";
-      live.textContent = `Mark ${place + 1} at ${amount(time, unit)}${after}.`;
+      this.times = [...this.times, time].sort((a, b) => a - b);
+      const at = this.times.indexOf(time);
+      const after = at ? `, ${amount(time - this.times[at - 1], unit)} after mark ${at}` : "";
+      live.textContent = `Mark ${at + 1} at ${amount(time, unit)}${after}.`;
     }
     this.chart.overpaint();
   }
 
-  /** A mark at the pointer, else at the start of the block in focus, else in the middle. */
+  /** Toggle a mark at the pointer, else at the start of the focused block, else in the middle. */
   toggleHere() {
     const { frame, pointer, pinned, focus, view } = this.chart;
     const place = pinned ?? focus;
-    if (pointer && pointer.x >= frame.left && pointer.x <= frame.right) this.toggle(this.snapped(pointer));
+    if (pointer && pointer.x >= frame.left && pointer.x <= frame.right) this.toggle(this.snap(pointer));
     else if (place) this.toggle(place.layer.start[place.span]);
     else this.toggle((view.from + view.to) / 2);
   }
 
   clear() {
     this.times = [];
-    this.chart.live.textContent = "All marks are taken away.";
+    this.chart.live.textContent = "All marks removed.";
     this.chart.overpaint();
   }
 
-  /** The tick at a point, or the edge of a block of its lane where one is near. */
-  snapped({ x, y }) {
-    const { frame, plan } = this.chart;
-    const tick = frame.tick(x);
-    const lane = plan.lanes.find((lane) => frame.isLaneSeen(lane) && y >= lane.y && y < lane.y + lane.height);
+  /** The tick at a point, or the edge of a block near it. @param {Point} point */
+  snap(point) {
+    const { frame } = this.chart;
+    const tick = frame.tick(point.x);
+    const lane = laneAt(this.chart, point);
     const span = lane ? lane.layer.at(lane.rank, tick, SNAP / frame.scale) : -1;
-    if (span < 0) return tick;
+    if (!lane || span < 0) return tick;
     const edges = [lane.layer.start[span], lane.layer.end[span]];
-    return edges.find((edge) => Math.abs(frame.x(edge) - x) <= SNAP) ?? tick;
+    return edges.find((edge) => Math.abs(frame.x(edge) - point.x) <= SNAP) ?? tick;
   }
 
+  /** @param {CanvasRenderingContext2D} context */
   paint(context) {
-    const { frame, plan, colours, data } = this.chart;
+    const { frame, data } = this.chart;
     const { scale, unit } = data.layers[0];
     const at = this.times.map((time) => frame.x(time / scale));
-    context.font = `600 11px ${colours.font}`;
-    context.textBaseline = "middle";
-    context.textAlign = "center";
-    at.forEach((x, place) => {
-      if (place) this._distance(context, at[place - 1], x, amount(this.times[place] - this.times[place - 1], unit));
+    at.forEach((x, i) => {
+      if (i) this.paintDistance(context, at[i - 1], x, amount(this.times[i] - this.times[i - 1], unit));
     });
-    at.forEach((x, place) => {
-      if (x < frame.left - 1 || x > frame.right + 1) return;
-      context.strokeStyle = css(colours.accent);
-      context.lineWidth = 1.5;
-      context.setLineDash([5, 3]);
-      line(context, Math.round(x) + 0.5, AXIS, Math.round(x) + 0.5, plan.height);
-      context.setLineDash([]);
-      context.fillStyle = css(colours.accent);
-      context.beginPath();
-      context.roundRect(x - 7, 4, 14, AXIS - 6, 4);
-      context.fill();
-      context.fillStyle = css(colours.background);
-      context.fillText(String(place + 1), x, AXIS / 2 + 1.5);
+    at.forEach((x, i) => {
+      if (x >= frame.left - 1 && x <= frame.right + 1) this.paintMark(context, x, String(i + 1));
     });
   }
 
-  /** From mark to mark: a line with its length, as much of it as is in view. */
-  _distance(context, from, to, words) {
+  get style() {
+    const { colours } = this.chart;
+    const align = /** @type {CanvasTextAlign} */ ("center");
+    return { font: `600 11px ${colours.font}`, colour: css(colours.background), align };
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {number} x @param {string} name */
+  paintMark(context, x, name) {
+    const { plan, colours } = this.chart;
+    context.strokeStyle = context.fillStyle = css(colours.accent);
+    context.lineWidth = 1.5;
+    context.setLineDash([5, 3]);
+    line(context, Math.round(x) + 0.5, AXIS, Math.round(x) + 0.5, plan.height);
+    context.setLineDash([]);
+    context.beginPath();
+    context.roundRect(x - 7, 4, 14, AXIS - 6, 4);
+    context.fill();
+    write(context, name, x, AXIS / 2 + 1.5, this.style);
+  }
+
+  /**
+   * Paint a line from mark to mark, as far as it is in view, with its length.
+   * @param {CanvasRenderingContext2D} context @param {number} from @param {number} to @param {string} words
+   */
+  paintDistance(context, from, to, words) {
     const { frame, colours } = this.chart;
     const [a, b] = [Math.max(from, frame.left) + 8, Math.min(to, frame.right) - 8];
     if (b - a < 4) return;
@@ -94,12 +109,13 @@ export class Marks {
     context.strokeStyle = css(colours.accent);
     context.lineWidth = 1;
     line(context, a, y, b, y);
+    const { style } = this;
+    context.font = style.font;
     const width = context.measureText(words).width + 10;
     if (width > b - a) return;
     const middle = (a + b) / 2;
     context.fillStyle = css(colours.background);
     context.fillRect(middle - width / 2, 1, width, AXIS - 2);
-    context.fillStyle = css(colours.accent);
-    context.fillText(words, middle, AXIS / 2 + 0.5);
+    write(context, words, middle, AXIS / 2 + 0.5, { ...style, colour: css(colours.accent) });
   }
 }

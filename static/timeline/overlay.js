@@ -1,236 +1,259 @@
-// What lies over the picture: the pinned block with where it comes from and leads to, critical path, hits of a
-// search, area, marks, focus, pointer.
+// What is painted above the picture: the pinned block with its flow, the critical path, search hits, the selected area,
+// marks, the focus, the pointer.
+
+/** @import { Layer } from "./data.js" */
+/** @import { Shapes } from "./shapes.js" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { Flow, Label, Place } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
 import { css } from "../kit/palette.js";
 import { flowOf } from "./flow.js";
-import { box } from "./frame.js";
+import { boxOf } from "./frame.js";
 import { AXIS } from "./layout.js";
 import { TITLE } from "./paint.js";
 import { twinOf } from "./place.js";
-import { Shapes, clipped, line } from "./shapes.js";
+import * as shapes from "./shapes.js";
 import { amount } from "./units.js";
 
 export class Overlay {
+  /** @type {CanvasRenderingContext2D} */ context;
+  /** @type {Shapes} */ pen;
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
   }
 
   paint() {
     const { chart } = this;
-    if (!chart.frame) return;
     const context = chart.over.getContext("2d");
+    if (!chart.frame || !context) return;
     const { ratio } = chart.frame;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, chart.plan.width, chart.plan.height);
-    if (!chart.data) return;
+    if (!chart.hasData) return;
     this.context = context;
-    this.shapes = new Shapes(context, chart.colours, chart.model.palette.names);
-    clipped(context, chart.frame, () => {
-      const hits = chart.search.isShown ? chart.search.seen() : null;
-      const isCritical = chart.model.show_critical && (!hits || chart.pinned);
-      if (isCritical) this._critical();
-      if (chart.pinned) this._pin(!isCritical);
-      else if (hits) this._hits(hits);
-      chart.area.paint(context);
-      if (hits) chart.search.paint(context, chart.pinned ? null : hits);
-      if (chart.hover?.span >= 0) this._hover();
-      if (chart.focus && (chart.focused || hits)) this._outline(chart.focus, css(chart.colours.accent), 2);
-      chart.edit.paint(context);
+    this.pen = new shapes.Shapes(context, chart.colours, chart.model.palette.names);
+    const { search, selection } = chart;
+    const hits = search.hits.length ? search.hitsInView() : null;
+    shapes.clipped(context, chart.frame, () => this.paintLanes(hits));
+    shapes.clipped(context, { ...chart.frame, top: 0, bottom: AXIS }, () => {
+      if (search.hits.length) search.paint(context, null);
+      selection.paint(context);
     });
-    if (chart.search.isShown)
-      clipped(context, { ...chart.frame, top: 0, bottom: AXIS }, () => chart.search.paint(context, null));
-    if (chart.area.chosen) clipped(context, { ...chart.frame, top: 0, bottom: AXIS }, () => chart.area.paint(context));
     chart.marks.paint(context);
-    if (!chart.input.isDragging) this._pointer();
+    if (!chart.input.isDragging) this.paintCursor();
   }
 
-  _veil(light, dark) {
+  /** @param {number[] | null} hits of a search, in view */
+  paintLanes(hits) {
+    const { chart, context } = this;
+    const { hover, pinned, focus, colours } = chart;
+    this.paintSubject(pinned, hits);
+    chart.selection.paint(context);
+    if (hits) chart.search.paint(context, pinned ? null : hits);
+    if (hover && hover.span >= 0) this.paintHover(hover);
+    if (focus && (chart.isFocused || hits)) this.outline(focus, css(colours.accent), 2);
+    chart.edit.paint(context);
+  }
+
+  /**
+   * Dim all but the critical path, the pinned block or the search hits.
+   * @param {Place | null} pinned @param {number[] | null} hits
+   */
+  paintSubject(pinned, hits) {
+    const isCritical = this.chart.model.show_critical && (!hits || pinned !== null);
+    if (isCritical) this.paintCritical();
+    if (pinned) this.paintPin(pinned, !isCritical);
+    else if (hits) this.paintHits(this.chart.search.layer, hits);
+  }
+
+  /** Dim the lanes. @param {number} light @param {number} dark opacities by theme */
+  dim(light, dark) {
     const { frame, plan, colours } = this.chart;
     this.context.fillStyle = css(colours.background, colours.theme === "dark" ? dark : light);
-    const veiled = (top, bottom) =>
-      bottom > top && this.context.fillRect(frame.left, top, frame.right - frame.left, bottom - top);
-    veiled(frame.top, frame.split - 3);
-    if (frame.split > frame.top) return veiled(frame.split, frame.bottom); // arrows to lanes on top cross the titles
-    for (const { y, height } of plan.titles) veiled(Math.max(y + TITLE, frame.split), y + height);
+    const fill = (/** @type {number} */ top, /** @type {number} */ bottom) => {
+      if (bottom > top) this.context.fillRect(frame.left, top, frame.right - frame.left, bottom - top);
+    };
+    fill(frame.top, frame.split - 3);
+    if (frame.split > frame.top) return fill(frame.split, frame.bottom); // arrows to lanes on top cross the titles
+    for (const { y, height } of plan.titles) fill(Math.max(y + TITLE, frame.split), y + height);
   }
 
-  /** The pinned block and its flow; the rest is veiled, unless the critical path stands there too. */
-  _pin(isVeiled) {
+  // ── the pin ──
+
+  /**
+   * Paint the pinned block and its flow; dim the rest, unless the critical path is shown too.
+   * @param {Place} pinned @param {boolean} dims
+   */
+  paintPin(pinned, dims) {
     const { chart } = this;
-    const { pinned, colours } = chart;
+    const { frame, colours } = chart;
     const { layer } = pinned;
-    const { causes, effects, spans, joins } = (chart.related ??= flowOf(pinned, chart.flow));
-    if (isVeiled) this._veil(0.78, 0.72);
-    this._spans(
+    const flow = (chart.related ??= flowOf(pinned, chart.flow));
+    if (dims) this.dim(0.78, 0.72);
+    this.drawSpans(
       layer,
-      spans.filter((span) => chart.frame.isSeen(layer, span)),
+      flow.spans.filter((span) => frame.isVisible(layer, span)),
     );
-    if (joins.length) {
-      this._joins(layer, joins, true);
-    } else {
-      this._joins(
-        layer,
-        causes.map((other) => [other, pinned.span]),
-        true,
-      );
-      this._joins(
-        layer,
-        effects.map((other) => [pinned.span, other]),
-        false,
-      );
-      for (const other of causes) this._outline({ layer, span: other }, css(colours.text, 0.9), 1.5);
-      for (const other of effects) this._outline({ layer, span: other }, css(colours.muted), 1.2, [3, 2]);
-    }
-    this._outline(pinned, css(colours.accent), 2.5);
+    if (flow.joins.length) this.drawJoins(layer, flow.joins, true);
+    else this.drawRelatives(pinned, flow);
+    this.outline(pinned, css(colours.accent), 2.5);
     const twin = twinOf(chart, pinned);
-    if (twin) {
-      this._spans(twin.layer, [twin.span]);
-      this._outline(twin, css(colours.accent), 1.5, [3, 2]);
-      this._shift(pinned, twin);
+    if (!twin) return;
+    this.drawSpans(twin.layer, [twin.span]);
+    this.outline(twin, css(colours.accent), 1.5, [3, 2]);
+    this.drawShift(pinned, twin);
+  }
+
+  /** @param {Place} pinned @param {Flow} flow */
+  drawRelatives({ layer, span }, { causes, effects }) {
+    const { colours } = this.chart;
+    this.drawJoins(
+      layer,
+      causes.map((other) => [other, span]),
+      true,
+    );
+    this.drawJoins(
+      layer,
+      effects.map((other) => [span, other]),
+      false,
+    );
+    for (const other of causes) this.outline({ layer, span: other }, css(colours.text, 0.9), 1.5);
+    for (const other of effects) this.outline({ layer, span: other }, css(colours.muted), 1.2, [3, 2]);
+  }
+
+  /** Draw a line between the ends of an action, predicted and measured. @param {Place} place @param {Place} twin */
+  drawShift(place, twin) {
+    const { frame, plan, colours } = this.chart;
+    const [above, below] = [place, twin]
+      .map(({ layer, span }) => boxOf(frame, layer, span, plan.laneOf(layer, layer.rankOf(span))))
+      .sort((a, b) => a.y - b.y);
+    this.context.strokeStyle = css(colours.text, 0.85);
+    this.context.lineWidth = 1.2;
+    const [x1, x2] = [above.x + above.width - 0.5, below.x + below.width - 0.5];
+    shapes.line(this.context, x1, above.y + above.height, x2, below.y);
+  }
+
+  // ── search, critical path, hover ──
+
+  /** @param {Layer} layer @param {number[]} hits */
+  paintHits(layer, hits) {
+    this.dim(0.78, 0.72);
+    this.drawSpans(layer, hits);
+  }
+
+  paintCritical() {
+    const { context } = this;
+    const { frame, plan, colours, data } = this.chart;
+    this.dim(0.74, 0.66);
+    for (const layer of data.layers) {
+      const visible = layer.criticalSpans.filter((span) => frame.isVisible(layer, span));
+      this.drawSpans(layer, visible);
+      context.strokeStyle = css(colours.text, 0.85);
+      context.lineWidth = 1;
+      for (const span of visible) {
+        const lane = plan.laneOf(layer, layer.rankOf(span));
+        const { x, y, width, height } = boxOf(frame, layer, span, lane);
+        if (frame.isLaneClear(lane) && !layer.isTransfer(span) && width >= 5)
+          context.strokeRect(x + 0.5, y + 0.5, width - 2, height - 1);
+      }
     }
   }
 
-  /** From end to end of an action predicted and measured: the slope is by how much it shifted. */
-  _shift(place, twin) {
-    const { context } = this;
-    const { frame, plan, colours } = this.chart;
-    const ends = [place, twin].map(({ layer, span }) => ({
-      at: box(frame, layer, span, plan.laneOf(layer, layer.rankOf(span))),
-    }));
-    const [above, below] = ends.sort((a, b) => a.at.y - b.at.y).map(({ at }) => at);
-    context.strokeStyle = css(colours.text, 0.85);
-    context.lineWidth = 1.2;
-    line(context, above.x + above.width - 0.5, above.y + above.height, below.x + below.width - 0.5, below.y);
+  /** @param {Place} hover */
+  paintHover(hover) {
+    const { colours } = this.chart;
+    const { layer, span } = hover;
+    if (layer.isTransfer(span)) return this.drawSpans(layer, [span]);
+    this.outline(hover, css(colours.text), 1.5);
+    const twin = twinOf(this.chart, hover);
+    if (!twin) return;
+    this.outline(twin, css(colours.text), 1, [3, 2]);
+    this.drawShift(hover, twin);
   }
 
-  /** The hits of a search in view stand out. */
-  _hits(hits) {
-    this._veil(0.78, 0.72);
-    this._spans(this.chart.search.layer, hits);
-  }
+  // ── parts ──
 
-  _spans(layer, spans) {
+  /** @param {Layer} layer @param {number[]} spans */
+  drawSpans(layer, spans) {
     const { frame, plan } = this.chart;
+    /** @type {Label[]} */
     const labels = [];
     for (const span of spans) {
       const lane = plan.laneOf(layer, layer.rankOf(span));
       if (layer.isTransfer(span)) {
         const to = plan.laneOf(layer, layer.peerOf(span));
-        if (to) this.shapes.transfer(frame, layer, span, lane, to, { alpha: 1, width: 1.8 });
+        if (to) this.pen.transfer(frame, layer, span, lane, to, { alpha: 1, width: 1.8 });
       } else if (frame.isLaneClear(lane)) {
-        this.shapes.block(frame, layer, span, lane, labels);
+        this.pen.block(frame, layer, span, lane, labels);
       }
     }
-    this.shapes.write(labels);
+    this.pen.write(labels);
   }
 
-  /** Curves from the end of one block to the start of another, for pairs of them. */
-  _joins(layer, pairs, strong) {
+  /**
+   * Draw curves from the end of one block to the start of another, for pairs of them.
+   * @param {Layer} layer @param {[number, number][]} pairs @param {boolean} isStrong
+   */
+  drawJoins(layer, pairs, isStrong) {
     const { context } = this;
     const { frame, plan, colours } = this.chart;
-    context.strokeStyle = css(strong ? colours.text : colours.muted, 0.85);
-    context.lineWidth = strong ? 1.4 : 1;
+    context.strokeStyle = css(isStrong ? colours.text : colours.muted, 0.85);
+    context.lineWidth = isStrong ? 1.4 : 1;
     for (const [from, to] of pairs) {
       if (layer.isTransfer(from) || layer.isTransfer(to)) continue;
       if (layer.start[to] < frame.from || layer.end[from] > frame.to) continue;
-      const lanes = [from, to].map((end) => plan.laneOf(layer, layer.rankOf(end)));
-      const [a, b] = [box(frame, layer, from, lanes[0]), box(frame, layer, to, lanes[1])];
+      const [a, b] = [from, to].map((span) => boxOf(frame, layer, span, plan.laneOf(layer, layer.rankOf(span))));
       const [x1, y1, x2, y2] = [a.x + a.width, a.y + a.height / 2, b.x, b.y + b.height / 2];
       if (Math.abs(y1 - y2) < 1 && x2 - x1 < 6) continue;
-      const bow = clamp(Math.abs(x2 - x1) / 2, 3, 80);
+      const bend = clamp(Math.abs(x2 - x1) / 2, 3, 80);
       context.beginPath();
       context.moveTo(x1, y1);
-      context.bezierCurveTo(x1 + bow, y1, x2 - bow, y2, x2, y2);
+      context.bezierCurveTo(x1 + bend, y1, x2 - bend, y2, x2, y2);
       context.stroke();
     }
   }
 
-  _critical() {
-    const { context } = this;
-    const { frame, plan, colours, data } = this.chart;
-    this._veil(0.74, 0.66);
-    for (const layer of data.layers) {
-      const shown = layer.criticalSpans.filter((span) => frame.isSeen(layer, span));
-      this._spans(layer, shown);
-      context.strokeStyle = css(colours.text, 0.85);
-      context.lineWidth = 1;
-      for (const span of shown) {
-        const lane = plan.laneOf(layer, layer.rankOf(span));
-        const at = box(frame, layer, span, lane);
-        if (frame.isLaneClear(lane) && !layer.isTransfer(span) && at.width >= 5)
-          context.strokeRect(at.x + 0.5, at.y + 0.5, at.width - 2, at.height - 1);
-      }
-    }
-  }
-
-  _hover() {
-    const { hover, colours } = this.chart;
-    const { layer, span } = hover;
-    if (layer.isTransfer(span)) return this._spans(layer, [span]);
-    this._outline(hover, css(colours.text), 1.5);
-    const twin = twinOf(this.chart, hover);
-    if (!twin) return;
-    this._outline(twin, css(colours.text), 1, [3, 2]);
-    this._shift(hover, twin);
-  }
-
-  _outline({ layer, span }, colour, width, dash = []) {
+  /** @param {Place} place @param {string} colour @param {number} width @param {number[]} [dash] */
+  outline({ layer, span }, colour, width, dash) {
     if (layer.isTransfer(span)) return;
-    const { context } = this;
-    const lane = this.chart.plan.laneOf(layer, layer.rankOf(span));
-    if (!this.chart.frame.isLaneClear(lane)) return;
-    const at = box(this.chart.frame, layer, span, lane);
-    const slim = at.width < 6 ? 2 : 0; // what is thin gets a frame around it
-    context.strokeStyle = colour;
-    context.lineWidth = width;
-    context.setLineDash(dash);
-    context.beginPath();
-    context.roundRect(
-      at.x - slim,
-      at.y - slim / 2,
-      at.width - (slim ? 0 : 1) + 2 * slim,
-      at.height + slim,
-      Math.min(3, at.height / 5),
-    );
-    context.stroke();
-    context.setLineDash([]);
+    const { frame, plan } = this.chart;
+    const lane = plan.laneOf(layer, layer.rankOf(span));
+    if (frame.isLaneClear(lane)) shapes.outline(this.context, boxOf(frame, layer, span, lane), { colour, width, dash });
   }
 
-  _pointer() {
+  // ── the cursor ──
+
+  /** Paint the line of the cursor, with its time on the axis. */
+  paintCursor() {
     const { context } = this;
     const { frame, plan, colours, data } = this.chart;
     const x = this.cursor;
     if (x === null || x < frame.left || x > frame.right) return;
     context.strokeStyle = css(colours.text, 0.3);
     context.lineWidth = 1;
-    line(context, Math.round(x) + 0.5, AXIS, Math.round(x) + 0.5, plan.height);
+    shapes.line(context, Math.round(x) + 0.5, AXIS, Math.round(x) + 0.5, plan.height);
     const [layer] = data.layers;
-    this._flag(x, amount(frame.tick(x) * layer.scale, layer.unit));
-  }
-
-  /** Where the cursor's line stands: under the pointer, or after keys at the start of the block in focus; or null. */
-  get cursor() {
-    const { frame, pointer, focus, isByKey } = this.chart;
-    if (isByKey && focus) return frame.x(focus.layer.start[focus.span]);
-    if (!pointer || pointer.x < frame.left || pointer.x > frame.right) return null;
-    return Math.max(pointer.x, frame.x(0)); // before the step there is no time
-  }
-
-  /** Words on the axis. */
-  _flag(x, words) {
-    const { context } = this;
-    const { frame, colours } = this.chart;
-    context.font = `600 11px ${colours.font}`;
-    const width = context.measureText(words).width + 10;
+    const text = amount(frame.tick(x) * layer.scale, layer.unit);
+    const font = `600 11px ${colours.font}`;
+    context.font = font;
+    const width = context.measureText(text).width + 10;
     const left = clamp(x - width / 2, frame.left, frame.right - width);
     context.fillStyle = css(colours.text);
     context.beginPath();
     context.roundRect(left, 3, width, AXIS - 6, 4);
     context.fill();
-    context.fillStyle = css(colours.background);
-    context.textAlign = "center";
-    context.textBaseline = "middle";
-    context.fillText(words, left + width / 2, AXIS / 2 + 0.5);
+    const style = { font, colour: css(colours.background), align: /** @type {CanvasTextAlign} */ ("center") };
+    shapes.write(context, text, left + width / 2, AXIS / 2 + 0.5, style);
+  }
+
+  /** The x of the cursor: the pointer, or after keys the start of the focused block; or null. */
+  get cursor() {
+    const { frame, pointer, focus, isByKey } = this.chart;
+    if (isByKey && focus) return frame.x(focus.layer.start[focus.span]);
+    if (!pointer || pointer.x < frame.left || pointer.x > frame.right) return null;
+    return Math.max(pointer.x, frame.x(0)); // time begins at the start of the step
   }
 }

@@ -1,36 +1,48 @@
-// The panel beside the lanes: what an area holds, what the critical path is made of, and what would shorten it.
+// The panel beside the lanes: figures of the selected area, or the critical path and what would shorten it.
 
-import { button, h } from "../kit/canvas.js";
+/** @import { Child } from "../kit/types" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { AreaAnswer, Palette, PathAnswer, WhatIf } from "./types" */
+
+import { button } from "../kit/controls.js";
+import { h } from "../kit/dom.js";
 import { count } from "../kit/numbers.js";
 import { amount, bytes, percent } from "./units.js";
 
+/** @typedef {(value: number) => string} Write */
+/** @typedef {{name: string, value: number, kind?: string, colour?: string, title?: string, search?: string}} Row */
+
 const FASTER = [0.05, 0.1, 0.2, 0.5];
 const MOST_ROWS = 8;
-const ASK_PATH_AFTER = 250; // milliseconds, so that dragging a design about does not simulate more than it must
+const PATH_DELAY_MS = 250; // while a design changes, its critical path is asked for once
+const NO_GAIN = 5e-5; // parts of the step
+const SMALL_GAIN = 5e-4;
 
-const BUBBLE =
-  "Bubble: the share of all meshes' time in which they do not compute, 1 − busy ÷ (meshes × step). " +
-  "Span bubble: each mesh only from its own first to its own last block, as in the papers on zero bubbles.";
+const BUBBLES =
+  "Bubble ratio: the share of the time of all meshes in which they do not compute, 1 − busy ÷ (meshes × step). Span " +
+  "bubble ratio: the same between the first and the last block of each mesh, as in the papers on zero bubble " +
+  "schedules.";
 
 export class Panel {
+  isClosed = false; // by hand, until something is asked for
+  /** @type {"area" | "path" | null} */ shown = null;
+  faster = 0.1;
+  timer = 0;
+  title = h("b");
+  body = h("div.mw-timeline-panel-body", { tabindex: 0, "aria-label": "Figures" });
+  whatIfs = h("div");
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    this.isClosed = false; // by hand: it opens again when something is asked for
-    this.faster = 0.1;
-    this.title = h("b", {});
-    this.body = h("div", { class: "mw-timeline-panel-body", tabindex: 0, "aria-label": "What the panel says" });
-    const close = button("close the panel", {
+    const close = button("Close panel", {
       content: "×",
       kind: "mw-icon",
       title: "Close (Esc)",
       onclick: () => this.close(),
     });
-    this.element = h(
-      "aside",
-      { class: "mw-timeline-panel", "aria-label": "Figures", hidden: true },
-      h("header", {}, this.title, close),
-      this.body,
-    );
+    const header = h("header", {}, this.title, close);
+    this.element = h("aside.mw-timeline-panel", { "aria-label": "Figures", hidden: true }, header, this.body);
   }
 
   get isOpen() {
@@ -38,14 +50,14 @@ export class Panel {
   }
 
   hide() {
-    this.shows = null;
+    this.shown = null;
     this.element.hidden = true;
   }
 
   close() {
-    const { area, stage } = this.chart;
-    if (area.chosen) {
-      area.leave();
+    const { selection, stage } = this.chart;
+    if (selection.area) {
+      selection.leave();
     } else {
       this.isClosed = true;
       this.hide();
@@ -57,259 +69,223 @@ export class Panel {
     clearTimeout(this.timer);
   }
 
-  /** Tell of the area, else of the critical path where that is shown. */
+  /** Ask for the critical path if it is shown, unless an area is selected. */
   fill() {
-    const { area, asker, model, openLayer } = this.chart;
+    const { selection, asker, model, openLayer } = this.chart;
     this.stop();
-    if (area.chosen && !this.isClosed) return;
+    if (selection.area && !this.isClosed) return;
     if (!model.show_critical || !openLayer?.critical || this.isClosed) return this.hide();
     const ask = () =>
-      asker.ask(
-        "path",
-        openLayer,
-        {},
-        (found, refused) => model.show_critical && !area.chosen && this.showPath(found, refused),
-      );
-    if (this.shows === "path") this.timer = setTimeout(ask, ASK_PATH_AFTER);
+      asker.ask("path", openLayer, {}, (found, refused) => {
+        if (model.show_critical && !selection.area) this.showPath(found, refused);
+      });
+    if (this.shown === "path") this.timer = setTimeout(ask, PATH_DELAY_MS);
     else ask();
   }
 
-  _show(shows, title, ...parts) {
-    this.shows = shows;
+  /** @param {"area" | "path"} shown @param {string} title @param {Child[]} parts */
+  show(shown, title, ...parts) {
+    this.shown = shown;
     this.title.textContent = title;
-    this.body.replaceChildren(...parts.filter(Boolean));
+    this.body.replaceChildren(h("div", {}, ...parts));
     this.element.hidden = false;
   }
 
-  // an area
+  // ── the selected area ──
 
+  /** @param {AreaAnswer | null} found @param {string} refused */
   showArea(found, refused) {
-    if (!found) return refused && this._show("area", "Area", h("p", {}, refused));
+    if (!found) return refused && this.show("area", "Area", h("p", {}, refused));
     const { chart } = this;
-    const { palette } = chart.model;
-    const { unit } = chart.area.chosen.layer;
-    const write = (value) => amount(value, unit);
-    const long = (value) => (unit === "s" ? write(value) : `${write(value)} units`);
-    const kinds = Object.entries(found.by_kind_s).map(([op, value]) => ({
-      kind: op,
-      name: named(op, palette),
+    const { area } = chart.selection;
+    if (!area) return;
+    const { unit } = area.layer;
+    const isUnits = unit !== "s";
+    const write = (/** @type {number} */ value) => amount(value, unit);
+    const long = (/** @type {number} */ value) => (isUnits ? `${write(value)} units` : write(value));
+    const meshes = count(found.meshes.length, "mesh", "meshes");
+    const idle = percent(found.idle_share);
+    const ops = Object.entries(found.by_kind_s).map(([kind, value]) => ({
+      kind,
+      name: opName(kind, chart.model.palette),
       value,
-      note: `${found.blocks[op] ?? 0}`,
+      title: count(found.blocks[kind] ?? 0, "block"),
     }));
-    const idle = [
-      ["waits for another mesh", found.waits_s],
-      ["waits for a message", found.link_s],
-      ["has not begun yet", found.fill_s],
-      ["has done all its work", found.drain_s],
-    ];
-    this._show(
+    const reasons = [
+      { name: "waits for another mesh", value: found.waits_s },
+      { name: "waits for a message", value: found.link_s },
+      { name: "has not started", value: found.fill_s },
+      { name: "has finished", value: found.drain_s },
+    ].filter(({ value }) => value > 0);
+    const zoom = button("Zoom to area", { title: "Show only the area (F)", onclick: () => chart.selection.zoom() });
+    this.show(
       "area",
       "Area",
       h(
-        "p",
-        { class: "mw-timeline-headline" },
-        `${long(found.seconds)} on ${count(found.meshes.length, "mesh", "meshes")}: ` +
-          `${percent(1 - found.idle_share)} computing, ${percent(found.idle_share)} idle`,
+        "p.mw-timeline-headline",
+        {},
+        `${long(found.seconds)} on ${meshes}: ${percent(1 - found.idle_share)} computing, ${idle} idle`,
       ),
-      this._section(
-        "What the meshes do",
-        table([...kinds, { kind: "idle", name: "idle", value: found.idle_s }], found.available_s, write, "blocks"),
+      section(
+        "Time by kind",
+        table([...ops, { kind: "idle", name: "idle", value: found.idle_s }], found.available_s, write),
       ),
-      found.idle_s > 0 &&
-        this._section(
-          "Why they are idle: a mesh",
-          table(
-            idle.filter(([, value]) => value > 0).map(([name, value]) => ({ name, value })),
-            found.available_s,
-            write,
-          ),
-        ),
-      found.meshes.length > 1 && this._section("How long each mesh computes", this._meshes(found, write)),
-      this._section("Also in this area", pairs(besides(found, long))),
-      unit !== "s" && h("p", { class: "mw-timeline-note" }, "Times are units of the unit costs, which are no seconds."),
-      h(
-        "div",
-        { class: "mw-timeline-panel-buttons" },
-        button("Zoom to it", { title: "Show the area alone (F)", onclick: () => chart.area.show() }),
-      ),
+      found.idle_s > 0 && section("Why a mesh is idle", table(reasons, found.available_s, write)),
+      found.meshes.length > 1 && section("Compute time by mesh", ...this.meshes(found, write)),
+      section("Also in this area", pairs(otherFacts(found, long))),
+      isUnits && h("p.mw-timeline-note", {}, "Times are in units of the unit costs, not in seconds."),
+      h("div.mw-timeline-panel-buttons", {}, zoom),
     );
-    chart.live.textContent =
-      `Area of ${write(found.seconds)} on ${count(found.meshes.length, "mesh", "meshes")}: ` +
-      `${percent(found.idle_share)} idle.`;
+    chart.live.textContent = `Area of ${write(found.seconds)} on ${meshes}: ${idle} idle.`;
   }
 
-  /** A bar a mesh: how busy it is; the least busy of many first. */
-  _meshes({ by_mesh: meshes, seconds }, write) {
-    const rows = [...meshes].sort((one, other) => one.busy_s - other.busy_s);
-    const shown = (meshes.length > MOST_ROWS ? rows : meshes).slice(0, MOST_ROWS);
-    const more = meshes.length - shown.length;
-    const lines = shown.map(({ mesh, busy_s: value }) => ({
-      name: mesh,
-      value,
-      of: seconds,
-      colour: this._colour(mesh),
-    }));
-    return [table(lines, seconds, write), more > 0 && h("p", { class: "mw-quiet" }, `and ${more} that are busier`)];
+  /**
+   * The busy time of each mesh; if there are many, of the least busy.
+   * @param {AreaAnswer} answer @param {Write} write
+   */
+  meshes({ by_mesh: meshes, seconds }, write) {
+    const rows = meshes.map(({ mesh: name, busy_s: value }) => ({ name, value, colour: this.colourOf(name) }));
+    const more = rows.length - MOST_ROWS;
+    const shown = more > 0 ? rows.sort((a, b) => a.value - b.value).slice(0, MOST_ROWS) : rows;
+    return [table(shown, seconds, write), more > 0 && h("p.mw-quiet", {}, `and ${more} busier meshes`)];
   }
 
-  _colour(mesh) {
-    const { layer } = this.chart.area.chosen ?? { layer: this.chart.openLayer };
-    return this.chart.colours.mesh(layer.meshes.indexOf(mesh));
+  /** @param {string} mesh */
+  colourOf(mesh) {
+    const { selection, openLayer, colours } = this.chart;
+    const layer = selection.area?.layer ?? openLayer;
+    return colours.mesh(layer?.meshes.indexOf(mesh) ?? 0);
   }
 
-  // the critical path
+  // ── the critical path ──
 
+  /** @param {PathAnswer | null} found @param {string} refused */
   showPath(found, refused) {
-    if (!found) return refused && this._show("path", "Critical path", h("p", {}, refused));
+    if (!found) return refused && this.show("path", "Critical path", h("p", {}, refused));
     const { chart } = this;
-    const layer = chart.openLayer;
-    const write = (value) => amount(value, layer.unit);
     const { palette } = chart.model;
-    const categories = Object.entries(found.by_category_s).filter(([, value]) => value > 0);
-    const kinds = Object.entries(found.by_kind_s).map(([op, value]) => ({ kind: op, name: named(op, palette), value }));
-    const stages = Object.entries(found.by_stage_s).map(([stage, value]) => ({
-      name: `stage ${stage}`,
-      value,
-      search: `stage ${stage}`,
-    }));
-    const meshes = Object.entries(found.by_mesh_s).map(([mesh, value]) => ({
-      name: `mesh ${mesh}`,
-      value,
-      search: `mesh ${mesh}`,
-      colour: this._colour(mesh),
-    }));
-    const ports = Object.entries(found.by_port_s).map(([name, value]) => ({ name, value }));
-    this.whatIfs = h("div", {});
-    this._show(
+    const unit = chart.openLayer?.unit ?? "s";
+    const write = (/** @type {number} */ value) => amount(value, unit);
+    const search = (/** @type {string} */ text) => chart.search.run(text);
+    const ops = rowsOf(found.by_kind_s).map((row) => ({ ...row, kind: row.name, name: opName(row.name, palette) }));
+    const named = (/** @type {string} */ word, /** @type {Row} */ row) => {
+      const name = `${word} ${row.name}`;
+      return { ...row, name, search: name };
+    };
+    const stages = rowsOf(found.by_stage_s).map((row) => named("stage", row));
+    const meshes = rowsOf(found.by_mesh_s).map((row) => ({ ...named("mesh", row), colour: this.colourOf(row.name) }));
+    const ports = rowsOf(found.by_port_s);
+    const by = (/** @type {string} */ title, /** @type {Row[]} */ rows) =>
+      section(title, table(rows, found.makespan_s, write, search));
+    this.whatIfs = h("div");
+    this.show(
       "path",
       "Critical path",
-      h("p", { class: "mw-timeline-headline" }, found.words),
-      stack(categories, found.makespan_s),
-      found.can_change && this._section(h("span", {}, "If it took ", this._choice(), " less time:"), this.whatIfs),
-      this._section("By kind", table(largest(kinds), found.makespan_s, write)),
-      this._section(
-        "By stage",
-        table(largest(stages), found.makespan_s, write, "", (text) => chart.search.run(text)),
-      ),
-      meshes.length > 1 &&
-        this._section(
-          "By mesh",
-          table(largest(meshes), found.makespan_s, write, "", (text) => chart.search.run(text)),
-        ),
-      ports.length > 0 && this._section("Transfers by limiting port", table(largest(ports), found.makespan_s, write)),
-      this._section(
+      h("p.mw-timeline-headline", {}, found.words),
+      ...stack(found),
+      found.can_change && section(h("span", {}, "Gain if a part takes ", this.choice(), " less time"), this.whatIfs),
+      by("By kind", ops),
+      by("By stage", stages),
+      Object.keys(found.by_mesh_s).length > 1 && by("By mesh", meshes),
+      ports.length > 0 && by("Transfers by limiting port", ports),
+      section(
         "Bubbles of the whole step",
         pairs([
-          ["bubble", percent(found.bubble_ratio)],
-          ["span bubble", percent(found.span_bubble_ratio)],
+          ["bubble ratio", percent(found.bubble_ratio)],
+          ["span bubble ratio", percent(found.span_bubble_ratio)],
         ]),
       ),
-      h("p", { class: "mw-timeline-note" }, BUBBLE),
+      h("p.mw-timeline-note", {}, BUBBLES),
     );
-    if (found.can_change) this._askWhatIf();
+    if (found.can_change) this.askWhatIf();
   }
 
-  _choice() {
+  /** The choice of how much less time a part takes. */
+  choice() {
     const options = FASTER.map((part) =>
       h("option", { value: part, selected: part === this.faster }, percent(part).replace(".0", "")),
     );
-    const choice = h(
-      "select",
-      { "aria-label": "how much less time", onchange: () => ((this.faster = Number(choice.value)), this._askWhatIf()) },
-      ...options,
-    );
+    const choice = h("select", { "aria-label": "Time saved by the part" }, ...options);
+    choice.addEventListener("change", () => {
+      this.faster = Number(choice.value);
+      this.askWhatIf();
+    });
     return choice;
   }
 
-  _askWhatIf() {
-    this.whatIfs.replaceChildren(h("p", { class: "mw-quiet" }, "simulating …"));
-    this.chart.asker.ask("what_if", this.chart.openLayer, { faster: this.faster }, (found, refused) => {
-      this.whatIfs.replaceChildren(found ? this._gains(found) : h("p", {}, refused));
+  askWhatIf() {
+    const { asker, openLayer } = this.chart;
+    if (!openLayer) return;
+    this.whatIfs.replaceChildren(h("p.mw-quiet", {}, "simulating …"));
+    asker.ask("what_if", openLayer, { faster: this.faster }, (found, refused) => {
+      this.whatIfs.replaceChildren(found ? gains(found, openLayer.unit) : h("p", {}, refused));
     });
-  }
-
-  _gains(found) {
-    const { unit } = this.chart.openLayer;
-    const most = Math.max(...found.map((answer) => answer.saved_share), 1e-12);
-    const rows = found.map(({ name, saved_s: saved, saved_share: share, makespan_s: after }) => [
-      h("dt", {}, name),
-      h(
-        "dd",
-        { class: "mw-timeline-gain" },
-        h("i", { "data-bar": "", style: { width: `${(100 * Math.max(share, 0)) / most}%` } }),
-      ),
-      h(
-        "dd",
-        { title: `${amount(after, unit)} instead of ${amount(after + saved, unit)}` },
-        share < 5e-5 ? "no less" : share < 5e-4 ? "under −0.1\u2009%" : `−${percent(share)}`,
-      ),
-    ]);
-    return h("dl", { class: "mw-timeline-gains" }, ...rows.flat());
-  }
-
-  _section(title, ...parts) {
-    return h("section", {}, h("h4", {}, title), ...parts.flat().filter(Boolean));
   }
 }
 
-function besides(found, write) {
-  const carried = found.transfers_bytes ? `, ${bytes(found.transfers_bytes)}` : "";
+// ── parts ──
+
+/** @param {Child} title @param {Child[]} parts */
+const section = (title, ...parts) => h("section", {}, h("h4", {}, title), ...parts);
+
+/** @param {[string, string][]} lines */
+const pairs = (lines) =>
+  h("dl.mw-timeline-pairs", {}, ...lines.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+
+/** @param {AreaAnswer} found @param {Write} write */
+function otherFacts(found, write) {
+  /** @type {[string, string][]} */
   const lines = [
     ["on the critical path", `${write(found.critical_s)}, ${percent(found.critical_share)} of its length`],
   ];
-  if (found.transfers) lines.push([count(found.transfers, "transfer"), `${write(found.transfers_s)} in sum${carried}`]);
-  if (found.reductions_s > 0) lines.push(["gradient reductions", `${write(found.reductions_s)} in sum`]);
+  const size = found.transfers_bytes ? `, ${bytes(found.transfers_bytes)}` : "";
+  if (found.transfers) lines.push([count(found.transfers, "transfer"), `${write(found.transfers_s)} in total${size}`]);
+  if (found.reductions_s > 0) lines.push(["gradient reductions", `${write(found.reductions_s)} in total`]);
   return lines;
 }
 
-/** An op as a person says it: "F forward", "send activation", "optimizer step". */
-const named = (op, { words }) =>
-  op.startsWith("SEND") ? `send ${words[op]}` : op.length === 1 ? `${op} ${words[op]}` : (words[op] ?? op);
-
-const pairs = (lines) =>
-  h("dl", { class: "mw-timeline-pairs" }, ...lines.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-
-const largest = (rows) =>
-  rows
-    .filter(({ value }) => value > 0)
-    .sort((one, other) => other.value - one.value)
-    .slice(0, MOST_ROWS);
-
-/** Rows of a swatch, a name, a bar of its share, the value and the share. */
-function table(rows, total, write, noted = "", choose = null) {
-  const line = ({ kind, colour, name, value, note, search }) => {
-    const share = total ? value / total : 0;
-    const words =
-      choose && search
-        ? h(
-            "button",
-            { type: "button", class: "mw-timeline-link", title: `Find ${search}`, onclick: () => choose(search) },
-            name,
-          )
-        : name;
-    return h(
-      "tr",
-      { title: note && noted ? `${note} ${noted}` : null },
-      h(
-        "th",
-        { scope: "row" },
-        h("i", kind ? { "data-kind": kind } : { style: { background: colour ?? "var(--line-strong)" } }),
-        words,
-      ),
-      h("td", {}, write(value)),
-      h(
-        "td",
-        { class: "mw-timeline-share" },
-        h("i", { "data-bar": "", style: { width: `calc(${Math.min(1, share).toFixed(4)} * (100% - 6px))` } }),
-        h("span", {}, percent(share)),
-      ),
-    );
-  };
-  return h("table", {}, h("tbody", {}, ...rows.map(line)));
+/** The name of an op: "F forward", "send activation", "optimizer step". @param {string} op @param {Palette} palette */
+function opName(op, { words }) {
+  if (op.startsWith("SEND")) return `send ${words[op]}`;
+  return op.length === 1 ? `${op} ${words[op]}` : (words[op] ?? op);
 }
 
-/** One bar in parts. */
-function stack(parts, total) {
+/** The largest values, largest first. @param {Record<string, number>} values */
+const rowsOf = (values) =>
+  Object.entries(values)
+    .map(([name, value]) => ({ name, value }))
+    .filter(({ value }) => value > 0)
+    .sort((a, b) => b.value - a.value)
+    .slice(0, MOST_ROWS);
+
+/**
+ * Rows with a swatch, a name, the value and its share.
+ * @param {Row[]} rows @param {number} total @param {Write} write @param {(text: string) => void} [search]
+ */
+function table(rows, total, write, search = () => {}) {
+  const lines = rows.map(({ kind, colour = "var(--line-strong)", name, value, title, search: text }) => {
+    const share = total ? value / total : 0;
+    const width = `calc(${Math.min(1, share).toFixed(4)} * (100% - 6px))`;
+    const find = () => text && search(text);
+    const label = text
+      ? h("button.mw-timeline-link", { type: "button", title: `Find ${text}`, onclick: find }, name)
+      : name;
+    const swatch = h("i", kind ? { "data-kind": kind } : { style: { background: colour } });
+    const bar = h("i", { "data-bar": "", style: { width } });
+    return h(
+      "tr",
+      { title },
+      h("th", { scope: "row" }, swatch, label),
+      h("td", {}, write(value)),
+      h("td.mw-timeline-share", {}, bar, h("span", {}, percent(share))),
+    );
+  });
+  return h("table", {}, h("tbody", {}, ...lines));
+}
+
+/** One bar in parts, and their names. @param {PathAnswer} answer */
+function stack({ by_category_s: categories, makespan_s: total }) {
+  const parts = Object.entries(categories).filter(([, value]) => value > 0);
   const pieces = parts.map(([name, value]) =>
     h("i", {
       "data-part": name,
@@ -317,11 +293,23 @@ function stack(parts, total) {
       style: { "flex-grow": (100 * value) / total },
     }),
   );
-  const keys = parts.map(([name]) => h("span", { class: "mw-timeline-key" }, h("i", { "data-part": name }), name));
-  return h(
-    "div",
-    {},
-    h("div", { class: "mw-timeline-stack" }, ...pieces),
-    h("div", { class: "mw-timeline-keys" }, ...keys),
-  );
+  const names = parts.map(([name]) => h("span.mw-timeline-key", {}, h("i", { "data-part": name }), name));
+  return [h("div.mw-timeline-stack", {}, ...pieces), h("div.mw-timeline-keys", {}, ...names)];
+}
+
+/** The effects of changes, as bars. @param {WhatIf[]} found @param {string} unit */
+function gains(found, unit) {
+  const most = Math.max(...found.map((change) => change.saved_share), 1e-12);
+  const rows = found.flatMap(({ name, saved_s: saved, saved_share: share, makespan_s: after }) => [
+    h("dt", {}, name),
+    h("dd.mw-timeline-gain", {}, h("i", { "data-bar": "", style: { width: `${(100 * Math.max(share, 0)) / most}%` } })),
+    h("dd", { title: `${amount(after, unit)} instead of ${amount(after + saved, unit)}` }, gainText(share)),
+  ]);
+  return h("dl.mw-timeline-gains", {}, ...rows);
+}
+
+/** @param {number} share */
+function gainText(share) {
+  if (share < NO_GAIN) return "none";
+  return share < SMALL_GAIN ? "below 0.1\u2009%" : `−${percent(share)}`;
 }

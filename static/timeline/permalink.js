@@ -1,12 +1,17 @@
-// A link that shows exactly this view: window, pin, search, marks, kept lanes, switches, in the part after #.
-// The design is named by what stands before it, the tab's draft; the token of the link that the designer was
-// started with is left out, so that a link can be handed on: who opens it needs a key of their own.
+// A link to exactly this view, in the fragment of the address: window, pin, search, marks, kept lanes, switches. The
+// design is named by the rest of the address. The access token is left out, so that a link can be shared.
+
+/** @import { Chart } from "./timeline.js" */
+/** @import { ActionName, LinkedView } from "./types" */
 
 import { OP } from "./columns.js";
 import { laneKey } from "./layout.js";
-import { nameOf } from "./place.js";
+import { actionName } from "./place.js";
 
-const NAME = "timeline"; // what our part of the link begins with
+const NAME = "timeline"; // with which the fragment begins
+const MOST_MARKS = 50;
+
+/** The switches by their names in a link. @type {Record<string, import("./toolbar.js").Switch>} */
 const SWITCHES = {
   critical: "show_critical",
   transfers: "show_transfers",
@@ -14,110 +19,131 @@ const SWITCHES = {
   links: "show_links",
   devices: "show_device_links",
 };
-const MOST_MARKS = 50;
 
-/** Put the link to this view into the address bar and, where a page may, on the clipboard. */
+// ── making a link ──
+
+/** Put the link to this view into the address bar and, if allowed, on the clipboard. @param {Chart} chart */
 export async function copyLink(chart) {
-  const link = linkOf(chart);
-  history.replaceState(history.state, "", link);
-  try {
-    await navigator.clipboard.writeText(link);
-    chart.say("A link to this view was copied.");
-  } catch {
-    chart.say("The link to this view now stands in the address bar.");
-  }
-}
-
-/** Show the view of a link, once there is something to show. */
-export function followLink(chart, link) {
-  if (!link || !chart.data || !chart.stage.clientWidth) return;
-  chart.link = null;
-  if (!follow(chart, link))
-    chart.say("The link was made for another state of this design: what it shows may lie elsewhere.");
-}
-
-/** The address of this view. */
-function linkOf(chart) {
   const address = new URL(location.href);
   address.searchParams.delete("token");
   address.hash = `${NAME}?${String(stateOf(chart)).replaceAll("%7E", "~")}`;
-  return address.href;
+  history.replaceState(history.state, "", address.href);
+  try {
+    await navigator.clipboard.writeText(address.href);
+    chart.announce("Link to this view copied");
+  } catch {
+    chart.announce("The link to this view is in the address bar");
+  }
 }
 
+/** @param {Chart} chart */
 function stateOf(chart) {
-  const { view, data, model, marks, search, area, pinned, flow } = chart;
-  const scale = data.layers[0].scale;
+  const { view, data, model, marks, search, pinned } = chart;
+  const { scale } = data.layers[0];
   const state = new URLSearchParams();
-  if (!view.isWhole) state.set("window", [view.from, view.to].map((tick) => short(tick * scale)).join("~"));
-  if (view.scroll) state.set("scroll", (view.scroll / chart.plan.content).toFixed(4));
-  if (pinned) state.set("pin", nameText(nameOf(pinned), model.palette.names));
-  if (pinned && flow) state.set("flow", flow);
-  if (search.text) state.set("find", search.text);
-  if (marks.times.length) state.set("marks", marks.times.map(short).join("~"));
-  if (chart.kept.size) state.set("lanes", [...chart.kept].join("~"));
-  if (area.chosen) {
-    const { layer, from, to, ranks } = area.chosen;
-    state.set("area", [layer.number, short(from * scale), short(to * scale), ranks[0], ranks.at(-1)].join("~"));
-  }
-  state.set(
-    "show",
-    Object.keys(SWITCHES)
-      .filter((name) => model[SWITCHES[name]])
-      .join("~") || "none",
-  );
-  state.set("program", data.layers.map((layer) => layer.digest).join("~"));
+  const add = (/** @type {string} */ name, /** @type {(string | number)[]} */ values) => {
+    if (values.length) state.set(name, values.join("~"));
+  };
+  if (!view.isWhole)
+    add(
+      "window",
+      [view.from, view.to].map((tick) => round(tick * scale)),
+    );
+  if (view.scroll) add("scroll", [(view.scroll / chart.plan.content).toFixed(4)]);
+  if (pinned) add("pin", pinValues(actionName(pinned), model.palette.names));
+  if (pinned && chart.flow) add("flow", [chart.flow]);
+  if (search.text) add("find", [search.text]);
+  add("marks", marks.times.map(round));
+  add("lanes", [...chart.kept]);
+  add("area", areaValues(chart));
+  const shown = Object.keys(SWITCHES).filter((name) => model[SWITCHES[name]]);
+  add("show", shown.length ? shown : ["none"]);
+  add("program", [programOf(chart)]);
   return state;
 }
 
-const short = (seconds) => String(Number(seconds.toPrecision(7)));
+/** @param {Chart} chart */
+const programOf = ({ data }) => data.layers.map((layer) => layer.digest).join("~");
 
-const nameText = ({ layer, rank, op, stage, mb }, names) => `${layer}~${rank}~${names[op]}~${stage}~${mb}`;
+/** @param {Chart} chart */
+function areaValues({ selection, data }) {
+  if (!selection.area) return [];
+  const { layer, from, to, ranks } = selection.area;
+  const { scale } = data.layers[0];
+  return [layer.number, round(from * scale), round(to * scale), ranks[0], ranks[ranks.length - 1]];
+}
 
-/** The view that a link asks for, or null; what is no number or name is left out. */
+/** @param {ActionName} name @param {string[]} names of ops */
+const pinValues = ({ layer, rank, op, stage, mb }, names) => [layer, rank, names[op], stage, mb];
+
+/** @param {number} seconds */
+const round = (seconds) => Number(seconds.toPrecision(7));
+
+// ── following a link ──
+
+/**
+ * The view that a fragment asks for, or null; values that are invalid are left out.
+ * @param {string} hash @returns {LinkedView | null}
+ */
 export function readLink(hash) {
   if (!hash.startsWith(`#${NAME}?`)) return null;
   const state = new URLSearchParams(hash.slice(NAME.length + 2));
-  const parts = (name) => state.get(name)?.split("~") ?? [];
-  const numbers = (name) => parts(name).map(Number).filter(Number.isFinite);
-  const [layer, rank, op, stage, mb] = parts("pin");
+  const parts = (/** @type {string} */ name) => state.get(name)?.split("~") ?? [];
+  const numbers = (/** @type {string} */ name, count = Infinity) => {
+    const found = parts(name).map(Number).filter(Number.isFinite);
+    return count === Infinity || found.length === count ? found : null;
+  };
   return {
-    window: numbers("window").length === 2 ? numbers("window") : null,
+    window: numbers("window", 2),
     scroll: Number(state.get("scroll")) || 0,
-    pin:
-      OP[op] === undefined
-        ? null
-        : { layer: Number(layer), rank: Number(rank), op: OP[op], stage: Number(stage), mb: Number(mb) },
+    pin: readPin(parts("pin")),
     flow: Number(state.get("flow")) || 0,
     find: (state.get("find") ?? "").slice(0, 200),
-    marks: numbers("marks")
-      .slice(0, MOST_MARKS)
-      .sort((one, other) => one - other),
+    marks: (numbers("marks") ?? []).slice(0, MOST_MARKS).sort((a, b) => a - b),
     lanes: parts("lanes").filter((lane) => /^\d+:\d+$/.test(lane)),
-    area: numbers("area").length === 5 ? numbers("area") : null,
+    area: numbers("area", 5),
     show: state.has("show") ? parts("show") : null,
     program: state.get("program"),
   };
 }
 
-/** Show the view of a link; whether it was made of the program that is shown, so that its places mean the same. */
-function follow(chart, link) {
+/** @param {string[]} parts @returns {ActionName | null} */
+function readPin([layer, rank, name, stage, mb]) {
+  const op = /** @type {Record<string, number | undefined>} */ (OP)[name];
+  if (op === undefined) return null;
+  return { layer: Number(layer), rank: Number(rank), op, stage: Number(stage), mb: Number(mb) };
+}
+
+/** Show the view of a link, once there is something to show. @param {Chart} chart @param {LinkedView | null} link */
+export function followLink(chart, link) {
+  if (!link || !chart.hasData || !chart.stage.clientWidth) return;
+  chart.link = null;
+  showView(chart, link);
+  if (link.program !== programOf(chart))
+    chart.announce("This link was made for another state of this design; some places may have moved");
+}
+
+/** @param {Chart} chart @param {LinkedView} link */
+function showView(chart, link) {
   const { data, view, model } = chart;
-  const scale = data.layers[0].scale;
-  for (const [name, property] of Object.entries(link.show ? SWITCHES : {})) model[property] = link.show.includes(name);
+  const { scale } = data.layers[0];
+  for (const [name, property] of Object.entries(link.show ? SWITCHES : {}))
+    model[property] = Boolean(link.show?.includes(name));
   const lanes = new Set(data.layers.flatMap((layer) => layer.meshes.map((_, rank) => laneKey(layer, rank))));
   chart.kept = new Set(link.lanes.filter((lane) => lanes.has(lane)));
   chart.marks.times = link.marks;
   if (link.window) view.look(link.window[0] / scale, link.window[1] / scale);
   view.scroll = link.scroll * chart.layout().content;
-  chart.pinbar.pinName(link.pin, link.flow);
+  chart.pinBar.pinAction(link.pin, link.flow);
   if (link.find) chart.search.run(link.find);
-  if (link.area) followArea(chart, link.area, scale);
+  if (link.area) selectArea(chart, link.area);
   chart.refresh();
-  return link.program === data.layers.map((layer) => layer.digest).join("~");
 }
 
-function followArea(chart, [number, start, end, first, last], scale) {
+/** @param {Chart} chart @param {number[]} area */
+function selectArea(chart, [number, start, end, first, last]) {
   const layer = chart.data.layers[number];
+  const { scale } = chart.data.layers[0];
   const ranks = layer?.meshes.map((_, rank) => rank).filter((rank) => rank >= first && rank <= last) ?? [];
-  if (ranks.length && end > start) chart.area.choose({ layer, from: start / scale, to: end / scale, ranks });
+  if (ranks.length && end > start) chart.selection.select({ layer, from: start / scale, to: end / scale, ranks });
 }

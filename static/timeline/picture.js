@@ -1,4 +1,8 @@
-// The picture itself: lanes as pixels and shapes, what differs between two, where each ends, memory, the axis.
+// The picture: lanes as pixels and shapes, differences between two timelines, their ends, links, memory, the axis.
+
+/** @import { Layer } from "./data.js" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { Arrow, Lane } from "./types" */
 
 import { css } from "../kit/palette.js";
 import { paintAxis, paintGrid, paintScrollbar } from "./axis.js";
@@ -10,37 +14,44 @@ import { Pixels, TITLE } from "./paint.js";
 import { Shapes, clipped, line } from "./shapes.js";
 import { paintTransfers } from "./transfers.js";
 
-const APART = 0.05; // a block that takes so much more or less than predicted is marked
+const MARKED_ERROR = 0.05; // a block with a larger error of the prediction is marked
 
 export class Picture {
+  /** @type {Pixels | null} */ pixels = null;
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
   }
 
-  /** Paint everything that does not follow the pointer; returns what was counted, and the arrows that are drawn. */
+  /**
+   * Paint everything that does not follow the pointer. Return counts, and the arrows.
+   * @param {CanvasRenderingContext2D} context
+   */
   paint(context) {
     const { chart } = this;
     const { frame, plan } = chart;
-    if (!this.pixels?.fits(frame)) this.pixels = new Pixels(frame);
-    const { pixels } = this;
-    const seen = plan.lanes.filter((lane) => frame.isLaneSeen(lane));
-    const kept = seen.filter((lane) => lane.kept);
-    const scrolled = seen.filter((lane) => !lane.kept);
-    const shapes = this._fill(kept, scrolled);
+    const pixels = this.pixels?.fits(frame) ? this.pixels : new Pixels(frame);
+    this.pixels = pixels;
+    const visible = plan.lanes.filter((lane) => frame.isLaneVisible(lane));
+    const kept = visible.filter((lane) => lane.kept);
+    const scrolled = visible.filter((lane) => !lane.kept);
+    const shapes = this.fill(pixels, kept, scrolled);
     context.putImageData(pixels.image, Math.round(frame.left * frame.ratio), Math.round(frame.top * frame.ratio));
     const pen = new Shapes(context, chart.colours, chart.model.palette.names);
     clipped(context, frame, () => paintGrid(context, chart));
-    frame.parts.forEach((part, place) =>
-      clipped(context, part, () => {
-        pen.draw(frame, shapes[place], pixels.counts);
-        this._reductionsOverShapes(pen, [kept, scrolled][place]);
-        this._differences(context, [kept, scrolled][place]);
+    [kept, scrolled].forEach((lanes, i) =>
+      clipped(context, frame.parts[i], () => {
+        pen.draw(frame, shapes[i], pixels.counts);
+        this.drawReductions(pen, lanes);
+        this.markErrors(context, lanes);
       }),
     );
+    /** @type {Arrow[]} */
     let arrows = [];
     clipped(context, frame, () => {
-      if (chart.model.show_transfers) arrows = paintTransfers(pen, chart, seen);
-      this._ends(context);
+      if (chart.model.show_transfers) arrows = paintTransfers(pen, chart, visible);
+      this.markEnds(context);
     });
     new LinkLanes(context, frame, plan).paint();
     new MemoryStrips(context, frame, plan).paint();
@@ -48,12 +59,14 @@ export class Picture {
     paintTitles(context, chart);
     paintAxis(context, chart);
     paintScrollbar(context, chart);
-    return { arrows, counts: { ...pixels.counts, transfers: arrows.length }, lanes: seen.length };
+    return { arrows, counts: { ...pixels.counts, transfers: arrows.length }, lanes: visible.length };
   }
 
-  /** Fill the pixels; returns the shapes that are left to draw, of the lanes on top and of the others. */
-  _fill(kept, scrolled) {
-    const { pixels } = this;
+  /**
+   * Fill the pixels; return the shapes that are left to draw, of the lanes on top and of the others.
+   * @param {Pixels} pixels @param {Lane[]} kept @param {Lane[]} scrolled
+   */
+  fill(pixels, kept, scrolled) {
     const { frame, plan, data } = this.chart;
     pixels.begin(frame);
     const dense = new Set(data.layers.filter((layer) => pixels.isDense(layer)));
@@ -64,62 +77,60 @@ export class Picture {
     return [pixels.shapes, below];
   }
 
-  /** Shapes are drawn over the pixel buffer, so the bars of reductions come again, on top of them. */
-  _reductionsOverShapes(shapes, seen) {
+  /** Draw the bars of reductions again, above the shapes. @param {Shapes} pen @param {Lane[]} lanes */
+  drawReductions(pen, lanes) {
     const { frame } = this.chart;
-    for (const lane of seen) {
+    for (const lane of lanes) {
       const [from, to] = lane.layer.range(1, lane.rank);
       for (let span = from; span < to; span++) {
-        if (frame.isSeen(lane.layer, span) && lane.height >= TALL) shapes.block(frame, lane.layer, span, lane, []);
+        if (frame.isVisible(lane.layer, span) && lane.height >= TALL) pen.block(frame, lane.layer, span, lane, []);
       }
     }
   }
 
-  /** A line over each measured block that took longer or less long than predicted; of units nothing can be said. */
-  _differences(context, seen) {
-    const { frame, colours } = this.chart;
-    for (const lane of seen) {
-      if (!lane.over || lane.group > 1 || lane.layer.unit !== "s") continue;
-      const above = this._under(lane);
-      const [first, last] = lane.layer.range(0, lane.rank);
+  /**
+   * Draw a line above each measured block whose duration differs from the prediction.
+   * @param {CanvasRenderingContext2D} context @param {Lane[]} lanes
+   */
+  markErrors(context, lanes) {
+    const { frame, plan, colours, data } = this.chart;
+    const isShared = (/** @type {Lane} */ { layer, group = 1 }) => layer.over && group === 1 && !layer.isUntimed;
+    for (const lane of lanes.filter(isShared)) {
+      const { layer, rank } = lane;
+      const predicted = plan.laneOf(data.layers[layer.number - 1], rank).layer;
+      const [first, last] = layer.range(0, rank);
       for (let span = first; span < last; span++) {
-        if (!frame.isSeen(lane.layer, span)) continue;
-        const twin = above.layer.find(
-          lane.layer.op[span],
-          lane.layer.stage[span],
-          lane.layer.microbatch[span],
-          lane.rank,
-        );
-        if (twin < 0 || (lane.layer.end[span] - lane.layer.start[span]) * frame.scale < 5) continue;
-        const error = lane.layer.duration(span) / (above.layer.duration(twin) || 1) - 1;
-        if (Math.abs(error) <= APART) continue;
+        const width = (layer.end[span] - layer.start[span]) * frame.scale;
+        if (width < 5 || !frame.isVisible(layer, span)) continue;
+        const error = errorOf(layer, predicted, span, rank);
+        if (Math.abs(error) <= MARKED_ERROR) continue;
         context.fillStyle = css(error > 0 ? colours.warning : colours.accent);
-        context.fillRect(
-          frame.x(lane.layer.start[span]),
-          lane.y - 2,
-          (lane.layer.end[span] - lane.layer.start[span]) * frame.scale - 1,
-          2,
-        );
+        context.fillRect(frame.x(layer.start[span]), lane.y - 2, width - 1, 2);
       }
     }
   }
 
-  _under(lane) {
-    return this.chart.plan.laneOf(this.chart.data.layers[lane.layer.number - 1], lane.rank);
-  }
-
-  /** Where each timeline ends. */
-  _ends(context) {
+  /** Mark where each timeline ends. @param {CanvasRenderingContext2D} context */
+  markEnds(context) {
     const { frame, plan, colours } = this.chart;
     context.strokeStyle = css(colours.text, 0.55);
     context.lineWidth = 1;
     for (const { row, y, height } of plan.titles) {
-      row.forEach((layer, place) => {
+      row.forEach((layer, i) => {
         const x = Math.round(frame.x(layer.last)) + 0.5;
-        context.setLineDash(place ? [] : [3, 3]);
+        context.setLineDash(i ? [] : [3, 3]);
         line(context, x, Math.max(y + TITLE - 2, frame.split), x, Math.max(y + height, frame.split));
       });
       context.setLineDash([]);
     }
   }
+}
+
+/**
+ * The relative error of the predicted duration of a block.
+ * @param {Layer} measured @param {Layer} predicted @param {number} span @param {number} rank
+ */
+function errorOf(measured, predicted, span, rank) {
+  const twin = predicted.find(measured.op[span], measured.stage[span], measured.microbatch[span], rank);
+  return twin < 0 ? 0 : measured.duration(span) / (predicted.duration(twin) || 1) - 1;
 }

@@ -1,49 +1,50 @@
-// The pinned block: its name in the bar above the lanes, and the way to its causes, effects and flows.
+// The pinned block: its name in the bar above the lanes, with buttons to its causes, effects and flows.
 
-import { button, h, send } from "../kit/canvas.js";
+/** @import { Layer } from "./data.js" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { ActionName, Place } from "./types" */
+
+import { button } from "../kit/controls.js";
+import { h } from "../kit/dom.js";
+import { send } from "../kit/widget.js";
 import { FLOWS, causeOf, effectsOf, flowOf } from "./flow.js";
-import { nameOf, placeOf, twinOf } from "./place.js";
-import { spoken } from "./text.js";
+import { actionName, placeOf, twinOf } from "./place.js";
+import { announcement } from "./text.js";
 
 export class PinBar {
+  /** The causes or effects that the last step chose from. @type {{found: number[], at: number} | null} */ choices =
+    null;
+  name = h("span.mw-timeline-pinned");
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    this.name = h("span", { class: "mw-timeline-pinned" });
     this.flow = button("Flow", {
-      title: "What is shown of where it comes from and leads to (B)",
-      onclick: () => this.turnFlow(),
+      title: "Which related actions are shown: neighbours, its microbatch, all causes (B)",
+      onclick: () => this.nextFlow(),
     });
-    this.opener = button("open its layers", {
-      content: "layers ↵",
-      title: "What happens inside it, layer by layer (Enter, or a double click)",
-      onclick: () => chart.depth.open(chart.pinned),
+    this.opener = button("Open", { onclick: () => chart.pinned && chart.depth.open(chart.pinned) });
+    const cause = button("Go to cause", {
+      content: "← cause",
+      title: "Pin what it waited for (←)",
+      onclick: () => this.stepToCause(),
     });
-    this.element = h(
-      "div",
-      { class: "mw-timeline-pinbar", hidden: true },
-      this.name,
-      this.opener,
-      button("to its cause", {
-        content: "← cause",
-        title: "Pin what it waited for (←)",
-        onclick: () => this.stepTo("cause"),
-      }),
-      button("to its effect", {
-        content: "effect →",
-        title: "Pin what it held up or brought about (→)",
-        onclick: () => this.stepTo("effect"),
-      }),
-      this.flow,
-      button("take the pin off", {
-        content: "×",
-        kind: "mw-icon",
-        title: "Take the pin off (Esc)",
-        onclick: () => this.pin(null),
-      }),
-    );
+    const effect = button("Go to effect", {
+      content: "effect →",
+      title: "Pin what waited for it or needs it (→)",
+      onclick: () => this.stepToEffect(),
+    });
+    const unpin = button("Unpin", {
+      content: "×",
+      kind: "mw-icon",
+      title: "Unpin (Esc)",
+      onclick: () => this.toggle(null),
+    });
+    const parts = [this.name, this.opener, cause, effect, this.flow, unpin];
+    this.element = h("div.mw-timeline-pinbar", { hidden: true }, ...parts);
   }
 
-  show() {
+  draw() {
     const { chart } = this;
     const { pinned } = chart;
     if (!pinned && this.element.matches(":focus-within")) chart.stage.focus();
@@ -52,87 +53,103 @@ export class PinBar {
     if (!pinned) return;
     const { layer, span } = pinned;
     const { names } = chart.model.palette;
+    const mesh = ` on ${layer.meshes[layer.rankOf(span)]}`;
     this.name.replaceChildren(
       h("i", { "data-kind": names[layer.op[span]] }),
       h("b", {}, layer.notation(span, names)),
-      ` on ${layer.meshes[layer.rankOf(span)]}`,
+      mesh,
     );
+    const isTransfer = layer.isTransfer(span);
     this.opener.hidden = !chart.depth.canOpen(pinned);
-    this.opener.textContent = layer.isTransfer(span) ? "its transfer ↵" : "layers ↵";
-    this.opener.setAttribute("aria-label", layer.isTransfer(span) ? "open its transfer" : "open its layers");
-    this.opener.title = layer.isTransfer(span)
-      ? "Its unit tasks on the links (Enter, or a click on the arrow)"
-      : "What happens inside it, layer by layer (Enter, or a double click)";
+    this.opener.textContent = isTransfer ? "transfer ↵" : "layers ↵";
+    this.opener.setAttribute("aria-label", isTransfer ? "Open transfer" : "Open layers");
+    this.opener.title = isTransfer
+      ? "Show its unit tasks on the links (Enter, or click the arrow)"
+      : "Show its layers (Enter, or double-click)";
     this.flow.textContent = `Flow: ${FLOWS[chart.flow]}`;
   }
 
-  /** Pin a place, or nothing; the same place again takes the pin off. */
-  pin(place) {
+  /** Pin a place, or nothing; a pinned place is unpinned. @param {Place | null} place */
+  toggle(place) {
     const { pinned } = this.chart;
-    const same = place && pinned && place.layer === pinned.layer && place.span === pinned.span;
-    this._set(same || !(place?.span >= 0) ? null : { layer: place.layer, span: place.span });
+    const isPinned = pinned && place?.layer === pinned.layer && place.span === pinned.span;
+    if (!place || place.span < 0 || isPinned) this.pin(null);
+    else this.pin({ layer: place.layer, span: place.span });
   }
 
-  /** Pin what a link names, if it is there. */
-  pinName(name, flow) {
-    this._set(placeOf(this.chart.data, name));
+  /** Pin the action of a link, if it is there. @param {ActionName | null} action @param {number} flow */
+  pinAction(action, flow) {
+    this.pin(placeOf(this.chart.data, action));
     this.chart.flow = this.chart.pinned ? flow % FLOWS.length : 0;
   }
 
-  _set(asked) {
+  /** @param {Place | null} requested */
+  pin(requested) {
     const { chart } = this;
-    const place = chart.isShown(asked) ? asked : null;
+    const place = chart.isShown(requested) ? requested : null;
     const { palette } = chart.model;
-    const had = chart.pinned;
+    const wasPinned = chart.pinned !== null;
     chart.pinned = place;
-    chart.related = this.beside = null;
+    chart.related = this.choices = null;
     if (place) {
-      const { layer, span } = place;
-      chart.focus = layer.isTransfer(span) ? chart.focus : place;
-      chart.pinnedFrom = chart.focus; // as long as it stays there, Enter is for what is pinned
-      const { layer: number, rank, op, stage, mb } = nameOf(place);
-      send(chart.model, { type: "pin", layer: number, rank, op: palette.names[op], stage, microbatch: mb });
-      chart.live.textContent = `Pinned ${spoken(place, palette, twinOf(chart, place))}`;
-    } else if (had) {
+      if (!place.layer.isTransfer(place.span)) chart.focus = place;
+      chart.pinnedFocus = chart.focus;
+      const { layer, rank, op, stage, mb } = actionName(place);
+      send(chart.model, { type: "pin", layer, rank, op: palette.names[op], stage, microbatch: mb });
+      chart.live.textContent = `Pinned ${announcement(place, palette, twinOf(chart, place))}`;
+    } else if (wasPinned) {
       chart.flow = 0;
       send(chart.model, { type: "unpin" });
-      chart.live.textContent = "Nothing is pinned.";
+      chart.live.textContent = "Unpinned.";
     }
-    this.show();
+    this.draw();
     chart.overpaint();
   }
 
-  /** From the pinned block to its "cause" or its "effect". */
-  stepTo(which) {
+  // ── steps ──
+
+  stepToCause() {
     const { pinned } = this.chart;
-    const others = which === "cause" ? [causeOf(pinned), ...flowOf(pinned, 0).causes] : effectsOf(pinned);
-    const found = [...new Set(others)].filter((other) => other >= 0 && other !== pinned.span);
-    if (found.length) this._goTo(pinned.layer, found, 0);
-    else this.chart.say(which === "cause" ? "It waited for nothing: it begins the step." : "Nothing waited for it.");
+    if (pinned) this.step(pinned, [causeOf(pinned), ...flowOf(pinned, 0).causes], "It waited for nothing");
   }
 
-  /** To another of the causes or effects that the last step chose from. */
+  stepToEffect() {
+    const { pinned } = this.chart;
+    if (pinned) this.step(pinned, effectsOf(pinned), "Nothing waited for it");
+  }
+
+  /** @param {Place} pinned @param {number[]} others @param {string} none */
+  step({ layer, span }, others, none) {
+    const found = [...new Set(others)].filter((other) => other >= 0 && other !== span);
+    if (found.length) this.goTo(layer, found, 0);
+    else this.chart.announce(none);
+  }
+
+  /** Go to another of the causes or effects that the last step chose from. @param {number} by */
   stepBeside(by) {
-    const { found, at } = this.beside ?? { found: [] };
-    if (found.length < 2) return this.chart.say("There is no other: ← and → step to a cause and to an effect.");
-    this._goTo(this.chart.pinned.layer, found, (at + by + found.length) % found.length);
+    const { found, at } = this.choices ?? { found: [], at: 0 };
+    const { pinned } = this.chart;
+    if (!pinned || found.length < 2)
+      return this.chart.announce("There is no other one; press ← for a cause and → for an effect");
+    this.goTo(pinned.layer, found, (at + by + found.length) % found.length);
   }
 
-  _goTo(layer, found, at) {
+  /** @param {Layer} layer @param {number[]} found @param {number} at */
+  goTo(layer, found, at) {
     const place = { layer, span: found[at] };
-    this._set(place);
-    this.beside = { found, at };
-    this.chart.view.bringIn(place);
-    this.chart.tellOf(place);
+    this.pin(place);
+    this.choices = { found, at };
+    this.chart.view.panTo(place);
+    this.chart.showTooltip(place);
   }
 
-  /** Show the next of the flows of the pinned block. */
-  turnFlow() {
+  /** Show the next flow of the pinned block. */
+  nextFlow() {
     const { chart } = this;
-    if (!chart.pinned) return chart.say("Pin a block to see its flow: click it, or press Enter.");
+    if (!chart.pinned) return chart.announce("Pin a block to show its flow: click it, or press Enter");
     chart.flow = (chart.flow + 1) % FLOWS.length;
     chart.related = null;
-    this.show();
+    this.draw();
     chart.live.textContent = `Flow: ${FLOWS[chart.flow]}.`;
     chart.overpaint();
   }

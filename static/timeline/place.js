@@ -1,60 +1,76 @@
-// Places of the chart: what is under a point, what stands beside it, and the name by which a place is found again.
-// A place is `{layer, span}`; one without a span (-1) has `rank` and `tick`, and over memory `memory`;
-// over a lane of a port `link`, and there the span is the one whose bytes pass.
+// Places of the chart: what is at a point, what is beside it, and the name by which a place is found again.
+
+/** @import { Point } from "../kit/types" */
+/** @import { Frame } from "./frame.js" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { ActionName, Data, Lane, Place } from "./types" */
 
 import { TICKS } from "./columns.js";
 import { linkAt } from "./link_lanes.js";
 import { arrowAt } from "./transfers.js";
 
-const LOW = 0.74; // of a lane: reductions are drawn below
+const REDUCTIONS = 0.74; // part of a lane from its top from which on the pointer is on reductions
 const NEAR = 1.5; // CSS pixels from a block
 
-/** What is at a point of the canvas: a span, idle time or memory; null for nothing. */
-export function placeAt({ frame, plan, arrows }, { x, y }) {
-  if (x < frame.left || x > frame.right || y < frame.top || (y > frame.split - 3 && y < frame.split)) return null;
+/**
+ * What is at a point of the canvas: a span, idle time, memory, a link; or null.
+ * @param {Chart} chart @param {Point} point @returns {Place | null}
+ */
+export function placeAt(chart, point) {
+  const { frame, plan, arrows } = chart;
+  const { x, y } = point;
+  const isBetweenParts = y > frame.split - 3 && y < frame.split;
+  if (x < frame.left || x > frame.right || y < frame.top || isBetweenParts) return null;
   const tick = frame.tick(x);
   const strip = plan.strips.find((strip) => strip.rank >= 0 && y >= strip.y && y < strip.y + strip.height);
-  if (strip)
-    return {
-      layer: strip.layer,
-      rank: strip.rank,
-      span: -1,
-      memory: strip.layer.memoryAt(strip.rank, tick),
-      others: strip.others,
-      tick,
-    };
-  if (y > frame.bottom) return linkAt({ frame, plan }, x, y);
-  const lane = plan.lanes.find((lane) => frame.isLaneSeen(lane) && y >= lane.y && y < lane.y + lane.height);
-  const arrow = arrowAt(arrows, x, y);
-  return lane ? inLane(frame, lane, tick, y, arrow) : arrow;
+  if (strip) {
+    const { layer, rank, others } = strip;
+    return { layer, rank, others, span: -1, memory: layer.memoryAt(rank, tick), tick };
+  }
+  if (y > frame.bottom) return linkAt(chart, point);
+  const lane = laneAt(chart, point);
+  const arrow = arrowAt(arrows, point);
+  return lane ? placeInLane(frame, lane, tick, y, arrow) : arrow;
 }
 
-function inLane(frame, lane, tick, y, arrow) {
+/** @param {Frame} frame @param {Lane} lane @param {number} tick @param {number} y @param {Place | null} arrow */
+function placeInLane(frame, lane, tick, y, arrow) {
   const { layer, rank } = lane;
-  const reduction = y > lane.y + LOW * lane.height ? layer.reductionAt(rank, tick) : -1;
-  const block = layer.at(rank, tick, NEAR / frame.scale);
-  const lower = block >= 0 && layer.halfOf(block) === 1 && y > lane.y + lane.height / 2;
-  const span = reduction >= 0 ? reduction : lower ? block + 1 : block;
+  const reduction = y > lane.y + REDUCTIONS * lane.height ? layer.reductionAt(rank, tick) : -1;
+  const span = reduction >= 0 ? reduction : blockAt(frame, lane, tick, y);
   if (span >= 0 && !(arrow && layer.duration(span) === 0)) return { layer, rank, span };
   if (arrow) return arrow;
-  const late = layer.reductionAt(rank, tick);
-  if (late >= 0) return { layer, rank, span: late };
+  const later = layer.reductionAt(rank, tick);
+  if (later >= 0) return { layer, rank, span: later };
   return tick >= 0 && tick <= layer.last ? { layer, rank, span: -1, tick } : null;
 }
 
-/** The lane at a point, its name included, or null. */
-export function laneAt({ frame, plan }, { y }) {
-  return plan.lanes.find((lane) => frame.isLaneSeen(lane) && y >= lane.y && y < lane.y + lane.height) ?? null;
+/**
+ * The block of a lane at a point; of a shared slot, the one in this half.
+ * @param {Frame} frame @param {Lane} lane @param {number} tick @param {number} y
+ */
+function blockAt(frame, { layer, rank, y: top, height }, tick, y) {
+  const block = layer.at(rank, tick, NEAR / frame.scale);
+  const isLower = block >= 0 && layer.halfOf(block) === 1 && y > top + height / 2;
+  return isLower ? block + 1 : block;
 }
 
-/** The first block in view, of the first lane in view. */
+/** The lane at a point, its name included, or null. @param {Chart} chart @param {{y: number}} point */
+export function laneAt({ frame, plan }, { y }) {
+  return plan.lanes.find((lane) => frame.isLaneVisible(lane) && y >= lane.y && y < lane.y + lane.height) ?? null;
+}
+
+/** The first block in view, of the first lane in view. @param {Chart} chart */
 export function firstPlace({ frame, plan, view }) {
   const { layer, rank } = plan.lanes.find((lane) => frame.isLaneClear(lane)) ?? plan.lanes[0];
   const span = layer.next(rank, Math.max(0, view.from));
   return { layer, span: span >= 0 ? span : layer.range(0, rank)[1] - 1 };
 }
 
-/** The block `along` the lane of another, or in the lane `across` from it at the same time; null if there is none. */
+/**
+ * The block some places along the lane, or in a lane some places across at the same time; or null.
+ * @param {Chart} chart @param {Place} place @param {number} along @param {number} across
+ */
 export function placeBeside({ plan }, { layer, span }, along, across) {
   const rank = layer.rankOf(span);
   if (!across) {
@@ -67,7 +83,7 @@ export function placeBeside({ plan }, { layer, span }, along, across) {
   return next >= 0 ? { layer: lane.layer, span: next } : null;
 }
 
-/** The same action in the other half of the lane. */
+/** The same action in the other timeline of the row, or null. @param {Chart} chart @param {Place} place */
 export function twinOf({ rows }, { layer, span }) {
   const row = rows.find((row) => row.includes(layer));
   const other = row?.find((candidate) => candidate !== layer);
@@ -76,7 +92,7 @@ export function twinOf({ rows }, { layer, span }) {
   return twin >= 0 ? { layer: other, span: twin } : null;
 }
 
-/** What a span waited for and computed with, and what needs it or waited for it. */
+/** What a span waited for and took its input from, and what needs it or waited for it. @param {Place} place */
 export function relatives({ layer, span }) {
   const cause = layer.cause[span];
   const behind = cause >= 0 && layer.isTransfer(cause) ? [cause, layer.cause[cause]] : [cause];
@@ -84,10 +100,8 @@ export function relatives({ layer, span }) {
   return { causes, effects: layer.effects(span).filter((other) => !causes.includes(other)) };
 }
 
-/** What stays of a place while the design changes: null, or the layer's number and the action of a rank. */
-export function nameOf(place) {
-  if (!place) return null;
-  const { layer, span } = place;
+/** The name of the action of a place. @param {Place} place @returns {ActionName} */
+export function actionName({ layer, span }) {
   const other = layer.otherOf(span);
   return {
     layer: layer.number,
@@ -99,9 +113,12 @@ export function nameOf(place) {
   };
 }
 
-/** The place of a name, or null where there is no such action any more. */
+/**
+ * The place of an action, or null if there is none.
+ * @param {Data} data @param {ActionName | null} name @returns {Place | null}
+ */
 export function placeOf(data, name) {
-  const layer = name && data?.layers[name.layer];
+  const layer = name && data.layers[name.layer];
   const span = layer && name.rank < layer.ranks ? layer.find(name.op, name.stage, name.mb, name.rank, name.other) : -1;
-  return span >= 0 ? { layer, span } : null;
+  return layer && span >= 0 ? { layer, span } : null;
 }

@@ -1,48 +1,55 @@
-// Search: what a person types is read by Python, here its hits are found, shown and stepped through.
+// Search: Python reads what a person types; its hits are found, shown and stepped through here.
 
-import { button, h } from "../kit/canvas.js";
+/** @import { Layer } from "./data.js" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { Query } from "./types" */
+
+import { button } from "../kit/controls.js";
+import { h } from "../kit/dom.js";
 import { css } from "../kit/palette.js";
-import { box } from "./frame.js";
+import { boxOf } from "./frame.js";
 import { AXIS } from "./layout.js";
-import { spansOf } from "./query.js";
-import { spoken } from "./text.js";
+import { matchingSpans } from "./query.js";
+import { announcement } from "./text.js";
 
-const ASK_AFTER = 90; // milliseconds after the last letter
+const ASK_DELAY_MS = 90; // after the last letter
 
-const MOST_SHOWN = 6000; // hits in view beyond these are only marked on the axis
+const MOST_SHOWN = 6000; // more hits in view are only marked on the axis
 
 export class Search {
+  /** @type {Query | null} */ query = null;
+  /** Spans of the layer, by their start. @type {number[]} */ hits = [];
+  /** @type {Layer} */ layer;
+  at = -1;
+  timer = 0;
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    this.query = null; // numbers that Python made of the words
-    this.hits = []; // spans of the layer, by their start
-    this.at = -1;
-    this.field = h("input", {
+    this.field = h("input.mw-timeline-find", {
       type: "search",
-      class: "mw-timeline-find",
       placeholder: "3F7, F7, B of stage 2, mesh C",
       spellcheck: "false",
       "aria-label": "Find blocks",
     });
-    this.count = h("span", { class: "mw-timeline-hits", role: "status" });
-    const step = (label, content, by) =>
-      button(label, {
-        content,
-        kind: "mw-icon",
-        title: `${label} (${by > 0 ? "Enter" : "Shift+Enter"})`,
-        onclick: () => this.step(by),
-      });
-    this.element = h(
-      "div",
-      { class: "mw-timeline-search", role: "search", hidden: true },
-      this.field,
-      this.count,
-      step("previous hit", "‹", -1),
-      step("next hit", "›", 1),
-      button("close search", { content: "×", kind: "mw-icon", title: "Close (Esc)", onclick: () => this.close() }),
-    );
-    this.field.addEventListener("input", () => this._askSoon());
-    this.field.addEventListener("keydown", (event) => this._key(event));
+    this.count = h("span.mw-timeline-hits", { role: "status" });
+    const iconButton = (/** @type {string} */ label, /** @type {string[]} */ ...[content, key]) =>
+      button(label, { content, kind: "mw-icon", title: `${label} (${key})` });
+    const [previous, next, close] = [
+      iconButton("Previous hit", "‹", "Shift+Enter"),
+      iconButton("Next hit", "›", "Enter"),
+      iconButton("Close", "×", "Esc"),
+    ];
+    previous.addEventListener("click", () => this.step(-1));
+    next.addEventListener("click", () => this.step(1));
+    close.addEventListener("click", () => this.close());
+    const parts = [this.field, this.count, previous, next, close];
+    this.element = h("div.mw-timeline-search", { role: "search", hidden: true }, ...parts);
+    this.field.addEventListener("input", () => {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.ask(), ASK_DELAY_MS);
+    });
+    this.field.addEventListener("keydown", (event) => this.key(event));
   }
 
   get text() {
@@ -57,24 +64,25 @@ export class Search {
 
   close() {
     this.element.hidden = true;
-    this._take(null);
+    this.setQuery(null);
     this.chart.stage.focus();
   }
 
-  /** Search for words as if they were typed. */
+  /** Search for a text as if it was typed. @param {string} text */
   run(text) {
     this.element.hidden = false;
     this.field.value = text;
-    this._ask();
+    this.ask();
   }
 
-  /** The timeline changed: the same search in it. */
+  /** Search again after the timeline changed. */
   renew() {
-    if (!this.text) return this._take(null);
-    this._ask();
+    if (this.text) this.ask();
+    else this.setQuery(null);
   }
 
-  _key(event) {
+  /** @param {KeyboardEvent} event */
+  key(event) {
     event.stopPropagation();
     if (event.key === "Enter") this.step(event.shiftKey ? -1 : 1);
     else if (event.key === "Escape") this.close();
@@ -82,70 +90,68 @@ export class Search {
     event.preventDefault();
   }
 
-  _askSoon() {
+  ask() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this._ask(), ASK_AFTER);
+    const { openLayer, asker } = this.chart;
+    const { text } = this;
+    if (!text || !openLayer) return this.setQuery(null);
+    asker.ask("find", openLayer, { text }, (query, refused) => this.setQuery(query, refused));
   }
 
-  _ask() {
-    clearTimeout(this.timer);
-    const text = this.field.value.trim();
-    const layer = this.chart.openLayer;
-    if (!text || !layer) return this._take(null);
-    this.chart.asker.ask("find", layer, { text }, (query, refused) => this._take(query, refused));
-  }
-
-  _take(query, refused = "") {
-    const layer = this.chart.openLayer;
+  /** @param {Query | null} query @param {string} [refused] */
+  setQuery(query, refused = "") {
+    const { openLayer } = this.chart;
     this.query = query;
-    this.layer = layer;
     this.at = -1;
-    this.hits = query && layer ? spansOf(layer, query) : [];
+    this.hits = query && openLayer ? matchingSpans(openLayer, query) : [];
+    if (openLayer) this.layer = openLayer;
     this.element.toggleAttribute("data-refused", Boolean(refused));
-    this._say(refused);
+    this.drawCount(refused);
     this.chart.overpaint();
   }
 
-  _say(refused = "") {
+  drawCount(refused = "") {
     const total = this.hits.length;
-    const found = total ? (this.at >= 0 ? `${this.at + 1} of ${total}` : `${total} found`) : "nothing found";
-    this.count.textContent = refused || (this.query ? found : "");
+    const found = this.at >= 0 ? `${this.at + 1} of ${total}` : `${total} found`;
+    const text = total ? found : "no matches";
+    this.count.textContent = refused || (this.query ? text : "");
     this.count.title = refused;
   }
 
-  /** Go to the next hit or the one before; first to the one that is next in view. */
+  /** Go to the next hit or to the one before; the first step goes to the next one in view. @param {number} by */
   step(by) {
     const { hits, layer, chart } = this;
     if (!hits.length) return;
-    if (this.at < 0) {
-      const first = hits.findIndex((span) => layer.start[span] >= chart.view.from);
-      this.at = by > 0 ? Math.max(first, 0) : (first < 0 ? hits.length : first) - 1;
-    } else {
-      this.at += by;
-    }
+    this.at = this.at < 0 ? this.firstInView(by) : this.at + by;
     this.at = (this.at + hits.length) % hits.length;
     const place = { layer, span: hits[this.at] };
     if (!layer.isTransfer(place.span)) chart.focus = place;
     chart.related = null;
-    chart.live.textContent = `${this.at + 1} of ${hits.length}: ${spoken(place, chart.model.palette, null)}`;
-    this._say();
+    const text = announcement(place, chart.model.palette, null);
+    chart.live.textContent = `${this.at + 1} of ${hits.length}: ${text}`;
+    this.drawCount();
     chart.view.reveal(place);
     chart.overpaint();
   }
 
-  /** Whether hits stand out against the rest. */
-  get isShown() {
-    return this.hits.length > 0;
+  /** @param {number} by */
+  firstInView(by) {
+    const first = this.hits.findIndex((span) => this.layer.start[span] >= this.chart.view.from);
+    if (by > 0) return Math.max(first, 0);
+    return (first < 0 ? this.hits.length : first) - 1;
   }
 
-  /** The hits in view, or null where there are too many to tell apart. */
-  seen() {
+  /** The hits in view, or null if there are too many to distinguish. */
+  hitsInView() {
     const { frame } = this.chart;
-    const found = this.hits.filter((span) => frame.isSeen(this.layer, span));
+    const found = this.hits.filter((span) => frame.isVisible(this.layer, span));
     return found.length <= MOST_SHOWN ? found : null;
   }
 
-  /** Where on the axis there are hits, and a frame around the one that was stepped to. */
+  /**
+   * Mark hits on the axis, and thin ones in their lanes.
+   * @param {CanvasRenderingContext2D} context @param {number[] | null} shown
+   */
   paint(context, shown) {
     const { frame, colours, plan } = this.chart;
     const { layer } = this;
@@ -160,8 +166,8 @@ export class Search {
     for (const span of shown ?? []) {
       const lane = plan.laneOf(layer, layer.rankOf(span));
       if (!frame.isLaneClear(lane) || layer.isTransfer(span)) continue;
-      const at = box(frame, layer, span, lane);
-      if (at.width < 3) context.fillRect(at.x, at.y, Math.max(1, at.width), at.height);
+      const { x, y, width, height } = boxOf(frame, layer, span, lane);
+      if (width < 3) context.fillRect(x, y, Math.max(1, width), height);
     }
   }
 }

@@ -1,98 +1,110 @@
-// An area: a stretch of time on some lanes. Chosen by dragging or by walking from block to block.
+// The selected area: a stretch of time on some lanes, chosen by dragging or by going from block to block.
+
+/** @import { Point } from "../kit/types" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { Area, Data, Place } from "./types" */
 
 import { clamp } from "../kit/numbers.js";
 import { css } from "../kit/palette.js";
 import { AXIS } from "./layout.js";
 import { line } from "./shapes.js";
 
-const ASK_EVERY = 120; // milliseconds, while an area is being dragged
+const ASK_EVERY_MS = 120; // while an area is being dragged
 
-/** The chosen area `{layer, from, to, ranks}`, in ticks, or null; and what Python says of it. */
-export class Area {
+export class Selection {
+  /** @type {Area | null} */ area = null;
+  /** The block where a selection by keys began. @type {Place | null} */ anchor = null;
+  /** Python's answer about the area. @type {object | null} */ found = null;
+  isMode = false; // dragging selects, without a modifier key
+  timer = 0;
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    this.mode = false; // dragging selects, without a modifier
-    this.drop();
   }
 
   drop() {
-    this.chosen = this.anchor = this.found = null;
+    this.area = this.anchor = this.found = null;
     this.chart.asker.forget("area");
     clearTimeout(this.timer);
     this.timer = 0;
   }
 
-  /** From the block in focus on, which walking extends; without one, of what is in view. Again, walking only walks. */
+  /** Begin an area at the focused block, which moving the focus extends; without one, of what is in view. */
+  /** If an area was begun this way, end it, so that the focus moves alone. */
   start() {
     const { chart } = this;
     const place = chart.focus ?? chart.pinned;
     chart.panel.isClosed = false;
     if (this.anchor) this.anchor = null;
     else if (place && chart.openLayer) this.anchorAt(place);
-    else this.turnMode();
+    else this.toggleMode();
   }
 
-  /** Dragging selects an area, or pans again. */
-  turnMode() {
+  /** Switch between dragging to select and dragging to pan. */
+  toggleMode() {
     const { chart } = this;
-    this.mode = !this.mode;
+    this.isMode = !this.isMode;
     chart.panel.isClosed = false;
-    if (this.mode && !this.chosen) this.ofView();
-    chart.stage.toggleAttribute("data-selecting", this.mode);
+    if (this.isMode && !this.area) this.selectView();
+    chart.stage.toggleAttribute("data-selecting", this.isMode);
     chart.refresh();
   }
 
-  /** No area any more, and dragging pans. */
+  /** Clear the area; dragging pans again. */
   leave() {
     this.drop();
-    this.mode = false;
+    this.isMode = false;
     this.chart.stage.removeAttribute("data-selecting");
     this.chart.panel.hide();
     this.chart.refresh();
   }
 
-  /** The area alone in view. */
-  show() {
-    this.chart.view.glide({ from: this.chosen.from, to: this.chosen.to });
+  /** Zoom to the area. */
+  zoom() {
+    if (this.area) this.chart.view.glide(this.area);
   }
 
-  /** Between two points of the canvas; a drag along the axis means all lanes. */
-  between(start, end) {
+  /**
+   * Select between two points of the canvas; a drag along the axis selects all lanes.
+   * @param {Point} start @param {Point} end
+   */
+  selectBetween(start, end) {
     const { frame, plan } = this.chart;
     const [from, to] = [start.x, end.x].map((x) => frame.tick(clamp(x, frame.left, frame.right))).sort((a, b) => a - b);
     const [top, bottom] = [start.y, end.y].sort((a, b) => a - b);
-    const seen = plan.lanes.filter((lane) => frame.isLaneSeen(lane));
-    const crossed = seen.filter(({ y, height }) => y <= bottom && y + height >= top);
-    const { layer } = crossed.find(({ y, height }) => start.y >= y && start.y < y + height) ?? crossed[0] ?? seen[0];
-    const all = start.y < AXIS || !crossed.length;
-    const ranks = all
+    const visible = plan.lanes.filter((lane) => frame.isLaneVisible(lane));
+    const crossed = visible.filter(({ y, height }) => y <= bottom && y + height >= top);
+    const first = crossed.find(({ y, height }) => start.y >= y && start.y < y + height) ?? crossed[0] ?? visible[0];
+    const { layer } = first;
+    const isOnAxis = start.y < AXIS || !crossed.length;
+    const ranks = isOnAxis
       ? layer.meshes.map((_, rank) => rank)
       : crossed.filter((lane) => lane.layer === layer).map(({ rank }) => rank);
-    this.choose({ layer, from, to, ranks: ranks.sort((a, b) => a - b) });
+    this.select({ layer, from, to, ranks: ranks.sort((a, b) => a - b) });
   }
 
-  /** What is in view, on all lanes of the design that is open. */
-  ofView() {
+  /** Select what is in view, on all lanes of the open design. */
+  selectView() {
     const { view, openLayer: layer } = this.chart;
-    this.choose({
-      layer,
-      from: Math.max(0, view.from),
-      to: Math.min(layer.last, view.to),
-      ranks: layer.meshes.map((_, rank) => rank),
-    });
+    if (!layer) return;
+    const ranks = layer.meshes.map((_, rank) => rank);
+    this.select({ layer, from: Math.max(0, view.from), to: Math.min(layer.last, view.to), ranks });
   }
 
-  /** From now on the area reaches from this block to the one that the focus walks to. */
+  /** Begin an area at a block; it extends to the block that the focus moves to. @param {Place} place */
   anchorAt(place) {
     this.anchor = place;
-    this.reach(place);
+    this.extendTo(place);
   }
 
-  reach(place) {
+  /** @param {Place} place */
+  extendTo(place) {
+    if (!this.anchor) return;
     const { layer } = this.anchor;
     const ends = [this.anchor, place.layer === layer ? place : this.anchor];
     const [a, b] = ends.map(({ span }) => layer.rankOf(span)).sort((one, other) => one - other);
-    this.choose({
+    this.select({
       layer,
       from: Math.min(...ends.map(({ span }) => layer.start[span])),
       to: Math.max(...ends.map(({ span }) => layer.end[span])),
@@ -100,44 +112,45 @@ export class Area {
     });
   }
 
-  choose(area) {
-    this.chosen = area;
+  /** @param {Area} area */
+  select(area) {
+    this.area = area;
     this.chart.overpaint();
-    this.timer ||= setTimeout(() => this._ask(), ASK_EVERY);
+    this.timer ||= setTimeout(() => this.ask(), ASK_EVERY_MS);
   }
 
-  _ask() {
+  ask() {
     this.timer = 0;
-    if (!this.chosen) return;
-    const { layer, from, to, ranks } = this.chosen;
-    this.chart.asker.ask(
-      "area",
-      layer,
-      { start: from * layer.scale, end: to * layer.scale, ranks },
-      (found, refused) => {
-        this.found = found;
-        this.chart.panel.showArea(found, refused);
-      },
-    );
+    if (!this.area) return;
+    const { layer, from, to, ranks } = this.area;
+    const question = { start: from * layer.scale, end: to * layer.scale, ranks };
+    this.chart.asker.ask("area", layer, question, (found, refused) => {
+      this.found = found;
+      this.chart.panel.showArea(found, refused);
+    });
   }
 
-  /** Keep it where it still makes sense after the design changed. */
+  /**
+   * Keep the area after the design changed, if it still makes sense.
+   * @param {Data} data @param {number} ratio of the axes
+   */
   keep(data, ratio) {
-    if (!this.chosen) return;
-    const { layer, from, to, ranks } = this.chosen;
-    const now = data?.layers[layer.number];
-    const there = ranks.filter((rank) => rank < (now?.ranks ?? 0));
+    if (!this.area) return;
+    const { layer, from, to, ranks } = this.area;
+    const now = data.layers[layer.number];
+    const left = now ? ranks.filter((rank) => rank < now.ranks) : [];
     this.anchor = null;
-    if (!there.length || from * ratio > now.last) return this.leave();
-    this.choose({ layer: now, from: from * ratio, to: to * ratio, ranks: there });
+    if (!left.length || from * ratio > now.last) return this.leave();
+    this.select({ layer: now, from: from * ratio, to: to * ratio, ranks: left });
   }
 
+  /** @param {CanvasRenderingContext2D} context */
   paint(context) {
-    if (!this.chosen) return;
+    if (!this.area) return;
     const { frame, plan, colours } = this.chart;
-    const { layer, from, to, ranks } = this.chosen;
+    const { layer, from, to, ranks } = this.area;
     const [a, b] = [from, to].map((tick) => clamp(frame.x(tick), frame.left - 2, frame.right + 2));
-    const lanes = ranks.map((rank) => plan.laneOf(layer, rank)).filter((lane) => frame.isLaneSeen(lane));
+    const lanes = ranks.map((rank) => plan.laneOf(layer, rank)).filter((lane) => frame.isLaneVisible(lane));
     context.fillStyle = css(colours.accent, 0.16);
     for (const { whole, kept } of lanes) {
       const top = Math.max(whole[0] - 1, kept ? frame.top : frame.split);

@@ -1,21 +1,32 @@
-// Blocks as shapes with their words, arrows between them, and lines.
+// Blocks as shapes with labels, arrows between them, lines and texts.
+
+/** @import { Colours, Frame } from "./frame.js" */
+/** @import { Layer } from "./data.js" */
+/** @import { Edges, Label, Lane, Segment } from "./types" */
 
 import { css, mix } from "../kit/palette.js";
 import { OP } from "./columns.js";
-import { TALL, box } from "./frame.js";
+import { TALL, boxOf } from "./frame.js";
 
 const MOST_LABELS = 3500;
 
-/** Draws blocks as shapes, with their words where there is room. */
+/** Draws blocks as shapes, with labels if there is room. */
 export class Shapes {
+  /** @type {Map<string, number>} */ widths = new Map(); // of texts, by length and size
+
+  /** @param {CanvasRenderingContext2D} context @param {Colours} colours @param {string[]} names */
   constructor(context, colours, names) {
     this.context = context;
     this.colours = colours;
     this.names = names;
-    this.widths = new Map();
   }
 
+  /**
+   * Draw blocks given as layer, span, lane, ... and count them.
+   * @param {Frame} frame @param {any[]} shapes @param {{shapes: number, labels: number}} counts
+   */
   draw(frame, shapes, counts) {
+    /** @type {Label[]} */
     const labels = [];
     for (let at = 0; at < shapes.length; at += 3) {
       this.block(frame, shapes[at], shapes[at + 1], shapes[at + 2], labels);
@@ -24,14 +35,18 @@ export class Shapes {
     counts.labels += this.write(labels);
   }
 
-  /** One block; its label is added to `labels`. */
+  /**
+   * Draw a block; its label is added to `labels`.
+   * @param {Frame} frame @param {Layer} layer @param {number} span @param {Lane} lane @param {Label[]} labels
+   */
   block(frame, layer, span, lane, labels) {
     const { context } = this;
-    const { x, y, width, height } = box(frame, layer, span, lane);
+    const { x, y, width, height } = boxOf(frame, layer, span, lane);
     const left = Math.max(x, frame.left - 8);
     const right = Math.min(x + width, frame.right + 8);
     const shade = layer.shadeOf(span, lane.rank);
-    const fill = this.colours.fills(layer.op[span], layer.tints)[shade] ?? this.colours.fills(layer.op[span], [0])[0];
+    const op = layer.op[span];
+    const fill = this.colours.fills(op, layer.tints)[shade] ?? this.colours.fills(op, [0])[0];
     const gap = width >= 4 ? 1 : 0;
     context.fillStyle = fill.css;
     if (width >= 14 && height >= TALL) {
@@ -41,105 +56,120 @@ export class Shapes {
     } else {
       context.fillRect(left, y, Math.max(1, right - left - gap), height);
     }
-    if (shade & 1 && height >= 13 && width >= 6) this._rising(left, y, right - left - gap, fill);
+    if (shade & 1 && height >= 13 && width >= 6) {
+      context.fillStyle = fill.deep; // a line along the top: the stage belongs to a returning pass
+      context.fillRect(left + 2, y + 1, right - left - gap - 4, 1.5);
+    }
     const size = Math.min(12, Math.floor(height * 0.72));
     if (size < 8) return;
-    // a block that reaches out of the view keeps its words in the middle of what is seen
-    const [a, b] = [Math.max(left, frame.left), Math.min(right, frame.right)];
-    const label = this._words(layer, span, b - a - gap, size, layer.shortest * frame.scale);
-    if (label) labels.push({ ...label, ink: fill.ink, x: (a + b - gap) / 2, y: y + height / 2 });
-  }
-
-  /** A line along the top: this stage belongs to a pass that goes up. */
-  _rising(x, y, width, fill) {
-    this.context.fillStyle = fill.deep;
-    this.context.fillRect(x + 2, y + 1, width - 4, 1.5);
+    // the label of a block that extends beyond the view is in the middle of its visible part
+    const [from, to] = [Math.max(left, frame.left), Math.min(right, frame.right)];
+    const label = this.labelOf(layer, span, to - from - gap, size, layer.shortest * frame.scale);
+    if (label) labels.push({ ...label, ink: fill.ink, x: (from + to - gap) / 2, y: y + height / 2 });
   }
 
   /**
-   * The whole action where the shortest block has room for it, else the microbatch, so that a picture is of one kind.
+   * The label of a block: the whole action if the shortest block has room for it, else the microbatch, so that all
+   * blocks of a picture have the same kind of label. A step inside a block has its name, or the first word of it.
+   * @param {Layer} layer @param {number} span @param {number} room @param {number} size @param {number} shortest
    */
-  _words(layer, span, room, size, shortest) {
-    const [op, microbatch] = [layer.op[span], layer.microbatch[span]];
-    const whole = op === OP.STEP && !layer.labels ? "step" : layer.notation(span, this.names);
-    const width = this._width(whole, size) + 10;
-    if (layer.labels)
-      return (
-        [whole, whole.split(" ", 1)[0]]
-          .map((text) => ({ text, size }))
-          .find(({ text }) => this._width(text, size) + 10 <= room) ?? null
-      );
-    if (width <= room && (microbatch < 0 || width <= shortest || room >= 90)) return { text: whole, size };
-    if (microbatch < 0) return null;
-    const fits = [size, 9].find((size) => this._width(String(microbatch), size) + 3 <= room);
-    return fits ? { text: String(microbatch), size: fits } : null;
-  }
-
-  _width(text, size) {
-    const key = `${text.length} ${size}`;
-    if (!this.widths.has(key)) {
-      this.context.font = `500 ${size}px ${this.colours.font}`;
-      this.widths.set(key, this.context.measureText("0".repeat(text.length)).width);
+  labelOf(layer, span, room, size, shortest) {
+    const microbatch = layer.microbatch[span];
+    const name = layer.notation(span, this.names);
+    const fits = (/** @type {string} */ text) => this.width(text, size) + 10 <= room;
+    if (layer.labels) {
+      const text = [name, name.split(" ", 1)[0]].find(fits);
+      return text === undefined ? null : { text, size };
     }
-    return this.widths.get(key);
+    const full = layer.op[span] === OP.STEP ? "step" : name;
+    const isUniform = microbatch < 0 || this.width(full, size) + 10 <= shortest || room >= 90;
+    if (fits(full) && isUniform) return { text: full, size };
+    const text = String(microbatch);
+    const smaller = microbatch < 0 ? undefined : [size, 9].find((size) => this.width(text, size) + 3 <= room);
+    return smaller ? { text, size: smaller } : null;
   }
 
-  /** Write labels, as many as a person could read; returns how many. */
+  /** @param {string} text @param {number} size */
+  width(text, size) {
+    const key = `${text.length} ${size}`;
+    const known = this.widths.get(key);
+    if (known !== undefined) return known;
+    this.context.font = `500 ${size}px ${this.colours.font}`;
+    const { width } = this.context.measureText("0".repeat(text.length));
+    this.widths.set(key, width);
+    return width;
+  }
+
+  /** Write labels, up to a limit, and return how many. @param {Label[]} labels */
   write(labels) {
     const { context } = this;
     context.textAlign = "center";
     context.textBaseline = "middle";
     for (const colour of ["#000000", "#ffffff"]) {
       context.fillStyle = colour;
-      let font = 0;
+      let fontSize = 0;
       for (const { text, size, ink, x, y } of labels.slice(0, MOST_LABELS)) {
         if (ink !== colour) continue;
-        if (size !== font) context.font = `500 ${(font = size)}px ${this.colours.font}`;
+        if (size !== fontSize) context.font = `500 ${(fontSize = size)}px ${this.colours.font}`;
         context.fillText(text, x, y + 0.5);
       }
     }
     return Math.min(labels.length, MOST_LABELS);
   }
 
-  /** A transfer, from the lane of the sender at its start to that of the receiver at its end. */
-  transfer(frame, layer, span, from, to, { alpha = 0.75, width = 1.1, head = true } = {}) {
+  /**
+   * Draw a transfer, from the lane of the sender at its start to that of the receiver at its end.
+   * @param {Frame} frame @param {Layer} layer @param {number} span @param {Lane} from @param {Lane} to
+   * @param {{alpha: number, width: number, head?: boolean}} style
+   */
+  transfer(frame, layer, span, from, to, { alpha, width, head = true }) {
     const { context } = this;
     const path = transferPath(frame, layer, span, from, to);
     context.strokeStyle = context.fillStyle = css(mix(this.colours.ops[layer.op[span]], this.colours.text, 0.4), alpha);
     context.lineWidth = width;
-    context.beginPath();
-    context.moveTo(path.x1, path.y1);
-    context.lineTo(path.x2, path.y2);
-    context.stroke();
-    if (head) this._head(path, 3.2 + width);
-    return path;
+    line(context, path.x1, path.y1, path.x2, path.y2);
+    if (head) this.head(path, 3.2 + width);
+    return { ...path, layer, span };
   }
 
-  _head({ x1, y1, x2, y2 }, size) {
+  /** @param {Segment} path @param {number} size */
+  head({ x1, y1, x2, y2 }, size) {
     const angle = Math.atan2(y2 - y1, x2 - x1);
-    const { context } = this;
-    context.beginPath();
-    context.moveTo(x2 + Math.cos(angle), y2 + Math.sin(angle));
-    for (const turn of [2.62, -2.62])
-      context.lineTo(x2 + size * Math.cos(angle + turn), y2 + size * Math.sin(angle + turn));
-    context.fill();
+    arrowHead(this.context, x2 + Math.cos(angle), y2 + Math.sin(angle), x2, y2, angle, size);
   }
 }
 
-/** The line of a transfer, a little into both lanes so that it is seen where they touch. */
+/**
+ * The line of a transfer. It begins and ends inside the lanes, so that it is seen if they touch.
+ * @param {Frame} frame @param {Layer} layer @param {number} span @param {Lane} from @param {Lane} to @returns {Segment}
+ */
 function transferPath(frame, layer, span, from, to) {
-  const down = to.y > from.y;
-  const inset = 0.2;
+  const [near, far] = to.y > from.y ? [0.2, 0.8] : [0.8, 0.2];
   return {
-    span,
     x1: frame.x(layer.start[span]),
-    y1: down ? from.y + from.height * (1 - inset) : from.y + from.height * inset,
+    y1: from.y + from.height * far,
     x2: frame.x(layer.end[span]),
-    y2: down ? to.y + to.height * inset : to.y + to.height * (1 - inset),
+    y2: to.y + to.height * near,
   };
 }
 
-/** Draw what stays inside the lanes of a frame. */
+/**
+ * Fill the head of an arrow: its tip, and two barbs around a point behind it.
+ * @param {CanvasRenderingContext2D} context @param {number} tipX @param {number} tipY @param {number} x
+ * @param {number} y @param {number} angle @param {number} size
+ */
+export function arrowHead(context, tipX, tipY, x, y, angle, size) {
+  context.beginPath();
+  context.moveTo(tipX, tipY);
+  for (const turn of [2.65, -2.65])
+    context.lineTo(x + size * Math.cos(angle + turn), y + size * Math.sin(angle + turn));
+  context.fill();
+}
+
+/**
+ * Draw only inside a rectangle.
+ * @param {CanvasRenderingContext2D} context @param {Omit<Edges, "split">} edges @param {() => void} draw
+ */
 export function clipped(context, { left, top, right, bottom }, draw) {
   context.save();
   context.beginPath();
@@ -149,6 +179,9 @@ export function clipped(context, { left, top, right, bottom }, draw) {
   context.restore();
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context @param {number} x1 @param {number} y1 @param {number} x2 @param {number} y2
+ */
 export function line(context, x1, y1, x2, y2) {
   context.beginPath();
   context.moveTo(x1, y1);
@@ -156,8 +189,44 @@ export function line(context, x1, y1, x2, y2) {
   context.stroke();
 }
 
-/** A text cut so that it fits. */
-export function shorten(context, text, room) {
+/**
+ * Stroke a frame around a block, at some distance around a thin one.
+ * @param {CanvasRenderingContext2D} context @param {{x: number, y: number, width: number, height: number}} box
+ * @param {{colour: string, width: number, dash?: number[], fill?: number}} style `fill` is an opacity
+ */
+export function outline(context, { x, y, width, height }, { colour, width: lineWidth, dash = [], fill = 0 }) {
+  const margin = width < 6 ? 2 : 0;
+  const inner = width - (margin ? 0 : 1);
+  context.beginPath();
+  context.roundRect(x - margin, y - margin / 2, inner + 2 * margin, height + margin, Math.min(3, height / 5));
+  if (fill) {
+    context.globalAlpha = fill;
+    context.fillStyle = colour;
+    context.fill();
+    context.globalAlpha = 1;
+  }
+  context.strokeStyle = colour;
+  context.lineWidth = lineWidth;
+  context.setLineDash(dash);
+  context.stroke();
+  context.setLineDash([]);
+}
+
+/**
+ * Write a text at a point in a font of 10 to 12 CSS pixels.
+ * @param {CanvasRenderingContext2D} context @param {string} text @param {number} x @param {number} y
+ * @param {{font: string, colour: string, align?: CanvasTextAlign, room?: number}} style
+ */
+export function write(context, text, x, y, { font, colour, align = "left", room = Infinity }) {
+  context.font = font;
+  context.fillStyle = colour;
+  context.textAlign = align;
+  context.textBaseline = "middle";
+  context.fillText(room < Infinity ? shorten(context, text, room) : text, x, y);
+}
+
+/** A text that is cut to fit. @param {CanvasRenderingContext2D} context @param {string} text @param {number} room */
+function shorten(context, text, room) {
   if (context.measureText(text).width <= room) return text;
   let kept = text;
   while (kept && context.measureText(`${kept}…`).width > room) kept = kept.slice(0, -1);

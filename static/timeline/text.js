@@ -1,193 +1,235 @@
-// What is known of a place of the chart, in words.
+// What is known about a place of the chart, in words.
 
+/** @import { Layer } from "./data.js" */
+/** @import { Palette, Place } from "./types" */
+
+import { count } from "../kit/numbers.js";
 import { linkFacts } from "./link_lanes.js";
 import { amount, bytes, flops, percent } from "./units.js";
 
+/** @typedef {[name: string, value: string]} Fact */
+
+const UNTIMED = "unit costs have no seconds; only the order can be compared";
+/** @type {Record<string, string>} */
+const SOURCES = { predicted: "Predicted", measured: "Measured", rehearsed: "Dry run" };
+
 /**
- * Names and values of what is known of a place: a span, idle time (span -1) or memory.
- * `names` are those of the ops; `twin` is the same action, measured or predicted, if there is one.
+ * The facts about a place: a span, idle time, memory or a link. `twin` is the same action, measured or predicted.
+ * @param {Place} place @param {string[]} names of ops @param {Place | null} twin @returns {Fact[]}
  */
 export function facts(place, names, twin) {
-  const { layer, span } = place;
-  if (place.memory !== undefined) return memoryFacts(place);
-  if (place.link) return linkFacts(place, names);
-  if (span < 0) return idleFacts(place, names);
+  const { layer, span, memory, link, tick = 0 } = place;
+  if (memory !== undefined) return memoryFacts(place, memory);
+  if (link) return linkFacts(layer, link, tick, names);
+  if (span < 0) return idleFacts(layer, place.rank ?? 0, tick, names);
   if (layer.isTransfer(span)) return transferFacts(layer, span);
-  if (layer.labels) return [...stepFacts(layer, span, names), ...(twin ? [twinFact(place, twin)] : [])];
-  const found = [["Mesh", layer.meshes[layer.rankOf(span)]], ...workFacts(layer, span)];
-  if (span < layer.blocks && !isUntimed(layer)) found.push(["Waited", waited(layer, span, names)]);
-  found.push(...sent(layer, span), ...held(layer, span));
+  const found = layer.labels ? stepFacts(layer, span, names) : blockFacts(layer, span, names);
   return twin ? [...found, twinFact(place, twin)] : found;
 }
 
-/** Of a step inside a block. */
+/** @param {Layer} layer @param {number} span @param {string[]} names @returns {Fact[]} */
 function stepFacts(layer, span, names) {
-  const carried = layer.carried[span];
-  const took = layer.duration(span);
-  const found = [
+  const size = layer.carried?.[span];
+  return [
     ["Lane", layer.meshes[layer.rankOf(span)]],
     ...times(layer, span),
-    ["Waited", waited(layer, span, names)],
+    waitFact(layer, span, names),
+    ...(size ? [sizeFact("Sends", size, layer.duration(span))] : []),
   ];
-  if (carried) found.push(["Sends", `${bytes(carried)}${took > 0 ? `, ${bytes(carried / took)}/s` : ""}`]);
-  return found;
 }
 
-function workFacts(layer, span) {
-  const [stage, microbatch] = [layer.stage[span], layer.microbatch[span]];
+/** @param {Layer} layer @param {number} span @param {string[]} names @returns {Fact[]} */
+function blockFacts(layer, span, names) {
+  const [rank, stage, microbatch] = [layer.rankOf(span), layer.stage[span], layer.microbatch[span]];
   const layers = layer.layersOf(stage);
-  const found = [];
-  if (stage >= 0) found.push(["Stage", `${stage}${layers ? `, ${layers}` : ""}`]);
-  if (microbatch >= 0) found.push(["Microbatch", microbatch]);
-  found.push(...times(layer, span));
-  const computed = layer.flopsOf(span);
-  const took = layer.duration(span);
-  if (computed)
-    found.push(["Computes", `${flops(computed)} on a device${took > 0 ? `, ${flops(computed / took)}/s` : ""}`]);
-  return found;
+  /** @type {Fact[]} */
+  const found = [["Mesh", layer.meshes[rank]]];
+  if (stage >= 0) found.push(["Stage", layers ? `${stage}, ${layers}` : String(stage)]);
+  if (microbatch >= 0) found.push(["Microbatch", String(microbatch)]);
+  found.push(...times(layer, span), ...workFacts(layer, span));
+  if (layer.isUntimed) return [...found, ...residentFacts(layer, rank, span)];
+  if (span < layer.blocks) found.push(waitFact(layer, span, names));
+  return [...found, ...sendFacts(layer, span), ...residentFacts(layer, rank, span)];
 }
 
-/** Where its tensor goes, how large it is and how long that takes. */
-function sent(layer, span) {
+/** @param {Layer} layer @param {number} span @returns {Fact[]} */
+function workFacts(layer, span) {
+  const work = layer.flopsOf(span);
+  const duration = layer.duration(span);
+  if (!work) return [];
+  return [["Compute", `${flops(work)} per device${duration > 0 ? `, ${flops(work / duration)}/s` : ""}`]];
+}
+
+/**
+ * Where the result of a block goes, its size and the duration of its transfer.
+ * @param {Layer} layer @param {number} span @returns {Fact[]}
+ */
+function sendFacts(layer, span) {
   const transfer = layer.sendOf(span);
-  if (transfer < 0 || isUntimed(layer)) return [];
-  const carried = layer.bytesOf(transfer);
-  const size = carried ? `${bytes(carried)} ` : "";
-  return [
-    [
-      "Sends",
-      `${size}to mesh ${layer.meshes[layer.peerOf(transfer)]}, ${timed(layer.duration(transfer), layer.unit)} on ` +
-        "the link",
-    ],
-  ];
+  if (transfer < 0) return [];
+  const size = layer.bytesOf(transfer);
+  const mesh = layer.meshes[layer.peerOf(transfer)];
+  const time = timeText(layer.duration(transfer), layer.unit);
+  return [["Sends", `${size ? `${bytes(size)} ` : ""}to mesh ${mesh}, ${time} on the link`]];
 }
 
-/** What a device holds while the block runs. */
-function held(layer, span) {
+/**
+ * The memory of a device at the start of a block.
+ * @param {Layer} layer @param {number} rank @param {number} span @returns {Fact[]}
+ */
+function residentFacts(layer, rank, span) {
   if (!layer.hasMemory) return [];
-  const memory = layer.memoryAt(layer.rankOf(span), layer.start[span]);
-  return [["Memory then", `${bytes(memory)}${ofCapacity(layer, memory)}`]];
+  const memory = layer.memoryAt(rank, layer.start[span]);
+  return [["Memory", `${bytes(memory)}${ofCapacity(layer, memory)}`]];
 }
 
+/** @param {Layer} layer @param {number} span @returns {Fact[]} */
 function times(layer, span) {
-  if (isUntimed(layer)) return [];
+  if (layer.isUntimed) return [];
   return [
-    ["Duration", timed(layer.duration(span), layer.unit)],
-    ["Start", timed(layer.start[span] * layer.scale, layer.unit)],
-    ["End", timed(layer.end[span] * layer.scale, layer.unit)],
+    ["Duration", timeText(layer.duration(span), layer.unit)],
+    ["Start", timeText(layer.start[span] * layer.scale, layer.unit)],
+    ["End", timeText(layer.end[span] * layer.scale, layer.unit)],
   ];
 }
 
-/** A measurement over unit costs has been stretched to their length: its times are neither seconds nor units. */
-const isUntimed = ({ over, unit }) => over && unit !== "s";
-
-const timed = (value, unit) => {
-  const written = amount(value, unit);
-  return unit === "s" ? written : `${written} ${written === "1" ? "unit" : "units"}`;
-};
-
-function waited(layer, span, names) {
-  const { ticks, cause } = layer.waited(span);
-  return ticks < 2 ? "not at all" : `${timed(ticks * layer.scale, layer.unit)}${forWhat(layer, cause, names)}`;
+/** @param {number} value @param {string} unit */
+function timeText(value, unit) {
+  const text = amount(value, unit);
+  if (unit === "s") return text;
+  return `${text} ${text === "1" ? "unit" : "units"}`;
 }
 
-function forWhat(layer, cause, names) {
+/** @param {string} name @param {number} size @param {number} duration @returns {Fact} */
+const sizeFact = (name, size, duration) => [
+  name,
+  duration > 0 ? `${bytes(size)}, ${bytes(size / duration)}/s` : bytes(size),
+];
+
+/** @param {Layer} layer @param {number} span @param {string[]} names @returns {Fact} */
+function waitFact(layer, span, names) {
+  const { ticks, cause } = layer.waited(span);
+  if (ticks < 2) return ["Waited", "no"];
+  return ["Waited", `${timeText(ticks * layer.scale, layer.unit)}${causeText(layer, cause, names)}`];
+}
+
+/** @param {Layer} layer @param {number} cause @param {string[]} names */
+function causeText(layer, cause, names) {
   if (cause < 0) return "";
   const mesh = layer.meshes[layer.rankOf(cause)];
   if (layer.labels) return ` for ${layer.notation(cause, names)}, ${mesh}`;
   if (!layer.isTransfer(cause)) return ` for ${layer.notation(cause, names)} of mesh ${mesh}`;
-  const [maker = cause] = layer.inputs(cause);
-  const taken = timed(layer.duration(cause), layer.unit);
-  return ` for ${layer.notation(maker, names)} from mesh ${mesh}, ${taken} on its way`;
+  const [source = cause] = layer.inputs(cause);
+  const time = timeText(layer.duration(cause), layer.unit);
+  return ` for ${layer.notation(source, names)} from mesh ${mesh} (transfer ${time})`;
 }
 
-const UNTIMED = "unit costs have no seconds: only the order is compared";
-
-const SOURCES = { predicted: "Predicted", measured: "Measured", rehearsed: "Rehearsed" };
-
+/** The duration of the same action in the other timeline. @param {Place} place @param {Place} twin @returns {Fact} */
 function twinFact(place, { layer, span }) {
-  const [mine, other] = [place.layer.duration(place.span), layer.duration(span)];
-  const [measured, predicted] = place.layer.over ? [mine, other] : [other, mine];
-  const more = predicted ? measured / predicted - 1 : 0;
-  const rehearsed = [layer, place.layer].some((each) => each.source === "rehearsed"); // in the units that it stands for
-  if (layer.unit !== "s" && !rehearsed) return [SOURCES[layer.source], UNTIMED];
-  const change =
-    Math.abs(more) < 5e-4
-      ? "as predicted"
-      : `${percent(Math.abs(more))} ${more > 0 ? "longer" : "shorter"} than predicted`;
-  return [SOURCES[layer.source], `${amount(other, layer.unit)} (${rehearsed ? "rehearsed" : "measured"} ${change})`];
+  const [own, other] = [place.layer.duration(place.span), layer.duration(span)];
+  const [measured, predicted] = place.layer.over ? [own, other] : [other, own];
+  const isDryRun = layer.source === "rehearsed" || place.layer.source === "rehearsed";
+  if (layer.unit !== "s" && !isDryRun) return [SOURCES[layer.source], UNTIMED];
+  const source = isDryRun ? "dry run" : "measured";
+  return [SOURCES[layer.source], `${amount(other, layer.unit)} (${source} ${changeText(measured, predicted)})`];
 }
 
+/** @param {number} measured @param {number} predicted */
+function changeText(measured, predicted) {
+  const error = predicted ? measured / predicted - 1 : 0;
+  if (Math.abs(error) < 5e-4) return "as predicted";
+  return `${percent(Math.abs(error))} ${error > 0 ? "longer" : "shorter"} than predicted`;
+}
+
+/** @param {Layer} layer @param {number} span @returns {Fact[]} */
 function transferFacts(layer, span) {
-  const took = layer.duration(span);
-  const carried = layer.bytesOf(span);
+  const duration = layer.duration(span);
+  const size = layer.bytesOf(span);
+  /** @type {Fact[]} */
   const found = [
     ["From", layer.meshes[layer.rankOf(span)]],
     ["To", layer.meshes[layer.peerOf(span)]],
     ...times(layer, span),
   ];
-  if (carried) found.push(["Carries", bytes(carried)]);
-  if (carried && took > 0 && layer.unit === "s") found.push(["Rate", `${bytes(carried / took)}/s`]);
+  if (size) found.push(["Size", bytes(size)]);
+  if (size && duration > 0 && layer.unit === "s") found.push(["Rate", `${bytes(size / duration)}/s`]);
   return found;
 }
 
-function idleFacts({ layer, rank, tick }, names) {
-  const mesh = [layer.labels ? "Lane" : "Mesh", layer.meshes[rank]];
+/** @param {Layer} layer @param {number} rank @param {number} tick @param {string[]} names @returns {Fact[]} */
+function idleFacts(layer, rank, tick, names) {
+  /** @type {Fact} */
+  const lane = [layer.labels ? "Lane" : "Mesh", layer.meshes[rank]];
   const next = layer.next(rank, tick);
-  if (next < 0) return [mesh, ["Done", layer.labels ? "nothing more to do here" : "waits for the end of the step"]];
-  return [
-    mesh,
-    ["Idle", timed(layer.waited(next).ticks * layer.scale, layer.unit)],
-    ["Then", layer.notation(next, names)],
-  ];
+  if (next < 0) return [lane, ["Idle", layer.labels ? "no further steps" : "until the end of the step"]];
+  const idle = timeText(layer.waited(next).ticks * layer.scale, layer.unit);
+  return [lane, ["Idle", idle], ["Next", layer.notation(next, names)]];
 }
 
-function memoryFacts({ layer, rank, memory, others, tick }) {
+/** @param {Place} place @param {number} memory @returns {Fact[]} */
+function memoryFacts({ layer, rank = 0, others = [], tick = 0 }, memory) {
   return [
     ["Mesh", layer.meshes[rank]],
-    ["At", timed(Math.max(0, tick) * layer.scale, layer.unit)],
-    ["Holds", `${bytes(memory)}${ofCapacity(layer, memory)}`],
+    ["Time", timeText(Math.max(0, tick) * layer.scale, layer.unit)],
+    ["Memory", `${bytes(memory)}${ofCapacity(layer, memory)}`],
     ["Peak", bytes(layer.peaks[rank])],
-    ...others.map((other) => [other.label, `${bytes(other.memoryAt(rank, tick))}, peak ${bytes(other.peaks[rank])}`]),
+    ...others.map(
+      (other) =>
+        /** @type {Fact} */ ([other.label, `${bytes(other.memoryAt(rank, tick))}, peak ${bytes(other.peaks[rank])}`]),
+    ),
   ];
 }
 
+/** @param {Layer} layer @param {number} memory */
 const ofCapacity = ({ capacity }, memory) => (capacity ? `, ${percent(memory / capacity)} of ${bytes(capacity)}` : "");
 
-/** A span and its facts as one sentence, for those who listen. */
-export function spoken(place, palette, twin) {
+/**
+ * A span and its facts as text for screen readers.
+ * @param {Place} place @param {Palette} palette @param {Place | null} twin
+ */
+export function announcement(place, palette, twin) {
   const { layer, span } = place;
   const [op, microbatch] = [palette.names[layer.op[span]], layer.microbatch[span]];
-  const what = layer.kinds
-    ? layer.kinds[op]
-    : microbatch >= 0
-      ? `${palette.words[op]} of microbatch ${microbatch}`
-      : palette.words[op];
+  const word = layer.kinds?.[op] ?? palette.words[op];
+  const what = microbatch >= 0 && !layer.kinds ? `${word} of microbatch ${microbatch}` : word;
   const rest = facts(place, palette.names, twin).map(([name, value]) => `${name} ${value}`);
   return `${layer.notation(span, palette.names)}, ${what}. ${rest.join(", ")}.`;
 }
 
-/** The words above a row of lanes, each with whether it is strong. */
+/**
+ * The title of a row of lanes: texts, each with whether it is strong.
+ * @param {Layer[]} row @returns {[string, boolean][]}
+ */
 export function title([below, over]) {
-  const of = (layer) => `${layer.source} ${timed(layer.makespan, layer.unit)}`;
-  if (!over)
-    return [
-      [below.label, true],
-      [of(below), false],
-    ];
-  if (below.unit !== "s" && over.source !== "rehearsed")
-    return [
-      [below.label, true],
-      [of(below), false],
-      [over.label, true],
-      [UNTIMED, false],
-    ];
-  const more = below.makespan ? over.makespan / below.makespan - 1 : 0;
-  const differs = Math.abs(more) < 5e-4 ? "the same" : `${percent(Math.abs(more))} ${more > 0 ? "longer" : "shorter"}`;
+  const time = (/** @type {Layer} */ layer) =>
+    `${(SOURCES[layer.source] ?? layer.source).toLowerCase()} ${timeText(layer.makespan, layer.unit)}`;
+  /** @type {[string, boolean][]} */
+  const first = [
+    [below.label, true],
+    [time(below), false],
+  ];
+  if (!over) return first;
+  const isUntimed = below.unit !== "s" && over.source !== "rehearsed";
+  if (isUntimed) return [...first, [over.label, true], [UNTIMED, false]];
+  const error = below.makespan ? over.makespan / below.makespan - 1 : 0;
+  const size = `${percent(Math.abs(error))} ${error > 0 ? "longer" : "shorter"}`;
+  const change = Math.abs(error) < 5e-4 ? "same length" : size;
   return [
     [below.label, true],
-    [`${of(below)}, above;`, false],
+    [`${time(below)} (upper half)`, false],
     [over.label, true],
-    [`${of(over)}, below: ${differs}`, false],
+    [`${time(over)} (lower half), ${change}`, false],
   ];
+}
+
+/** All timelines of the chart, for screen readers. @param {Layer[]} layers */
+export function summary(layers) {
+  const timelines = layers.map(({ label, source, ranks, makespan, unit }) => {
+    const meshes = count(ranks, "mesh", "meshes");
+    return `${label}, ${(SOURCES[source] ?? source).toLowerCase()}: ${meshes}, ${timeText(makespan, unit)}`;
+  });
+  return (
+    `${timelines.join("; ")}. J and K move between blocks, Enter pins, W, A, S, D and the arrow keys move the view, ` +
+    "0 shows the whole step, the question mark lists all keyboard shortcuts."
+  );
 }

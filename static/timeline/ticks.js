@@ -1,16 +1,18 @@
-// Numbers of the time axis: where they stand and how they are written.
+// Numbers of the time axis: their positions and their text.
 
 import { clamp, roundUp } from "../kit/numbers.js";
-import { numbers } from "./units.js";
+import { numberFormat } from "./units.js";
 
-const APART = 86; // CSS pixels between two numbers, at least
+const LEAST_DISTANCE = 86; // CSS pixels between two numbers
 
 /**
- * @param {{from: number, scale: number, right: number, x: (tick: number) => number, tick: (x: number) => number}} frame
- * @param {{scale: number}} layer
+ * @typedef {{from: number, scale: number, right: number, x: (tick: number) => number,
+ *   tick: (x: number) => number}} Axis
  */
+
+/** @param {Axis} frame @param {{scale: number}} layer */
 export function ticks(frame, layer) {
-  const step = roundUp((layer.scale / frame.scale) * APART);
+  const step = roundUp((layer.scale / frame.scale) * LEAST_DISTANCE);
   const found = [];
   const last = frame.tick(frame.right) * layer.scale;
   for (let n = Math.max(0, Math.ceil((frame.from * layer.scale) / step)); n * step <= last; n++) {
@@ -19,11 +21,7 @@ export function ticks(frame, layer) {
   return found;
 }
 
-/**
- * Seconds of an axis as s, ms or µs; unit costs have no unit.
- * @param {number} largest
- * @param {string} unit
- */
+/** The unit of an axis of seconds; unit costs have none. @param {number} largest @param {string} unit */
 export function axisUnit(largest, unit) {
   if (unit !== "s") return { name: "", factor: 1 };
   if (largest >= 2) return { name: "s", factor: 1 };
@@ -31,14 +29,10 @@ export function axisUnit(largest, unit) {
 }
 
 /** @type {Intl.NumberFormat[]} */
-const AXIS_NUMBERS = []; // by how many digits they show
+const FORMATS = []; // by their number of decimals
 
-/**
- * @param {number} value
- * @param {number} step
- * @param {{factor: number}} unit
- */
-export function onAxis(value, step, { factor }) {
+/** @param {number} value @param {number} step @param {{factor: number}} unit */
+export function axisText(value, step, { factor }) {
   const digits = clamp(Math.ceil(-Math.log10(step * factor) - 1e-9), 0, 9);
-  return (AXIS_NUMBERS[digits] ??= numbers(digits, digits)).format(value * factor);
+  return (FORMATS[digits] ??= numberFormat(digits, digits)).format(value * factor);
 }

@@ -1,10 +1,14 @@
-// Timelines over one another on one axis. Python decides (designer/views/timeline.py), this file draws:
-// columns come down in `packed`, what a person pins and asks goes up as messages. Here is what the parts share;
-// each part is a file of its own: layout, view, picture, overlay, input, tip, area, marks, search, panel, link.
+// Timelines over one another on one axis. Python decides (designer/views/timeline.py), this file draws: columns arrive
+// in `packed`, pins and questions leave as messages. This is the state that the parts of the chart share.
 
-import { followTheme, h, onRatio, perFrame } from "../kit/canvas.js";
-import { count } from "../kit/numbers.js";
+/** @import { Point } from "../kit/types" */
+/** @import { Layer } from "./data.js" */
+/** @import { Arrow, Data, Flow, LinkedView, Place, Plan, TimelineModel } from "./types" */
+/** @import { Switch } from "./toolbar.js" */
+
+import { h } from "../kit/dom.js";
 import { css } from "../kit/palette.js";
+import { followTheme, oncePerFrame, watchPixelRatio } from "../kit/widget.js";
 import { Asker } from "./ask.js";
 import { decode } from "./data.js";
 import { debug } from "./debug.js";
@@ -20,220 +24,216 @@ import { Panel } from "./panel.js";
 import { followLink, readLink } from "./permalink.js";
 import { Picture } from "./picture.js";
 import { PinBar } from "./pin_bar.js";
-import { firstPlace, laneAt, nameOf, placeAt, placeBeside, placeOf, twinOf } from "./place.js";
+import { actionName, firstPlace, laneAt, placeAt, placeBeside, placeOf, twinOf } from "./place.js";
 import { Search } from "./search.js";
-import { Area } from "./selection.js";
-import { spoken } from "./text.js";
+import { Selection } from "./selection.js";
+import { announcement, summary } from "./text.js";
 import { SWITCHES, Toolbar } from "./toolbar.js";
-import { Tip } from "./tooltip.js";
-import { amount } from "./units.js";
+import { Tooltip } from "./tooltip.js";
 import { View } from "./view.js";
 
-const SAID_FOR = 4000; // milliseconds
+const NOTICE_MS = 4000;
 
+/** @param {{model: TimelineModel, el: HTMLElement}} options */
 export function render({ model, el }) {
   const chart = new Chart(model);
-  const changed = (name, then) => model.on(`change:${name}`, then);
-  changed("packed", () => chart.read());
-  for (const name of ["stale", "empty", ...SWITCHES]) changed(name, () => chart.refresh());
-  model.on("remove", () => chart.remove());
+  model.on("packed", () => chart.read());
+  model.on(["stale", "empty", ...SWITCHES], () => chart.refresh());
   el.style.height = "100%";
-  requestAnimationFrame(() => chart.connect());
+  requestAnimationFrame(() => model.on("remove", chart.connect()));
   return chart.root;
 }
 
 export class Chart {
+  /** @type {Data} */ data = decode();
+  /** Timelines that share their lanes. @type {Layer[][]} */ rows = [];
+  /** @type {Plan} */ plan;
+  /** Not there before the first painting. @type {Frame} */ frame;
+  /** @type {Colours} */ colours;
+  coloursKey = "";
+  /** @type {Arrow[]} */ arrows = [];
+  stats = { paints: 0, paintMs: 0, decodeMs: 0 };
+
+  /** Under the pointer. @type {Place | null} */ hover = null;
+  /** @type {Place | null} */ pinned = null;
+  /** Of the keyboard. @type {Place | null} */ focus = null;
+  /** The focus when the block was pinned. @type {Place | null} */ pinnedFocus = null;
+  /** @type {Point | null} */ pointer = null;
+  isFocused = false; // the canvas, by keys
+  isByKey = false; // the cursor is at the focus instead of at the pointer
+  flow = 0; // which of FLOWS the pinned block shows
+  /** The flow of the pinned block, found when it is painted. @type {Flow | null} */ related = null;
+  /** Keys of the lanes that are kept on top. @type {Set<string>} */ kept = new Set();
+  noticeTimer = 0;
+
+  base = h("canvas.mw-timeline-base", { "aria-hidden": "true" });
+  over = h("canvas.mw-timeline-over", { "aria-hidden": "true" });
+  probe = h("span.mw-timeline-probe");
+  stale = h("div.mw-timeline-stale", { role: "status" });
+  empty = h("div.mw-timeline-empty");
+  notice = h("div.mw-timeline-notice", { role: "status", hidden: true });
+  live = h("div.mw-sr", { "aria-live": "polite" });
+
+  /** @param {TimelineModel} model */
   constructor(model) {
     this.model = model;
-    this.data = null;
-    this.hover = this.pinned = this.focus = null; // places, see place.js
-    this.pinnedFrom = null; // the focus when it was pinned
-    this.flow = 0; // which of FLOWS is shown of the pinned block
-    this.kept = new Set(); // keys of the lanes that stand on top
-    this.arrows = [];
-    this.stats = { paints: 0, paintMs: 0 };
-    this.repaint = perFrame(() => this.paint());
-    this.overpaint = perFrame(() => this.overlay.paint());
+    this.repaint = oncePerFrame(() => this.paint());
+    this.overpaint = oncePerFrame(() => this.overlay.paint());
     this.asker = new Asker(model);
     this.depth = new Depth(this);
     this.view = new View(this);
     this.picture = new Picture(this);
     this.overlay = new Overlay(this);
-    this.tip = new Tip(this);
+    this.tooltip = new Tooltip(this);
     this.marks = new Marks(this);
-    this.area = new Area(this);
+    this.selection = new Selection(this);
     this.search = new Search(this);
     this.panel = new Panel(this);
-    this.pinbar = new PinBar(this);
+    this.pinBar = new PinBar(this);
     this.help = new Help(this);
     this.edit = new Edit(this);
-    this._build();
+    this.toolbar = new Toolbar(this);
+    const attributes = { tabindex: 0, role: "application", "aria-roledescription": "timeline" };
+    const parts = [this.base, this.over, this.stale, this.empty, this.tooltip.element];
+    this.stage = h("div.mw-timeline-stage", attributes, ...parts);
+    this.root = this.build();
     this.input = new Input(this);
-    this.link = readLink(location.hash); // followed when there is something to show
+    /** Followed once there is something to show. @type {LinkedView | null} */
+    this.link = readLink(location.hash);
     this.read();
   }
 
-  _build() {
-    this.base = h("canvas", { class: "mw-timeline-base", "aria-hidden": "true" });
-    this.over = h("canvas", { class: "mw-timeline-over", "aria-hidden": "true" });
-    this.probe = h("span", { class: "mw-timeline-probe" });
-    this.words = h("div", { class: "mw-timeline-stale", role: "status" });
-    this.empty = h("div", { class: "mw-timeline-empty" });
-    this.live = h("div", { class: "mw-sr", "aria-live": "polite" });
-    this.stage = h(
-      "div",
-      { class: "mw-timeline-stage", tabindex: "0", role: "application", "aria-roledescription": "timeline" },
-      this.base,
-      this.over,
-      this.words,
-      this.empty,
-      this.tip.element,
-    );
-    this.toolbar = new Toolbar(this);
+  build() {
+    const { toolbar, edit } = this;
     const bar = h(
-      "div",
-      { class: "mw-bar mw-timeline-bar" },
+      "div.mw-bar.mw-timeline-bar",
+      {},
       this.depth.element,
-      this.toolbar.legend,
-      this.pinbar.element,
-      h("div", { class: "mw-grow" }),
-      this.edit.button,
-      ...Object.values(this.toolbar.buttons),
+      toolbar.legend,
+      this.pinBar.element,
+      h("div.mw-grow"),
+      edit.button,
+      ...Object.values(toolbar.buttons),
     );
-    this.said = h("div", { class: "mw-timeline-said", role: "status", hidden: true });
-    const lanes = h(
-      "div",
-      { class: "mw-timeline-lanes" },
-      this.stage,
-      this.search.element,
-      this.said,
-      this.help.element,
-    );
-    const body = h("div", { class: "mw-timeline-body" }, lanes, this.panel.element);
-    this.root = h("div", { class: "mw-canvas mw-timeline" }, bar, this.edit.element, body, this.live, this.probe);
+    const lanes = h("div.mw-timeline-lanes", {}, this.stage, this.search.element, this.notice, this.help.element);
+    const body = h("div.mw-timeline-body", {}, lanes, this.panel.element);
+    return h("div.mw-canvas.mw-timeline", {}, bar, edit.element, body, this.live, this.probe);
   }
 
+  /** Follow what is around the chart. Return a function that ends this. */
+  connect() {
+    const end = new AbortController();
+    const { signal } = end;
+    const resize = new ResizeObserver(() => {
+      this.repaint();
+      this.tooltip.move();
+    });
+    resize.observe(this.stage);
+    const themes = new MutationObserver(() => this.repaint());
+    themes.observe(this.root, { attributes: true, attributeFilter: ["data-theme"] });
+    const scheme = matchMedia("(prefers-color-scheme: dark)");
+    scheme.addEventListener("change", () => this.repaint(), { signal });
+    window.addEventListener("hashchange", () => followLink(this, readLink(location.hash)), { signal });
+    const stops = [followTheme(this.root), watchPixelRatio(() => this.repaint())];
+    this.edit.connect();
+    window.meshwaveTimeline = debug(this);
+    this.repaint();
+    return () => {
+      end.abort();
+      resize.disconnect();
+      themes.disconnect();
+      for (const stop of stops) stop();
+      this.panel.stop();
+      this.repaint.cancel();
+      this.overpaint.cancel();
+      this.view.stop();
+    };
+  }
+
+  // ── data ──
+
+  get hasData() {
+    return this.data.layers.length > 0;
+  }
+
+  read() {
+    const before = this.data;
+    const actions = [this.pinned, this.focus].map((place) => place && actionName(place));
+    const began = performance.now();
+    this.data = decode(this.model.packed);
+    this.stats.decodeMs = performance.now() - began;
+    const isChange = before.layers.length > 0 && this.hasData;
+    const ratio = isChange ? before.horizon / this.data.horizon : 1;
+    if (!this.depth.onData(before, actions)) {
+      if (isChange) this.view.rescale(ratio);
+      else this.view.showWhole();
+      [this.pinned, this.focus] = actions.map((action) => placeOf(this.data, action));
+      this.depth.draw();
+    }
+    this.related = null;
+    this.hover = null;
+    this.tooltip.hide();
+    this.arrangeRows();
+    this.selection.keep(this.data, ratio);
+    this.search.renew();
+    this.edit.onData();
+    this.refresh();
+    if (this.link && this.hasData) requestAnimationFrame(() => followLink(this, this.link));
+  }
+
+  /** Choose which timelines share lanes: in edit mode nothing lies over the order that is edited. */
+  arrangeRows() {
+    this.rows = rowsOf(this.data, this.edit.isOn);
+    for (const name of /** @type {const} */ (["pinned", "focus", "hover"]))
+      if (!this.isShown(this[name])) this[name] = null;
+    if (this.isDrawn) this.plan = this.layout(); // the overlay may be painted before the picture
+    this.toolbar.drawLegend();
+  }
+
+  /** @param {Place | null} place */
+  isShown(place) {
+    return place !== null && this.rows.flat().includes(place.layer);
+  }
+
+  /** The timeline of the open design: the last that is not drawn over another. */
+  get openLayer() {
+    return this.data.layers.findLast((layer) => !layer.over);
+  }
+
+  /** @param {Switch} name */
   toggle(name) {
     this.model[name] = !this.model[name];
     this.panel.isClosed = false;
     this.refresh();
   }
 
-  connect() {
-    this.sizes = new ResizeObserver(() => {
-      this.repaint();
-      this.tip.stand();
-    });
-    this.sizes.observe(this.stage);
-    this.unfollow = followTheme(this.root);
-    this.themes = new MutationObserver(() => this.repaint());
-    this.themes.observe(this.root, { attributes: true, attributeFilter: ["data-theme"] });
-    this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.onscheme = () => this.repaint();
-    this.scheme.addEventListener("change", this.onscheme);
-    this.unwatchRatio = onRatio(() => this.repaint());
-    this.onhash = () => followLink(this, readLink(location.hash));
-    window.addEventListener("hashchange", this.onhash);
-    this.edit.connect();
-    window.meshwaveTimeline = debug(this);
-    this.repaint();
-  }
-
-  remove() {
-    this.sizes?.disconnect();
-    this.themes?.disconnect();
-    this.unfollow?.();
-    this.unwatchRatio?.();
-    this.scheme?.removeEventListener("change", this.onscheme);
-    window.removeEventListener("hashchange", this.onhash);
-    this.panel.stop();
-    this.repaint.cancel();
-    this.overpaint.cancel();
-    this.view.stop();
-  }
-
-  // data
-
-  read() {
-    const before = this.data;
-    const kept = [this.pinned, this.focus].map(nameOf);
-    const began = performance.now();
-    this.data = decode(this.model.packed);
-    this.stats.decodeMs = performance.now() - began;
-    const ratio = before && this.data ? before.horizon / this.data.horizon : 1;
-    if (!this.depth.arrived(before, kept)) {
-      if (before && this.data) this.view.rescale(ratio);
-      else this.view.showWhole();
-      [this.pinned, this.focus] = kept.map((name) => placeOf(this.data, name));
-      this.depth.renew();
-    }
-    this.related = null; // of the pinned span: found when it is painted
-    this.hover = null;
-    this.tip.hide();
-    this.arrangeRows();
-    this.area.keep(this.data, ratio);
-    this.search.renew();
-    this.edit.arrived();
-    this.refresh();
-    if (this.link && this.data) requestAnimationFrame(() => followLink(this, this.link));
-  }
-
-  /** Which timelines stand in which lanes: in edit mode nothing lies over the order that is edited. */
-  arrangeRows() {
-    this.rows = rowsOf(this.data, this.edit.isOn);
-    for (const name of ["pinned", "focus", "hover"]) if (!this.isShown(this[name])) this[name] = null;
-    if (this.isDrawn) this.plan = this.layout(); // what lies over the picture may be painted before it
-    this.toolbar.drawLegend();
-  }
-
-  isShown(place) {
-    return Boolean(place) && this.rows.flat().includes(place.layer);
-  }
-
-  /** The timeline that a person works on: the last that is not laid over another. */
-  get openLayer() {
-    return this.data?.layers.findLast((layer) => !layer.over) ?? null;
-  }
-
   refresh() {
-    const { model, data } = this;
+    const { model, hasData } = this;
+    const isStale = model.stale !== "" && hasData;
     this.toolbar.refresh();
-    this.pinbar.show();
+    this.pinBar.draw();
     this.panel.fill();
-    this.words.textContent = model.stale;
-    this.words.hidden = !model.stale || !data;
-    this.root.toggleAttribute("data-stale", Boolean(model.stale && data));
-    this.empty.textContent = model.stale && !data ? model.stale : model.empty;
-    this.empty.hidden = Boolean(data);
-    this.stage.setAttribute("aria-label", this._summary());
+    this.stale.textContent = model.stale;
+    this.stale.hidden = !isStale;
+    this.root.toggleAttribute("data-stale", isStale);
+    this.empty.textContent = hasData ? "" : model.stale || model.empty;
+    this.empty.hidden = hasData;
+    this.stage.setAttribute("aria-label", hasData ? summary(this.data.layers) : model.empty);
     this.repaint();
   }
 
-  _summary() {
-    if (!this.data) return this.model.empty;
-    const said = this.data.layers.map(
-      (layer) =>
-        `${layer.label}, ${layer.source}: ${count(layer.ranks, "mesh", "meshes")}, ` +
-        `${amount(layer.makespan, layer.unit)}`,
-    );
-    return (
-      `${said.join("; ")}. J and K walk the blocks, Enter pins, W A S D and arrows move, 0 shows all, question mark ` +
-      "lists the keys."
-    );
-  }
-
-  // painting
+  // ── painting ──
 
   get isDrawn() {
-    return Boolean(this.frame && this.data);
+    return Boolean(this.frame && this.hasData);
   }
 
-  /** Where everything stands in the view as it is; scrolls back what is scrolled too far. */
+  /** Arrange all parts for the current view. */
   layout() {
-    const layers = this.data?.layers ?? [];
+    const { layers } = this.data;
     const held = this.model.show_memory ? layers.filter((layer) => layer.hasMemory) : [];
-    const { clientWidth: width, clientHeight: height } = this.stage;
     const linked = (this.model.show_links && layers.find((layer) => layer.links)) || null;
+    const { clientWidth: width, clientHeight: height } = this.stage;
     const plan = arrange({ rows: this.rows, held, linked, kept: this.kept, view: this.view, width, height });
     this.view.scroll = plan.scroll;
     return plan;
@@ -242,148 +242,158 @@ export class Chart {
   paint() {
     const began = performance.now();
     if (!this.stage.clientWidth || !this.stage.clientHeight) return;
-    this._readColours();
+    this.readColours();
     const ratio = window.devicePixelRatio || 1;
     this.plan = this.layout();
-    for (const canvas of [this.base, this.over]) fitCanvas(canvas, this.plan, ratio);
-    const context = this.base.getContext("2d", { alpha: false });
+    for (const canvas of [this.base, this.over]) resize(canvas, this.plan, ratio);
+    const context = /** @type {CanvasRenderingContext2D} */ (this.base.getContext("2d", { alpha: false }));
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.fillStyle = css(this.colours.background);
     context.fillRect(0, 0, this.plan.width, this.plan.height);
     this.frame = new Frame(this.view, this.plan.size, ratio, this.colours);
     this.arrows = [];
-    if (this.data) {
-      const { arrows, ...counted } = this.picture.paint(context);
+    if (this.hasData) {
+      const { arrows, ...counts } = this.picture.paint(context);
       this.arrows = arrows;
-      Object.assign(this.stats, counted);
+      Object.assign(this.stats, counts);
     }
     this.stats.paintMs = performance.now() - began;
     this.stats.paints++;
     this.overlay.paint();
   }
 
-  _readColours() {
-    this.probe.style.color = "var(--bg)";
-    const background = getComputedStyle(this.probe).color;
-    if (this._coloursFor === `${background} ${this.root.dataset.theme}`) return;
-    this._coloursFor = `${background} ${this.root.dataset.theme}`;
-    const found = new Colours(this.probe, this.model.palette);
-    this.colours = found;
-    const { style } = this.root;
-    found.ops.forEach((colour, op) => style.setProperty(`--op-${this.model.palette.names[op]}`, css(colour)));
-    for (const name of ["idle", "hatch", "memory", "warning"]) style.setProperty(`--${name}`, css(found[name]));
+  readColours() {
+    const { probe, root, model } = this;
+    probe.style.color = "var(--bg)";
+    const key = `${getComputedStyle(probe).color} ${root.dataset.theme}`;
+    if (key === this.coloursKey) return;
+    this.coloursKey = key;
+    const colours = new Colours(probe, model.palette);
+    this.colours = colours;
+    const properties = /** @type {const} */ (["idle", "hatch", "memory", "warning"]);
+    colours.ops.forEach((colour, op) => root.style.setProperty(`--op-${model.palette.names[op]}`, css(colour)));
+    for (const name of properties) root.style.setProperty(`--${name}`, css(colours[name]));
   }
 
-  // pointer, focus and pin
+  // ── pointer, focus and pin ──
 
-  /** The pointer is at a point of the canvas, or nowhere. */
+  /** Follow the pointer to a point of the canvas, or away from it. @param {Point | null} at */
   point(at) {
+    const { stage } = this;
     this.pointer = at;
     this.isByKey = false;
     this.hover = at && placeAt(this, at);
-    const named = at && at.x < this.frame.left && laneAt(this, at);
-    this.stage.dataset.over =
-      this.hover?.span >= 0 ? "span" : named ? "name" : at && at.y < this.frame.top ? "axis" : "";
-    this.stage.title = named ? "Keep this lane on top, or put it back (U)" : "";
+    stage.dataset.over = this.partAt(at);
+    stage.title = stage.dataset.over === "name" ? "Keep this lane on top, or put it back (U)" : "";
     this.overpaint();
-    if (this.hover) this.tip.show(this.hover, at.x, at.y);
-    else this.tip.hide();
+    if (at && this.hover) this.tooltip.show(this.hover, at.x, at.y);
+    else this.tooltip.hide();
   }
 
-  setFocused(focused) {
-    this.focused = focused;
-    this.isByKey &&= focused;
+  /**
+   * The part of the chart at a point, for its pointer: span, name of a lane, axis, or none.
+   * @param {Point | null} at
+   */
+  partAt(at) {
+    if (!at) return "";
+    if (this.hover && this.hover.span >= 0) return "span";
+    if (at.x < this.frame.left && laneAt(this, at)) return "name";
+    return at.y < this.frame.top ? "axis" : "";
+  }
+
+  /** @param {boolean} isFocused */
+  setFocused(isFocused) {
+    this.isFocused = isFocused;
+    this.isByKey &&= isFocused;
     this.overpaint();
   }
 
-  /** Move the keyboard's focus `along` its lane or to the lane `across`. */
-  walk(along, across) {
+  /** Move the focus `along` its lane or to the lane `across`. @param {number} along @param {number} across */
+  moveFocus(along, across) {
     const from = this.focus ?? this.pinned;
     const next = from ? placeBeside(this, from, along, across) : firstPlace(this);
-    if (next) this._focusOn(next);
-    if (next && this.area.anchor) this.area.reach(next);
+    if (!next) return;
+    this.focus = next;
+    this.isFocused = true;
+    this.live.textContent = announcement(next, this.model.palette, twinOf(this, next));
+    this.view.panTo(next);
+    this.showTooltip(next);
+    this.selection.extendTo(next);
   }
 
-  _focusOn(place) {
-    this.focus = place;
-    this.focused = true;
-    this.live.textContent = spoken(place, this.model.palette, twinOf(this, place));
-    this.view.bringIn(place);
-    this.overpaint();
-    this.tellOf(place);
-  }
-
-  /** Words about a place, beside it. */
-  tellOf(place) {
+  /** Show the tooltip of a place beside it. @param {Place} place */
+  showTooltip(place) {
     const { layer, span } = place;
     const lane = this.plan.laneOf(layer, layer.rankOf(span));
-    this.isByKey = true; // the cursor's line stands there
+    this.isByKey = true;
     this.overpaint();
-    this.tip.show(place, Math.max(this.frame.x(layer.start[span]), this.frame.left) + 8, lane.y + lane.height);
+    this.tooltip.show(place, Math.max(this.frame.x(layer.start[span]), this.frame.left) + 8, lane.y + lane.height);
   }
 
-  /** Pin a place, or nothing; the same place again takes the pin off. */
+  /** Pin a place, or nothing; a pinned place is unpinned. @param {Place | null} place */
   pin(place) {
-    this.pinbar.pin(place);
+    this.pinBar.toggle(place);
   }
 
-  /** Pin the block in focus; where it is pinned, open what is behind it. */
+  /** Pin the focused block; if it is pinned, open its layers. */
   enter() {
     const { focus, pinned, depth } = this;
-    const same =
-      pinned && (!focus || focus === this.pinnedFrom || (focus.layer === pinned.layer && focus.span === pinned.span));
-    if (same && depth.canOpen(pinned)) depth.open(pinned);
+    const isPinned =
+      !focus || focus === this.pinnedFocus || (focus.layer === pinned?.layer && focus.span === pinned.span);
+    if (pinned && isPinned && depth.canOpen(pinned)) depth.open(pinned);
     else if (focus) this.pin(focus);
   }
 
-  /** Go to the area, or to the block in focus. */
-  showChosen() {
+  /** Go to the selected area, or to the focused block. */
+  showSelected() {
     const place = this.focus ?? this.pinned;
-    if (this.area.chosen) this.area.show();
+    if (this.selection.area) this.selection.zoom();
     else if (place) this.view.show(place);
   }
 
-  // lanes kept on top
+  // ── lanes on top ──
 
-  /** Keep a lane on top, or put it back. */
-  keep({ layer, rank }) {
-    const row = this.rows.find((row) => row.includes(layer))[0];
-    const key = laneKey(row, rank);
+  /** Keep a lane on top, or put it back. @param {{layer: Layer, rank: number}} lane */
+  keepLane({ layer, rank }) {
+    const row = this.rows.find((row) => row.includes(layer)) ?? [layer];
+    const key = laneKey(row[0], rank);
     if (!this.kept.delete(key)) this.kept.add(key);
     const state = this.kept.has(key) ? "kept on top" : "back in its place";
     this.live.textContent = `Mesh ${layer.meshes[rank]} is ${state}.`;
     this.repaint();
   }
 
-  /** The lane under the pointer, else that of the block in focus. */
-  keepHere() {
-    const under = this.pointer && laneAt(this, this.pointer);
+  /** Keep the lane under the pointer on top, or else that of the focused block. */
+  keepLaneHere() {
+    const lane = this.pointer && laneAt(this, this.pointer);
     const place = this.focus ?? this.pinned;
-    if (under) this.keep(under);
-    else if (place) this.keep({ layer: place.layer, rank: place.layer.rankOf(place.span) });
+    if (lane) this.keepLane(lane);
+    else if (place) this.keepLane({ layer: place.layer, rank: place.layer.rankOf(place.span) });
   }
 
-  /** Close or undo one thing at a time, what came last first. */
+  /** Close or undo one thing, the latest first. */
   escape() {
-    if (this.help.isOpen) this.help.toggle(false);
-    else if (this.area.chosen || this.area.mode) this.area.leave();
-    else if (!this.search.element.hidden) this.search.close();
+    const { help, selection, search, panel, depth } = this;
+    if (help.isOpen) help.toggle(false);
+    else if (selection.area || selection.isMode) selection.leave();
+    else if (!search.element.hidden) search.close();
     else if (this.pinned) this.pin(null);
-    else if (this.panel.isOpen) this.panel.close();
-    else if (this.depth.isDeep) this.depth.back();
-    else this.tip.hide();
+    else if (panel.isOpen) panel.close();
+    else if (depth.isDeep) depth.back();
+    else this.tooltip.hide();
   }
 
-  /** Words over the lanes, for a while. */
-  say(words) {
-    clearTimeout(this.saying);
-    this.said.textContent = words;
-    this.said.hidden = false;
-    this.saying = setTimeout(() => (this.said.hidden = true), SAID_FOR);
+  /** Show text above the lanes for some seconds. @param {string} text */
+  announce(text) {
+    clearTimeout(this.noticeTimer);
+    this.notice.textContent = text;
+    this.notice.hidden = false;
+    this.noticeTimer = setTimeout(() => (this.notice.hidden = true), NOTICE_MS);
   }
 }
 
-function fitCanvas(canvas, { width, height }, ratio) {
-  const [wide, tall] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== wide || canvas.height !== tall) Object.assign(canvas, { width: wide, height: tall });
+/** @param {HTMLCanvasElement} canvas @param {{width: number, height: number}} size @param {number} ratio */
+function resize(canvas, size, ratio) {
+  const [width, height] = [Math.round(size.width * ratio), Math.round(size.height * ratio)];
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
 }

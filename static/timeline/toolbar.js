@@ -1,100 +1,99 @@
-// The bar over the timeline: its legend, and the buttons that show and hide parts of it.
+// The bar above the timeline: its legend, and the buttons that show and hide parts of it.
 
-import { button, h } from "../kit/canvas.js";
+/** @import { Chart } from "./timeline.js" */
+
+import { button } from "../kit/controls.js";
+import { h } from "../kit/dom.js";
 import { OP } from "./columns.js";
 import { copyLink } from "./permalink.js";
 import { savePicture } from "./save.js";
 
+/** @typedef {"show_memory" | "show_critical" | "show_transfers" | "show_links" | "show_device_links"} Switch */
+
+/** @type {Switch[]} */
 export const SWITCHES = ["show_memory", "show_critical", "show_transfers", "show_links", "show_device_links"];
 
-/** The buttons and the legend over the timeline. */
 export class Toolbar {
-  /** @param {import("./timeline.js").Chart} chart */
+  legend = h("div.mw-timeline-legend");
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    this.legend = h("div", { class: "mw-timeline-legend" });
-    this.buttons = this._buttons();
-  }
-
-  _buttons() {
-    const toggle = (name, label, key, title) =>
-      button(label, { kind: "mw-timeline-toggle", title: `${title} (${key})`, onclick: () => this.chart.toggle(name) });
-    return {
-      show_transfers: toggle(
-        "show_transfers",
-        "Transfers",
-        "T",
-        "Messages between meshes as arrows, where there is room",
-      ),
-      show_links: toggle("show_links", "Links", "L", "What passes each NIC and link, and with which part of it"),
-      show_device_links: toggle(
-        "show_device_links",
-        "Device links",
-        "Shift+L",
-        "The links of single devices beside those of nodes",
-      ),
+    const toggle = (/** @type {Switch} */ name, /** @type {string} */ label, /** @type {string} */ title) =>
+      button(label, { kind: "mw-timeline-toggle", title, onclick: () => chart.toggle(name) });
+    this.buttons = {
+      show_transfers: toggle("show_transfers", "Transfers", "Show transfers between meshes as arrows (T)"),
+      show_links: toggle("show_links", "Links", "Show the load of NICs and links (L)"),
+      show_device_links: toggle("show_device_links", "Device links", "Show the links of each device too (Shift+L)"),
       show_critical: toggle(
         "show_critical",
         "Critical path",
-        "C",
-        "The chain of spans that makes the step as long as it is",
+        "Show the chain of spans that determines the step time (C)",
       ),
-      show_memory: toggle("show_memory", "Memory", "M", "Memory of a device of each mesh"),
+      show_memory: toggle("show_memory", "Memory", "Show the memory per device of each mesh (M)"),
       area: button("Area", {
         kind: "mw-timeline-toggle",
-        title: "Figures of an area: drag over it (R, or Shift+drag at any time)",
-        onclick: () => this.chart.area.turnMode(),
+        title: "Select an area to show its figures: drag over it (R, or Shift+drag at any time)",
+        onclick: () => chart.selection.toggleMode(),
       }),
       find: button("Find", {
         title: "Find blocks: 3F7, B of stage 2, mesh C (/)",
-        onclick: () => this.chart.search.open(),
+        onclick: () => chart.search.open(),
       }),
-      fit: button("Fit", { title: "Show the whole step (0)", onclick: () => this.chart.view.fit() }),
-      link: button("Link", { title: "Copy a link to exactly this view", onclick: () => copyLink(this.chart) }),
-      png: button("PNG", { title: "Save what is shown as a picture", onclick: () => savePicture(this.chart) }),
-      help: button("keys of the timeline", {
+      fit: button("Fit", { title: "Show the whole step (0)", onclick: () => chart.view.fit() }),
+      link: button("Link", { title: "Copy a link to this view", onclick: () => copyLink(chart) }),
+      png: button("PNG", { title: "Save this view as a PNG", onclick: () => savePicture(chart) }),
+      help: button("Keyboard shortcuts", {
         content: "?",
-        title: "Keys of the timeline (?)",
-        onclick: () => this.chart.help.toggle(),
+        title: "Keyboard shortcuts of the timeline (?)",
+        onclick: () => chart.help.toggle(),
       }),
     };
   }
 
   refresh() {
-    const { model, data } = this.chart;
-    for (const name of SWITCHES) this.buttons[name].setAttribute("aria-pressed", String(model[name]));
-    const has = (what) => Boolean(data?.layers.some(what));
-    this.buttons.show_memory.hidden = !has((layer) => layer.hasMemory);
-    this.buttons.show_critical.hidden = !has((layer) => layer.critical);
-    for (const name of ["png", "fit", "show_transfers", "area", "find", "link"]) this.buttons[name].hidden = !data;
-    this.buttons.show_links.hidden = !data || this.chart.openLayer?.unit !== "s";
-    this.buttons.show_device_links.hidden = this.buttons.show_links.hidden || !model.show_links;
-    for (const name of ["show_transfers", "show_links", "show_device_links", "area", "find", "link"])
-      this.buttons[name].hidden ||= this.chart.depth.isDeep;
-    this.buttons.area.setAttribute("aria-pressed", String(this.chart.area.mode));
+    const { model, data, hasData, openLayer, depth, selection } = this.chart;
+    const { buttons } = this;
+    for (const name of SWITCHES) buttons[name].setAttribute("aria-pressed", String(model[name]));
+    buttons.area.setAttribute("aria-pressed", String(selection.isMode));
+    const hasLinks = hasData && openLayer?.unit === "s" && !depth.isDeep;
+    buttons.show_memory.hidden = !data.layers.some((layer) => layer.hasMemory);
+    buttons.show_critical.hidden = !data.layers.some((layer) => layer.critical);
+    buttons.show_links.hidden = !hasLinks;
+    buttons.show_device_links.hidden = !hasLinks || !model.show_links;
+    for (const each of [buttons.png, buttons.fit]) each.hidden = !hasData;
+    const { show_transfers: transfers, area, find, link } = buttons;
+    for (const each of [transfers, area, find, link]) each.hidden = !hasData || depth.isDeep;
   }
 
   drawLegend() {
-    const layers = this.chart.data?.layers ?? [];
-    const { palette } = this.chart.model;
+    const { data, rows } = this.chart;
+    const { layers } = data;
     const ops = [OP.F, OP.B, OP.I, OP.W, OP.REDUCE_GRAD, OP.STEP].filter((op) =>
-      layers.some((layer) => layer.takes(op)),
+      layers.some((layer) => layer.takesTime(op)),
     );
-    const swatch = (kind, words) => h("span", { class: "mw-timeline-key" }, h("i", { "data-kind": kind }), words);
-    const carries = layers.some((layer) => layer.links?.lanes.length) ? [OP.SEND_F, OP.SEND_B] : [];
-    const rises = layers.some((layer) => layer.shade.some((shade) => shade & 1));
+    const sends = layers.some((layer) => layer.links?.lanes.length) ? [OP.SEND_F, OP.SEND_B] : [];
+    const hasReturn = layers.some((layer) => layer.shade.some((shade) => shade & 1));
+    const isCompared = rows.some((row) => row.length === 2 && row[0].unit === "s");
     this.legend.replaceChildren(
-      ...ops.map((op) => {
-        const name = palette.names[op];
-        if (layers[0].kinds) return layers[0].kinds[name] ? swatch(name, layers[0].kinds[name]) : "";
-        return swatch(name, op <= OP.W ? `${name} ${palette.words[name]}` : palette.words[name]);
-      }),
-      ...carries.map((op) => swatch(palette.names[op], `${palette.words[palette.names[op]]} sent`)),
-      ...(layers.length ? [swatch("idle", "idle")] : []),
-      ...(rises ? [swatch("rising", "going up")] : []),
-      ...(this.chart.rows.some((row) => row.length === 2 && row[0].unit === "s")
-        ? [swatch("slower", "5\u2009% longer"), swatch("quicker", "shorter")]
-        : []),
+      ...[...ops, ...sends].flatMap((op) => this.opEntry(op)),
+      ...(layers.length ? [entry("idle", "idle")] : []),
+      ...(hasReturn ? [entry("rising", "return")] : []),
+      ...(isCompared ? [entry("slower", "5\u2009% longer"), entry("quicker", "5\u2009% shorter")] : []),
     );
   }
+
+  /** @param {number} op */
+  opEntry(op) {
+    const { names, words } = this.chart.model.palette;
+    const name = names[op];
+    const { kinds } = this.chart.data.layers[0];
+    if (kinds) return kinds[name] ? [entry(name, kinds[name])] : [];
+    if (op <= OP.W) return [entry(name, `${name} ${words[name]}`)];
+    const isSend = op === OP.SEND_F || op === OP.SEND_B;
+    return [entry(name, isSend ? `send ${words[name]}` : words[name])];
+  }
 }
+
+/** @param {string} kind @param {string} words */
+const entry = (kind, words) => h("span.mw-timeline-key", {}, h("i", { "data-kind": kind }), words);

@@ -1,142 +1,166 @@
-// The words beside the pointer or the focus: everything known of a place.
+// The tooltip of a place: everything that is known about it.
 
-import { h } from "../kit/canvas.js";
+/** @import { Point } from "../kit/types" */
+/** @import { Layer } from "./data.js" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { Place } from "./types" */
+
+import { h } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
 import { twinOf } from "./place.js";
 import { facts } from "./text.js";
 
-const AWAY = 14; // CSS pixels from what they are about
-const SHORT = 18; // letters
-const EDGE = 4; // CSS pixels from the edge of the canvas
+const DISTANCE = 14; // CSS pixels from the place
+const SHORT = 18; // letters of a value that shares its row
+const MARGIN = 4; // CSS pixels from the edge of the canvas
 
-export class Tip {
+export class Tooltip {
+  element = h("div.mw-timeline-tip", { "aria-hidden": "true", hidden: true });
+  reason = h("p.mw-timeline-tip-why");
+  /** @type {Point} */ at = { x: 0, y: 0 };
+  /** @type {Place} */ place;
+  /** The last answer of Python about a gap or a share. @type {{layer: Layer, key: string, words: string} | null} */
+  answer = null;
+
+  /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
-    this.element = h("div", { class: "mw-timeline-tip", "aria-hidden": "true" });
-    this.hide();
   }
 
   hide() {
     this.element.hidden = true;
   }
 
-  /** Tell of a place, beside a point of the canvas. */
+  /**
+   * Show the facts about a place beside a point of the canvas.
+   * @param {Place} place @param {number} x @param {number} y
+   */
   show(place, x, y) {
     const { chart } = this;
-    const { names } = chart.model.palette;
     const twin = place.span >= 0 && !place.link ? twinOf(chart, place) : null;
-    const list = h("dl", {});
-    for (const [name, value] of facts(place, names, twin)) list.append(...fact(name, String(value)));
+    const rows = facts(place, chart.model.palette.names, twin).flatMap(([name, value]) => fact(name, value));
     const { label, source } = place.layer;
-    const whose =
-      chart.data.layers.length > 1 ? h("div", { class: "mw-timeline-tip-whose" }, `${label}, ${source}`) : "";
-    this.why = h("p", { class: "mw-timeline-tip-why" });
-    this.element.replaceChildren(this._title(place), list, this.why, whose);
+    const hasOthers = chart.data.layers.length > 1;
+    const whose = hasOthers ? h("div.mw-timeline-tip-whose", {}, `${label}, ${source}`) : "";
+    this.reason = h("p.mw-timeline-tip-why");
+    this.element.replaceChildren(this.title(place), h("dl", {}, ...rows), this.reason, whose);
     this.element.hidden = false;
     this.at = { x, y };
     this.place = place;
-    this.stand();
-    this._explain(place);
+    this.move();
+    chart.asker.forget("idle");
+    if (place.link) this.explainLimit(place.layer, place.link.share);
+    else this.explainGap(place);
   }
 
-  /** Why a lane stands still there, or before a block, in Python's words. */
-  _explain({ layer, span, rank, tick, memory, link }) {
-    const { asker, live } = this.chart;
-    asker.forget("idle");
-    if (link) return this._limit(layer, link);
-    if (layer.labels || memory !== undefined || layer.isTransfer(span) || layer.isReduction(span)) return;
-    const lane = rank ?? layer.rankOf(span);
-    const waited = span >= 0 ? layer.waited(span).ticks : 0;
-    if (span >= 0 && waited < 2) return;
-    const at = span >= 0 ? layer.start[span] - waited / 2 : tick;
-    const gap = `${layer.number} ${lane} ${span >= 0 ? span : layer.next(lane, tick)}`;
-    if (this.told?.layer === layer && this.told.gap === gap) return this._say(this.told.words);
-    asker.ask("idle", layer, { rank: lane, at: at * layer.scale }, (found) => {
-      this.told = { layer, gap, words: found?.words ?? "" };
-      this._say(this.told.words);
-      if (this.chart.focused && found) live.textContent = `${live.textContent} ${sentence(found.words)}`;
-    });
+  /** Show why a lane is idle at a place, or before a block. @param {Place} place */
+  explainGap({ layer, span, rank = 0, tick = 0, memory }) {
+    if (layer.labels || memory !== undefined) return;
+    if (span < 0) return this.explainIdle(layer, rank, layer.next(rank, tick), tick);
+    if (layer.isTransfer(span) || layer.isReduction(span)) return;
+    const idle = layer.waited(span).ticks;
+    if (idle >= 2) this.explainIdle(layer, layer.rankOf(span), span, layer.start[span] - idle / 2);
   }
 
-  /** Which port limits a message that passes a lane of links, in Python's words. */
-  _limit(layer, { share }) {
+  /** @param {Layer} layer @param {number} rank @param {number} next block @param {number} tick */
+  explainIdle(layer, rank, next, tick) {
+    this.explain("idle", layer, `${rank} ${next}`, { rank, at: tick * layer.scale });
+  }
+
+  /** Show which port limits a message in a link lane. @param {Layer} layer @param {number} share */
+  explainLimit(layer, share) {
     if (share < 0) return;
     const span = layer.flow_span[layer.link_flow[share]];
-    if (this.limited?.layer === layer && this.limited.share === share) return this._say(this.limited.words);
-    const asked = {
-      ...this._named(layer, span),
-      start: layer.link_start[share] * layer.scale,
-      end: layer.link_end[share] * layer.scale,
-    };
-    this.chart.asker.ask("limit", layer, asked, (found) => {
-      this.limited = { layer, share, words: found ?? "" };
-      if (this.place?.link?.share === share) this._say(this.limited.words);
-    });
-  }
-
-  /** An action by its name, as Python knows it. */
-  _named(layer, span) {
-    return {
+    this.explain("limit", layer, `share ${share}`, {
       rank: layer.rankOf(span),
       op: layer.op[span],
       stage: layer.stage[span],
       microbatch: layer.microbatch[span],
       other: layer.otherOf(span),
-    };
+      start: layer.link_start[share] * layer.scale,
+      end: layer.link_end[share] * layer.scale,
+    });
   }
 
-  _say(words) {
+  /**
+   * Ask Python for an explanation and show it, unless it is the last answer.
+   * @param {string} what @param {Layer} layer @param {string} key @param {object} question
+   */
+  explain(what, layer, key, question) {
+    const { asker, live } = this.chart;
+    if (this.answer?.layer === layer && this.answer.key === key) return this.showReason(this.answer.words);
+    const { place } = this;
+    asker.ask(what, layer, question, (found) => {
+      const words = found?.words ?? found ?? "";
+      this.answer = { layer, key, words };
+      if (this.place !== place && what === "limit") return;
+      this.showReason(words);
+      if (what === "idle" && this.chart.isFocused && words) live.textContent = `${live.textContent} ${sentence(words)}`;
+    });
+  }
+
+  /** @param {string} words */
+  showReason(words) {
     if (this.element.hidden) return;
-    this.why.textContent = sentence(words);
-    this.stand();
+    this.reason.textContent = sentence(words);
+    this.move();
   }
 
-  _title({ layer, span, memory, link }) {
-    const title = h("div", { class: "mw-timeline-tip-title" });
-    if (span < 0) {
-      title.append(h("b", {}, link ? "Idle port" : memory !== undefined ? "Memory of a device" : "Idle"));
-      return title;
-    }
+  /** @param {Place} place */
+  title({ layer, span, memory, link }) {
     const { names, words } = this.chart.model.palette;
+    if (span < 0) {
+      const name = link ? "Idle port" : memory !== undefined ? "Memory per device" : "Idle";
+      return h("div.mw-timeline-tip-title", {}, h("b", {}, name));
+    }
     const op = names[layer.op[span]];
-    const own = layer.kinds ? layer.kinds[op] : words[op];
-    const text = layer.isTransfer(span) ? `${own} of microbatch ${layer.microbatch[span]}` : own;
-    title.append(h("i", { "data-kind": op }), h("b", {}, layer.notation(span, names)), ` ${text}`);
-    return title;
+    const word = layer.kinds?.[op] ?? words[op];
+    const text = layer.isTransfer(span) ? `${word} of microbatch ${layer.microbatch[span]}` : word;
+    const action = h("b", {}, layer.notation(span, names));
+    return h("div.mw-timeline-tip-title", {}, h("i", { "data-kind": op }), action, ` ${text}`);
   }
 
-  /** Stand beside the place: never over its lane, and below the lanes where there is room for that. */
-  stand() {
+  /** Place the tooltip: never over the lane of its place, and below the lanes if there is room. */
+  move() {
     const { element, chart } = this;
     if (element.hidden) return;
     const { offsetWidth: width, offsetHeight: height } = element;
     const { clientWidth, clientHeight } = chart.stage;
-    const [x, y] = [this.at.x, this._top(height, clientHeight)];
-    const left = x + AWAY + width + EDGE < clientWidth ? x + AWAY : x - AWAY - width;
-    const inside = clamp(left, EDGE, Math.max(EDGE, clientWidth - width - EDGE));
+    const { x } = this.at;
+    const y = this.top(height, clientHeight);
+    const left = x + DISTANCE + width + MARGIN < clientWidth ? x + DISTANCE : x - DISTANCE - width;
+    const inside = clamp(left, MARGIN, Math.max(MARGIN, clientWidth - width - MARGIN));
     element.style.transform = `translate(${Math.round(inside)}px, ${Math.round(y)}px)`;
   }
 
-  _top(height, room) {
-    const { frame, plan } = this.chart;
-    const { layer, span, rank, memory, link } = this.place;
-    const lowest = room - height - EDGE;
-    if (link) return Math.max(EDGE, this.at.y - AWAY - height);
-    const spanned =
-      span >= 0 && layer.isTransfer(span) ? [layer.rankOf(span), layer.peerOf(span)] : [rank ?? layer.rankOf(span)];
-    const lanes = memory === undefined ? spanned.map((of) => plan.laneOf(layer, of)).filter(Boolean) : [];
-    if (!lanes.length) return Math.max(EDGE, this.at.y - AWAY - height);
+  /** @param {number} height @param {number} room */
+  top(height, room) {
+    const { frame } = this.chart;
+    const lanes = this.lanes();
+    if (!lanes.length) return Math.max(MARGIN, this.at.y - DISTANCE - height);
+    const lowest = room - height - MARGIN;
     const top = Math.min(...lanes.map(({ whole }) => whole[0]));
     const bottom = Math.max(...lanes.map(({ whole }) => whole[0] + whole[1]));
-    if (bottom + EDGE <= lowest) return Math.min(Math.max(bottom + EDGE, frame.bottom + EDGE), lowest);
-    return Math.max(EDGE, top - height - EDGE);
+    if (bottom + MARGIN <= lowest) return Math.min(Math.max(bottom + MARGIN, frame.bottom + MARGIN), lowest);
+    return Math.max(MARGIN, top - height - MARGIN);
+  }
+
+  /** The lanes that the tooltip must not cover. */
+  lanes() {
+    const { plan } = this.chart;
+    const { layer, span, rank, memory, link } = this.place;
+    if (link || memory !== undefined) return [];
+    const isTransfer = span >= 0 && layer.isTransfer(span);
+    const ranks = isTransfer ? [layer.rankOf(span), layer.peerOf(span)] : [rank ?? layer.rankOf(span)];
+    return ranks.map((rank) => plan.laneOf(layer, rank)).filter(Boolean);
   }
 }
 
-/** A name and a value: two that are short stand in one row. */
+/** A name and a value; short ones share a row. @param {string} name @param {string} value */
 function fact(name, value) {
-  const wide = value.length > SHORT ? "mw-timeline-tip-wide" : null;
-  return [h("dt", { class: wide }, name), h("dd", { class: wide }, value)];
+  const kind = value.length > SHORT ? "mw-timeline-tip-wide" : null;
+  return [h("dt", { class: kind }, name), h("dd", { class: kind }, value)];
 }
 
+/** @param {string} words */
 const sentence = (words) => (words ? `${words[0].toUpperCase()}${words.slice(1)}.` : "");

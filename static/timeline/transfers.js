@@ -1,38 +1,47 @@
 // Transfers as arrows between the lanes: which have room, and which one is under the pointer.
 
+/** @import { Point } from "../kit/types" */
+/** @import { Frame } from "./frame.js" */
+/** @import { Shapes } from "./shapes.js" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { Arrow, Lane, Place, Plan, Segment } from "./types" */
+
 import { clamp } from "../kit/numbers.js";
 
-const ROOM = 12; // CSS pixels of a lane from which on it shows transfers
+const LEAST_HEIGHT = 12; // CSS pixels of a lane from which on it shows transfers
 const MOST_ARROWS = 1600;
 const FEW = 400;
 const NEAR = 4; // CSS pixels
 
-/** Draw those in view where they have room; returns their lines. */
-export function paintTransfers(shapes, { frame, plan }, seen) {
-  // laid over one another there is no room
-  const roomy = seen.filter((lane) => lane.whole[1] === lane.height && lane.height >= ROOM);
-  if (!roomy.length) return [];
-  const found = transfersSeen(plan, frame, roomy);
-  if (found.length >= Math.min(MOST_ARROWS, (roomy.length * (frame.right - frame.left)) / 13)) return [];
-  const low = roomy[0].height < 17;
-  const style = { alpha: found.length < FEW ? 0.8 : 0.55, width: low ? 0.9 : 1.2, head: !low };
-  return found.map(([from, span, to]) => ({
-    ...shapes.transfer(frame, from.layer, span, from, to, style),
-    layer: from.layer,
-  }));
+/**
+ * Draw the transfers in view if there is room for them, and return their arrows.
+ * @param {Shapes} pen @param {Chart} chart @param {Lane[]} visible @returns {Arrow[]}
+ */
+export function paintTransfers(pen, { frame, plan }, visible) {
+  // lanes that two timelines share have no room
+  const lanes = visible.filter((lane) => lane.whole[1] === lane.height && lane.height >= LEAST_HEIGHT);
+  if (!lanes.length) return [];
+  const found = transfersInView(plan, frame, lanes);
+  if (found.length >= Math.min(MOST_ARROWS, (lanes.length * (frame.right - frame.left)) / 13)) return [];
+  const isLow = lanes[0].height < 17;
+  const style = { alpha: found.length < FEW ? 0.8 : 0.55, width: isLow ? 0.9 : 1.2, head: !isLow };
+  return found.map(({ from, span, to }) => pen.transfer(frame, from.layer, span, from, to, style));
 }
 
-/** Lane of the sender, span and lane of the receiver of each transfer in view; a few too many at most. */
-function transfersSeen(plan, frame, lanes) {
+/**
+ * The transfers in view with the lanes of their senders and receivers, a few too many at most.
+ * @param {Plan} plan @param {Frame} frame @param {Lane[]} lanes
+ */
+function transfersInView(plan, frame, lanes) {
   const found = [];
   for (const layer of new Set(lanes.map((lane) => lane.layer))) {
     for (let rank = 0; rank < layer.ranks; rank++) {
-      const lane = plan.laneOf(layer, rank);
-      const [from, to] = layer.range(2, rank);
-      for (let span = from; span < to && layer.start[span] <= frame.to; span++) {
+      const from = plan.laneOf(layer, rank);
+      const [first, last] = layer.range(2, rank);
+      for (let span = first; span < last && layer.start[span] <= frame.to; span++) {
         if (layer.end[span] < frame.from) continue;
-        const other = plan.laneOf(layer, layer.peerOf(span));
-        if (other && areShown(frame, lane, other)) found.push([lane, span, other]);
+        const to = plan.laneOf(layer, layer.peerOf(span));
+        if (to && isArrowVisible(frame, from, to)) found.push({ from, span, to });
         if (found.length > MOST_ARROWS) return found;
       }
     }
@@ -40,24 +49,32 @@ function transfersSeen(plan, frame, lanes) {
   return found;
 }
 
-/** Whether an arrow between two lanes is seen, and none that is too low for it or hides under those kept on top. */
-function areShown(frame, lane, other) {
-  if (frame.split === frame.top) return frame.isLaneSeen(lane) || frame.isLaneSeen(other);
-  return [lane, other].every((end) => end.height >= ROOM && frame.isLaneClear(end));
+/**
+ * Whether an arrow between two lanes is in view; with lanes kept on top, both its ends have to be.
+ * @param {Frame} frame @param {Lane} from @param {Lane} to
+ */
+function isArrowVisible(frame, from, to) {
+  if (frame.split === frame.top) return frame.isLaneVisible(from) || frame.isLaneVisible(to);
+  return [from, to].every((lane) => lane.height >= LEAST_HEIGHT && frame.isLaneClear(lane));
 }
 
-/** The transfer whose arrow is nearest to a point, if one is near. */
-export function arrowAt(arrows, x, y) {
-  let [best, nearest] = [null, NEAR];
+/**
+ * The transfer whose arrow is nearest to a point, or null if none is near.
+ * @param {Arrow[]} arrows @param {Point} point @returns {Place | null}
+ */
+export function arrowAt(arrows, point) {
+  let [nearest, distance] = [/** @type {Arrow | null} */ (null), NEAR];
   for (const arrow of arrows) {
-    const away = toSegment(x, y, arrow);
-    if (away < nearest)
-      [best, nearest] = [{ layer: arrow.layer, rank: arrow.layer.rankOf(arrow.span), span: arrow.span }, away];
+    const away = distanceTo(point, arrow);
+    if (away < distance) [nearest, distance] = [arrow, away];
   }
-  return best;
+  if (!nearest) return null;
+  const { layer, span } = nearest;
+  return { layer, rank: layer.rankOf(span), span };
 }
 
-function toSegment(x, y, { x1, y1, x2, y2 }) {
+/** @param {Point} point @param {Segment} segment */
+function distanceTo({ x, y }, { x1, y1, x2, y2 }) {
   const [dx, dy] = [x2 - x1, y2 - y1];
   const along = clamp(((x - x1) * dx + (y - y1) * dy) / (dx * dx + dy * dy || 1), 0, 1);
   return Math.hypot(x - x1 - along * dx, y - y1 - along * dy);

@@ -1,27 +1,22 @@
 // Numbers of a timeline with their units.
 
-const THIN = "\u2009"; // between a number and its unit
+const THIN_SPACE = "\u2009"; // between a number and its unit
 
-/**
- * 0.00123 as "1.23 ms"; units are plain numbers.
- * @param {number} value
- * @param {string} unit
- */
+/** 0.00123 as "1.23 ms"; unit costs are plain numbers. @param {number} value @param {string} unit */
 export function amount(value, unit) {
   const size = Math.abs(value);
-  if (unit !== "s") return short(value);
-  if (size >= 1) return `${short(value)}${THIN}s`;
-  if (size >= 1e-3) return `${short(value * 1e3)}${THIN}ms`;
-  return size ? `${short(value * 1e6)}${THIN}µs` : `0${THIN}s`;
+  if (unit !== "s") return threeDigits(value);
+  if (size >= 1) return `${threeDigits(value)}${THIN_SPACE}s`;
+  if (size >= 1e-3) return `${threeDigits(value * 1e3)}${THIN_SPACE}ms`;
+  return size ? `${threeDigits(value * 1e6)}${THIN_SPACE}µs` : `0${THIN_SPACE}s`;
 }
 
 /** @param {number} value */
-export function bytes(value) {
-  return prefixed(value, "B");
-}
+export const bytes = (value) => withPrefix(value, "B");
 
 /** @param {number} value */
-export const flops = (value) => prefixed(value, "FLOP");
+export const flops = (value) => withPrefix(value, "FLOP");
+
 /** @type {[number, string]} */
 const UNSCALED = [1, ""];
 /** @type {[number, string][]} */
@@ -33,34 +28,24 @@ const PREFIXES = [
   [1e3, "k"],
 ];
 
-/**
- * @param {number} value
- * @param {string} unit
- */
-function prefixed(value, unit) {
+/** @param {number} value @param {string} unit */
+function withPrefix(value, unit) {
   const [size, prefix] = PREFIXES.find(([least]) => Math.abs(value) >= least) ?? UNSCALED;
-  return `${short(value / size)}${THIN}${prefix}${unit}`;
+  return `${threeDigits(value / size)}${THIN_SPACE}${prefix}${unit}`;
 }
 
 /** @param {number} part */
-export const percent = (part) => `${(100 * part).toFixed(Math.abs(part) < 0.0995 ? 1 : 0)}${THIN}%`;
+export const percent = (part) => `${(100 * part).toFixed(Math.abs(part) < 0.0995 ? 1 : 0)}${THIN_SPACE}%`;
 
-/**
- * Writes numbers with from `least` to `most` digits after the point.
- * @param {number} least
- * @param {number} most
- */
-export const numbers = (least, most) =>
+/** A formatter with from `least` to `most` decimals. @param {number} least @param {number} most */
+export const numberFormat = (least, most) =>
   new Intl.NumberFormat("en", { minimumFractionDigits: least, maximumFractionDigits: most });
 
-const SHORT = [0, 1, 2, 3].map((most) => numbers(0, most));
+const FORMATS = [0, 1, 2, 3].map((most) => numberFormat(0, most));
 
-/**
- * Three digits that count.
- * @param {number} value
- */
-function short(value) {
+/** Three significant digits. @param {number} value */
+function threeDigits(value) {
   const size = Math.abs(value);
   const digits = size >= 100 || size === 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
-  return SHORT[digits].format(value);
+  return FORMATS[digits].format(value);
 }

@@ -1,6 +1,8 @@
-// The form of a transfer: tensor, meshes, links. What is wrong stands under the field that it is about.
+// The form of a transfer: tensor, meshes, links. A problem is shown under its field.
 
-import { h } from "../kit/canvas.js";
+/** @import { Sender } from "./types" */
+
+import { focusedElement, h } from "../kit/dom.js";
 
 /** @type {[string, string[]][]} */
 const GROUPS = [
@@ -12,78 +14,91 @@ const GROUPS = [
   ["Chain", ["chunks"]],
 ];
 
-export class Form {
-  constructor(view) {
+/** @implements {Sender} */
+class Field {
+  shown = "";
+  outstanding = 0; // answers
+  /** @type {string | null} */ refused = null;
+
+  /** @param {import("./transfer.js").Transfer} view @param {{path: string, label: string, help: string}} data */
+  constructor(view, { path, label, help }) {
     this.view = view;
-    this.fields = new Map(view.model.form.map((field) => [field.path, this.field(field)]));
-    this.legends = GROUPS.map(([title]) => h("legend", {}, title));
-    const group = ([, paths], number) =>
-      h("fieldset", {}, this.legends[number], ...paths.map((path) => this.fields.get(path).element));
-    this.element = h("div", { class: "mw-tr-form" }, ...GROUPS.map(group));
+    this.path = path;
+    const group = GROUPS.find(([, paths]) => paths.includes(path))?.[0];
+    const attributes = { "data-path": path, spellcheck: "false", autocomplete: "off" };
+    this.input = h("input", { "aria-label": `${group}: ${label}`, ...attributes });
+    this.problem = h("p.mw-tr-trouble", { role: "alert", hidden: true });
+    this.element = h("label.mw-tr-field", { "data-tip": help }, h("span", {}, label), this.input, this.problem);
+    this.input.isUnedited = () => this.input.value === this.shown;
+    this.input.addEventListener("change", () => this.commit());
+    this.input.addEventListener("keydown", (event) => this.key(event));
   }
 
-  field({ path, label, help }) {
-    const { view } = this;
-    const input = h("input", {
-      "aria-label": `${groupOf(path)}: ${label}`,
-      "data-path": path,
-      spellcheck: "false",
-      autocomplete: "off",
-    });
-    const trouble = h("p", { class: "mw-tr-trouble", role: "alert", hidden: true });
-    const field = {
-      input,
-      trouble,
-      shown: "",
-      awaits: 0,
-      element: h("label", { class: "mw-tr-field", "data-tip": help }, h("span", {}, label), input, trouble),
-      answered: (refused) => {
-        field.awaits -= 1;
-        field.refused = refused;
-        this.tell();
-      },
-      forget: () => {
-        field.refused = null;
-        this.tell();
-      },
-    };
-    input.atRest = () => input.value === field.shown;
-    const take = () => {
-      if (input.value === field.shown) return field.forget();
-      if (view.send("set", { path, text: input.value }, field)) field.awaits += 1;
-    };
-    input.addEventListener("change", take);
-    input.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") {
-        input.value = field.shown;
-        field.forget();
-      }
-      if (event.key === "Escape" || event.key === "Enter") input.blur();
-      if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
-    });
-    return field;
+  commit() {
+    const { path, view } = this;
+    if (this.input.value === this.shown) this.acceptAnswer(null);
+    else if (view.request("set", { path, text: this.input.value }, this)) this.outstanding += 1;
   }
 
-  /** What was refused is of no more use: another document is in place. */
-  forget() {
-    for (const field of this.fields.values()) field.forget();
-  }
-
-  tell() {
-    const { fields, troubles, host_word: word } = this.view.model;
-    GROUPS.forEach(([title], number) => (this.legends[number].textContent = title.replace("host", word)));
-    for (const [path, field] of this.fields) {
-      const { input, trouble } = field;
-      const isTyping = input === input.getRootNode().activeElement && input.value !== field.shown;
-      if (field.shown !== fields[path]) field.refused = null;
-      if (!isTyping && !field.awaits && !field.refused) input.value = fields[path];
-      field.shown = fields[path];
-      const words = field.refused || troubles[path] || "";
-      trouble.textContent = words;
-      trouble.hidden = !words;
-      input.setAttribute("aria-invalid", String(Boolean(words)));
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    if (event.key === "Escape") {
+      this.input.value = this.shown;
+      this.acceptAnswer(null);
     }
+    if (event.key === "Escape" || event.key === "Enter") this.input.blur();
+    if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
+  }
+
+  /** @param {string | null} refused */
+  acknowledge(refused) {
+    this.outstanding -= 1;
+    this.acceptAnswer(refused);
+  }
+
+  /** @param {string | null} refused */
+  acceptAnswer(refused) {
+    this.refused = refused;
+    this.view.form.update();
+  }
+
+  update() {
+    const { fields, troubles } = this.view.model;
+    const { input, path } = this;
+    const text = fields[path];
+    const isTyping = input === focusedElement(input) && input.value !== this.shown;
+    if (this.shown !== text) this.refused = null;
+    if (!isTyping && !this.outstanding && !this.refused) input.value = text;
+    this.shown = text;
+    const problem = this.refused || troubles[path] || "";
+    this.problem.textContent = problem;
+    this.problem.hidden = !problem;
+    input.setAttribute("aria-invalid", String(Boolean(problem)));
   }
 }
 
-const groupOf = (path) => GROUPS.find(([, paths]) => paths.includes(path))[0];
+export class Form {
+  /** @param {import("./transfer.js").Transfer} view */
+  constructor(view) {
+    this.view = view;
+    this.fields = view.model.form.map((data) => new Field(view, data));
+    this.legends = GROUPS.map(([title]) => h("legend", {}, title));
+    const groups = GROUPS.map(([, paths], i) => {
+      const fields = paths.flatMap((path) => this.fields.filter((field) => field.path === path));
+      return h("fieldset", {}, this.legends[i], ...fields.map(({ element }) => element));
+    });
+    this.element = h("div.mw-tr-form", {}, ...groups);
+  }
+
+  /** Forget refusals, when another document is opened. */
+  forgetRefusals() {
+    for (const field of this.fields) field.refused = null;
+    this.update();
+  }
+
+  update() {
+    const { host_word: word } = this.view.model;
+    GROUPS.forEach(([title], i) => (this.legends[i].textContent = title.replace("host", word)));
+    for (const field of this.fields) field.update();
+  }
+}

@@ -15,8 +15,6 @@ export function bytes(value) {
 }
 
 /** @param {number[]} ranks */
-export function some(ranks) {
-  return ranks.length > 8
-    ? `${ranks.slice(0, 8).join(", ")} and ${ranks.length - 8} more`
-    : ranks.join(", ") || "nobody";
+export function listRanks(ranks) {
+  return ranks.length > 8 ? `${ranks.slice(0, 8).join(", ")} and ${ranks.length - 8} more` : ranks.join(", ") || "none";
 }

@@ -1,35 +1,50 @@
-// The tensor as a grid, cut as its source, its destination or its unit tasks have it: to scale, as far as no piece
-// gets too narrow to be seen. A colour is a host; of a unit task, the host that sends it. What nobody looks at gets
-// paler, and its letters get the colour of text, which reads on anything pale.
+// The tensor as a grid, cut as its source, its destination or its unit tasks cut it: to scale, as far as no piece
+// becomes too narrow to see. A colour is a host, of a unit task the host that sends it. What is not highlighted is
+// paler.
 
-import { h, perFrame, s } from "../kit/canvas.js";
-import { Crowd } from "./crowding.js";
+/** @import { Attributes, Box } from "../kit/types" */
+/** @import { Dim, Piece, Picture, Place, Rect } from "./types" */
 
-const GUTTER = { left: 36, top: 18, right: 2, bottom: 2 };
-const LABEL_ROOM = { across: 32, down: 18 }; // CSS pixels between the numbers of cuts
-const NAMED = { across: 56, down: 34 }; // CSS pixels of a ruler that its name takes
+import { closest, h, s } from "../kit/dom.js";
+import { oncePerFrame } from "../kit/widget.js";
+import { Raster } from "./raster.js";
+
+const MARGIN = { left: 36, top: 18, right: 2, bottom: 2 };
+const LABEL_DISTANCE = { across: 32, down: 18 }; // CSS pixels between the numbers of cuts
+const NAME_SIZE = { across: 56, down: 34 }; // CSS pixels that the name of a ruler takes
 const MANY = 600; // pieces from which on they are painted as one picture
-export const STRENGTH = { tint: 0.24, strong: 0.5, faint: 0.08, pale: 0.28 }; // of colours, as the style sheet has them
+export const OPACITY = { tint: 0.24, strong: 0.5, faint: 0.08, pale: 0.28 }; // of colours, as in the style sheet
 
-/** What both pictures share: a figure of its own size, rulers with the cuts, what is lit. */
+/**
+ * A grid of pieces with rulers. A subclass has the pieces of its picture, and their elements.
+ * @template {Piece} P
+ */
 export class Grid {
+  /** @type {Picture} */ picture;
+  /** @type {SVGElement[]} */ groups = [];
+  /** Of very many pieces, the one under the pointer as an element. @type {SVGElement | null} */ outlined = null;
+  area = { x: 0, y: 0, width: 0, height: 0 };
+
+  /**
+   * @param {import("./transfer.js").Transfer} view @param {string} label @param {"source" | "destination" | ""} [side]
+   */
   constructor(view, label, side = "") {
     this.view = view;
     this.side = side;
-    this.svg = s("svg", { class: "mw-tr-grid", role: "img", "aria-label": label });
-    this.crowd = new Crowd();
-    this.box = h("div", { class: "mw-tr-figure-box" }, this.crowd.canvas, this.svg);
+    this.svg = s("svg.mw-tr-grid", { role: "img", "aria-label": label });
+    this.raster = new Raster();
+    this.box = h("div.mw-tr-figure-box", {}, this.raster.canvas, this.svg);
+    /** @type {HTMLElement} */
     this.element = this.box;
-    this.redraw = perFrame(() => {
+    this.redraw = oncePerFrame(() => {
       this.paint();
-      const [tasks, shown] = this.view.looked;
-      this.light(tasks, shown);
+      this.highlight(view.highlighted.tasks, view.highlighted.place);
     });
     this.sizes = new ResizeObserver(() => this.redraw());
     this.sizes.observe(this.box);
-    this.svg.addEventListener("pointermove", (event) => this.single(event));
-    this.svg.addEventListener("pointerdown", (event) => this.single(event)); // a finger moves over nothing before
-    this.svg.addEventListener("pointerover", (event) => this.over(event));
+    this.svg.addEventListener("pointermove", (event) => this.outlinePiece(event));
+    this.svg.addEventListener("pointerdown", (event) => this.outlinePiece(event)); // a touch has no move before it
+    this.svg.addEventListener("pointerover", (event) => this.hover(closest(event, "[data-piece]")));
     this.svg.addEventListener("pointerleave", () => this.leave());
     this.svg.addEventListener("click", (event) => this.click(event));
   }
@@ -39,6 +54,7 @@ export class Grid {
     this.redraw.cancel();
   }
 
+  /** @param {Picture} picture */
   draw(picture) {
     this.picture = picture;
     this.paint();
@@ -48,133 +64,149 @@ export class Grid {
     const { clientWidth: width, clientHeight: height } = this.box;
     if (!this.picture || width < 60 || height < 40) return;
     const { columns, rows } = this.picture;
-    this.area = { left: rows.length ? GUTTER.left : 2, top: columns.length ? GUTTER.top : 2 };
-    Object.assign(this.area, {
-      width: width - this.area.left - GUTTER.right,
-      height: height - this.area.top - GUTTER.bottom,
-    });
+    const [x, y] = [rows.length ? MARGIN.left : 2, columns.length ? MARGIN.top : 2];
+    this.area = { x, y, width: width - x - MARGIN.right, height: height - y - MARGIN.bottom };
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    const pieces = this.isCrowd
-      ? this.pieces.map((piece) => ({ rects: piece.rects.map((rect) => this.at(rect)), fills: this.fills(piece) }))
+    const pieces = this.isRaster
+      ? this.pieces.map((piece) => ({ rects: piece.rects.map((rect) => this.boxOf(rect)), fills: this.fills(piece) }))
       : [];
-    this.crowd.draw(pieces, width, height);
-    this.svg.replaceChildren(...this.rulers(this.picture[this.side]?.ends), ...(this.isCrowd ? [] : this.cells()));
-    this.alone = null; // of a crowd, the piece under the pointer, as an element that can be pointed at
+    this.raster.set(pieces, width, height);
+    this.groups = this.isRaster ? [] : this.pieces.map((piece, number) => this.group(piece, number));
+    this.svg.replaceChildren(...this.rulers(), ...this.groups);
+    this.outlined = null;
   }
 
-  // ── what a picture has of its own ──
+  // ── what a subclass provides ──
 
-  /** @returns {{rects: [number, number, number, number][]}[]} */
+  /** @returns {P[]} */
   get pieces() {
     return [];
   }
 
-  /** @returns {string[]} */
+  /** @param {P} _piece @returns {string[]} */
   fills(_piece) {
     return [];
   }
 
-  /** @returns {Record<string, unknown>} */
+  /** @param {number} _piece @returns {Attributes} */
   attributes(_piece) {
     return {};
   }
 
-  /** @returns {SVGElement[]} */
-  cells() {
-    return [];
+  /** @param {P} _piece @param {number} number @returns {SVGElement} */
+  group(_piece, number) {
+    return s("g", this.attributes(number));
   }
 
-  over(_event) {}
+  /** @param {number} _piece @returns {Place} */
+  placeOf(_piece) {
+    throw new TypeError();
+  }
 
-  click(_event) {}
+  /** @param {number} _piece */
+  describe(_piece) {
+    return "";
+  }
 
-  /** @param {Set<number> | null} _tasks @param {unknown} [_shown] */
-  light(_tasks, _shown) {}
+  /** @param {Set<number> | null} _tasks @param {Place | null} _place */
+  highlight(_tasks, _place) {}
 
-  get isCrowd() {
+  // ── the pointer ──
+
+  get isRaster() {
     return this.pieces.length > MANY;
   }
 
-  /** Of a crowd, make the piece under the pointer an element of the page, as all are of a few. */
-  single({ target, offsetX, offsetY }) {
-    if (!this.picture || !this.isCrowd || target.closest("[data-piece]")) return;
-    this.alone?.remove();
-    const piece = this.crowd.find(offsetX, offsetY);
-    this.alone = piece < 0 ? null : this.outline(piece);
-    if (!this.alone) return this.view.hover(null);
-    this.svg.append(this.alone);
-    this.over({ target: this.alone });
+  /** @param {HTMLElement | null} element of a piece */
+  hover(element) {
+    if (element) element.dataset.tip = this.describe(Number(element.dataset.piece));
+    this.view.hover(element ? this.placeOf(Number(element.dataset.piece)) : null);
   }
 
+  /** @param {MouseEvent} event */
+  click(event) {
+    const piece = closest(event, "[data-piece]")?.dataset.piece;
+    if (piece !== undefined) this.view.pin(this.placeOf(Number(piece)));
+  }
+
+  /** Of very many pieces, make the one under the pointer an element of the page. @param {PointerEvent} event */
+  outlinePiece(event) {
+    if (!this.picture || !this.isRaster || closest(event, "[data-piece]")) return;
+    this.outlined?.remove();
+    const piece = this.raster.find(event.offsetX, event.offsetY);
+    this.outlined = piece < 0 ? null : this.outline(piece);
+    if (this.outlined) this.svg.append(this.outlined);
+    this.hover(/** @type {HTMLElement | null} */ (/** @type {Element | null} */ (this.outlined)));
+  }
+
+  /** @param {number} piece */
   outline(piece) {
-    const rects = this.crowd.pieces[piece].rects.map((at) => s("rect", { ...at, class: "mw-tr-outline" }));
-    return s("g", { ...this.attributes(piece), "data-piece": piece }, ...rects);
+    const rects = this.raster.pieces[piece].rects.map((box) => s("rect.mw-tr-outline", { ...box }));
+    return s("g", this.attributes(piece), ...rects);
   }
 
   leave() {
-    this.alone?.remove();
-    this.alone = null;
+    this.outlined?.remove();
+    this.outlined = null;
     this.view.hover(null);
   }
 
-  /** A rectangle of the picture in CSS pixels. */
-  at([left, top, right, bottom]) {
-    const { area } = this;
-    return {
-      x: area.left + left * area.width,
-      y: area.top + top * area.height,
-      width: (right - left) * area.width,
-      height: (bottom - top) * area.height,
-    };
+  // ── geometry ──
+
+  /** A rectangle in CSS pixels. @param {Rect} rect @returns {Box} */
+  boxOf([left, top, right, bottom]) {
+    const { x, y, width, height } = this.area;
+    return { x: x + left * width, y: y + top * height, width: (right - left) * width, height: (bottom - top) * height };
   }
 
-  /** The outermost dim along each side, and where it is cut; `ends` leaves out the cuts of others. */
-  rulers(ends = {}) {
+  /** The outermost dim along each side, and where it is cut; a mesh shows its own cuts only. */
+  rulers() {
     const { area, picture } = this;
-    const found = [];
-    const ruler = ({ dim, cuts, at }, size, way, put) => {
-      let last = -LABEL_ROOM[way];
-      cuts.forEach((cut, place) => {
-        const along = at[place] * size;
-        if (
-          !place ||
-          place === cuts.length - 1 ||
-          along - last < LABEL_ROOM[way] ||
-          along < NAMED[way] ||
-          along > size - 12 ||
-          (ends[dim] && !ends[dim].includes(cut))
-        )
-          return;
-        found.push(put(along, String(cut)));
-        last = along;
-      });
-    };
     const [column] = picture.columns;
     const [row] = picture.rows;
+    /** @type {SVGElement[]} */
+    const found = [];
     if (column) {
-      found.push(text(area.left, area.top - 6, `dim ${column.dim} →`, "mw-tr-ruler-name"));
-      ruler(column, area.width, "across", (along, words) =>
-        text(area.left + along, area.top - 6, words, "mw-tr-ruler mw-tr-middle"),
-      );
+      const [name, ruler] = ["mw-tr-ruler-name", "mw-tr-ruler mw-tr-middle"];
+      found.push(text(area.x, area.y - 6, `dim ${column.dim} →`, name));
+      for (const { along, cut } of this.cuts(column, area.width, "across"))
+        found.push(text(area.x + along, area.y - 6, cut, ruler));
     }
     if (row) {
-      found.push(
-        text(area.left - 4, area.top + 10, `dim ${row.dim}`, "mw-tr-ruler-name mw-tr-end"),
-        text(area.left - 4, area.top + 22, "↓", "mw-tr-ruler-name mw-tr-end"),
-      );
-      ruler(row, area.height, "down", (along, words) =>
-        text(area.left - 4, area.top + along + 4, words, "mw-tr-ruler mw-tr-end"),
-      );
+      const [name, ruler] = ["mw-tr-ruler-name mw-tr-end", "mw-tr-ruler mw-tr-end"];
+      found.push(text(area.x - 4, area.y + 10, `dim ${row.dim}`, name), text(area.x - 4, area.y + 22, "↓", name));
+      for (const { along, cut } of this.cuts(row, area.height, "down"))
+        found.push(text(area.x - 4, area.y + along + 4, cut, ruler));
     }
     return found;
   }
 
+  /**
+   * The numbers of cuts that there is room for.
+   * @param {Dim} dim @param {number} size @param {"across" | "down"} way
+   */
+  cuts({ dim, cuts, at }, size, way) {
+    const ends = this.side ? this.picture[this.side].ends[dim] : null;
+    let last = -LABEL_DISTANCE[way];
+    const found = [];
+    for (let i = 1; i < cuts.length - 1; i++) {
+      const along = at[i] * size;
+      const isInside = along >= NAME_SIZE[way] && along <= size - 12;
+      if (along - last < LABEL_DISTANCE[way] || !isInside || (ends && !ends.includes(cuts[i]))) continue;
+      found.push({ along, cut: String(cuts[i]) });
+      last = along;
+    }
+    return found;
+  }
+
+  /** @param {number} host */
   colour(host) {
     const { palette } = this.view.model;
-    return palette[this.view.picture.hosts.indexOf(host) % palette.length];
+    return palette[this.picture.hosts.indexOf(host) % palette.length];
   }
 }
 
+/** @param {number} x @param {number} y @param {string} words @param {string} kind @param {string | null} [fill] */
 export function text(x, y, words, kind, fill = null) {
   return s("text", { x, y, class: kind, fill }, words);
 }

@@ -1,78 +1,78 @@
-// The links' timeline: a lane for each host and direction; on it, as a person chooses, what holds it as planned
-// (planned_lanes.js) or every message as played (simulated_lanes.js). Both have one axis. Python says when each begins
-// and ends.
+// The timeline of the links: a lane for each host and direction. A person chooses between the plan (planned_lanes.js)
+// and the simulated messages (simulated_lanes.js). Both have one axis. Python computes all times.
 
-import { h, perFrame } from "../kit/canvas.js";
+/** @import { LinkTimeline, Picture, Place, Simulation } from "./types" */
+
+import { h } from "../kit/dom.js";
 import { clamp, count, roundUp } from "../kit/numbers.js";
 import { css, ink, mix, rgb } from "../kit/palette.js";
 import { tool } from "../kit/shell.js";
-import { seconds, some } from "./format.js";
+import { oncePerFrame } from "../kit/widget.js";
+import { listRanks, seconds } from "./format.js";
 import { LanesInput } from "./lanes_input.js";
-import { Planned } from "./planned_lanes.js";
-import { Played } from "./simulated_lanes.js";
+import { PlannedLanes } from "./planned_lanes.js";
+import { SimulatedLanes } from "./simulated_lanes.js";
 
-export const NAMES = 116; // CSS pixels of the lanes' names
+export const NAMES = 116; // CSS pixels of the names of lanes
 export const AXIS = 20;
-const DEEPEST = 1e6; // times the whole
+const MOST_ZOOM = 1e6;
+/** @type {Record<string, [string, string]>} */
 const CHOICES = {
   planned: [
-    "as planned",
-    "A unit task holds the NICs of both its ends until it is done; the plans beside tell this time (P turns)",
+    "Planned",
+    "The planner's estimate: a unit task occupies the NICs of both its ends until it is done. The plans show this " +
+      "time too (P switches)",
   ],
   played: [
-    "as played",
-    "Each message by itself, sharing NICs with others: the price of the transfer; the plans beside tell this time " +
-      "(P turns)",
+    "Simulated",
+    "Simulated with shared links: each message by itself. This is the cost of the transfer. The plans show this time " +
+      "too (P switches)",
   ],
 };
 
-const HELP = `The line across is where the picture ends, the dashed one where the other ends, as planned and as played.
-Wheel zooms, drag moves, double-click shows all, Alt and wheel scroll the lanes.
-Keys: P as planned or as played, J K to the next task, F fits it, Escape lets it go, W S zoom, A D move, \
-arrows scroll, 0 shows all.`;
+const HELP = `The solid line marks the end, the dashed line the end of the other timeline.
+Wheel: zoom. Drag: pan. Double-click: show all. Alt+wheel: scroll the lanes.
+Keys: P switches between planned and simulated, J and K go to the next and previous task, F fits it, Escape clears the \
+selection, W and S zoom, A and D pan, arrow keys scroll, 0 shows all.`;
 
 export class Lanes {
+  /** @type {Picture} */ picture;
+  /** The unit tasks in the order of the plan. @type {number[]} */ order = [];
+  /** @type {{from: string, simulation: Simulation | null} | undefined} */ parsed;
+  /** @type {Set<number> | null} */ highlighted = null;
+  /** @type {number | undefined} */ shownTask;
+  /** @type {Map<number, number>} */ hosts = new Map(); // by rank
+  /** @type {Map<string, {fill: string, ink: string}>} */ shades = new Map();
+  /** Where lanes begin in CSS pixels, and where the last one ends. @type {number[]} */ tops = [0];
+  /** @type {ReturnType<Lanes["readColours"]>} */ colours;
+  from = 0; // parts of the whole in view
+  to = 1;
+  scroll = 0;
+  width = 0; // CSS pixels of the lanes
+  room = 0;
+
+  /** @param {import("./transfer.js").Transfer} view */
   constructor(view) {
     this.view = view;
-    this.about = h("span", { class: "mw-quiet mw-tr-links-about" });
-    this.help = tool("How to read the links", { glyph: "help", onclick: () => this.view.tips.over(this.help, 0) });
-    this.choices = Object.entries(CHOICES).map(([shows, [text, tip]]) =>
-      h(
-        "button",
-        {
-          type: "button",
-          class: "mw-segment",
-          "data-shows": shows,
-          "data-tip": tip,
-          onclick: () => this.choose(shows),
-        },
-        text,
-      ),
-    );
-    this.choice = h(
-      "div",
-      { class: "mw-segments mw-tr-shows", role: "group", "aria-label": "Time of the links and of the plans" },
-      ...this.choices,
-    );
-    this.note = h("p", { class: "mw-tr-caption mw-tr-note", role: "status", hidden: true });
-    this.canvas = h("canvas", {});
-    this.tip = h("div", { class: "mw-tr-tip", "aria-hidden": "true", hidden: true });
-    this.probe = h("span", { class: "mw-tr-probe" });
-    this.element = h(
-      "div",
-      { class: "mw-tr-stage", tabindex: 0, role: "application", "aria-roledescription": "timeline" },
-      this.canvas,
-      this.tip,
-      this.probe,
-    );
-    this.repaint = perFrame(() => this.paint());
-    this.planned = new Planned(this);
-    this.played = new Played(this);
-    /** @type {Planned | Played} */
+    this.summary = h("span.mw-quiet.mw-tr-links-about");
+    this.help = tool("About the timeline", { glyph: "help", onclick: () => view.tips.schedule(this.help, 0) });
+    this.choices = Object.entries(CHOICES).map(([shows, [text, tip]]) => {
+      const attributes = { type: "button", "data-shows": shows, "data-tip": tip };
+      return h("button.mw-segment", { ...attributes, onclick: () => this.choose(shows) }, text);
+    });
+    const label = { role: "group", "aria-label": "Timeline of the links" };
+    this.choice = h("div.mw-segments.mw-tr-shows", label, ...this.choices);
+    this.note = h("p.mw-tr-caption.mw-tr-note", { role: "status", hidden: true });
+    this.canvas = h("canvas");
+    this.tip = h("div.mw-tr-tip", { "aria-hidden": "true", hidden: true });
+    this.probe = h("span.mw-tr-probe");
+    const role = { tabindex: 0, role: "application", "aria-roledescription": "timeline" };
+    this.element = h("div.mw-tr-stage", role, this.canvas, this.tip, this.probe);
+    this.repaint = oncePerFrame(() => this.paint());
+    this.planned = new PlannedLanes(this);
+    this.simulated = new SimulatedLanes(this);
+    /** @type {LinkTimeline} */
     this.front = this.planned;
-    this.from = 0; // parts of the whole that are shown
-    this.to = 1;
-    this.scroll = 0;
     this.sizes = new ResizeObserver(() => this.repaint());
     this.sizes.observe(this.element);
     this.themes = new MutationObserver(() => this.repaint());
@@ -93,120 +93,162 @@ export class Lanes {
     this.element.focus({ preventScroll: true });
   }
 
+  /** @param {Picture} picture */
   draw(picture) {
     this.picture = picture;
-    this.order = picture.tasks
-      .map((_, task) => task)
-      .sort((one, other) => picture.tasks[one].place - picture.tasks[other].place);
+    const { tasks, source, destination } = picture;
+    this.order = [...tasks.keys()].sort((a, b) => tasks[a].place - tasks[b].place);
+    const sides = [source, destination];
+    this.hosts = new Map(sides.flatMap(({ ranks, hosts }) => ranks.map((rank, place) => [rank, hosts[place]])));
     this.planned.draw(picture);
-    this.turn();
+    this.update();
   }
 
-  /** The messages as played, and of which picture they are. */
-  get messages() {
+  /** The simulated messages, and the number of the picture that they belong to. */
+  get simulation() {
     const { play } = this.view.model;
-    if (play !== this.parsed?.from) this.parsed = { from: play, messages: play ? JSON.parse(play) : null };
-    return this.parsed.messages;
+    if (play !== this.parsed?.from) this.parsed = { from: play, simulation: play ? JSON.parse(play) : null };
+    return this.parsed?.simulation ?? null;
   }
 
-  /** Another timeline is chosen, or its messages came. */
-  turn() {
-    const { picture } = this;
+  /** Show the chosen timeline; the simulated one once its messages arrived. */
+  update() {
+    const { picture, simulation } = this;
     const { shows } = this.view.model;
     for (const each of this.choices) each.ariaPressed = String(each.dataset.shows === shows);
     if (!picture) return;
-    const isPlayed = shows === "played" && this.messages?.number === picture.number; // else its own are on their way
-    if (isPlayed && this.played.picture !== picture) this.played.draw(picture, this.messages);
-    this.front = isPlayed ? this.played : this.planned;
-    const { makespan, played, bound, optimal, strategy, ordering, unplayed } = picture;
-    const took = isPlayed ? `${played} as played` : `${makespan}${optimal ? "" : `, bound ${bound}`}`;
-    this.about.textContent = `${strategy}, ${ordering}: ${took}`;
-    this.note.textContent = shows === "played" ? unplayed : "";
+    const isSimulated = shows === "played" && simulation?.number === picture.number;
+    if (isSimulated && this.simulated.picture !== picture) this.simulated.draw(picture, simulation);
+    this.front = isSimulated ? this.simulated : this.planned;
+    this.note.textContent = shows === "played" ? picture.unplayed : "";
     this.note.hidden = !this.note.textContent;
-    this.about.dataset.tip = this.about.textContent; // where the card is too narrow for it
+    this.tip.hidden = true;
+    this.describe(picture, isSimulated);
+    this.repaint();
+  }
+
+  /** @param {Picture} picture @param {boolean} isSimulated */
+  describe({ tasks, makespan, played, bound, optimal, strategy, ordering }, isSimulated) {
+    const time = isSimulated ? `${played} simulated` : `${makespan} planned`;
+    const limit = isSimulated || optimal ? "" : `, lower bound ${bound}`;
+    this.summary.textContent = `${strategy}, ${ordering}: ${time}${limit}`;
+    this.summary.dataset.tip = this.summary.textContent; // the card may be too narrow for it
     this.help.dataset.tip = `${this.front.about}\n${HELP}`;
     this.help.setAttribute("aria-description", this.help.dataset.tip);
-    this.element.setAttribute(
-      "aria-label",
-      `${count(picture.tasks.length, "unit task")} on ${this.front.lanes.length} lanes, ` +
-        `${isPlayed ? `${played} as played` : `${makespan} as planned`}. J and K walk the tasks, F fits one, Escape ` +
-        "lets it go, P turns between planned and played, W and S zoom, A and D move, 0 shows all.",
-    );
-    this.tip.hidden = true;
-    this.repaint();
+    const size = `${count(tasks.length, "unit task")} on ${count(this.front.lanes.length, "lane")}`;
+    const keys = "J and K go to the next and previous task, F fits it, P switches between planned and simulated";
+    this.element.setAttribute("aria-label", `${size}, ${time}. ${keys}, W and S zoom, A and D pan, 0 shows all.`);
   }
 
+  /** @param {string} shows */
   choose(shows) {
-    if (shows !== this.view.model.shows) this.view.send("look", { shows });
+    if (shows !== this.view.model.shows) this.view.request("look", { shows });
   }
 
-  light(tasks, shown) {
-    this.lit = tasks;
-    this.shownTask = shown?.task;
+  /** @param {Set<number> | null} tasks @param {Place | null} place */
+  highlight(tasks, place) {
+    this.highlighted = tasks;
+    this.shownTask = place?.task;
     this.repaint();
   }
 
-  /** A unit task in a sentence. */
-  words(number) {
-    const task = this.view.picture.tasks[number];
+  /** @param {number} number of a unit task */
+  describeTask(number) {
+    const task = this.picture.tasks[number];
     const span = this.front.span(number);
     const time = span ? `, ${seconds(span[0])} to ${seconds(span[1])}` : "";
     const chunks = task.chunks > 1 ? ` in ${task.chunks} chunks` : "";
-    const kept = task.keepers.length ? `; kept by ${some(task.keepers)}` : "";
-    const sum = task.addends.length ? `, which sums the addends of ${some(task.addends)},` : "";
-    const way = task.receivers.length
-      ? `rank ${task.sender} (of ${some(task.senders)})${sum} to ${some(task.receivers)}`
-      : "stays where it is";
-    return `Task ${number}: [${task.box}] ${task.size}${chunks}, ${way}${kept}${time}`;
+    const kept = task.keepers.length ? `; stays on ranks ${listRanks(task.keepers)}` : "";
+    const sum = task.addends.length ? ` (sums partial values of ${listRanks(task.addends)})` : "";
+    const sender = `rank ${task.sender} (of ${listRanks(task.senders)})${sum}`;
+    const route = task.receivers.length ? `${sender} to ${listRanks(task.receivers)}` : "stays in place";
+    return `Task ${number}: [${task.box}] ${task.size}${chunks}, ${route}${kept}${time}`;
   }
 
-  learn(message) {
-    this.planned.learn(message);
-    this.repaint();
+  /** Show why the chunks of a task are not available. @param {string | null} refused */
+  acknowledge(refused) {
+    if (refused) this.summary.textContent = refused;
   }
 
-  /** Why there are no chunks to see, where they were asked for in vain. */
-  answered(refused) {
-    if (refused) this.about.textContent = refused;
-  }
+  // ── geometry ──
 
-  // ── painting ──
-
-  /** Seconds of the whole, as planned or as played, whichever is longer: so that one can be held against the other. */
+  /** Seconds of the whole axis: the longer of the planned and the simulated time, so that both can be compared. */
   get horizon() {
     return Math.max(this.picture.makespan_s, this.picture.played_s) || 1;
   }
 
-  /** From when to when is shown. */
-  get times() {
+  /** The seconds in view: the first and the last. */
+  get window() {
     return [this.from * this.horizon, this.to * this.horizon];
   }
 
-  /** Seconds of a pixel. */
-  get pixel() {
+  get secondsPerPixel() {
     return ((this.to - this.from) * this.horizon) / this.width;
   }
 
+  /** @param {number} time */
   x(time) {
     return NAMES + ((time / this.horizon - this.from) / (this.to - this.from)) * this.width;
   }
 
+  /** @param {number} x */
+  time(x) {
+    return (this.from + ((x - NAMES) / this.width) * (this.to - this.from)) * this.horizon;
+  }
+
+  /** @param {number} lane */
+  top(lane) {
+    return AXIS + this.tops[lane] - this.scroll;
+  }
+
+  /** @param {number} lane */
+  laneHeight(lane) {
+    return this.tops[lane + 1] - this.tops[lane];
+  }
+
+  /** Whether a lane is in view, and of it what is between two x. @param {number} lane */
+  isVisible(lane, left = NAMES, right = left) {
+    if (lane < 0 || right < NAMES || left > NAMES + this.width + 12) return false;
+    const top = this.top(lane);
+    return top + this.laneHeight(lane) > AXIS && top < AXIS + this.room;
+  }
+
+  /** The part in view of what is between two x. @param {number} left @param {number} right */
+  clip(left, right) {
+    return [Math.max(left, NAMES), Math.min(right, NAMES + this.width)];
+  }
+
+  /** @param {number} task */
+  isHighlighted(task) {
+    return !this.highlighted || this.highlighted.has(task);
+  }
+
+  /** @param {number} from @param {number} to */
+  look(from, to) {
+    const size = clamp(to - from, 1 / MOST_ZOOM, 1);
+    this.from = clamp(from, 0, 1 - size);
+    this.to = this.from + size;
+    this.tip.hidden = true;
+    this.repaint();
+  }
+
+  // ── painting ──
+
   paint() {
     const { clientWidth, clientHeight } = this.element;
-    if (!this.picture || clientWidth < NAMES + 20 || clientHeight < 30) return;
-    const ratio = window.devicePixelRatio || 1;
-    const [wide, tall] = [Math.round(clientWidth * ratio), Math.round(clientHeight * ratio)];
-    if (this.canvas.width !== wide || this.canvas.height !== tall)
-      Object.assign(this.canvas, { width: wide, height: tall });
     const context = this.canvas.getContext("2d");
+    if (!this.picture || clientWidth < NAMES + 20 || clientHeight < 30 || !context) return;
+    const ratio = window.devicePixelRatio || 1;
+    const [width, height] = [Math.round(clientWidth * ratio), Math.round(clientHeight * ratio)];
+    if (this.canvas.width !== width || this.canvas.height !== height) Object.assign(this.canvas, { width, height });
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, clientWidth, clientHeight);
     this.width = clientWidth - NAMES - 12;
     this.colours = this.readColours();
     this.shades = new Map();
     this.room = clientHeight - AXIS;
-    this.measure();
-    this.scroll = clamp(this.scroll, 0, Math.max(0, this.tops.at(-1) - this.room));
+    this.placeLanes();
+    this.scroll = clamp(this.scroll, 0, Math.max(0, this.tops[this.tops.length - 1] - this.room));
     this.paintLanes(context);
     if (!this.front.lanes.length) return this.paintNothing(context, clientWidth, clientHeight);
     context.save();
@@ -219,152 +261,113 @@ export class Lanes {
     this.paintAxis(context, clientWidth);
   }
 
-  /** Where each lane begins: a lane of several rows is higher, and all grow into the room that there is. */
-  measure() {
+  /** Compute where each lane begins: a lane of several rows is higher, and all grow with the room. */
+  placeLanes() {
     const { lanes, height } = this.front;
-    const of = (end) =>
+    const heights = (/** @type {"least" | "most"} */ end) =>
       lanes.map(({ rows }) => (rows > 1 ? Math.max(height[end], rows * height.row[end]) : height[end]));
-    const [least, most] = [of("least"), of("most")];
-    const sum = (heights) => heights.reduce((all, each) => all + each, 0);
+    const [least, most] = [heights("least"), heights("most")];
+    const sum = (/** @type {number[]} */ values) => values.reduce((total, value) => total + value, 0);
     const part = clamp((this.room - 4 - sum(least)) / (sum(most) - sum(least)), 0, 1);
     this.tops = [0];
-    least.forEach((each, lane) => this.tops.push(this.tops[lane] + Math.floor(each + part * (most[lane] - each))));
+    least.forEach((low, lane) => this.tops.push(this.tops[lane] + Math.floor(low + part * (most[lane] - low))));
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {number} width @param {number} height */
   paintNothing(context, width, height) {
     context.fillStyle = css(this.colours.muted);
     context.font = "12px system-ui, sans-serif";
     context.textAlign = "center";
-    context.fillText("Nothing crosses a link: every rank has what it needs.", width / 2, height / 2);
+    context.fillText("Nothing crosses a link: every rank already holds what it needs.", width / 2, height / 2);
   }
 
   readColours() {
-    const of = (name) => {
+    const read = (/** @type {string} */ name) => {
       this.probe.style.color = `var(${name})`;
       return rgb(getComputedStyle(this.probe).color);
     };
-    return { background: of("--bg"), text: of("--text"), muted: of("--muted"), line: of("--line") };
+    return { background: read("--bg"), text: read("--text"), muted: read("--muted"), line: read("--line") };
   }
 
+  /** @param {number} host */
   colour(host) {
     const { palette } = this.view.model;
     return rgb(palette[this.picture.hosts.indexOf(host) % palette.length]);
   }
 
-  /** The colour of a host with a part of the background, and what reads on it; worked out once a paint. */
+  /**
+   * The colour of a host with a part of the background, and the ink on it; computed once a paint.
+   * @param {number} host @param {number} part
+   */
   shade(host, part) {
     const key = `${host} ${part}`;
-    if (!this.shades.has(key)) {
-      const colour = mix(this.colour(host), this.colours.background, part);
-      this.shades.set(key, { fill: css(colour), letters: ink(colour) });
-    }
-    return this.shades.get(key);
+    const known = this.shades.get(key);
+    if (known) return known;
+    const colour = mix(this.colour(host), this.colours.background, part);
+    const shade = { fill: css(colour), ink: ink(colour) };
+    this.shades.set(key, shade);
+    return shade;
   }
 
-  hostOf(rank) {
-    if (this.hostsPicture !== this.picture) {
-      this.hosts = new Map();
-      this.hostsPicture = this.picture;
-      for (const side of [this.picture.source, this.picture.destination])
-        side.ranks.forEach((each, place) => this.hosts.set(each, side.hosts[place]));
-    }
-    return this.hosts.get(rank);
-  }
-
-  top(lane) {
-    return AXIS + this.tops[lane] - this.scroll;
-  }
-
-  tall(lane) {
-    return this.tops[lane + 1] - this.tops[lane];
-  }
-
-  /** Whether a lane is in sight, and of it what lies from `left` to `right`. */
-  isSeen(lane, left = NAMES, right = left) {
-    if (lane < 0 || right < NAMES || left > NAMES + this.width + 12) return false;
-    const top = this.top(lane);
-    return top + this.tall(lane) > AXIS && top < AXIS + this.room;
-  }
-
-  /** What is seen from `left` to `right`. */
-  within(left, right) {
-    return [Math.max(left, NAMES), Math.min(right, NAMES + this.width)];
-  }
-
-  isLit(task) {
-    return !this.lit || this.lit.has(task);
-  }
-
+  /** @param {CanvasRenderingContext2D} context */
   paintLanes(context) {
     const { lanes } = this.front;
+    const { background, text, muted } = this.colours;
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
-    context.textAlign = "left";
     lanes.forEach(({ host, words }, lane) => {
-      if (!this.isSeen(lane)) return;
-      const [y, tall] = [this.top(lane), this.tall(lane)];
-      const first = lane === 0 || lanes[lane - 1].host !== host;
-      context.fillStyle = css(mix(this.colours.background, this.colours.text, 0.045));
-      context.fillRect(NAMES, y + 1, this.width, tall - 2);
+      if (!this.isVisible(lane)) return;
+      const [y, height] = [this.top(lane), this.laneHeight(lane)];
+      const isFirst = lanes[lane - 1]?.host !== host;
+      context.fillStyle = css(mix(background, text, 0.045));
+      context.fillRect(NAMES, y + 1, this.width, height - 2);
       context.fillStyle = css(this.colour(host));
-      context.fillRect(2, y + 1, 4, tall - 2);
-      context.fillStyle = css(first ? this.colours.text : this.colours.muted);
-      const name = first ? `${this.view.model.host_word} ${host} ` : "";
-      context.fillText(name, 11, y + tall / 2);
-      context.fillStyle = css(this.colours.muted);
-      context.textAlign = "right";
-      context.fillText(words, NAMES - 6, y + tall / 2);
+      context.fillRect(2, y + 1, 4, height - 2);
       context.textAlign = "left";
+      context.fillStyle = css(text);
+      if (isFirst) context.fillText(`${this.view.model.host_word} ${host} `, 11, y + height / 2);
+      context.textAlign = "right";
+      context.fillStyle = css(muted);
+      context.fillText(words, NAMES - 6, y + height / 2);
     });
+    context.textAlign = "left";
   }
 
-  /** Where the picture ends, and dashed where the other one does. */
+  /** Mark where this timeline ends, and dashed where the other one does. @param {CanvasRenderingContext2D} context */
   paintEnds(context) {
-    const { makespan_s: planned, played_s: played } = this.picture;
-    const [own, other] = this.front === this.played ? [played, planned] : [planned, played];
+    const { makespan_s: planned, played_s: simulated } = this.picture;
+    const isSimulated = this.front === this.simulated;
     const bottom = Math.min(AXIS + this.room, this.top(this.front.lanes.length));
-    context.strokeStyle = css(this.colours.text, 0.55);
-    context.lineWidth = 1;
-    for (const [time, dash] of [
-      [other, [3, 3]],
-      [own, []],
-    ]) {
+    const mark = (/** @type {number} */ time, /** @type {number[]} */ dash) => {
       const x = Math.round(this.x(time)) + 0.5;
       context.setLineDash(dash);
       context.beginPath();
       context.moveTo(x, AXIS);
       context.lineTo(x, bottom);
       context.stroke();
-    }
-    context.setLineDash([]);
+    };
+    context.strokeStyle = css(this.colours.text, 0.55);
+    context.lineWidth = 1;
+    mark(isSimulated ? planned : simulated, [3, 3]);
+    mark(isSimulated ? simulated : planned, []);
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {number} width */
   paintAxis(context, width) {
     context.fillStyle = css(this.colours.background);
     context.fillRect(0, 0, width, AXIS);
-    const span = (this.to - this.from) * this.horizon;
-    const step = roundUp((span * 90) / this.width);
-    const first = Math.ceil((this.from * this.horizon) / step) * step;
+    const [from, to] = this.window;
+    const step = roundUp(((to - from) * 90) / this.width);
+    const first = Math.ceil(from / step);
+    const last = Math.min(first + 59, Math.floor((to * (1 + 1e-9)) / step));
     context.textAlign = "center";
     context.font = "11px system-ui, sans-serif";
-    for (
-      let time = first, number = 0;
-      time <= this.to * this.horizon * (1 + 1e-9) && number < 60;
-      time += step, number++
-    ) {
-      const x = this.x(time);
+    for (let tick = first; tick <= last; tick++) {
+      const x = this.x(tick * step);
       context.fillStyle = css(this.colours.line);
       context.fillRect(x, AXIS - 4, 1, 4);
       context.fillStyle = css(this.colours.muted);
-      context.fillText(seconds(time), clamp(x, NAMES + 12, NAMES + this.width - 10), 8);
+      context.fillText(seconds(tick * step), clamp(x, NAMES + 12, NAMES + this.width - 10), 8);
     }
-  }
-
-  look(from, to) {
-    const size = clamp(to - from, 1 / DEEPEST, 1);
-    this.from = clamp(from, 0, 1 - size);
-    this.to = this.from + size;
-    this.tip.hidden = true;
-    this.repaint();
   }
 }

@@ -1,69 +1,77 @@
-// Pointer and keys on the lanes of links.
+// The pointer and the keyboard on the timeline of the links.
 
+/** @import { Point } from "../kit/types" */
+
+import { pointIn } from "../kit/canvas.js";
+import { consume } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
 import { AXIS, NAMES } from "./lanes.js";
 
 const DRAG_PX = 4;
-const SCROLLED = 24; // CSS pixels of an arrow
+const SCROLL_PX = 24; // of an arrow key
 
-/** Zooms, pans and scrolls the lanes, and walks the tasks. */
 export class LanesInput {
+  /** @type {(Point & {moved: boolean}) | null} */ drag = null;
+
   /** @param {import("./lanes.js").Lanes} lanes */
   constructor(lanes) {
     this.lanes = lanes;
-    this.listen();
+    /**
+     * @template {keyof HTMLElementEventMap} T
+     * @param {T} type
+     * @param {(event: HTMLElementEventMap[T]) => void} listener
+     */
+    const on = (type, listener) =>
+      lanes.element.addEventListener(type, (event) => lanes.picture && lanes.width && listener(event), {
+        passive: false,
+      });
+    on("wheel", (event) => this.wheel(event));
+    on("pointerdown", (event) => this.press(event));
+    on("pointermove", (event) => this.move(event));
+    on("pointerup", (event) => this.release(event));
+    on("pointerleave", () => this.leave());
+    on("dblclick", () => lanes.look(0, 1));
+    on("keydown", (event) => this.key(event));
   }
 
-  listen() {
-    const on = (type, then, options) =>
-      this.lanes.element.addEventListener(
-        type,
-        (event) => this.lanes.picture && this.lanes.width && then.call(this, event),
-        options,
-      );
-    on("wheel", this.wheel, { passive: false });
-    on("pointerdown", this.down);
-    on("pointermove", this.move);
-    on("pointerup", this.up);
-    on("pointerleave", this.leave);
-    on("dblclick", () => this.lanes.look(0, 1));
-    on("keydown", this.key);
-  }
-
+  /** @param {MouseEvent} event */
   at(event) {
-    const { left, top } = this.lanes.element.getBoundingClientRect();
-    return { x: event.clientX - left, y: event.clientY - top };
+    return pointIn(event, this.lanes.element);
   }
 
+  /** @param {number} factor @param {number} [x] */
   zoom(factor, x = NAMES + this.lanes.width / 2) {
-    const part = clamp((x - NAMES) / this.lanes.width, 0, 1);
-    const size = (this.lanes.to - this.lanes.from) / factor;
-    const middle = this.lanes.from + part * (this.lanes.to - this.lanes.from);
+    const { from, to, width } = this.lanes;
+    const part = clamp((x - NAMES) / width, 0, 1);
+    const size = (to - from) / factor;
+    const middle = from + part * (to - from);
     this.lanes.look(middle - part * size, middle - part * size + size);
   }
 
+  /** @param {number} part of what is in view */
   pan(part) {
-    const by = part * (this.lanes.to - this.lanes.from);
-    this.lanes.look(this.lanes.from + by, this.lanes.to + by);
+    const { from, to } = this.lanes;
+    const by = part * (to - from);
+    this.lanes.look(from + by, to + by);
   }
 
+  /** @param {WheelEvent} event */
   wheel(event) {
     event.preventDefault();
-    if (event.altKey) {
-      this.lanes.scroll += event.deltaY;
-      return this.lanes.repaint();
-    }
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
-      return this.pan((event.deltaX || event.deltaY) / this.lanes.width);
-    this.zoom(Math.exp(-event.deltaY * 0.0022), this.at(event).x);
+    if (event.altKey) this.scrollBy(event.deltaY);
+    else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
+      this.pan((event.deltaX || event.deltaY) / this.lanes.width);
+    else this.zoom(Math.exp(-event.deltaY * 0.0022), this.at(event).x);
   }
 
-  down(event) {
+  /** @param {PointerEvent} event */
+  press(event) {
     if (event.button !== 0) return;
     this.lanes.element.setPointerCapture(event.pointerId);
     this.drag = { ...this.at(event), moved: false };
   }
 
+  /** @param {PointerEvent} event */
   move(event) {
     const at = this.at(event);
     const { drag } = this;
@@ -75,7 +83,8 @@ export class LanesInput {
     this.drag = { ...at, moved: true };
   }
 
-  up(event) {
+  /** @param {PointerEvent} event */
+  release(event) {
     const { drag } = this;
     this.drag = null;
     if (!drag || drag.moved) return;
@@ -88,27 +97,28 @@ export class LanesInput {
     this.lanes.view.hover(null);
   }
 
-  /** What lies under a point. */
+  /** What is at a point of the lanes. @param {Point} point */
   find({ x, y }) {
-    const down = y - AXIS + this.lanes.scroll;
-    const lane = this.lanes.tops.findLastIndex((top) => top <= down);
-    if (x < NAMES || y < AXIS || lane < 0 || lane >= this.lanes.front.lanes.length) return null;
-    const time =
-      ((x - NAMES) / this.lanes.width) * (this.lanes.to - this.lanes.from) * this.lanes.horizon +
-      this.lanes.from * this.lanes.horizon;
-    return this.lanes.front.find(lane, time, (down - this.lanes.tops[lane]) / this.lanes.tall(lane));
+    const { lanes } = this;
+    const down = y - AXIS + lanes.scroll;
+    const lane = lanes.tops.findLastIndex((top) => top <= down);
+    if (x < NAMES || y < AXIS || lane < 0 || lane >= lanes.front.lanes.length) return null;
+    return lanes.front.find(lane, lanes.time(x), (down - lanes.tops[lane]) / lanes.laneHeight(lane));
   }
 
+  /** @param {Point} at */
   point(at) {
+    const { tip, view, front } = this.lanes;
     const found = this.find(at);
-    this.lanes.view.hover(found ? { task: found.task } : null);
-    this.lanes.tip.hidden = !found;
+    view.hover(found ? { task: found.task } : null);
+    tip.hidden = !found;
     if (!found) return;
-    this.lanes.tip.textContent = this.lanes.front.words(found);
-    this.stand(at);
+    tip.textContent = front.describe(found);
+    this.placeTip(at);
   }
 
-  stand({ x, y }) {
+  /** @param {Point} at */
+  placeTip({ x, y }) {
     const { offsetWidth: width, offsetHeight: height } = this.lanes.tip;
     const { clientWidth, clientHeight } = this.lanes.element;
     const left = clamp(x + 14, 4, Math.max(4, clientWidth - width - 4));
@@ -116,51 +126,57 @@ export class LanesInput {
     this.lanes.tip.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const { lanes } = this;
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    const keys = {
+    /** @type {Record<string, () => void>} */
+    const actions = {
       w: () => this.zoom(1.5), s: () => this.zoom(1 / 1.5), "+": () => this.zoom(1.5), "-": () => this.zoom(1 / 1.5),
       a: () => this.pan(-0.15), d: () => this.pan(0.15),
       ArrowLeft: () => this.pan(-0.15), ArrowRight: () => this.pan(0.15),
-      ArrowDown: () => this.scrollBy(SCROLLED), ArrowUp: () => this.scrollBy(-SCROLLED),
-      0: () => this.lanes.look(0, 1), Home: () => this.lanes.look(0, 1), j: () => this.walk(1), k: () => this.walk(-1),
-      f: () => this.showPinned(),
-      p: () => this.lanes.choose(this.lanes.view.model.shows === "played" ? "planned" : "played"),
+      ArrowDown: () => this.scrollBy(SCROLL_PX), ArrowUp: () => this.scrollBy(-SCROLL_PX),
+      0: () => lanes.look(0, 1), Home: () => lanes.look(0, 1), j: () => this.step(1), k: () => this.step(-1),
+      f: () => this.fitPinned(),
+      p: () => lanes.choose(lanes.view.model.shows === "played" ? "planned" : "played"),
     }; // prettier-ignore
-    if (event.key === "Escape" && this.lanes.view.pinned) this.lanes.view.pin(null);
-    else if (keys[key]) keys[key]();
+    if (event.key === "Escape" && lanes.view.pinned) lanes.view.pin(null);
+    else if (actions[key]) actions[key]();
     else return;
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
   }
 
+  /** @param {number} by */
   scrollBy(by) {
     this.lanes.scroll += by;
     this.lanes.repaint();
   }
 
-  /** To the next task of the plan's order, or the one before. */
-  walk(by) {
-    const now = this.lanes.view.pinned?.task;
-    const at = now === undefined ? (by > 0 ? -1 : this.lanes.order.length) : this.lanes.order.indexOf(now);
-    const task = this.lanes.order[clamp(at + by, 0, this.lanes.order.length - 1)];
+  /** Go to the next task in the order of the plan, or to the one before. @param {number} by */
+  step(by) {
+    const { lanes } = this;
+    const { order, from, to, horizon, tip, view } = lanes;
+    const now = view.pinned?.task;
+    const at = now === undefined ? (by > 0 ? -1 : order.length) : order.indexOf(now);
+    const task = order[clamp(at + by, 0, order.length - 1)];
     if (task === now) return;
-    this.lanes.view.pin({ task });
-    const [begun, done] = this.lanes.front.span(task) ?? [0, 0];
-    const middle = (begun + done) / 2 / this.lanes.horizon;
-    const half = (this.lanes.to - this.lanes.from) / 2;
-    if (middle < this.lanes.from || middle > this.lanes.to) this.lanes.look(middle - half, middle + half);
-    this.lanes.tip.textContent = this.lanes.words(task);
-    this.lanes.tip.hidden = false;
-    this.stand({ x: clamp(this.lanes.x(begun), NAMES, NAMES + this.lanes.width), y: this.lanes.room / 2 });
+    view.pin({ task });
+    const [start, end] = lanes.front.span(task) ?? [0, 0];
+    const middle = (start + end) / 2 / horizon;
+    const half = (to - from) / 2;
+    if (middle < from || middle > to) lanes.look(middle - half, middle + half);
+    tip.textContent = lanes.describeTask(task);
+    tip.hidden = false;
+    this.placeTip({ x: clamp(lanes.x(start), NAMES, NAMES + lanes.width), y: lanes.room / 2 });
   }
 
-  showPinned() {
-    const span = this.lanes.view.pinned?.task === undefined ? null : this.lanes.front.span(this.lanes.view.pinned.task);
+  fitPinned() {
+    const { pinned } = this.lanes.view;
+    const span = pinned?.task === undefined ? null : this.lanes.front.span(pinned.task);
     if (!span) return;
-    const [begun, done] = span;
-    const margin = 0.05 * (done - begun);
-    this.lanes.look((begun - margin) / this.lanes.horizon, (done + margin) / this.lanes.horizon);
+    const [start, end] = span;
+    const margin = 0.05 * (end - start);
+    this.lanes.look((start - margin) / this.lanes.horizon, (end + margin) / this.lanes.horizon);
   }
 }

@@ -1,173 +1,186 @@
-// A tensor as a mesh holds it: who has which part, and the mesh itself.
+// A tensor as a mesh holds it: which ranks hold which part, and the mesh itself.
 
-import { h, s } from "../kit/canvas.js";
+/** @import { Box } from "../kit/types" */
+/** @import { MeshPiece, MeshSide, Picture, Place, Side } from "./types" */
+
+import { closest, consume, findAll, focusedElement, h, s } from "../kit/dom.js";
 import { ink, rgb } from "../kit/palette.js";
-import { between } from "./crowding.js";
-import { some } from "./format.js";
-import { Grid, STRENGTH, text } from "./grid.js";
+import { listRanks } from "./format.js";
+import { Grid, OPACITY, text } from "./grid.js";
+import { gapOf } from "./raster.js";
 
-export const SMALL = 96; // ranks of a mesh from which on they bear no numbers
+const MANY_RANKS = 96; // ranks of a mesh from which on they have no numbers
+const CHIP = { width: 22, height: 15, gap: 3 };
+const FEW_CHIPS = 64; // if a box in several pieces has no more, each piece shows them
 
-/** A mesh's cut: a box for each distinct piece, with a chip for each rank that holds it. */
-export class Cut extends Grid {
+/**
+ * The sharding of a tensor over a mesh: a box for each distinct piece, with a chip for each rank that holds it.
+ * @extends {Grid<MeshPiece>}
+ */
+export class MeshGrid extends Grid {
+  at = 0; // the place of the rank that Tab reaches
+  /** @type {HTMLElement[]} */ ranks = [];
+  /** @type {Map<number, MeshPiece>} */ boxOfPlace = new Map();
+
+  /** @param {import("./transfer.js").Transfer} view @param {Side} side */
   constructor(view, side) {
-    super(view, `The tensor as the ${side} holds it`, side);
-    this.here = 0; // the place of the rank that the keyboard is at, or would come to
-    const label = `Ranks of the ${side} mesh: arrows walk them, Escape leaves them`;
-    this.mesh = h("div", { class: "mw-tr-mesh", role: "grid", "aria-multiselectable": "true", "aria-label": label });
-    this.caption = h("div", { class: "mw-tr-caption" });
-    this.element = h(
-      "div",
-      { class: "mw-tr-side" },
-      this.box,
-      h("div", { class: "mw-tr-below" }, this.mesh, this.caption),
-    );
-    this.mesh.addEventListener("pointerover", (event) => this.over(event));
-    this.mesh.addEventListener("pointerleave", () => this.view.hover(null));
-    this.mesh.addEventListener("click", (event) => this.click(event));
+    super(view, `The tensor on the ${side} mesh`, side);
+    this.ownSide = side;
+    const label = `Ranks of the ${side} mesh: arrow keys move the focus, Escape clears the selection`;
+    this.mesh = h("div.mw-tr-mesh", { role: "grid", "aria-multiselectable": "true", "aria-label": label });
+    this.caption = h("div.mw-tr-caption");
+    const below = h("div.mw-tr-below", {}, this.mesh, this.caption);
+    this.element = h("div.mw-tr-side", {}, this.box, below);
+    this.mesh.addEventListener("pointerover", (event) => {
+      const place = this.rankAt(event);
+      if (place) closest(event, ".mw-tr-rank")?.setAttribute("data-tip", this.describePlaces(place.places));
+      view.hover(place);
+    });
+    this.mesh.addEventListener("pointerleave", () => view.hover(null));
+    this.mesh.addEventListener("click", (event) => {
+      const place = this.rankAt(event);
+      if (place) view.pin(place);
+    });
     this.mesh.addEventListener("keydown", (event) => this.key(event));
-    this.mesh.addEventListener("focusin", (event) => this.reach(Number(event.target.dataset.places)));
+    this.mesh.addEventListener("focusin", (event) =>
+      this.onfocus(Number(closest(event, ".mw-tr-rank")?.dataset.place)),
+    );
   }
 
+  /** @returns {MeshSide} */
+  get data() {
+    return this.picture[this.ownSide];
+  }
+
+  /** @param {Picture} picture */
   draw(picture) {
     this.picture = picture;
-    this.boxOf = new Map(picture[this.side].boxes.flatMap((box) => box.places.map((place) => [place, box])));
-    this.drawMesh(picture);
+    this.boxOfPlace = new Map(this.data.boxes.flatMap((box) => box.places.map((place) => [place, box])));
+    this.drawMesh();
     super.draw(picture);
   }
 
   get pieces() {
-    return this.picture[this.side].boxes;
+    return this.data.boxes;
   }
 
+  /** @param {MeshPiece} piece */
   fills({ places }) {
-    const { hosts } = this.picture[this.side];
+    const { hosts } = this.data;
     return [...new Set(places.map((place) => hosts[place]))].map((host) => this.colour(host));
   }
 
+  /** @param {number} piece */
   attributes(piece) {
-    return { class: "mw-tr-box", "data-places": this.pieces[piece].places.join(" ") };
+    return { class: "mw-tr-box", "data-piece": piece };
   }
 
-  /** The mesh itself: its ranks in rows of its last axis. One that holds nothing of the tensor is hollow. */
-  drawMesh(picture) {
-    const { shape, ranks, hosts } = picture[this.side];
-    const columns = shape.at(-1);
-    const small = ranks.length > SMALL;
-    const hasKeys = this.mesh.contains(this.mesh.getRootNode().activeElement);
-    this.here = Math.min(this.here, ranks.length - 1);
+  /** @param {number} piece */
+  placeOf(piece) {
+    return { side: this.ownSide, places: this.pieces[piece].places };
+  }
+
+  /** @param {number} piece */
+  describe(piece) {
+    return this.describePlaces(this.pieces[piece].places);
+  }
+
+  // ── the mesh ──
+
+  /** Draw the ranks in rows of the last axis. A rank that holds nothing of the tensor is hollow. */
+  drawMesh() {
+    const { shape, ranks, hosts } = this.data;
+    const columns = shape[shape.length - 1];
+    const isSmall = ranks.length > MANY_RANKS;
+    const hadFocus = this.mesh.contains(focusedElement(this.mesh));
+    this.at = Math.min(this.at, ranks.length - 1);
     this.ranks = ranks.map((rank, place) => {
       const fill = this.colour(hosts[place]);
+      const attributes = { role: "gridcell", "data-place": place, "data-empty": !this.boxOfPlace.has(place) };
+      const focusable = { tabindex: place === this.at ? 0 : -1, "aria-label": this.describePlaces([place]) };
       const style = { "--fill": fill, "--ink": ink(rgb(fill)) };
-      const says = { role: "gridcell", tabindex: place === this.here ? 0 : -1, "aria-label": this.words([place]) };
-      return h(
-        "span",
-        { class: "mw-tr-rank", ...says, "data-places": place, "data-empty": !this.boxOf.has(place), style },
-        small ? "" : String(rank),
-      );
+      return h("span.mw-tr-rank", { ...attributes, ...focusable, style }, isSmall ? "" : String(rank));
     });
-    this.mesh.toggleAttribute("data-small", small);
-    this.mesh.style.setProperty("--columns", Math.min(columns, 64));
+    this.mesh.toggleAttribute("data-small", isSmall);
+    this.mesh.style.setProperty("--columns", String(Math.min(columns, 64)));
     this.mesh.style.setProperty("--widest", `${Math.max(26, 8 + 7 * String(Math.max(...ranks)).length)}px`);
-    const first = this.ranks.filter((_, place) => place % columns === 0);
-    this.mesh.replaceChildren(
-      ...first.map((_, row) =>
-        h("div", { class: "mw-tr-row", role: "row" }, ...this.ranks.slice(row * columns, (row + 1) * columns)),
-      ),
+    const rows = Array.from({ length: Math.ceil(ranks.length / columns) }, (_, row) =>
+      h("div.mw-tr-row", { role: "row" }, ...this.ranks.slice(row * columns, (row + 1) * columns)),
     );
-    if (hasKeys) this.ranks[this.here].focus({ preventScroll: true });
-    const lines =
-      shape.length > 1 ? `axis ${shape.length - 1} →, ${shape.length > 2 ? "the others" : "axis 0"} ↓` : "axis 0 →";
-    this.caption.replaceChildren(`mesh ${shape.join(" × ")}`, h("br"), lines);
+    this.mesh.replaceChildren(...rows);
+    if (hadFocus) this.ranks[this.at].focus({ preventScroll: true });
+    const down = shape.length > 2 ? "other axes ↓" : "axis 0 ↓";
+    const axes = shape.length > 1 ? `axis ${shape.length - 1} →, ${down}` : "axis 0 →";
+    this.caption.replaceChildren(`mesh ${shape.join(" × ")}`, h("br"), axes);
   }
 
-  cells() {
-    const side = this.picture[this.side];
-    this.groups = side.boxes.map((box, number) => {
-      const group = s("g", this.attributes(number));
-      const fills = this.fills(box);
-      box.rects.forEach((rect, part) => {
-        const at = this.at(rect);
-        fills.forEach((fill, stripe) => {
-          const width = at.width / fills.length;
-          group.append(s("rect", { ...at, x: at.x + stripe * width, width, class: "mw-tr-tint", fill }));
-        });
-        group.append(s("rect", { ...at, class: "mw-tr-edge", "stroke-width": between(at) }));
-        if (!part || box.rects.length * box.places.length <= FEW_CHIPS) group.append(...this.chips(at, box, side));
-      });
-      return group;
+  // ── boxes ──
+
+  /** @param {MeshPiece} piece @param {number} number */
+  group(piece, number) {
+    const group = s("g", this.attributes(number));
+    const fills = this.fills(piece);
+    piece.rects.forEach((rect, part) => {
+      const box = this.boxOf(rect);
+      const width = box.width / fills.length;
+      const stripes = fills.map((fill, i) => s("rect.mw-tr-tint", { ...box, x: box.x + i * width, width, fill }));
+      group.append(...stripes, s("rect.mw-tr-edge", { ...box, "stroke-width": gapOf(box) }));
+      if (!part || piece.rects.length * piece.places.length <= FEW_CHIPS) group.append(...this.chips(box, piece));
     });
-    return this.groups;
+    return group;
   }
 
-  chips(at, { places }, { ranks, hosts }) {
+  /**
+   * A chip for each rank that holds a piece, as many as there is room for.
+   * @param {Box} box @param {MeshPiece} piece
+   */
+  chips(box, { places }) {
+    const { ranks, hosts } = this.data;
     const letters = Math.max(...places.map((place) => String(ranks[place]).length));
-    const size = Math.min(CHIP.width, at.width - 6);
-    const across = size < 4 + 6 * letters ? 0 : Math.max(1, Math.floor((at.width - 4) / (CHIP.width + CHIP.gap)));
-    const down = Math.floor((at.height - 3) / (CHIP.height + CHIP.gap));
-    if (!across || !down) return [];
-    const fits = across * down;
-    const shown = places.length > fits ? places.slice(0, fits - 1) : places;
-    const corner = (number) => [
-      at.x + 4 + (number % across) * (CHIP.width + CHIP.gap),
-      at.y + 4 + Math.floor(number / across) * (CHIP.height + CHIP.gap),
-    ];
-    const found = shown.flatMap((place, number) => {
-      const [x, y] = corner(number);
+    const width = Math.min(CHIP.width, box.width - 6);
+    const across = width < 4 + 6 * letters ? 0 : Math.max(1, Math.floor((box.width - 4) / (CHIP.width + CHIP.gap)));
+    const room = across * Math.floor((box.height - 3) / (CHIP.height + CHIP.gap));
+    if (room <= 0) return [];
+    const shown = places.length > room ? places.slice(0, room - 1) : places;
+    const x = (/** @type {number} */ number) => box.x + 4 + (number % across) * (CHIP.width + CHIP.gap);
+    const y = (/** @type {number} */ number) => box.y + 4 + Math.floor(number / across) * (CHIP.height + CHIP.gap);
+    const chips = shown.flatMap((place, i) => {
       const fill = this.colour(hosts[place]);
+      const chip = { x: x(i), y: y(i), width, height: CHIP.height, rx: 3, style: { "--fill": fill } };
+      const middle = x(i) + width / 2;
       return [
-        s("rect", {
-          x,
-          y,
-          width: size,
-          height: CHIP.height,
-          rx: 3,
-          class: "mw-tr-chip",
-          "data-rank": ranks[place],
-          style: { "--fill": fill },
-        }),
-        text(x + size / 2, y + CHIP.height - 4, String(ranks[place]), "mw-tr-chip-words mw-tr-middle", ink(rgb(fill))),
+        s("rect.mw-tr-chip", { ...chip, "data-rank": ranks[place] }),
+        text(middle, y(i) + CHIP.height - 4, String(ranks[place]), "mw-tr-chip-words mw-tr-middle", ink(rgb(fill))),
       ];
     });
-    if (shown.length < places.length) {
-      const [x, y] = corner(shown.length);
-      found.push(text(x, y + CHIP.height - 4, `+${places.length - shown.length}`, "mw-tr-more"));
-    }
-    return found;
+    const [rest, end] = [places.length - shown.length, shown.length];
+    return rest ? [...chips, text(x(end), y(end) + CHIP.height - 4, `+${rest}`, "mw-tr-more")] : chips;
   }
 
-  placesAt(event) {
-    const places = event.target.closest("[data-places]")?.dataset.places;
-    return places === undefined ? null : { side: this.side, places: places.split(" ").map(Number) };
-  }
-
-  over(event) {
-    const found = this.placesAt(event);
-    const group = event.target.closest("[data-places]");
-    if (group) group.dataset.tip = this.words(found.places);
-    this.view.hover(found);
-  }
-
-  /** A box or a rank in words; the tip that stands beside it is written when somebody looks. */
-  words(places) {
-    const { ranks, hosts } = this.picture[this.side];
-    const box = this.boxOf.get(places[0]);
+  /** What ranks hold of the tensor; all hold the same. @param {number[]} places */
+  describePlaces(places) {
+    const { ranks, hosts } = this.data;
+    const box = this.boxOfPlace.get(places[0]);
     const held = box ? `[${box.box}], ${box.size}` : "holds nothing of this tensor";
-    if (places.length > 1) return `${held}, on ranks ${some(places.map((place) => ranks[place]))}`;
+    if (places.length > 1) return `${held}, on ranks ${listRanks(places.map((place) => ranks[place]))}`;
     const rank = `rank ${ranks[places[0]]}, ${this.view.model.host_word} ${hosts[places[0]]}`;
     return box ? `${held}, on ${rank}` : `${rank} ${held}`;
   }
 
-  click(event) {
-    const found = this.placesAt(event);
-    if (found) this.view.pin(found);
+  // ── the pointer and the keyboard on the mesh ──
+
+  /** @param {Event} event */
+  rankAt(event) {
+    const place = closest(event, ".mw-tr-rank")?.dataset.place;
+    return place === undefined ? null : { side: this.ownSide, places: [Number(place)] };
   }
 
-  /** Arrows walk the ranks, and each is kept in the light as a press on it would. */
+  /** Arrow keys move the focus, and pin each rank as a press does. @param {KeyboardEvent} event */
   key(event) {
     if (!this.picture || event.ctrlKey || event.metaKey || event.altKey) return;
-    const { here: at } = this;
-    const columns = this.picture[this.side].shape.at(-1);
+    const { at } = this;
+    const { shape } = this.data;
+    const columns = shape[shape.length - 1];
     const first = at - (at % columns);
     const place = {
       ArrowRight: at + 1,
@@ -181,55 +194,77 @@ export class Cut extends Grid {
     }[event.key];
     if (event.key === "Escape" && this.view.pinned) this.view.pin(null);
     else if (place === undefined) return;
-    else this.walk(place);
-    event.preventDefault();
-    event.stopPropagation();
+    else this.focusRank(place);
+    consume(event);
   }
 
-  walk(place) {
+  /** @param {number} place */
+  focusRank(place) {
     if (!this.ranks[place]) return;
     this.ranks[place].focus({ preventScroll: true });
     this.ranks[place].scrollIntoView({ block: "nearest" });
-    if (this.view.pinned?.side !== this.side || String(this.view.pinned.places) !== String(place))
-      this.view.pin({ side: this.side, places: [place] }, false);
+    const { pinned } = this.view;
+    const isPinned = pinned?.side === this.ownSide && String(pinned.places) === String(place);
+    if (!isPinned) this.view.pin({ side: this.ownSide, places: [place] }, false);
   }
 
-  /** The keyboard came to a rank, which its label says; a tip says it to the eye. */
-  reach(place) {
-    this.ranks[this.here].tabIndex = -1;
-    this.here = place;
+  /** @param {number} place */
+  onfocus(place) {
+    this.ranks[this.at].tabIndex = -1;
+    this.at = place;
     this.ranks[place].tabIndex = 0;
-    this.ranks[place].dataset.tip = this.ranks[place].ariaLabel;
+    this.ranks[place].dataset.tip = this.ranks[place].ariaLabel ?? "";
   }
 
-  /** Light the boxes that have to do with `tasks`, and the rank that sends. */
-  light(tasks, shown) {
+  // ── highlighting ──
+
+  /**
+   * Highlight the boxes and ranks that `tasks` send or receive, or those of a place of this mesh.
+   * @param {Set<number> | null} tasks @param {Place | null} place
+   */
+  highlight(tasks, place) {
     if (!this.picture) return;
-    const { ranks } = this.picture[this.side];
-    const touched = new Set();
-    const senders = new Set();
-    for (const number of tasks ?? []) {
-      const task = this.picture.tasks[number];
-      for (const rank of this.side === "source" ? task.senders : [...task.receivers, ...task.keepers])
-        touched.add(rank);
-      if (this.side === "source" && shown.task !== undefined) senders.add(task.sender);
-    }
-    const own = shown?.side === this.side ? new Set(shown.places) : null;
-    const isOn = (place) => (own ? own.has(place) : touched.has(ranks[place]));
-    const pinned = new Set(this.view.pinned?.side === this.side ? this.view.pinned.places : []);
-    this.ranks.forEach((each, place) => {
-      if (each.ariaSelected !== String(pinned.has(place))) each.ariaSelected = String(pinned.has(place));
-      each.toggleAttribute("data-on", isOn(place));
-      each.toggleAttribute("data-sends", senders.has(ranks[place]));
+    const { ranks } = this.data;
+    const { touched, senders } = this.ranksOf(tasks, place);
+    const own = place?.side === this.ownSide ? new Set(place.places) : null;
+    const isOn = (/** @type {number} */ place) => (own ? own.has(place) : touched.has(ranks[place]));
+    const { pinned } = this.view;
+    const selected = new Set(pinned?.side === this.ownSide ? pinned.places : []);
+    this.ranks.forEach((element, place) => {
+      const isSelected = String(selected.has(place));
+      if (element.ariaSelected !== isSelected) element.ariaSelected = isSelected;
+      element.toggleAttribute("data-on", isOn(place));
+      element.toggleAttribute("data-sends", senders.has(ranks[place]));
     });
-    const boxOn = this.pieces.map(({ places }) => places.some(isOn));
-    if (this.isCrowd)
-      return this.crowd.paint((piece) => (!tasks ? STRENGTH.tint : boxOn[piece] ? STRENGTH.strong : STRENGTH.faint));
-    this.groups?.forEach((group, number) => group.toggleAttribute("data-on", boxOn[number]));
-    for (const chip of this.svg.querySelectorAll(".mw-tr-chip"))
+    this.highlightBoxes(
+      this.pieces.map(({ places }) => places.some(isOn)),
+      senders,
+      tasks !== null,
+    );
+  }
+
+  /** @param {boolean[]} isOn @param {Set<number>} senders @param {boolean} isHighlighting */
+  highlightBoxes(isOn, senders, isHighlighting) {
+    if (this.isRaster) {
+      const { tint, strong, faint } = OPACITY;
+      return this.raster.paint((piece) => (isHighlighting ? (isOn[piece] ? strong : faint) : tint));
+    }
+    this.groups.forEach((group, number) => group.toggleAttribute("data-on", isOn[number]));
+    for (const chip of findAll(this.svg, ".mw-tr-chip"))
       chip.toggleAttribute("data-sends", senders.has(Number(chip.dataset.rank)));
   }
-}
 
-export const CHIP = { width: 22, height: 15, gap: 3 };
-export const FEW_CHIPS = 64; // of a box in pieces, so that each piece shows them
+  /**
+   * The ranks of this mesh that tasks involve, and those that send a selected task.
+   * @param {Set<number> | null} tasks @param {Place | null} place
+   */
+  ranksOf(tasks, place) {
+    const involved = [...(tasks ?? [])].map((number) => this.picture.tasks[number]);
+    const isSource = this.ownSide === "source";
+    const touched = new Set(
+      involved.flatMap(({ senders, receivers, keepers }) => (isSource ? senders : [...receivers, ...keepers])),
+    );
+    const hasSender = isSource && place?.task !== undefined;
+    return { touched, senders: new Set(hasSender ? involved.map(({ sender }) => sender) : []) };
+  }
+}

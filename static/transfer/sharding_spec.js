@@ -1,235 +1,241 @@
-// How a tensor lies on a mesh: the mesh's axes as chips on the dims that they cut. Drag a chip, or focus it and
-// use the arrows: left and right to the next dim, up and down in the order of cuts, Delete to replicate.
+// The sharding spec of a tensor on a mesh: the axes of the mesh as chips on the dims that they shard. A chip is
+// dragged, or moved by arrow keys: left and right to the next dim, up and down in the order of axes, Delete to
+// replicate.
 
-import { h } from "../kit/canvas.js";
+/** @import { Picture, Sender, Side } from "./types" */
+
+import { closest, consume, find, findAll, focusedElement, h } from "../kit/dom.js";
 import { tool } from "../kit/shell.js";
 
-const DRAG_PX = 4; // a press that moves less is no drag
-const HELP = `How the tensor lies on the mesh, told for each of its dims:
-R: whole on every rank (replicated)
-S0: cut into as many pieces as mesh axis 0 is long (sharded), one for each place along that axis
-S01: cut by axis 0, and each piece by axis 1; S10 is the other way round
-Of an uneven cut the last pieces are shorter, or empty. Along an axis named under Partial axes ranks hold addends. \
-Drag an axis to the dim that it shall cut.`;
+const DRAG_PX = 4;
+const HELP = `The sharding spec has an entry for each tensor dim:
+R: replicated, every rank has all of it
+S0: sharded over mesh axis 0, one piece for each place along that axis
+S01: sharded over axis 0, and each piece over axis 1; in S10 axis 1 is the outer one
+If a dim does not divide evenly, the last pieces are shorter or empty. Along a partial axis, ranks hold partial sums. \
+Drag an axis to the dim that it shards.`;
 
-/** What the letters of a spec mean, where they stand. */
-export function help(view, side) {
-  const element = tool(`What S0, S01 and R mean, ${side}`, {
+/** A button that explains sharding specs. @param {import("./transfer.js").Transfer} view @param {Side} side */
+export function specHelp(view, side) {
+  const element = tool(`About the sharding spec of the ${side}`, {
     glyph: "help",
     tip: HELP,
-    onclick: (event) => view.tips.over(event.currentTarget, 0),
+    onclick: () => view.tips.schedule(element, 0),
   });
   element.setAttribute("aria-description", HELP);
   return element;
 }
 
-export class Spec {
+/** @implements {Sender} */
+export class ShardingSpec {
+  /** @type {string | null} */ refused = null;
+  /** @type {Set<number>} */ partial = new Set();
+  /** @type {number[][]} */ cuts = []; // [dim] axes
+  /** @type {number[]} */ shape = []; // of the mesh
+  /** @type {string[]} */ axisNames = [];
+  /** The axis of the chip being dragged. @type {string | null} */ dragged = null;
+
+  /** @param {import("./transfer.js").Transfer} view @param {Side} side */
   constructor(view, side) {
     this.view = view;
     this.side = side;
-    this.slots = h("div", { class: "mw-tr-slots" });
-    this.trouble = h("p", { class: "mw-tr-trouble", role: "alert", hidden: true });
-    this.element = h(
-      "div",
-      { class: "mw-tr-spec", role: "group", "aria-label": `Sharding of the ${side}` },
-      this.slots,
-      this.trouble,
-    );
+    this.slots = h("div.mw-tr-slots");
+    this.problem = h("p.mw-tr-trouble", { role: "alert", hidden: true });
+    const label = { role: "group", "aria-label": `Sharding spec of the ${side}` };
+    this.element = h("div.mw-tr-spec", label, this.slots, this.problem);
     this.element.addEventListener("pointerdown", (event) => this.press(event));
     this.element.addEventListener("keydown", (event) => this.key(event));
   }
 
-  tell() {
-    const { troubles } = this.view.model;
-    const words = this.refused || troubles[`${this.side}.spec`] || "";
-    this.trouble.textContent = words;
-    this.trouble.hidden = !words;
+  update() {
+    const problem = this.refused || this.view.model.troubles[`${this.side}.spec`] || "";
+    this.problem.textContent = problem;
+    this.problem.hidden = !problem;
   }
 
-  answered(refused) {
+  /** @param {string | null} refused */
+  acknowledge(refused) {
     this.refused = refused;
-    this.tell();
+    this.update();
   }
 
+  /** @param {Picture} picture */
   draw(picture) {
     const { shape, cuts, spec, partial } = picture[this.side];
-    this.partial = new Set(partial);
-    this.cuts = cuts;
-    this.shape = shape;
-    this.refused = null;
-    const cutting = new Set(cuts.flat());
-    const resting = shape.map((_, axis) => axis).filter((axis) => !cutting.has(axis));
-    const at = this.element.getRootNode().activeElement;
-    // not that of the other mesh
-    const focused = this.slots.contains(at) ? at.closest(".mw-tr-axis")?.dataset.axis : undefined;
-    const { axes: axisNames = [], dims: dimNames = [] } = this.view.model.names;
-    // of what crosses a boundary, until it is made something else
-    this.names = axisNames.length === shape.length ? axisNames : [];
-    const called = dimNames.length === cuts.length ? dimNames : [];
-    const dims = cuts.map((axes, dim) =>
-      this.slot(
-        dim,
-        [
-          h("span", { class: "mw-tr-dim" }, `dim ${dim}`),
-          h("code", {}, spec[dim]),
-          h("b", {}, `${picture.shape[dim].toLocaleString("en")} ${called[dim] ?? ""}`),
-        ],
-        axes,
-      ),
-    );
-    this.slots.replaceChildren(...dims, this.slot(null, [h("span", { class: "mw-tr-dim" }, "replicate")], resting));
-    this.mark();
-    if (focused !== undefined)
-      this.chips()
-        .find((chip) => chip.dataset.axis === focused)
-        ?.focus();
+    const focused = focusedElement(this.element);
+    const axis = this.slots.contains(focused) ? focused?.closest("[data-axis]")?.getAttribute("data-axis") : null;
+    const { axes = [], dims = [] } = this.view.model.names;
+    Object.assign(this, { partial: new Set(partial), cuts, shape, refused: null });
+    this.axisNames = axes.length === shape.length ? axes : []; // until the mesh is changed
+    const dimNames = dims.length === cuts.length ? dims : [];
+    const sharding = new Set(cuts.flat());
+    const replicating = [...shape.keys()].filter((axis) => !sharding.has(axis));
+    const slots = cuts.map((axes, dim) => {
+      const size = `${picture.shape[dim].toLocaleString("en")} ${dimNames[dim] ?? ""}`;
+      return this.slot(dim, axes, h("code", {}, spec[dim]), h("b", {}, size));
+    });
+    this.slots.replaceChildren(...slots, this.slot(null, replicating));
+    this.markDragged();
+    if (axis) find(this.slots, `[data-axis="${axis}"]`)?.focus();
   }
 
-  slot(dim, words, axes) {
-    const chips = axes.map((axis) => this.chip(axis, dim));
+  /** @param {number | null} dim null for the axes that replicate @param {number[]} axes @param {Node[]} words */
+  slot(dim, axes, ...words) {
     const tip =
       dim === null
-        ? "Axes that cut nothing: along them, ranks hold the same, or addends of it"
+        ? "Axes that shard no dim: ranks along them hold the same data, or partial sums of it"
         : this.meaning(dim, axes);
+    const name = h("span.mw-tr-dim", {}, dim === null ? "replicate" : `dim ${dim}`);
+    const chips = axes.map((axis) => this.chip(axis, dim));
     return h(
-      "div",
-      { class: "mw-tr-slot", "data-dim": dim === null ? "none" : dim },
-      h("div", { class: "mw-tr-slot-words", "data-tip": tip }, ...words),
-      h("div", { class: "mw-tr-slot-axes" }, ...chips),
+      "div.mw-tr-slot",
+      { "data-dim": dim ?? "none" },
+      h("div.mw-tr-slot-words", { "data-tip": tip }, name, ...words),
+      h("div.mw-tr-slot-axes", {}, ...chips),
     );
   }
 
-  /** What stands in the spec for a dim, in words. */
+  /** The entry of the spec for a dim in words. @param {number} dim @param {number[]} axes */
   meaning(dim, axes) {
-    if (!axes.length) return `R: no axis cuts dim ${dim}, so that each rank has all of it`;
-    const [outer, ...inner] = axes.map((axis) => `axis ${axis}`);
-    const then = inner.map((axis, place) => `, then ${axis} each piece into ${this.shape[axes[place + 1]]}`).join("");
-    const all = inner.length ? `: ${axes.reduce((product, axis) => product * this.shape[axis], 1)} in all` : "";
-    return `S${axes.join("")}: ${outer} cuts dim ${dim} into ${this.shape[axes[0]]}${then}${all}`;
+    if (!axes.length) return `R: no axis shards dim ${dim}; each rank has all of it`;
+    const [outer, ...inner] = axes;
+    const then = inner.map((axis) => `, then axis ${axis} each piece into ${this.shape[axis]}`).join("");
+    const total = axes.reduce((product, axis) => product * this.shape[axis], 1);
+    const all = inner.length ? `: ${total} pieces in total` : "";
+    return `S${axes.join("")}: axis ${outer} shards dim ${dim} into ${this.shape[outer]}${then}${all}`;
   }
 
+  /** @param {number} axis @param {number | null} dim */
   chip(axis, dim) {
-    const does = this.partial.has(axis) ? "holds addends" : dim === null ? "replicates" : `cuts dim ${dim}`;
-    const name = this.names[axis] ? ` (${this.names[axis]})` : "";
-    const label = `${this.side} axis ${axis}${name} of ${this.shape[axis]}, ${does}`;
-    const tip = "Drag it to a dim; or ← → to the next dim, ↑ ↓ in the order of cuts, Delete to replicate";
+    const role = dim === null ? "replicates" : `shards dim ${dim}`;
+    const name = this.axisNames[axis] ?? "";
+    const label =
+      `${this.side} axis ${axis}${name && ` (${name})`} of size ${this.shape[axis]}, ` +
+      (this.partial.has(axis) ? "partial sums" : role);
+    const tip = "Drag it to a dim. Keys: ← → to the next dim, ↑ ↓ in the order of axes, Delete to replicate";
     return h(
-      "button",
-      { type: "button", class: "mw-tr-axis", "data-axis": axis, "data-tip": tip, "aria-label": label },
-      h("i", {}, `${axis}`),
-      `${this.names[axis] ?? ""} × ${this.shape[axis]}`,
+      "button.mw-tr-axis",
+      { type: "button", "data-axis": axis, "data-tip": tip, "aria-label": label },
+      h("i", {}, String(axis)),
+      `${name} × ${this.shape[axis]}`,
     );
   }
 
-  chips() {
-    return [...this.slots.querySelectorAll(".mw-tr-axis")];
-  }
-
+  /** Put an axis on a dim, or on none. @param {number} axis @param {number | null} dim @param {number} at */
   place(axis, dim, at) {
     const cuts = this.cuts.map((axes) => axes.filter((each) => each !== axis));
     if (dim !== null) cuts[dim].splice(at, 0, axis);
     if (JSON.stringify(cuts) === JSON.stringify(this.cuts)) return;
-    this.cuts = cuts; // the next key counts from here, also before Python has answered
-    this.view.send("place", { side: this.side, axis, dim, at }, this);
+    this.cuts = cuts; // the next key acts on these, even before Python answers
+    this.view.request("place", { side: this.side, axis, dim, at }, this);
   }
 
-  // ── by hand ──
+  // ── the pointer ──
 
+  /** @param {PointerEvent} event */
   press(event) {
-    const chip = event.target.closest(".mw-tr-axis");
+    const chip = closest(event, ".mw-tr-axis");
     if (!chip || event.button !== 0) return;
-    this.element.setPointerCapture(event.pointerId); // not the chip: what was done before may draw all chips anew
-    const drag = { axis: chip.dataset.axis, chip, x: event.clientX, y: event.clientY, ghost: null };
+    this.element.setPointerCapture(event.pointerId); // not the chip, which a redraw may replace
+    const axis = chip.dataset.axis ?? "";
+    /** @type {HTMLElement | null} */
+    let ghost = null;
     const listening = new AbortController();
-    const { signal } = listening;
+    const options = { signal: listening.signal };
     const end = () => {
       listening.abort();
-      drag.ghost?.remove();
+      ghost?.remove();
       this.dragged = null;
-      this.mark();
-      this.aim(null);
+      this.markDragged();
+      this.markTarget(null);
     };
-    this.element.addEventListener("pointermove", (move) => this.move(drag, move), { signal });
-    this.element.addEventListener("pointercancel", end, { signal });
-    window.addEventListener(
-      "keydown",
-      (key) => key.key === "Escape" && (key.stopPropagation(), key.preventDefault(), end()),
-      { signal, capture: true },
-    );
-    this.element.addEventListener(
-      "pointerup",
-      (up) => {
-        const slot = drag.ghost && this.slotAt(up);
-        end();
-        if (slot && drag.axis < this.shape.length) this.drop(Number(drag.axis), slot, up.clientX);
-      },
-      { signal },
-    );
+    const move = (/** @type {PointerEvent} */ to) => {
+      if (!ghost && Math.hypot(to.clientX - event.clientX, to.clientY - event.clientY) < DRAG_PX) return;
+      ghost ??= this.beginDrag(axis, chip);
+      ghost.style.left = `${to.clientX - ghost.offsetWidth / 2}px`;
+      ghost.style.top = `${to.clientY - ghost.offsetHeight / 2}px`;
+      this.markTarget(this.slotAt(to));
+    };
+    const cancel = (/** @type {KeyboardEvent} */ key) => {
+      if (key.key !== "Escape") return;
+      consume(key);
+      end();
+    };
+    const release = (/** @type {PointerEvent} */ up) => {
+      const slot = ghost && this.slotAt(up);
+      end();
+      if (slot && Number(axis) < this.shape.length) this.drop(Number(axis), slot, up.clientX);
+    };
+    this.element.addEventListener("pointermove", move, options);
+    this.element.addEventListener("pointercancel", end, options);
+    this.element.addEventListener("pointerup", release, options);
+    window.addEventListener("keydown", cancel, { ...options, capture: true });
   }
 
-  /** Pale is the chip that is on its way. */
-  mark() {
-    for (const chip of this.chips()) chip.toggleAttribute("data-dragged", chip.dataset.axis === this.dragged);
+  /** @param {string} axis @param {HTMLElement} chip */
+  beginDrag(axis, chip) {
+    const content = [...chip.childNodes].map((node) => node.cloneNode(true));
+    const ghost = h("div.mw-tr-axis.mw-tr-ghost", { "aria-hidden": "true" }, ...content);
+    this.dragged = axis;
+    this.markDragged();
+    this.element.append(ghost);
+    this.view.tips.hide();
+    return ghost;
   }
 
-  move(drag, { clientX, clientY }) {
-    if (!drag.ghost && Math.hypot(clientX - drag.x, clientY - drag.y) < DRAG_PX) return;
-    if (!drag.ghost) {
-      drag.ghost = h(
-        "div",
-        { class: "mw-tr-axis mw-tr-ghost", "aria-hidden": "true" },
-        ...[...drag.chip.childNodes].map((node) => node.cloneNode(true)),
-      );
-      this.dragged = drag.axis;
-      this.mark();
-      this.element.append(drag.ghost);
-      this.view.tips.hide();
-    }
-    drag.ghost.style.left = `${clientX - drag.ghost.offsetWidth / 2}px`;
-    drag.ghost.style.top = `${clientY - drag.ghost.offsetHeight / 2}px`;
-    this.aim(this.slotAt({ clientX, clientY }));
+  markDragged() {
+    for (const chip of findAll(this.slots, ".mw-tr-axis"))
+      chip.toggleAttribute("data-dragged", chip.dataset.axis === this.dragged);
   }
 
+  /** @param {PointerEvent} event */
   slotAt({ clientX, clientY }) {
-    const within = ({ left, right, top, bottom }) =>
+    const isInside = (/** @type {DOMRect} */ { left, right, top, bottom }) =>
       clientX >= left && clientX <= right && clientY >= top && clientY <= bottom;
-    return [...this.slots.children].find((slot) => within(slot.getBoundingClientRect())) ?? null;
+    return findAll(this.slots, ".mw-tr-slot").find((slot) => isInside(slot.getBoundingClientRect())) ?? null;
   }
 
-  aim(slot) {
+  /** @param {HTMLElement | null} slot */
+  markTarget(slot) {
     for (const each of this.slots.children) each.toggleAttribute("data-target", each === slot);
   }
 
+  /** @param {number} axis @param {HTMLElement} slot @param {number} x */
   drop(axis, slot, x) {
-    const dim = slot.dataset.dim === "none" ? null : Number(slot.dataset.dim);
-    const others = [...slot.querySelectorAll(".mw-tr-axis")].filter((chip) => Number(chip.dataset.axis) !== axis);
+    const others = findAll(slot, ".mw-tr-axis").filter((chip) => Number(chip.dataset.axis) !== axis);
     const before = others.filter((chip) => {
       const { left, width } = chip.getBoundingClientRect();
       return left + width / 2 < x;
     });
-    this.place(axis, dim, dim === null ? 0 : before.length);
+    if (slot.dataset.dim === "none") this.place(axis, null, 0);
+    else this.place(axis, Number(slot.dataset.dim), before.length);
   }
 
-  // ── by keyboard ──
+  // ── the keyboard ──
 
+  /** @param {KeyboardEvent} event */
   key(event) {
-    const chip = event.target.closest(".mw-tr-axis");
+    const chip = closest(event, ".mw-tr-axis");
     if (!chip || event.ctrlKey || event.metaKey || event.altKey) return;
     const axis = Number(chip.dataset.axis);
-    const places = [...this.cuts.keys(), null]; // the dims, then none
     const dim = this.cuts.findIndex((axes) => axes.includes(axis));
-    const here = dim < 0 ? places.length - 1 : dim;
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const along = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step) this.put(axis, places[(here + step + places.length) % places.length]);
+    if (step) this.moveToNext(axis, dim, step);
     else if (along && dim >= 0) this.place(axis, dim, Math.max(0, this.cuts[dim].indexOf(axis) + along));
     else if (event.key === "Delete" || event.key === "Backspace") this.place(axis, null, 0);
     else return;
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
   }
 
-  put(axis, dim) {
-    this.place(axis, dim, dim === null ? 0 : this.cuts[dim].length);
+  /**
+   * Move an axis to the next dim; after the last one comes none.
+   * @param {number} axis @param {number} dim @param {number} step
+   */
+  moveToNext(axis, dim, step) {
+    const places = this.cuts.length + 1;
+    const to = ((dim < 0 ? places - 1 : dim) + step + places) % places;
+    if (to === places - 1) this.place(axis, null, 0);
+    else this.place(axis, to, this.cuts[to].length);
   }
 }

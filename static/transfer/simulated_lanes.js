@@ -1,182 +1,207 @@
-// The links as played: every message on the NIC that it leaves by and on the one that it comes by, or on the links of
-// both ranks inside their host. A lane is as high as what can pass there, and messages that share it lie one above the
-// other, each as high as its part: what is empty is not used.
+// The simulated messages on the links: each on the NICs that it passes, or on the links of both ranks inside a host.
+// The height of a lane is its capacity; messages that share it are stacked, each as high as its share.
+
+/** @import { Found, Lane, LinkTimeline, Picture, Simulation } from "./types" */
 
 import { css } from "../kit/palette.js";
 import { bytes, seconds } from "./format.js";
 
-const WAYS = { tx: "sends", rx: "receives" };
+/** @type {Record<string, string>} */
+const DIRECTIONS = { tx: "send", rx: "receive" };
 const LETTERS = 11; // CSS pixels of height that a number needs
-const NEAR = 3; // CSS pixels beside a short message that are still its own
-// of the background in every other message of a lane: where they are short, no line is left between them
-const OTHER = 0.3;
+const NEAR = 3; // CSS pixels within which the pointer is on a short message
+const ALTERNATE = 0.3; // part of the background in every second message of a lane, which keeps short ones apart
 
-export class Played {
+/**
+ * A lane with its bars, and of each message its first bar, its largest bar and whether it is painted lighter.
+ * @typedef {Lane & {isSender: boolean, bars: number[], first: Map<number, number>, largest: Map<number, number>,
+ *   isLighter: Map<number, boolean>}} MessageLane
+ */
+
+/** @implements {LinkTimeline} */
+export class SimulatedLanes {
   // CSS pixels of a lane, and for each message that shares it
   height = { least: 13, most: 34, row: { least: 2, most: 14 } };
   about =
-    "A bar is one message, in the colour of the host that sends its unit task and every other one lighter, with the " +
-    "number of the task and behind the dot that of its chunk. A lane is as high as what its host's NICs can carry: " +
-    "messages that share them lie one above the other, each as high as its part, and what is empty is not used. A " +
-    "thin line before a message is its link's latency, in which it holds nothing. A rank's arrow is its link inside " +
-    "its host: rank 2 → sends, → rank 2 receives.";
+    "A bar is one message, in the colour of the host that sends its unit task, with the number of the task and of " +
+    "its chunk; every second message is lighter. The height of a lane is the capacity of the NICs of its host: " +
+    "messages that share them are stacked, each as high as its share, and empty space is unused capacity. A thin " +
+    "line before a message is the latency of its link, which uses no capacity. Lanes with an arrow are links inside " +
+    "a host: rank 2 → sends, → rank 2 receives.";
+  /** @type {Picture | null} */ picture = null;
+  /** @type {Simulation} */ data;
+  /** @type {MessageLane[]} */ lanes = [];
+  /** @type {Map<number, [number, number]>} */ spans = new Map(); // by task
 
-  constructor(stage) {
-    this.stage = stage; // the timeline that this is painted on
-    this.picture = this.play = null; // drawn at last
+  /** @param {import("./lanes.js").Lanes} chart */
+  constructor(chart) {
+    this.chart = chart;
   }
 
-  draw(picture, play) {
+  /** @param {Picture} picture @param {Simulation} data */
+  draw(picture, data) {
     this.picture = picture;
-    this.play = play;
-    const { bars, messages } = play;
-    this.lanes = play.lanes.map(({ host, rank, way, rows }) => ({
+    this.data = data;
+    const { bars, messages } = data;
+    this.lanes = data.lanes.map(({ host, rank, way, rows }) => ({
       host,
       rows,
-      words: wordsOf(rank, way),
-      leaves: way === "tx" || way === "out",
+      words: laneName(rank, way),
+      isSender: way === "tx" || way === "out",
       bars: [],
+      first: new Map(),
+      largest: new Map(),
+      isLighter: new Map(),
     }));
     bars.lane.forEach((lane, bar) => this.lanes[lane].bars.push(bar));
-    const ends = messages.end_s;
-    for (const lane of this.lanes) {
-      const [first, widest] = [new Map(), new Map()]; // of each message
-      const area = (bar) => (bars.end_s[bar] - bars.start_s[bar]) * (bars.high[bar] - bars.low[bar]);
-      for (const bar of lane.bars) {
-        const message = bars.message[bar];
-        if (!(bars.start_s[first.get(message)] <= bars.start_s[bar])) first.set(message, bar);
-        if (!(area(widest.get(message)) >= area(bar))) widest.set(message, bar);
-      }
-      Object.assign(lane, { first, widest, isOther: this.alternate(first) });
-    }
+    for (const lane of this.lanes) this.indexMessages(lane);
     this.spans = new Map();
     messages.task.forEach((task, message) => {
-      const [begun, done] = this.spans.get(task) ?? [Infinity, 0];
-      this.spans.set(task, [Math.min(begun, messages.set_out_s[message]), Math.max(done, ends[message])]);
+      const [start, end] = this.spans.get(task) ?? [Infinity, 0];
+      this.spans.set(task, [Math.min(start, messages.set_out_s[message]), Math.max(end, messages.end_s[message])]);
     });
   }
 
-  /** Every other message of a lane, of those that follow one another at the same height. */
-  alternate(first) {
-    const { start_s: starts, low } = this.play.bars;
-    const isOther = new Map();
+  /** @param {MessageLane} lane */
+  indexMessages(lane) {
+    const { message: messages, start_s: starts, end_s: ends, low, high } = this.data.bars;
+    const area = (/** @type {number} */ bar) => (ends[bar] - starts[bar]) * (high[bar] - low[bar]);
+    for (const bar of lane.bars) {
+      const message = messages[bar];
+      const [first, largest] = [lane.first.get(message), lane.largest.get(message)];
+      if (first === undefined || starts[bar] < starts[first]) lane.first.set(message, bar);
+      if (largest === undefined || area(bar) > area(largest)) lane.largest.set(message, bar);
+    }
     const before = new Map(); // the message before, by height
-    for (const [message, bar] of [...first].sort(([, one], [, other]) => starts[one] - starts[other])) {
-      isOther.set(message, before.has(low[bar]) && !isOther.get(before.get(low[bar])));
+    for (const [message, bar] of [...lane.first].sort(([, a], [, b]) => starts[a] - starts[b])) {
+      lane.isLighter.set(message, before.has(low[bar]) && !lane.isLighter.get(before.get(low[bar])));
       before.set(low[bar], message);
     }
-    return isOther;
   }
 
-  /** When the first message of a task sets out, and when the last one has come. */
+  /** The start of the first message of a task, and the end of the last one. @param {number} task */
   span(task) {
     return this.spans.get(task) ?? null;
   }
 
+  // ── painting ──
+
+  /** @param {CanvasRenderingContext2D} context */
   paint(context) {
-    const { start_s: starts, end_s: ends } = this.play.bars;
-    const [from, to] = this.stage.times;
+    const { start_s: starts, end_s: ends } = this.data.bars;
+    const [from, to] = this.chart.window;
+    const isVisible = (/** @type {number} */ bar) => ends[bar] >= from && starts[bar] <= to;
     context.textAlign = "center";
     context.font = "600 10px system-ui, sans-serif";
-    this.lanes.forEach((each, lane) => {
-      if (!this.stage.isSeen(lane)) return;
-      if (each.leaves) for (const [message, bar] of each.first) this.paintLatency(context, lane, message, bar);
-      for (const bar of each.bars) if (ends[bar] >= from && starts[bar] <= to) this.paintBar(context, lane, bar);
-      for (const [message, bar] of each.widest)
-        if (ends[bar] >= from && starts[bar] <= to) this.paintName(context, lane, message, bar);
+    this.lanes.forEach(({ isSender, first, bars, largest }, lane) => {
+      if (!this.chart.isVisible(lane)) return;
+      if (isSender) for (const [message, bar] of first) this.paintLatency(context, lane, message, bar);
+      for (const bar of bars) if (isVisible(bar)) this.paintBar(context, lane, bar);
+      for (const [message, bar] of largest) if (isVisible(bar)) this.paintName(context, lane, message, bar);
     });
   }
 
   /**
-   * Where a bar is in whole pixels, which are filled many times faster than parts of them: left, right, top, height.
+   * A bar in whole pixels, which are filled many times faster than parts of them.
+   * @param {number} lane @param {number} bar
    */
-  place(lane, bar) {
-    const { start_s: starts, end_s: ends, low, high } = this.play.bars;
-    const { stage } = this;
-    const [bottom, tall] = [stage.top(lane) + stage.tall(lane) - 1, stage.tall(lane) - 2];
-    const [from, to] = [Math.round(tall * low[bar]), Math.round(tall * high[bar])];
+  boxOf(lane, bar) {
+    const { start_s: starts, end_s: ends, low, high } = this.data.bars;
+    const { chart } = this;
+    const [bottom, room] = [chart.top(lane) + chart.laneHeight(lane) - 1, chart.laneHeight(lane) - 2];
+    const [from, to] = [Math.round(room * low[bar]), Math.round(room * high[bar])];
     const gap = to - from > 3 && low[bar] > 0 ? 1 : 0; // above the message below
-    return [
-      Math.round(stage.x(starts[bar])),
-      Math.round(stage.x(ends[bar])),
-      bottom - to,
-      Math.max(1, to - from - gap),
-    ];
+    return {
+      left: Math.round(chart.x(starts[bar])),
+      right: Math.round(chart.x(ends[bar])),
+      top: bottom - to,
+      height: Math.max(1, to - from - gap),
+    };
   }
 
+  /** @param {number} lane @param {number} message */
   shade(lane, message) {
-    const task = this.play.messages.task[message];
-    const { host } = this.picture.tasks[task];
-    const isOther = this.lanes[lane].isOther.get(message);
-    return this.stage.shade(host, this.stage.isLit(task) ? OTHER * isOther : 0.75 + 0.1 * isOther);
+    const task = this.data.messages.task[message];
+    const host = this.picture?.tasks[task].host ?? 0;
+    const isLighter = Number(this.lanes[lane].isLighter.get(message));
+    return this.chart.shade(host, this.chart.isHighlighted(task) ? ALTERNATE * isLighter : 0.75 + 0.1 * isLighter);
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {number} lane @param {number} message @param {number} bar */
   paintLatency(context, lane, message, bar) {
-    const { stage } = this;
-    const { set_out_s: out, start_s: starts } = this.play.messages;
-    const [left, right] = [Math.round(stage.x(out[message])), Math.round(stage.x(starts[message]))];
-    if (right - left < 2 || !stage.isSeen(lane, left, right)) return;
-    const [, , top, height] = this.place(lane, bar);
+    const { chart } = this;
+    const { set_out_s: departures, start_s: starts } = this.data.messages;
+    const [left, right] = [Math.round(chart.x(departures[message])), Math.round(chart.x(starts[message]))];
+    if (right - left < 2 || !chart.isVisible(lane, left, right)) return;
+    const { top, height } = this.boxOf(lane, bar);
     context.fillStyle = this.shade(lane, message).fill;
     context.fillRect(left, Math.round(top + height / 2 - 0.5), right - left, 1);
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {number} lane @param {number} bar */
   paintBar(context, lane, bar) {
-    const { bars, messages } = this.play;
-    const [left, right, top, height] = this.place(lane, bar);
-    if (!this.stage.isSeen(lane, left, right)) return;
+    const { bars, messages } = this.data;
+    const { left, right, top, height } = this.boxOf(lane, bar);
+    if (!this.chart.isVisible(lane, left, right)) return;
     const message = bars.message[bar];
     const isLast = bars.end_s[bar] >= messages.end_s[message];
     const gap = isLast && right - left > 2 ? 1 : 0; // before the next message
-    // of a message something is seen, of its parts not all
-    const least = this.lanes[lane].first.get(message) === bar ? 1 : 0;
+    const least = this.lanes[lane].first.get(message) === bar ? 1 : 0; // each message has at least one pixel
     if (right - left < 1 && !least) return;
     context.fillStyle = this.shade(lane, message).fill;
     context.fillRect(left, top, Math.max(least, right - left - gap), height);
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {number} lane @param {number} message @param {number} bar */
   paintName(context, lane, message, bar) {
-    const { stage } = this;
-    const [left, right, top, height] = this.place(lane, bar);
-    if (height < LETTERS || right - left < 12 || !stage.isSeen(lane, left, right)) return;
-    const shown = stage.within(left, right);
-    const room = shown[1] - shown[0];
-    const task = this.play.messages.task[message];
-    const both = `${task} · ${this.play.messages.chunk[message]}`;
-    const name = this.picture.tasks[task].chunks > 1 && room > 6 + 6 * both.length ? both : String(task);
-    if (room < 6 + 6 * name.length) return;
-    context.fillStyle = stage.isLit(task) ? this.shade(lane, message).letters : css(stage.colours.text);
-    context.fillText(name, (shown[0] + shown[1]) / 2, top + height / 2 + 0.5);
+    const { chart } = this;
+    const { left, right, top, height } = this.boxOf(lane, bar);
+    if (height < LETTERS || right - left < 12 || !chart.isVisible(lane, left, right)) return;
+    const [from, to] = chart.clip(left, right);
+    const task = this.data.messages.task[message];
+    const full = `${task} · ${this.data.messages.chunk[message]}`;
+    const hasChunks = (this.picture?.tasks[task].chunks ?? 1) > 1;
+    const name = hasChunks && to - from > 6 + 6 * full.length ? full : String(task);
+    if (to - from < 6 + 6 * name.length) return;
+    context.fillStyle = chart.isHighlighted(task) ? this.shade(lane, message).ink : css(chart.colours.text);
+    context.fillText(name, (from + to) / 2, top + height / 2 + 0.5);
   }
 
-  /** The message on a lane at a time, at `part` (0 to 1) of the lane down, or the nearest to that. */
+  // ── what is at a place ──
+
+  /**
+   * The message on a lane at a time, nearest to `part` (0 to 1) of the lane from its top.
+   * @param {number} lane @param {number} time @param {number} part
+   */
   find(lane, time, part) {
-    const { start_s: starts, end_s: ends, low, high, message } = this.play.bars;
-    const near = NEAR * this.stage.pixel;
+    const { start_s: starts, end_s: ends, low, high, message } = this.data.bars;
+    const near = NEAR * this.chart.secondsPerPixel;
     const up = 1 - part;
-    let [best, distance] = [null, Infinity];
+    let [best, distance] = [-1, Infinity];
     for (const bar of this.lanes[lane].bars) {
       const beside = Math.max(starts[bar] - time, time - ends[bar], 0);
       if (beside > near) continue;
       const away = Math.max(low[bar] - up, up - high[bar], 0) + beside / near;
       if (away < distance) [best, distance] = [message[bar], away];
     }
-    return best === null ? null : { task: this.play.messages.task[best], message: best };
+    return best < 0 ? null : { task: this.data.messages.task[best], message: best };
   }
 
-  /** @param {{task: number, message?: number}} found */
-  words({ task, message }) {
-    const { messages } = this.play;
-    const { chunks } = this.picture.tasks[task];
-    const of = (name) => messages[name][message];
-    const which = chunks > 1 ? `, chunk ${of("chunk")} of ${chunks}` : "";
-    const share =
-      of("share") === null ? "" : `, ${Number((100 * of("share")).toPrecision(3))} % of its link's rate on average`;
-    return (
-      `Task ${task}${which}: rank ${of("source")} to ${of("target")}, ${bytes(of("bytes"))}, ` +
-      `${seconds(of("start_s"))} to ${seconds(of("end_s"))}${share}`
-    );
+  /** @param {Found} found */
+  describe({ task, message = 0 }) {
+    const { chunk, source, target, bytes: sizes, start_s: starts, end_s: ends, share } = this.data.messages;
+    const chunks = this.picture?.tasks[task].chunks ?? 1;
+    const which = chunks > 1 ? `, chunk ${chunk[message]} of ${chunks}` : "";
+    const part = share[message];
+    const rate = part === null ? "" : `, on average ${Number((100 * part).toPrecision(3))} % of the link rate`;
+    const route = `rank ${source[message]} to ${target[message]}`;
+    const time = `${seconds(starts[message])} to ${seconds(ends[message])}`;
+    return `Task ${task}${which}: ${route}, ${bytes(sizes[message])}, ${time}${rate}`;
   }
 }
 
-const wordsOf = (rank, way) => (rank === null ? WAYS[way] : way === "out" ? `rank ${rank} →` : `→ rank ${rank}`);
+/** @param {number | null} rank @param {string} way */
+function laneName(rank, way) {
+  if (rank === null) return DIRECTIONS[way];
+  return way === "out" ? `rank ${rank} →` : `→ rank ${rank}`;
+}

@@ -1,25 +1,33 @@
 // The unit tasks of a transfer on the tensor.
 
-import { h, s } from "../kit/canvas.js";
-import { ink, rgb } from "../kit/palette.js";
-import { between } from "./crowding.js";
-import { Grid, STRENGTH, text } from "./grid.js";
+/** @import { Box } from "../kit/types" */
+/** @import { Dim, Picture, Task } from "./types" */
 
-/** The unit tasks: each distinct slice once, in the colour of the host that sends it. */
-export class Tasks extends Grid {
+import { h, s } from "../kit/dom.js";
+import { ink, rgb } from "../kit/palette.js";
+import { Grid, OPACITY, text } from "./grid.js";
+import { gapOf } from "./raster.js";
+
+/**
+ * The unit tasks: each distinct slice once, in the colour of the host that sends it.
+ * @extends {Grid<Task>}
+ */
+export class TaskGrid extends Grid {
+  about = h("span.mw-quiet");
+
+  /** @param {import("./transfer.js").Transfer} view */
   constructor(view) {
-    super(view, "The unit tasks of the transfer");
-    this.about = h("span", { class: "mw-quiet" });
+    super(view, "Unit tasks of the transfer");
   }
 
+  /** @param {Picture} picture */
   draw(picture) {
     this.picture = picture;
-    const stays =
-      picture.tasks.some((task) => !task.receivers.length) && (this.isCrowd ? "pale: stays" : "outlined: stays");
-    this.about.textContent = [`colour: its sender's ${this.view.model.host_word}`, stays, ...nested(picture)]
-      .filter(Boolean)
-      .join("; ");
-    this.about.dataset.tip = this.about.textContent; // where the card is too narrow for it
+    const hasLocal = picture.tasks.some((task) => !task.receivers.length);
+    const local = this.isRaster ? "pale: stays in place" : "outlined: stays in place";
+    const parts = [`colour: ${this.view.model.host_word} of the sender`, ...(hasLocal ? [local] : [])];
+    this.about.textContent = [...parts, ...nestedDims(picture)].join("; ");
+    this.about.dataset.tip = this.about.textContent; // the card may be too narrow for it
     super.draw(picture);
   }
 
@@ -27,61 +35,67 @@ export class Tasks extends Grid {
     return this.picture.tasks;
   }
 
+  /** @param {Task} task */
   fills({ host }) {
     return [this.colour(host)];
   }
 
+  /** @param {number} task */
   attributes(task) {
-    return { class: `mw-tr-task${this.pieces[task].receivers.length ? "" : " mw-tr-stays"}`, "data-task": task };
+    const isLocal = !this.pieces[task].receivers.length;
+    return { class: `mw-tr-task${isLocal ? " mw-tr-stays" : ""}`, "data-task": task, "data-piece": task };
   }
 
-  cells() {
-    this.groups = this.pieces.map((task, number) => {
-      const [fill] = this.fills(task);
-      const stays = !task.receivers.length;
-      const letters = stays ? null : ink(rgb(fill));
-      const group = s("g", { ...this.attributes(number), style: { "--fill": fill } });
-      task.rects.forEach((rect, part) => {
-        const at = this.at(rect);
-        group.append(s("rect", { ...(stays ? inset(at) : at), class: "mw-tr-cell", "stroke-width": between(at) }));
-        if (part) return;
-        const [x, y] = [at.x + at.width / 2, at.y + at.height / 2];
-        const roomy = at.height > 30 && at.width > 64;
-        if (at.width > 7 + 7 * String(number).length && at.height > 12)
-          group.append(text(x, y + (roomy ? -1 : 4), String(number), "mw-tr-number mw-tr-middle", letters));
-        if (roomy) group.append(text(x, y + 13, stays ? "stays" : task.size, "mw-tr-size mw-tr-middle", letters));
-      });
-      return group;
-    });
-    return this.groups;
+  /** @param {Task} task @param {number} number */
+  group(task, number) {
+    const [fill] = this.fills(task);
+    const isLocal = !task.receivers.length;
+    const letters = isLocal ? null : ink(rgb(fill));
+    const boxes = task.rects.map((rect) => this.boxOf(rect));
+    const cells = boxes.map((box) =>
+      s("rect.mw-tr-cell", { ...(isLocal ? inset(box) : box), "stroke-width": gapOf(box) }),
+    );
+    const [box] = boxes;
+    const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
+    const hasSize = box.height > 30 && box.width > 64;
+    const hasNumber = box.width > 7 + 7 * String(number).length && box.height > 12;
+    return s(
+      "g",
+      { ...this.attributes(number), style: { "--fill": fill } },
+      cells[0],
+      hasNumber && text(x, y + (hasSize ? -1 : 4), String(number), "mw-tr-number mw-tr-middle", letters),
+      hasSize && text(x, y + 13, isLocal ? "stays" : task.size, "mw-tr-size mw-tr-middle", letters),
+      ...cells.slice(1),
+    );
   }
 
-  over(event) {
-    const found = event.target.closest("[data-task]");
-    if (found) found.dataset.tip = this.view.lanes.words(Number(found.dataset.task));
-    this.view.hover(found ? { task: Number(found.dataset.task) } : null);
+  /** @param {number} task */
+  placeOf(task) {
+    return { task };
   }
 
-  click(event) {
-    const found = event.target.closest("[data-task]");
-    if (found) this.view.pin({ task: Number(found.dataset.task) });
+  /** @param {number} task */
+  describe(task) {
+    return this.view.lanes.describeTask(task);
   }
 
-  light(tasks) {
+  /** @param {Set<number> | null} tasks */
+  highlight(tasks) {
     if (!this.picture) return;
-    if (this.isCrowd)
-      return this.crowd.paint((task) =>
-        this.pieces[task].receivers.length && (!tasks || tasks.has(task)) ? 1 : STRENGTH.pale,
-      );
-    this.groups?.forEach((group, number) => group.toggleAttribute("data-on", Boolean(tasks?.has(number))));
+    if (this.isRaster) {
+      const isShown = (/** @type {number} */ task) => this.pieces[task].receivers.length && (!tasks || tasks.has(task));
+      return this.raster.paint((task) => (isShown(task) ? 1 : OPACITY.pale));
+    }
+    this.groups.forEach((group, number) => group.toggleAttribute("data-on", Boolean(tasks?.has(number))));
   }
 }
 
-/** Which dims lie inside which, where more than two are cut. */
-function nested({ rows, columns }) {
+/** The dims that are drawn inside others, if more than two are cut. @param {{rows: Dim[], columns: Dim[]}} picture */
+function nestedDims({ rows, columns }) {
   return [rows, columns].flatMap(([outer, ...inner]) => inner.map(({ dim }) => `dim ${dim} inside dim ${outer.dim}`));
 }
 
+/** @param {Box} box */
 const inset = ({ x, y, width, height }) => ({
   x: x + 1.5,
   y: y + 1.5,

@@ -1,171 +1,139 @@
-// The bar of a transfer: its figures, files and link, the way back.
+// The bar of a transfer: its figures, files and link, undo.
 
-import { Theme, brand, tellTurn, themePicker, tooLarge } from "../kit/bars.js";
-import { button, h } from "../kit/canvas.js";
+/** @import { Button } from "../kit/types" */
+/** @import { Picture } from "./types" */
+
+import { Theme, brand, filePicker, labelUndo, sizeProblem, themePicker } from "../kit/bars.js";
+import { button } from "../kit/controls.js";
+import { h } from "../kit/dom.js";
 import { openHelpOnF1 } from "../kit/help.js";
-import { dropdown, icon, menu, tool } from "../kit/shell.js";
+import { icon } from "../kit/icons.js";
+import { count } from "../kit/numbers.js";
+import { dropdown, menu, tool } from "../kit/shell.js";
 
-const PLAYED =
-  "From the first byte to the last, each message played by itself and sharing the NICs with others: what the " +
-  "timeline of an iteration reckons with";
-const PLANNED = "A unit task holds the NICs of both its ends until it is done: so senders and order are chosen";
+const SIMULATED =
+  "Time from the first byte to the last, with each message simulated on shared links, as the timeline of an " +
+  "iteration counts it";
+const PLANNED =
+  "Planner's estimate: a unit task occupies the NICs of both its ends until it is done. The senders and the order " +
+  "are chosen by this time";
 
-export class Bar {
+export class Toolbar {
+  element = h("div.mw-tr-bar", { role: "banner" });
+  title = h("h1.mw-tr-title");
+  figures = h("div.mw-tr-figures");
+  message = "";
+  /** @type {Button | undefined} */ take;
+  /** @type {HTMLAnchorElement | undefined} */ lab;
+
+  /** @param {import("./transfer.js").Transfer} view */
   constructor(view) {
     this.view = view;
-    this.picker = h("input", {
-      type: "file",
-      accept: ".json,application/json",
-      hidden: true,
-      tabindex: -1,
-      "aria-label": "A transfer's file",
-    });
-    this.picker.addEventListener("change", () => this.picked());
-    this.build();
-  }
-
-  build() {
-    const { view } = this;
-    const { model } = view;
-    const act = (type) => () => view.send(type);
-    this.undo = tool("Undo", { glyph: "undo", onclick: act("undo") });
-    this.redo = tool("Redo", { glyph: "redo", onclick: act("redo") });
+    this.picker = filePicker("Transfer file", ".json,application/json", (file) => this.read(file));
+    this.undo = tool("Undo", { glyph: "undo", onclick: () => view.request("undo") });
+    this.redo = tool("Redo", { glyph: "redo", onclick: () => view.request("redo") });
     this.link = tool("Copy link", {
       glyph: "share",
       text: "Link",
       tip: "Copy a link to this transfer",
       onclick: () => this.copy(),
     });
-    this.title = h("h1", { class: "mw-tr-title" });
-    this.figures = h("div", { class: "mw-tr-figures" });
-    const rule = () => h("span", { class: "mw-rule", "aria-hidden": "true" });
-    const grow = h("span", { class: "mw-grow" });
-    this.element = h("div", { class: "mw-tr-bar", role: "banner" });
+    const rule = () => h("span.mw-rule", { "aria-hidden": "true" });
+    const middle = [rule(), this.undo, this.redo, h("span.mw-grow"), this.figures];
     if (view.isPage) {
-      const cases = tool("Cases", { glyph: "examples", text: "Cases", tip: "Transfers to start from" });
-      cases.append(icon("down"));
-      const [theme, themes] = themePicker(new Theme(view.leaving.signal));
-      openHelpOnF1(view.leaving.signal);
-      const open = tool("Open a transfer", {
-        glyph: "open",
-        text: "Open",
-        tip: "Open the file of a transfer, as meshwave reshard reads it",
-        onclick: () => this.pick(),
-      });
-      const save = tool("Save", {
-        glyph: "save",
-        text: "Save",
-        tip: "Download the transfer as JSON",
-        onclick: act("save"),
-      });
-      const designer = h(
-        "a",
-        { class: "mw-button mw-tool", href: "./", "data-tip": "To the designer" },
-        h("span", {}, "Designer"),
-      );
-      this.element.append(
-        brand(),
-        rule(),
-        this.title,
-        rule(),
-        open,
-        cases,
-        save,
-        this.link,
-        rule(),
-        this.undo,
-        this.redo,
-        grow,
-        this.figures,
-        rule(),
-        designer,
-        theme,
-        this.picker,
-      );
-      const entries = () =>
-        model.cases.map(({ name, title }) => ({ text: title, choose: () => view.send("case", { name }) }));
-      this.element.append(menu(cases, "Cases", entries), themes);
+      const [files, theme, menus] = this.pageTools();
+      this.element.append(brand(), rule(), this.title, rule(), ...files, ...middle, rule(), ...theme, ...menus);
     } else {
-      this.take = button("Use this plan in the design", { kind: "mw-primary", onclick: act("take") });
-      this.lab = h(
-        "a",
-        { class: "mw-button", target: "_blank", "data-tip": "Open it in the transfer lab, in a tab of its own" },
-        "Open in the lab",
-      );
-      const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => view.overlay.close() });
-      this.element.append(this.title, rule(), this.undo, this.redo, grow, this.figures, this.take, this.lab, close);
+      this.element.append(this.title, ...middle, ...this.overlayTools());
     }
-    this.said = dropdown(this.link, "Link", (panel) => [h("div", { class: "mw-tr-said" }, panel.words ?? "")]);
+    this.linkMessage = dropdown(this.link, "Link", () => [h("div.mw-tr-said", {}, this.message)]);
     this.link.popoverTargetElement = null;
-    this.element.append(this.said);
+    this.element.append(this.linkMessage);
   }
 
-  tell() {
-    const { model } = this.view;
+  /** @returns {HTMLElement[][]} */
+  pageTools() {
+    const { view } = this;
+    const cases = tool("Cases", { glyph: "examples", text: "Cases", tip: "Example transfers" });
+    cases.append(icon("down"));
+    const entries = () =>
+      view.model.cases.map(({ name, title }) => ({ text: title, choose: () => view.request("case", { name }) }));
+    const [theme, themes] = themePicker(new Theme(view.leaving.signal));
+    openHelpOnF1(view.leaving.signal);
+    const open = tool("Open a transfer", {
+      glyph: "open",
+      text: "Open",
+      tip: "Open a transfer document (meshwave reshard reads the same)",
+      onclick: () => this.picker.click(),
+    });
+    const save = tool("Save", {
+      glyph: "save",
+      text: "Save",
+      tip: "Download the transfer as JSON",
+      onclick: () => view.request("save"),
+    });
+    const tip = { href: "./", "data-tip": "Open the designer" };
+    const designer = h("a.mw-button.mw-tool", tip, h("span", {}, "Designer"));
+    return [
+      [open, cases, save, this.link],
+      [designer, theme],
+      [this.picker, menu(cases, "Cases", entries), themes],
+    ];
+  }
+
+  overlayTools() {
+    const { view } = this;
+    const tip = { target: "_blank", "data-tip": "Open this transfer in the transfer lab, in another tab" };
+    this.take = button("Use this plan in the design", { kind: "mw-primary", onclick: () => view.request("take") });
+    this.lab = h("a.mw-button", tip, "Open in the lab");
+    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => view.overlay?.close() });
+    return [this.take, this.lab, close];
+  }
+
+  update() {
+    const { model, picture } = this.view;
     const [undo, redo] = model.history;
-    tellTurn(this.undo, "Undo", undo);
-    tellTurn(this.redo, "Redo", redo);
+    labelUndo(this.undo, "Undo", undo);
+    labelUndo(this.redo, "Redo", redo);
     this.title.textContent = model.title;
-    const { stale } = model;
-    const { picture } = this.view;
-    if (picture) {
-      const count = picture.tasks.length;
-      this.figures.replaceChildren(
-        figure(
-          picture.size,
-          `in ${count} task${count === 1 ? "" : "s"}`,
-          `${count} unit task${count === 1 ? "" : "s"}: slices that each have one set of senders and one of receivers`,
-        ),
-        figure(picture.played, "played", PLAYED),
-        figure(
-          picture.makespan,
-          stale ? "of the last good one" : picture.optimal ? "planned ✓" : `planned, bound ${picture.bound}`,
-          `${PLANNED}. ${picture.optimal ? "No order is shorter" : `No order is shorter than ${picture.bound}`}`,
-        ),
-      );
-    }
-    if (this.take && picture) {
-      const has = String(model.design_has) === String([picture.strategy, picture.ordering]);
-      this.take.allow(
-        !has && !stale,
-        has ? "The design has this plan" : "Strategy and ordering of all transfers of the design",
-      );
+    if (picture) this.drawFigures(picture);
+    if (picture && this.take && this.lab) {
+      const isUsed = String(model.design_has) === String([picture.strategy, picture.ordering]);
+      const about = "Use this strategy and ordering for all transfers of the design";
+      this.take.enable(!isUsed && !model.stale, isUsed ? "The design uses this plan already" : about);
       this.lab.href = `transfer#${model.fragment}`;
     }
   }
 
-  pick() {
-    this.picker.click();
+  /** @param {Picture} picture */
+  drawFigures({ tasks, size, played, makespan, optimal, bound }) {
+    const number = count(tasks.length, "unit task");
+    const limit = optimal ? "planned ✓" : `planned, lower bound ${bound}`;
+    const proof = optimal ? "No order of the tasks is shorter" : `No order of the tasks is shorter than ${bound}`;
+    this.figures.replaceChildren(
+      figure(size, `in ${number}`, `${number}: slices with one set of senders and one set of receivers each`),
+      figure(played, "simulated", SIMULATED),
+      figure(makespan, this.view.model.stale ? "of the last valid transfer" : limit, `${PLANNED}. ${proof}`),
+    );
   }
 
-  picked() {
-    const [file] = this.picker.files;
-    this.picker.value = ""; // so that the same file can be opened again
-    if (file) this.read(file);
-  }
-
+  /** @param {File} file */
   async read(file) {
-    const why = tooLarge(file, this.view.model.largest);
-    if (why) return this.view.answered(`${file.name} ${why}`);
-    this.view.send("open", { file: file.name, text: await file.text() });
+    const problem = sizeProblem(file, this.view.model.largest);
+    if (problem) return this.view.acknowledge(problem);
+    this.view.request("open", { file: file.name, text: await file.text() });
   }
 
   async copy() {
     const { fragment } = this.view.model;
     const address = `${location.origin}${location.pathname}#${fragment}`;
-    let words = "The link is copied.";
-    if (!fragment) words = "This transfer is too large for a link: save it, and send the file.";
-    else await navigator.clipboard.writeText(address).catch(() => (words = address));
-    this.said.words = words;
-    this.said.showPopover();
+    this.message = "Link copied";
+    if (!fragment) this.message = "This transfer is too large for a link. Save it and share the file.";
+    else await navigator.clipboard.writeText(address).catch(() => (this.message = address));
+    this.linkMessage.showPopover();
   }
 }
 
-function figure(value, words, tip) {
-  return h(
-    "span",
-    { class: "mw-tr-figure", "data-tip": tip },
-    h("b", {}, value),
-    h("span", { class: "mw-quiet" }, words),
-  );
-}
+/** @param {string} value @param {string} words @param {string} tip */
+const figure = (value, words, tip) =>
+  h("span.mw-tr-figure", { "data-tip": tip }, h("b", {}, value), h("span.mw-quiet", {}, words));

@@ -1,50 +1,99 @@
-// A transfer: both cuts of its tensor, its unit tasks, the links' timeline, all plans side by side. Python plans
-// (designer/canvases/transfer.py), this draws what it says and sends gestures. Here is what the parts share.
+// A transfer: its tensor on both meshes, its unit tasks, the timeline of the links, all plans side by side. Python
+// plans (designer/canvases/transfer.py); this draws the plan and sends gestures.
+
+/** @import { Message } from "../kit/types" */
+/** @import { Picture, Place, Sender, TransferModel } from "./types" */
 
 import { download } from "../kit/bars.js";
-import { followTheme, h, perFrame, send } from "../kit/canvas.js";
+import { consume, h } from "../kit/dom.js";
 import { Overlay, Tips } from "../kit/shell.js";
+import { Widget, oncePerFrame, send } from "../kit/widget.js";
 import { Form } from "./form.js";
 import { Lanes } from "./lanes.js";
-import { Cut } from "./mesh_grid.js";
-import { Spec, help } from "./sharding_spec.js";
-import { Tasks } from "./task_grid.js";
-import { Table } from "./task_table.js";
-import { Bar } from "./toolbar.js";
+import { MeshGrid } from "./mesh_grid.js";
+import { PlanTable } from "./plan_table.js";
+import { ShardingSpec, specHelp } from "./sharding_spec.js";
+import { TaskGrid } from "./task_grid.js";
+import { Toolbar } from "./toolbar.js";
 
-const TURNS = ["case", "open", "link", "undo", "redo"]; // gestures that put another document in place
-const KEYS = { z: "undo", y: "redo", s: "save", o: "open" };
+const OPENING = ["case", "open", "link", "undo", "redo"]; // gestures that put another document in place
+/** @type {Record<string, string | undefined>} */
+const SHORTCUTS = { z: "undo", y: "redo", s: "save", o: "open" };
 
-export function render({ model }) {
-  const view = new Transfer(model);
-  model.on("remove", () => view.remove());
-  return view.root;
-}
+/** @param {{model: TransferModel}} args */
+export const render = ({ model }) => new Transfer(model).root;
 
-class Transfer {
+/**
+ * @implements {Sender}
+ * @extends {Widget<TransferModel>}
+ */
+export class Transfer extends Widget {
+  /** The last valid transfer. @type {Picture | null} */ picture = null;
+  /** What the pointer is at. @type {Place | null} */ hovered = null;
+  /** What was selected. @type {Place | null} */ pinned = null;
+  /** The place shown, and the tasks that it involves. @type {{tasks: Set<number> | null, place: Place | null}} */
+  highlighted = { tasks: null, place: null };
+  /** Gestures without an answer yet, in their order, and their senders. @type {{type: string, sender: Sender}[]} */
+  outstanding = [];
+  /** @type {string | null} */ refused = null;
+  /** @type {Overlay | undefined} */ overlay;
+  leaving = new AbortController();
+  followsLink = false; // the link of the page is not opened yet
+
+  /** @param {TransferModel} model */
   constructor(model) {
-    this.model = model;
-    this.picture = null; // what Python drew last of a sound transfer
-    this.leaving = new AbortController();
-    this.lit = null; // what the pointer or the keyboard is at: { task } or { side, places }
-    this.pinned = null; // the same, kept until it is taken off
-    this.looked = [null, null]; // the tasks that this is about, and the place itself
-    this.awaited = []; // gestures in their order, and the parts that are to hear what became of them
-    this.relight = perFrame(() => this.light());
-    this.build();
+    super(model);
+    this.rehighlight = oncePerFrame(() => this.highlight());
+    this.toolbar = new Toolbar(this);
+    this.specs = [new ShardingSpec(this, "source"), new ShardingSpec(this, "destination")];
+    this.meshes = { source: new MeshGrid(this, "source"), destination: new MeshGrid(this, "destination") };
+    const { source, destination } = this.meshes;
+    const tasks = new TaskGrid(this);
+    this.grids = [source, tasks, destination];
+    this.form = new Form(this);
+    this.lanes = new Lanes(this);
+    this.table = new PlanTable(this);
+    this.live = h("div.mw-sr", { role: "status", "aria-live": "polite" });
+    this.problem = h("div.mw-tr-trouble.mw-tr-general", { role: "alert", hidden: true });
+    const { note, element: lanes, choice, summary, help } = this.lanes;
+    const form = { "data-card": "form", "aria-label": "Meshes, tensor and links" };
+    const body = h(
+      "div.mw-tr-body",
+      {},
+      card("source", "Source", [this.specs[0].element, source.element], specHelp(this, "source")),
+      card("tasks", "Unit tasks", [tasks.element], tasks.about),
+      card("destination", "Destination", [this.specs[1].element, destination.element], specHelp(this, "destination")),
+      h("section.mw-tr-card", form, this.form.element),
+      card("lanes", "Links", [note, lanes], choice, summary, help),
+      card("plans", "Plans", [this.table.element], this.table.about),
+    );
+    const parts = [this.toolbar.element, this.problem, body, this.live];
+    this.root = h("div.mw-canvas.mw-shell.mw-transfer", { "data-mode": model.mode });
+    this.root.mw = this; // for tests
+    if (this.isPage) {
+      this.root.append(...parts);
+      this.tips = new Tips(this.root);
+      this.listenOnPage();
+    } else {
+      const dialog = h("dialog.mw-dialog.mw-tr-dialog", { "aria-label": "Transfer" }, ...parts);
+      this.root.append(dialog);
+      this.overlay = new Overlay(model, dialog, () => this.onopen());
+      this.tips = new Tips(dialog);
+      dialog.addEventListener("keydown", (event) => {
+        this.key(event);
+        event.stopPropagation(); // keys are not for the page below
+      });
+    }
     model.on("packed", () => this.draw());
     model.on(["fields", "troubles", "stale", "history", "title", "host_word", "fragment", "design_has"], () =>
-      this.tell(),
+      this.update(),
     );
-    model.on(["shows", "play"], () => this.lanes.turn());
+    model.on(["shows", "play"], () => this.lanes.update());
     model.on(["shows", "table"], () => this.table.draw());
-    model.on("msg:custom", (message) => this.told(message));
-    this.listen();
     this.draw();
-    this.tell();
+    this.update();
     this.table.draw();
     this.overlay?.follow();
-    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
   }
 
   get isPage() {
@@ -54,84 +103,46 @@ class Transfer {
   remove() {
     this.leaving.abort();
     this.lanes.remove();
-    for (const part of this.grids) part.remove();
+    for (const grid of this.grids) grid.remove();
   }
 
-  build() {
-    this.bar = new Bar(this);
-    this.specs = ["source", "destination"].map((side) => new Spec(this, side));
-    this.cuts = { source: new Cut(this, "source"), destination: new Cut(this, "destination") };
-    const { source, destination } = this.cuts;
-    const tasks = new Tasks(this);
-    this.grids = [source, tasks, destination];
-    this.form = new Form(this);
-    this.lanes = new Lanes(this);
-    this.table = new Table(this);
-    this.live = h("div", { class: "mw-sr", role: "status", "aria-live": "polite" });
-    this.trouble = h("div", { class: "mw-tr-trouble mw-tr-general", role: "alert", hidden: true });
-    this.body = h(
-      "div",
-      { class: "mw-tr-body" },
-      card("source", "Source", [this.specs[0].element, source.element], help(this, "source")),
-      card("tasks", "Unit tasks", [tasks.element], tasks.about),
-      card("destination", "Destination", [this.specs[1].element, destination.element], help(this, "destination")),
-      h(
-        "section",
-        { class: "mw-tr-card", "data-card": "form", "aria-label": "Meshes, tensor and links" },
-        this.form.element,
-      ),
-      card(
-        "lanes",
-        "Links",
-        [this.lanes.note, this.lanes.element],
-        this.lanes.choice,
-        this.lanes.about,
-        this.lanes.help,
-      ),
-      card("plans", "Plans side by side", [this.table.element], this.table.about),
-    );
-    const inner = [this.bar.element, this.trouble, this.body, this.live];
-    this.root = h("div", { class: "mw-canvas mw-shell mw-transfer", "data-mode": this.model.mode });
-    this.root.mw = this; // for tests
-    if (this.isPage) this.root.append(...inner);
-    else
-      this.root.append(
-        (this.dialog = h("dialog", { class: "mw-dialog mw-tr-dialog", "aria-label": "Transfer" }, ...inner)),
-      );
-    if (this.dialog) this.overlay = new Overlay(this.model, this.dialog, () => this.opened());
-    this.tips = new Tips(this.dialog ?? this.root);
-  }
-
-  opened() {
-    this.pinned = this.lit = this.refused = null;
-    this.form.forget();
-    this.tell();
+  onopen() {
+    this.pinned = this.hovered = this.refused = null;
+    this.form.forgetRefusals();
+    this.update();
     this.lanes.focus();
   }
 
-  // ── to and from Python ──
+  // ── messages to and from Python ──
 
-  /** `part.answered(refused)` hears what became of it. */
-  send(type, gesture = {}, part = this) {
-    const goes = send(this.model, { type, ...gesture });
-    if (goes) this.awaited.push({ type, part });
-    return goes;
+  /**
+   * Send a gesture; `sender` receives the answer.
+   * @param {string} type @param {object} [gesture] @param {Sender} [sender]
+   */
+  request(type, gesture = {}, sender = this) {
+    const isSent = send(this.model, { type, ...gesture });
+    if (isSent) this.outstanding.push({ type, sender });
+    return isSent;
   }
 
-  told(message) {
-    const data = message.data ?? message;
-    if (data.type === "hops") this.lanes.learn({ ...data, hops: JSON.parse(data.hops) });
-    else if (data.type === "download") download(data);
-    else if (data.type === "answered") {
-      const at = this.awaited.findIndex(({ type }) => type === data.gesture);
-      if (at >= 0) this.awaited.splice(at, 1)[0].part.answered(data.refused);
-      if (!data.refused && TURNS.includes(data.gesture)) this.form.forget();
+  /** @param {Message} message */
+  receive(message) {
+    if (message.type === "hops") {
+      this.lanes.planned.receiveHops({ number: message.number, task: message.task, hops: JSON.parse(message.hops) });
+      this.lanes.repaint();
+    } else if (message.type === "download") {
+      download(message.name, new Blob([message.content], { type: message.mime }));
+    } else if (message.type === "answered") {
+      const at = this.outstanding.findIndex(({ type }) => type === message.gesture);
+      if (at >= 0) this.outstanding.splice(at, 1)[0].sender.acknowledge(message.refused);
+      if (!message.refused && OPENING.includes(message.gesture)) this.form.forgetRefusals();
     }
   }
 
-  answered(refused) {
+  /** @param {string | null} refused */
+  acknowledge(refused) {
     this.refused = refused;
-    this.tell();
+    this.update();
   }
 
   // ── drawing ──
@@ -139,75 +150,72 @@ class Transfer {
   draw() {
     const { packed } = this.model;
     if (!packed) return;
-    const picture = (this.picture = JSON.parse(packed));
-    this.pinned = this.lit = null;
-    this.looked = [null, null];
+    /** @type {Picture} */
+    const picture = JSON.parse(packed);
+    this.picture = picture;
+    this.pinned = this.hovered = null;
+    this.highlighted = { tasks: null, place: null };
     for (const part of [...this.specs, ...this.grids, this.lanes]) part.draw(picture);
     this.table.draw();
-    this.tell();
-    this.light();
+    this.update();
+    this.highlight();
   }
 
-  /** What is no picture: words, fields, what can be undone. */
-  tell() {
+  /** Update all but the picture: problems, fields, undo. */
+  update() {
     const { model } = this;
-    const words = this.refused || model.troubles[""] || "";
-    this.trouble.textContent = words;
-    this.trouble.hidden = !words;
+    const problem = this.refused || model.troubles[""] || "";
+    this.problem.textContent = problem;
+    this.problem.hidden = !problem;
     this.root.toggleAttribute("data-stale", model.stale);
-    this.bar.tell();
-    this.form.tell();
-    for (const spec of this.specs) spec.tell();
-    if (this.isPage) this.keepLink();
+    this.toolbar.update();
+    this.form.update();
+    for (const spec of this.specs) spec.update();
+    if (this.isPage) this.updateLink();
   }
 
-  /** The page's own link is what it shows, and never the token. */
-  keepLink() {
+  /** Keep the shown transfer, but never the token, in the link of the page. */
+  updateLink() {
     const { fragment } = this.model;
-    if (!this.following && this.picture)
+    if (!this.followsLink && this.picture)
       history.replaceState(null, "", `${location.pathname}${fragment && `#${fragment}`}`);
   }
 
-  // ── what is looked at ──
+  // ── highlighting ──
 
-  hover(what) {
-    this.lit = what;
-    this.relight();
+  /** @param {Place | null} place */
+  hover(place) {
+    this.hovered = place;
+    this.rehighlight();
   }
 
-  /** Keep something in the light, or let it go; `aloud` where nothing else says what it is. */
-  pin(what, aloud = true) {
-    this.pinned = same(what, this.pinned) ? null : what;
-    this.relight();
-    if (!aloud) return;
-    const { task, side, places } = this.pinned ?? {};
-    if (task !== undefined) this.live.textContent = this.lanes.words(task);
-    else if (side) this.live.textContent = this.cuts[side].words(places);
+  /**
+   * Select a place, or none; a selected place is deselected.
+   * @param {Place | null} place @param {boolean} [announces]
+   */
+  pin(place, announces = true) {
+    this.pinned = isSame(place, this.pinned) ? null : place;
+    this.rehighlight();
+    if (!announces || !this.pinned) return;
+    if (this.pinned.side) this.live.textContent = this.meshes[this.pinned.side].describePlaces(this.pinned.places);
+    else this.live.textContent = this.lanes.describeTask(this.pinned.task);
   }
 
-  light() {
-    const { picture } = this;
-    if (!picture) return;
-    const shown = this.lit ?? this.pinned;
-    const tasks = shown ? tasksOf(picture, shown) : null;
-    this.looked = [tasks, shown];
+  highlight() {
+    if (!this.picture) return;
+    const place = this.hovered ?? this.pinned;
+    const tasks = place && tasksOf(this.picture, place);
+    this.highlighted = { tasks, place };
     this.root.toggleAttribute("data-lit", Boolean(tasks));
-    for (const part of [...this.grids, this.lanes]) part.light(tasks, shown);
+    for (const part of [...this.grids, this.lanes]) part.highlight(tasks, place);
   }
 
   // ── the whole page ──
 
-  listen() {
+  listenOnPage() {
     const { signal } = this.leaving;
-    if (!this.isPage) {
-      this.dialog.addEventListener("keydown", (event) => {
-        this.key(event);
-        event.stopPropagation(); // keys of the page below are not meant
-      });
-      return;
-    }
     window.addEventListener("keydown", (event) => this.key(event), { signal });
-    window.addEventListener("hashchange", () => this.follow(), { signal });
+    window.addEventListener("hashchange", () => this.followLink(), { signal });
     window.addEventListener(
       "dragover",
       (event) => event.dataTransfer?.types.includes("Files") && event.preventDefault(),
@@ -215,65 +223,77 @@ class Transfer {
     );
     window.addEventListener("drop", (event) => this.drop(event), { signal });
     document.title = "Transfer lab · Meshwave";
-    this.following = location.hash.length > 1;
-    if (this.following) whenIdle(() => this.follow());
+    this.followsLink = location.hash.length > 1;
+    if (this.followsLink) whenIdle(() => this.followLink());
   }
 
-  follow() {
-    this.following = false;
-    if (location.hash.length > 1 && location.hash.slice(1) !== this.model.fragment)
-      this.send("link", { fragment: location.hash.slice(1) });
+  followLink() {
+    this.followsLink = false;
+    const fragment = location.hash.slice(1);
+    if (fragment && fragment !== this.model.fragment) this.request("link", { fragment });
   }
 
+  /** @param {DragEvent} event */
   drop(event) {
     const [file] = event.dataTransfer?.files ?? [];
     if (!file) return;
     event.preventDefault();
-    this.bar.read(file);
+    this.toolbar.read(file);
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
-    if (event.defaultPrevented || !this.model.shown || !(event.ctrlKey || event.metaKey) || event.altKey) return;
-    if (!this.isPage && !["z", "y"].includes(event.key.toLowerCase())) return;
-    const target = event.composedPath()[0];
-    const name = event.shiftKey ? event.key.toLowerCase() === "z" && "redo" : KEYS[event.key.toLowerCase()];
-    if (!name || (target.tagName === "INPUT" && !target.atRest?.() && name !== "save" && name !== "open")) return;
-    event.preventDefault();
-    event.stopPropagation();
-    if (name === "open") this.bar.pick();
-    else this.send(name);
+    if (event.defaultPrevented || !this.model.shown) return;
+    const name = shortcutOf(event);
+    if (!name || !this.accepts(name, event.composedPath()[0])) return;
+    consume(event);
+    if (name === "open") this.toolbar.picker.click();
+    else this.request(name);
+  }
+
+  /**
+   * Whether a command is for this view, and not for the input in which it was typed.
+   * @param {string} name @param {EventTarget} target
+   */
+  accepts(name, target) {
+    if (name === "save" || name === "open") return this.isPage;
+    return !(target instanceof HTMLInputElement) || Boolean(target.isUnedited?.());
   }
 }
 
-/** The unit tasks that a place of the picture belongs to: itself, or all that a rank sends or gets. */
-function tasksOf({ tasks, source, destination }, { task, side, places }) {
-  if (task !== undefined) return new Set([task]);
-  const ranks = new Set(places.map((place) => (side === "source" ? source : destination).ranks[place]));
-  const of = (each) => (side === "source" ? each.senders : [...each.receivers, ...each.keepers]);
-  return new Set(tasks.flatMap((each, number) => (of(each).some((rank) => ranks.has(rank)) ? [number] : [])));
+/** The command of a key press, or undefined. @param {KeyboardEvent} event */
+function shortcutOf(event) {
+  const key = event.key.toLowerCase();
+  if (!(event.ctrlKey || event.metaKey) || event.altKey) return undefined;
+  if (event.shiftKey) return key === "z" ? "redo" : undefined;
+  return SHORTCUTS[key];
 }
 
-function same(one, other) {
-  return (
-    Boolean(one && other) &&
-    one.task === other.task &&
-    one.side === other.side &&
-    String(one.places) === String(other.places)
+/**
+ * The unit tasks of a place: itself, or all that its ranks send or receive.
+ * @param {Picture} picture @param {Place} place
+ */
+function tasksOf(picture, place) {
+  if (!place.side) return new Set([place.task]);
+  const { side, places } = place;
+  const ranks = new Set(places.map((each) => picture[side].ranks[each]));
+  const involved = picture.tasks.flatMap(({ senders, receivers, keepers }, number) =>
+    (side === "source" ? senders : [...receivers, ...keepers]).some((rank) => ranks.has(rank)) ? [number] : [],
   );
+  return new Set(involved);
 }
 
-function card(name, title, children, ...about) {
-  return h(
-    "section",
-    { class: "mw-tr-card", "data-card": name, "aria-label": title },
-    h("header", {}, h("h2", {}, title), ...about),
-    ...children,
-  );
+/** @param {Place | null} a @param {Place | null} b */
+const isSame = (a, b) => Boolean(a && b) && JSON.stringify(a) === JSON.stringify(b);
+
+/** @param {string} name @param {string} title @param {Node[]} children @param {Node[]} inHeader */
+function card(name, title, children, ...inHeader) {
+  const header = h("header", {}, h("h2", {}, title), ...inHeader);
+  return h("section.mw-tr-card", { "data-card": name, "aria-label": title }, header, ...children);
 }
 
-/** Once the page's socket takes messages. */
-function whenIdle(then) {
-  const [page] = globalThis.Bokeh?.documents ?? [];
-  if (page?.is_idle) then();
-  else setTimeout(() => whenIdle(then), 30);
+/** Call back once the connection of the page takes messages. @param {() => void} onidle */
+function whenIdle(onidle) {
+  if (globalThis.Bokeh?.documents[0]?.is_idle) onidle();
+  else setTimeout(() => whenIdle(onidle), 30);
 }

@@ -1,62 +1,74 @@
 // Geometry of the arcs of skip connections.
 
+/** @import { Point } from "../kit/types" */
+/** @import { Arc, ArcLevel, Layout, Skip } from "./types" */
+
 import { clamp } from "../kit/numbers.js";
 
-const STEP = 6; // px from an arc to the next one over it, at most
-const ROOM = { least: 9, most: 30 }; // px over the lanes for arcs that pass over all of them
-export const NEAR = 5; // px from which an arc is pointed at
+const MOST_STEP = 6; // px from an arc to the next one above it
+const MARGIN = { least: 9, most: 30 }; // px above the lanes for the arcs
+export const NEAR = 5; // px within which the pointer is on an arc
 
-/** What arcs need over the lanes: px, and from one to the next. */
-export function roomOver(skips, routes) {
-  if (!skips.length) return { room: 0, step: 0 };
-  const most = Math.max(...stack(skips, routes).map(({ lane, number }) => (lane === 0 ? number : 0)));
-  const room = clamp(most * STEP, ROOM.least, ROOM.most);
-  return { room, step: Math.min(STEP, room / Math.max(1, most)) };
+/** The px that arcs need above the lanes, and from one to the next. @param {Skip[]} skips @param {number[][]} routes */
+export function arcMargin(skips, routes) {
+  if (!skips.length) return { margin: 0, step: 0 };
+  const most = Math.max(...arcLevels(skips, routes).map(({ lane, number }) => (lane === 0 ? number : 0)));
+  const margin = clamp(most * MOST_STEP, MARGIN.least, MARGIN.most);
+  return { margin, step: Math.min(MOST_STEP, margin / Math.max(1, most)) };
 }
 
 /**
- * Of each arc the highest lane that it passes over, and its number over that lane, counted from it: inner ones are
- * lower.
+ * The level of each arc; inner arcs are lower.
+ * @param {Skip[]} skips @param {number[][]} routes @returns {ArcLevel[]}
  */
-export function stack(skips, routes) {
+export function arcLevels(skips, routes) {
+  /** @type {(ArcLevel & {from: number, to: number})[]} */
   const placed = [];
   const order = [...skips.keys()].sort((a, b) => skips[a].to - skips[a].from - (skips[b].to - skips[b].from) || a - b);
   for (const at of order) {
     const { from, to } = skips[at];
     const lane = Math.min(...routes.flatMap((route) => route.slice(from, to + 1)));
-    const inside = placed.filter((other) => other.lane === lane && other.from >= from && other.to <= to);
-    placed[at] = { from, to, lane, number: 1 + Math.max(0, ...inside.map(({ number }) => number)) };
+    const inner = placed.filter((other) => other.lane === lane && other.from >= from && other.to <= to);
+    placed[at] = { from, to, lane, number: 1 + Math.max(0, ...inner.map(({ number }) => number)) };
   }
   return placed;
 }
 
-/** Two quarters of ellipses that meet over the middle of the ends. */
-export function bow({ slots, y, tallest, step }, { from, to, replica }, { lane, number }, routes) {
-  const end = (stage) => ({ x: slots[stage].middle, y: y(routes[replica][stage]) - slots[stage].height / 2 });
-  const [a, b] = [end(from), end(to)];
-  return {
-    a,
-    b,
-    crown: { x: (a.x + b.x) / 2, y: Math.max(1, Math.min(a.y, b.y, y(lane) - tallest / 2) - 2 - step * number) },
+/**
+ * An arc of two quarter ellipses that meet above the middle of its ends.
+ * @param {Layout} layout @param {Skip} skip @param {ArcLevel} level @param {number[][]} routes @returns {Arc}
+ */
+export function arcOf({ slots, y, tallest, step }, { from, to, replica }, { lane, number }, routes) {
+  const end = (/** @type {number} */ stage) => {
+    const { middle, height } = slots[stage];
+    return { x: middle, y: y(routes[replica][stage]) - height / 2 };
   };
+  const [a, b] = [end(from), end(to)];
+  const top = Math.max(1, Math.min(a.y, b.y, y(lane) - tallest / 2) - 2 - step * number);
+  return { a, b, crown: { x: (a.x + b.x) / 2, y: top } };
 }
 
-const quarter = ({ x, y }, crown) => ({ rx: Math.abs(crown.x - x), ry: Math.max(0.1, y - crown.y) });
+/** @param {Point} end @param {Point} crown */
+const radii = ({ x, y }, crown) => ({ rx: Math.abs(crown.x - x), ry: Math.max(0.1, y - crown.y) });
 
-export function outline({ a, b, crown }) {
-  const turn = (to, { rx, ry }) => `A${r(rx)} ${r(ry)} 0 0 1 ${r(to.x)} ${r(to.y)}`;
-  return `M${r(a.x)} ${r(a.y)}${turn(crown, quarter(a, crown))}${turn(b, quarter(b, crown))}`;
+/** The path of an arc. @param {Arc} arc */
+export function arcPath({ a, b, crown }) {
+  const quarter = (/** @type {Point} */ to, /** @type {Point} */ end) => {
+    const { rx, ry } = radii(end, crown);
+    return `A${round(rx)} ${round(ry)} 0 0 1 ${round(to.x)} ${round(to.y)}`;
+  };
+  return `M${round(a.x)} ${round(a.y)}${quarter(crown, a)}${quarter(b, b)}`;
 }
 
-/** How far a point is from an arc, in px to a side, up or down. */
-export function away({ a, b, crown }, { x, y }) {
+/** The distance of a point from an arc in px, horizontally or vertically. @param {Arc} arc @param {Point} point */
+export function distanceTo({ a, b, crown }, { x, y }) {
   if (x < a.x - NEAR || x > b.x + NEAR) return Infinity;
   const end = x < crown.x ? a : b;
-  const { rx, ry } = quarter(end, crown);
+  const { rx, ry } = radii(end, crown);
   const [across, up] = [(x - crown.x) / rx, (y - end.y) / ry];
-  const below = Math.abs(across) <= 1 ? Math.abs(end.y - ry * Math.sqrt(1 - across ** 2) - y) : Infinity;
-  const beside = up <= 0 && up >= -1 ? Math.abs(rx * Math.sqrt(1 - up ** 2) - Math.abs(x - crown.x)) : Infinity;
-  return Math.min(below, beside);
+  const vertical = Math.abs(across) <= 1 ? Math.abs(end.y - ry * Math.sqrt(1 - across ** 2) - y) : Infinity;
+  const horizontal = up <= 0 && up >= -1 ? Math.abs(rx * Math.sqrt(1 - up ** 2) - Math.abs(x - crown.x)) : Infinity;
+  return Math.min(vertical, horizontal);
 }
 
-export const r = (number) => Math.round(number * 10) / 10;
+export const round = (/** @type {number} */ number) => Math.round(number * 10) / 10;

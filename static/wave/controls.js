@@ -1,144 +1,137 @@
-// Controls of the wave: schedule, dial, microbatches, options, and how far a computation is.
+// Controls of the wave: schedule, dial, microbatches, options, and the progress of a computation.
 
-import { button, h, keepFocus, stepper } from "../kit/canvas.js";
+/** @import { Dial, Toggle } from "./types" */
+
+import { button, stepper } from "../kit/controls.js";
+import { h, keepFocus } from "../kit/dom.js";
 import { count } from "../kit/numbers.js";
 import { ScheduleRow } from "../kit/schedule_picture.js";
 
-/** The bar over the wave: schedules, microbatches, options, balance, and a computation that is under way. */
+const BALANCE = "Balance the layers by cost";
+
 export class Controls {
+  /** @type {ReturnType<Controls["segments"]>[]} */ toggles = [];
+  /** @type {Dial | null} */ dial = null;
+  /** @type {ReturnType<typeof stepper> | null} */ dialStepper = null;
+  /** @type {string | undefined} */ progressState;
+  toggleNames = "";
+
   /** @param {import("./wave.js").Wave} wave */
   constructor(wave) {
     this.wave = wave;
-    const refuse = (reason, element) => reason && wave.sayAt(element, reason);
-    this.row = new ScheduleRow({ onchoose: (name) => wave.send("schedule", { name }), onrefuse: refuse });
-    this.dialBox = h("span", { class: "mw-dial" });
+    this.onblocked = (/** @type {string} */ reason, /** @type {HTMLElement} */ element) =>
+      reason && wave.announceAt(element, reason);
+    this.row = new ScheduleRow({
+      onchoose: (name) => wave.send("schedule", { name }),
+      onblocked: this.onblocked,
+    });
+    this.dialBox = h("span.mw-dial");
     this.microbatches = stepper({
       label: "microbatches",
-      one: "microbatch",
       onchange: (value) => wave.send("microbatches", { value }),
-      onrefuse: refuse,
+      onblocked: this.onblocked,
     });
-    this.toggleBox = h("span", { class: "mw-toggles" });
-    this.words = h("span", { class: "mw-quiet mw-grow mw-words" });
-    this.balance = button("Balance", {
-      title: "Share the layers out by their cost",
-      onclick: () => wave.send("balance", {}),
-    });
-    this.balance.refuse = (reason) => wave.sayAt(this.balance, reason);
-    this.element = h(
-      "div",
-      { class: "mw-bar" },
-      this.dialBox,
-      this.microbatches,
-      this.toggleBox,
-      this.words,
-      this.balance,
+    this.toggleBox = h("span.mw-toggles");
+    this.summary = h("span.mw-quiet.mw-grow.mw-words");
+    this.balance = button("Balance", { title: BALANCE, onclick: () => wave.send("balance") });
+    this.balance.onblocked = this.onblocked;
+    const parts = [this.dialBox, this.microbatches, this.toggleBox, this.summary, this.balance];
+    this.element = h("div.mw-bar", {}, ...parts);
+    this.computing = h("div.mw-computing", { hidden: true });
+    this.progressText = h("span.mw-progress-words", { role: "status" });
+    const range = { "aria-valuemin": 0, "aria-valuemax": 100 };
+    this.progressFill = h("div");
+    this.progressBar = h(
+      "div.mw-progress-bar",
+      { role: "progressbar", "aria-label": "Computation", ...range },
+      this.progressFill,
     );
-    this.computing = h("div", { class: "mw-computing", hidden: true });
   }
 
-  drawControls() {
+  draw() {
     const { picture } = this.wave;
     this.drawDial(picture.dial);
     this.microbatches.set(picture.microbatches, { least: 1, most: picture.most_microbatches });
     this.drawToggles(picture.toggles);
-    const total = picture.layers.reduce((sum, number) => sum + number, 0);
-    const copies = picture.routes.length > 1 ? `, ${picture.routes.length} replicas` : "";
-    this.words.textContent = picture.layers.length
-      ? `${count(picture.layers.length, "stage")}, ${count(total, "layer")}${copies}`
-      : "";
-    if (this.words.scrollWidth > this.words.clientWidth) this.words.textContent = ""; // half a word says nothing
-    this.balance.allow(
-      !picture.balanced,
-      picture.balanced ? "The layers are shared out by their cost already" : "Share the layers out by their cost",
+    const layers = count(
+      picture.layers.reduce((sum, number) => sum + number, 0),
+      "layer",
     );
+    const replicas = picture.routes.length > 1 ? `, ${picture.routes.length} replicas` : "";
+    const stages = picture.layers.length;
+    this.summary.textContent = stages ? `${count(stages, "stage")}, ${layers}${replicas}` : "";
+    if (this.summary.scrollWidth > this.summary.clientWidth) this.summary.textContent = ""; // it does not fit
+    this.balance.enable(!picture.balanced, picture.balanced ? "The layers are balanced by cost already" : BALANCE);
   }
 
-  /** How far a computation is, with a button that ends it. */
+  /** Show the progress of a computation, with a button to stop it. */
   drawProgress() {
-    keepFocus(this.computing, () => this.drawComputing(), this.row.stop);
+    keepFocus(this.computing, () => this.drawComputing(), this.row.tabStop);
   }
 
   drawComputing() {
-    const { state, share = 0, said } = this.wave.model.progress;
+    const { state, share = 0, said = "" } = this.wave.model.progress;
     this.computing.hidden = !state;
     if (!state) return;
     if (state !== this.progressState) {
-      const again = button("Compute again", { onclick: () => this.wave.send("compute", { do: "again" }) });
+      const compute = (/** @type {string} */ does) => () => this.wave.send("compute", { do: does });
       const stop = button("Stop", {
-        title: "End the computation; the last good design stays on the page",
-        onclick: () => this.wave.send("compute", { do: "stop" }),
+        title: "Stop the computation; the last valid design stays on the page",
+        onclick: compute("stop"),
       });
-      this.progressBar = h(
-        "div",
-        {
-          class: "mw-progress-bar",
-          role: "progressbar",
-          "aria-label": "computation",
-          "aria-valuemin": 0,
-          "aria-valuemax": 100,
-        },
-        h("div"),
-      );
-      this.progressWords = h("span", { class: "mw-progress-words", role: "status" });
-      this.computing.replaceChildren(this.progressWords, ...(state === "runs" ? [this.progressBar, stop] : [again]));
+      const buttons =
+        state === "runs" ? [this.progressBar, stop] : [button("Compute again", { onclick: compute("again") })];
+      this.computing.replaceChildren(this.progressText, ...buttons);
       this.progressState = state;
     }
-    this.progressWords.textContent = said;
-    this.progressBar.setAttribute("aria-valuenow", Math.round(100 * share));
-    this.progressBar.firstChild.style.width = `${100 * share}%`;
-    this.wave.none.hidden ||= Boolean(state);
+    this.progressText.textContent = said;
+    this.progressBar.setAttribute("aria-valuenow", String(Math.round(100 * share)));
+    this.progressFill.style.width = `${100 * share}%`;
+    this.wave.none.hidden = true;
   }
 
+  /** @param {Dial | null} dial */
   drawDial(dial) {
     if (dial?.key !== this.dial?.key) {
-      const refuse = (reason, element) => reason && this.wave.sayAt(element, reason);
-      this.dialStepper =
-        dial &&
-        stepper({
-          label: dial.label,
-          one: dial.label.replace(/s$/, ""),
-          onchange: (value) => this.wave.send("dial", { value }),
-          onrefuse: refuse,
-        });
-      this.dialBox.replaceChildren(...(dial ? [this.dialStepper] : []));
+      const onchange = (/** @type {number} */ value) => this.wave.send("dial", { value });
+      this.dialStepper = dial && stepper({ label: dial.label, onchange, onblocked: this.onblocked });
+      this.dialBox.replaceChildren(this.dialStepper ?? "");
     }
     this.dial = dial;
     this.dialBox.hidden = !dial;
-    this.dialStepper?.set(dial.value, { least: 1, most: dial.most, more: dial.reason ?? undefined });
+    if (dial) this.dialStepper?.set(dial.value, { least: 1, most: dial.most, more: dial.reason ?? undefined });
   }
 
-  /** The switches of options stay what they are while a picture follows the other: a press may begin on one of them and
-      end after the next. */
+  /**
+   * Update the switches of options in place: a press may begin on one before a redraw and end after it.
+   * @param {Toggle[]} toggles
+   */
   drawToggles(toggles) {
     const names = JSON.stringify(toggles.map(({ key, words }) => [key, words]));
     if (names !== this.toggleNames) {
       this.toggleNames = names;
-      this.toggles = toggles.map(({ key, words }) => this.segments(key, words));
-      this.toggleBox.replaceChildren(...this.toggles);
+      this.toggles = toggles.map((toggle) => this.segments(toggle));
+      this.toggleBox.replaceChildren(...this.toggles.map(({ element }) => element));
     }
     this.toggleBox.hidden = !toggles.length;
-    toggles.forEach((toggle, place) => this.toggles[place].set(toggle));
+    toggles.forEach((toggle, i) => this.toggles[i].set(toggle));
   }
 
-  segments(key, words) {
-    let held = null;
+  /** @param {Toggle} toggle */
+  segments({ key, words }) {
+    let held = "";
     const buttons = words.map((word) => {
-      const segment = button(word, {
-        kind: "mw-segment",
-        onclick: () => word !== held && this.wave.send("option", { key, value: word }),
-      });
-      segment.refuse = (text) => this.wave.sayAt(segment, text);
-      return segment;
+      const onclick = () => word !== held && this.wave.send("option", { key, value: word });
+      return Object.assign(button(word, { kind: "mw-segment", onclick }), { onblocked: this.onblocked });
     });
-    const element = h("span", { class: "mw-segments", role: "group", "aria-label": key }, ...buttons);
-    element.set = ({ value, help, reason }) => {
+    const element = h("span.mw-segments", { role: "group", "aria-label": key }, ...buttons);
+    const set = (/** @type {Toggle} */ { value, help, reason }) => {
       held = value;
-      buttons.forEach((segment, place) => {
-        segment.setAttribute("aria-pressed", String(words[place] === value));
-        segment.allow(!reason, reason ?? help);
+      buttons.forEach((segment, i) => {
+        segment.setAttribute("aria-pressed", String(words[i] === value));
+        segment.enable(!reason, reason ?? help);
       });
     };
-    return element;
+    return { element, set };
   }
 }

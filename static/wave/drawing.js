@@ -1,25 +1,24 @@
-// The wave as SVG: lanes, the path of a microbatch, stages and the grips between them.
+// The wave as SVG: lanes, the path of a microbatch, stages and the handles between them.
 
-import { meshColour, s } from "../kit/canvas.js";
+import { meshColour } from "../kit/canvas.js";
+import { findAll, s } from "../kit/dom.js";
 import { clamp, count } from "../kit/numbers.js";
-import { r } from "./arcs.js";
-import { hop, percent, place } from "./layout.js";
+import { hopPath, percent, place } from "./layout.js";
 
 const STAGES_HELP =
-  "stages: arrows walk, Alt with left or right gives a layer to the neighbour, Alt with up or down carries the " +
-  "stage to that mesh, where Enter drops it and Escape leaves it";
+  "Stages: arrow keys move the focus. Alt+Left and Alt+Right move a layer to the neighbour. Alt+Up and Alt+Down move " +
+  "the stage to another mesh: Enter drops it there, Escape cancels";
 
-export const EQUAL_SHARES =
-  "unit costs price every stage the same while its layers are not set by hand, also where they do not divide";
+export const EQUAL_SHARES = "unit costs divide the model evenly among the stages, unless their layers are set by hand";
 
-const shortened = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+/** @param {string} text @param {number} length */
+const shorten = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
-/** Draws lanes, the path, the boxes of stages and the grips between them. */
 export class WaveDrawing {
   /** @param {import("./wave.js").Wave} wave */
   constructor(wave) {
     this.wave = wave;
-    this.id = Math.random().toString(36).slice(2, 8); // of its gradients, which the page shares
+    this.id = Math.random().toString(36).slice(2, 8); // of its gradients, whose names are global on the page
     this.back = s("g", { "aria-hidden": "true" });
     this.path = s("g", { "aria-hidden": "true" });
     this.stages = s("g", { role: "group", "aria-label": STAGES_HELP });
@@ -28,159 +27,132 @@ export class WaveDrawing {
   }
 
   drawBack() {
-    const { edge, y, width, height, lane, slots } = this.wave.layout;
-    const { meshes, groups } = this.wave.picture;
-    const parts = [];
-    const every = Math.ceil(13 / lane);
-    meshes.forEach(({ name }, mesh) => {
-      const colour = meshColour(this.wave.model.palette, mesh);
-      parts.push(
-        s("line", {
-          class: "mw-lane",
-          x1: edge.left - 6,
-          x2: width - edge.right,
-          y1: y(mesh),
-          y2: y(mesh),
-          style: { "--c": colour },
-        }),
-      );
-      if (mesh % every) return;
-      const size = clamp(lane * 0.8, 8, 14);
-      parts.push(
-        s("rect", {
-          class: "mw-lane-badge",
-          x: 0,
-          y: y(mesh) - size / 2,
-          width: 18,
-          height: size,
-          rx: 4,
-          style: { "--c": colour },
-        }),
-        s(
-          "text",
-          {
-            class: "mw-lane-rank",
-            x: 9,
-            y: y(mesh) + size * 0.27,
-            "text-anchor": "middle",
-            style: { "font-size": `${size * 0.76}px` },
-          },
-          String(mesh),
-        ),
-        s(
-          "text",
-          { class: "mw-lane-name", x: 24, y: y(mesh) + size * 0.3, style: { "font-size": `${clamp(size, 8, 12)}px` } },
-          shortened(name, 11),
-        ),
-      );
-    });
-    for (const { label, first, end } of groups) {
-      const [from, to] = [slots[first], slots[end - 1]];
-      if (first)
-        parts.push(s("line", { class: "mw-wave-edge", x1: from.x, x2: from.x, y1: 2, y2: height - edge.bottom }));
-      if (to.x + to.size - from.x > 44) parts.push(s("text", { class: "mw-axis", x: from.x + 5, y: 10 }, label));
-    }
-    const wide = 9 + 6 * String(slots.length - 1).length; // px that the longest number and its distance take
-    const step = [1, 2, 4, 8, 16, 32, 64, 128].find((number) => number * this.wave.layout.pitch >= wide) ?? 256;
-    slots.forEach((slot, stage) => {
-      if (stage % step === 0)
-        parts.push(
-          s("text", { class: "mw-axis", x: slot.middle, y: height - 3, "text-anchor": "middle" }, String(stage)),
-        );
-    });
+    const { edge, width, height } = this.wave.layout;
+    const parts = [...this.lanes(), ...this.groups(), ...this.axis()];
     if (this.wave.picture.equal) {
-      parts.push(
-        s(
-          "text",
-          { class: "mw-axis mw-equal", x: width - edge.right, y: 10, "text-anchor": "end" },
-          s("title", {}, EQUAL_SHARES),
-          "priced as equal shares",
-        ),
-      );
+      const at = { x: width - edge.right, y: 10, "text-anchor": "end" };
+      parts.push(s("text.mw-axis.mw-equal", at, s("title", {}, EQUAL_SHARES), "priced as equal shares"));
     }
-    parts.push(s("text", { class: "mw-axis", x: edge.left - 10, y: height - 3, "text-anchor": "end" }, "stage"));
+    parts.push(s("text.mw-axis", { x: edge.left - 10, y: height - 3, "text-anchor": "end" }, "stage"));
     this.back.replaceChildren(...parts);
+  }
+
+  lanes() {
+    const { edge, y, width, lane } = this.wave.layout;
+    const every = Math.ceil(13 / lane); // lanes per name
+    const size = clamp(lane * 0.8, 8, 14);
+    return this.wave.picture.meshes.flatMap(({ name }, mesh) => {
+      const style = { "--c": meshColour(this.wave.model.palette, mesh) };
+      const middle = y(mesh);
+      const line = { x1: edge.left - 6, x2: width - edge.right, y1: middle, y2: middle, style };
+      if (mesh % every) return [s("line.mw-lane", line)];
+      const number = { x: 9, y: middle + size * 0.27, "text-anchor": "middle" };
+      return [
+        s("line.mw-lane", line),
+        s("rect.mw-lane-badge", { x: 0, y: middle - size / 2, width: 18, height: size, rx: 4, style }),
+        s("text.mw-lane-rank", { ...number, style: { "font-size": `${size * 0.76}px` } }, String(mesh)),
+        s(
+          "text.mw-lane-name",
+          { x: 24, y: middle + size * 0.3, style: { "font-size": `${clamp(size, 8, 12)}px` } },
+          shorten(name, 11),
+        ),
+      ];
+    });
+  }
+
+  /** Edges and names of waves or chunks. */
+  groups() {
+    const { edge, height, slots } = this.wave.layout;
+    return this.wave.picture.groups.flatMap(({ label, first, end }) => {
+      const [from, to] = [slots[first], slots[end - 1]];
+      const isWide = to.x + to.size - from.x > 44;
+      return [
+        ...(first ? [s("line.mw-wave-edge", { x1: from.x, x2: from.x, y1: 2, y2: height - edge.bottom })] : []),
+        ...(isWide ? [s("text.mw-axis", { x: from.x + 5, y: 10 }, label)] : []),
+      ];
+    });
+  }
+
+  /** Numbers of stages, as many as there is room for. */
+  axis() {
+    const { slots, pitch, height } = this.wave.layout;
+    const numberWidth = 9 + 6 * String(slots.length - 1).length;
+    const step = [1, 2, 4, 8, 16, 32, 64, 128].find((number) => number * pitch >= numberWidth) ?? 256;
+    return slots.flatMap(({ middle }, stage) =>
+      stage % step ? [] : [s("text.mw-axis", { x: middle, y: height - 3, "text-anchor": "middle" }, String(stage))],
+    );
   }
 
   drawPath() {
     const { layout, picture } = this.wave;
-    const parts = [this.gradients()];
-    const thick = clamp(layout.lane * 0.11, 1.2, 4.5);
-    this.wave.routes.forEach((route, replica) => {
-      for (let stage = 0; stage + 1 < route.length; stage++) {
-        const [a, b] = [route[stage], route[stage + 1]];
-        const local = a === b;
-        const stroke = local ? this.lineColour(a) : `url(#${this.gradient(a, b)})`;
-        const style = { "stroke-width": `${local ? Math.max(1, thick * 0.6) : thick}px`, stroke };
-        const kind = `mw-hop${local ? " mw-local" : ""}${replica ? " mw-replica" : ""}`;
-        parts.push(s("path", { class: kind, d: hop(layout, route, stage), style }));
-        if (!local && picture.meshes[a].node !== picture.meshes[b].node && layout.pitch > 14) {
-          parts.push(s("path", { class: "mw-far", d: hop(layout, route, stage) }));
-        }
-      }
-    });
-    this.path.replaceChildren(...parts);
+    const width = clamp(layout.lane * 0.11, 1.2, 4.5);
+    const parts = this.wave.routes.flatMap((route, replica) =>
+      route.slice(0, -1).flatMap((a, stage) => {
+        const b = route[stage + 1];
+        const isLocal = a === b;
+        const stroke = isLocal ? this.lineColour(a) : `url(#${this.gradientId(a, b)})`;
+        const style = { "stroke-width": `${isLocal ? Math.max(1, width * 0.6) : width}px`, stroke };
+        const kind = `mw-hop${isLocal ? " mw-local" : ""}${replica ? " mw-replica" : ""}`;
+        const d = hopPath(layout, route, stage);
+        const crossesNodes = picture.meshes[a].node !== picture.meshes[b].node && layout.pitch > 14;
+        return [s("path", { class: kind, d, style }), ...(crossesNodes ? [s("path.mw-far", { d })] : [])];
+      }),
+    );
+    this.path.replaceChildren(this.gradients(), ...parts);
   }
 
-  /** Of a mesh, as strong as a line has to be: 3 to 1 against the page. */
+  /** The colour of a mesh with a contrast of 3:1 to the page, as a line needs. @param {number} mesh */
   lineColour(mesh) {
     return `color-mix(in oklab, ${meshColour(this.wave.model.palette, mesh)} 85%, light-dark(#000000, #ffffff))`;
   }
 
-  gradient(a, b) {
+  /** @param {number} a @param {number} b */
+  gradientId(a, b) {
     return `mw-${this.id}-${a}-${b}`;
   }
 
-  /** From the colour of one mesh to that of the next, once a pair. */
+  /** A gradient from the colour of one mesh to that of the next, for each pair of meshes. */
   gradients() {
+    /** @type {Map<string, [number, number]>} */
     const pairs = new Map();
-    for (const route of this.wave.routes) {
-      for (let stage = 0; stage + 1 < route.length; stage++) {
-        if (route[stage] !== route[stage + 1])
-          pairs.set(`${route[stage]}-${route[stage + 1]}`, [route[stage], route[stage + 1]]);
-      }
-    }
-    const stops = (a, b) =>
-      [a, b].map((mesh, end) =>
+    for (const route of this.wave.routes)
+      route.slice(0, -1).forEach((a, stage) => {
+        const b = route[stage + 1];
+        if (a !== b) pairs.set(this.gradientId(a, b), [a, b]);
+      });
+    const gradients = [...pairs].map(([id, meshes]) => {
+      const stops = meshes.map((mesh, end) =>
         s("stop", { offset: `${20 + 60 * end}%`, style: { "stop-color": this.lineColour(mesh) } }),
       );
-    return s(
-      "defs",
-      {},
-      ...[...pairs.values()].map(([a, b]) => s("linearGradient", { id: this.gradient(a, b) }, ...stops(a, b))),
-    );
+      return s("linearGradient", { id }, ...stops);
+    });
+    return s("defs", {}, ...gradients);
   }
 
   drawBoxes() {
-    const { layers } = this.wave;
-    const { routes } = this.wave;
+    const { layers, routes, boxes } = this.wave;
     const wanted = routes.length * layers.length;
-    while (this.wave.boxes.length > wanted) this.wave.boxes.pop().remove();
-    while (this.wave.boxes.length < wanted) {
-      const box = s(
-        "g",
-        { class: "mw-stage" },
-        s("rect"),
-        s("text", { class: "mw-layers", "text-anchor": "middle" }),
-        s("text", { class: "mw-share", "text-anchor": "middle" }),
-      );
-      this.wave.boxes.push(box);
+    while (boxes.length > wanted) boxes.pop()?.remove();
+    while (boxes.length < wanted) {
+      const texts = ["layers", "share"].map((kind) => s(`text.mw-${kind}`, { "text-anchor": "middle" }));
+      const box = s("g.mw-stage", {}, s("rect"), ...texts);
+      boxes.push(box);
       this.stages.append(box);
     }
     this.wave.focus = clamp(this.wave.focus, 0, layers.length - 1);
     routes.forEach((route, replica) => {
       for (let stage = 0; stage < layers.length; stage++)
-        this.drawBox(this.wave.boxes[replica * layers.length + stage], stage, replica, route[stage]);
+        this.drawBox(boxes[replica * layers.length + stage], stage, replica, route[stage]);
     });
   }
 
+  /** @param {SVGElement} box @param {number} stage @param {number} replica @param {number} mesh */
   drawBox(box, stage, replica, mesh) {
     const { slots, y } = this.wave.layout;
     const { middle, width, height } = slots[stage];
-    const [rect] = box.children;
     const changed = this.isChanged(stage, replica) ? " mw-changed" : "";
-    box.dataset.stage = stage;
-    box.dataset.replica = replica;
+    box.dataset.stage = String(stage);
+    box.dataset.replica = String(replica);
     box.setAttribute("class", `mw-stage${replica ? " mw-replica" : ""}${changed}`);
     box.style.setProperty("--c", meshColour(this.wave.model.palette, mesh));
     if (replica) {
@@ -190,78 +162,74 @@ export class WaveDrawing {
       box.removeAttribute("aria-hidden");
       box.setAttribute("role", "img");
       box.setAttribute("aria-label", this.wave.describe(stage));
-      box.setAttribute("tabindex", stage === this.wave.focus ? 0 : -1);
+      box.setAttribute("tabindex", stage === this.wave.focus ? "0" : "-1");
     }
-    place(rect, {
-      x: middle - width / 2,
-      y: y(mesh) - height / 2,
-      width,
-      height,
-      rx: Math.min(7, width / 4, height / 3),
-    });
-    this.drawWords(box, stage, y(mesh));
+    const rx = Math.min(7, width / 4, height / 3);
+    place(box.children[0], { x: middle - width / 2, y: y(mesh) - height / 2, width, height, rx });
+    this.drawTexts(box, stage, y(mesh));
   }
 
-  /** Whether the gesture in flight changes a stage. */
+  /** Whether the gesture in progress changes a stage. @param {number} stage @param {number} replica */
   isChanged(stage, replica) {
-    const { shift, carried } = this.wave.gestures;
-    if (shift?.count && (stage === shift.boundary || stage === shift.boundary + 1)) return true;
-    return stage === carried?.stage && replica === carried.replica;
+    const { layerDrag, stageDrag } = this.wave.gestures;
+    if (layerDrag?.count && (stage === layerDrag.boundary || stage === layerDrag.boundary + 1)) return true;
+    return stage === stageDrag?.stage && replica === stageDrag.replica;
   }
 
-  /** Layers and share of a stage, as far as its box has room for them. */
-  drawWords(box, stage, y) {
+  /**
+   * The layers and the share of a stage, if its box has room for them.
+   * @param {SVGElement} box @param {number} stage @param {number} y
+   */
+  drawTexts(box, stage, y) {
     const { middle, width, height } = this.wave.layout.slots[stage];
     const layers = this.wave.layers[stage];
     const [, number, share] = box.children;
-    const two = width >= 40 && height >= 27;
-    const one = width >= 7 + 6.5 * String(layers).length && height >= 12;
+    const hasTwoLines = width >= 40 && height >= 27;
+    const hasOneLine = width >= 7 + 6.5 * String(layers).length && height >= 12;
     const part = percent(this.wave.share(stage));
     const words = width >= 62 ? count(layers, "layer") : String(layers);
-    number.textContent = one ? (width >= 100 && !two ? `${words} · ${part}` : words) : "";
-    share.textContent = two ? part : "";
-    for (const [text, at] of [
-      [number, two ? -2 : 4],
-      [share, 10],
-    ]) {
-      text.setAttribute("x", r(middle));
-      text.setAttribute("y", r(y + at));
-    }
+    const line = width >= 100 && !hasTwoLines ? `${words} · ${part}` : words;
+    number.textContent = hasOneLine ? line : "";
+    share.textContent = hasTwoLines ? part : "";
+    place(number, { x: middle, y: y + (hasTwoLines ? -2 : 4) });
+    place(share, { x: middle, y: y + 10 });
   }
 
-  /** What parts two stages can be taken anywhere between them, where there is room to take it. */
+  /** Handles between stages, if there is room to press them. */
   drawGrips() {
     const { slots, pitch } = this.wave.layout;
     const { children } = this.grips;
     const wanted = pitch < 11 || this.wave.picture.stale ? 0 : slots.length - 1;
-    while (children.length > wanted) this.grips.lastChild.remove();
-    while (children.length < wanted) this.grips.append(this.grip(children.length));
-    [...children].forEach((grip, boundary) => this.drawGrip(grip, boundary));
+    while (children.length > wanted) this.grips.lastChild?.remove();
+    while (children.length < wanted) this.grips.append(makeGrip(children.length));
+    findAll(this.grips, ".mw-grip").forEach((grip, boundary) => this.drawGrip(grip, boundary));
   }
 
-  grip(boundary) {
-    const title = s("title", {}, `drag to move layers between stage ${boundary} and ${boundary + 1}`);
-    const parts = [
-      s("rect", { class: "mw-grip-area" }, title),
-      s("line", { class: "mw-grip-line" }),
-      s("rect", { class: "mw-grip-pill", width: 5, rx: 2.5 }),
-    ];
-    return s("g", { class: "mw-grip", "data-boundary": boundary }, ...parts);
-  }
-
+  /** @param {Element} grip @param {number} boundary */
   drawGrip(grip, boundary) {
     const { slots, edge, height, y, lane } = this.wave.layout;
     const [before, slot] = [slots[boundary], slots[boundary + 1]];
     const [from, to] = [before.middle + before.width / 2, slot.middle - slot.width / 2];
     const x = (from + to) / 2;
-    const wide = Math.max(8, to - from);
+    const width = Math.max(8, to - from);
     const [route] = this.wave.routes;
     const middle = (y(route[boundary]) + y(route[boundary + 1])) / 2;
-    const long = Math.min(20, lane * 0.8);
+    const length = Math.min(20, lane * 0.8);
     const [area, line, pill] = grip.children;
-    place(area, { x: x - wide / 2, y: edge.top, width: wide, height: height - edge.top - edge.bottom });
+    place(area, { x: x - width / 2, y: edge.top, width, height: height - edge.top - edge.bottom });
     place(line, { x1: slot.x, x2: slot.x, y1: edge.top, y2: height - edge.bottom });
-    place(pill, { x: x - 2.5, y: middle - long / 2, height: long });
-    grip.classList.toggle("mw-held", this.wave.gestures.shift?.boundary === boundary);
+    place(pill, { x: x - 2.5, y: middle - length / 2, height: length });
+    grip.classList.toggle("mw-held", this.wave.gestures.layerDrag?.boundary === boundary);
   }
+}
+
+/** @param {number} boundary */
+function makeGrip(boundary) {
+  const title = s("title", {}, `Drag to move layers between stage ${boundary} and stage ${boundary + 1}`);
+  const parts = [
+    s("rect.mw-grip-area", {}, title),
+    s("line.mw-grip-line"),
+    s("rect.mw-grip-pill", { width: 5, rx: 2.5 }),
+  ];
+  return s("g.mw-grip", { "data-boundary": boundary }, ...parts);
 }

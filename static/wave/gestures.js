@@ -1,187 +1,227 @@
-// Gestures of the wave: layers move over a boundary, stages from mesh to mesh, and Python tells what comes of it.
+// Dragging on the wave: layers across a boundary, stages from mesh to mesh. Python evaluates each position.
 
-import { trackPointer } from "../kit/canvas.js";
+/** @import { Answer, Message } from "../kit/types" */
+
+import { pointIn, trackPointer } from "../kit/canvas.js";
+import { closest } from "../kit/dom.js";
 import { clamp, count } from "../kit/numbers.js";
 
-export const NOT_SOUND = "these are the stages of the last sound design; solve its problems first";
+export const STALE = "These are the stages of the last valid design; fix the problems first";
 
-/** Whether two questions ask the same. */
-const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+/** @typedef {{type: string, boundary: number, count: number}} TryLayers */
+/** @typedef {{type: string, stage: number, replica: number, mesh: number}} TryStage */
+/** @typedef {TryLayers | TryStage} Question */
 
-/** Moves layers and stages by the pointer, and asks Python while they move. */
+/** @param {Question} a @param {Question} b */
+const isSame = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+
 export class Gestures {
+  /** Layers being moved across a boundary. @type {{boundary: number, from: number, count: number} | null} */
+  layerDrag = null;
+
+  /**
+   * A stage being moved to another mesh, and where the pointer took it or that keys move it.
+   * @type {{stage: number, replica: number, home: number, mesh: number, from: number, byKey?: boolean,
+   * words?: string, kind?: string} | null}
+   */
+  stageDrag = null;
+
+  /** Layers shown until Python answers. @type {number[] | null} */ pending = null;
+
+  /** A dropped stage, shown until Python answers. @type {{stage: number, replica: number, mesh: number} | null} */
+  dropped = null;
+
+  /**
+   * What was asked during a drag: the question without any move, the last one, whether it awaits an answer, and what
+   * Python answered about layers.
+   * @type {{rest: Question, asked: Question, awaited: boolean, layers?: number[], shares?: number[]} | null}
+   */
+  trial = null;
+
+  /** @type {(() => void) | undefined} */ untrack;
+
   /** @param {import("./wave.js").Wave} wave */
   constructor(wave) {
     this.wave = wave;
-    this.shift = null; // layers on their way over a boundary: { boundary, from, count }
-    /**
-     * A stage on its way, and where it was taken or that keys carry it.
-     * @type {{stage: number, replica: number, home: number, mesh: number, from?: number, keyed?: boolean,
-     *   words?: string, kind?: string} | null}
-     */
-    this.carried = null;
-    this.pending = null; // layers shown until Python has answered
-    this.landed = null; // a stage that was dropped, until Python has answered
-    // what is tried while something is dragged: { rest, asked, awaited, and of layers also layers, shares }
-    this.trial = null;
   }
 
-  // ── what the gesture in flight would make of the step ──
-
-  /** What to ask of the gesture in flight, which Python shows in the timeline. */
-  get question() {
-    if (this.shift) return { type: "try_layers", boundary: this.shift.boundary, count: this.shift.count };
-    const { stage, replica, mesh } = this.carried;
-    return { type: "try_stage", stage, replica, mesh };
+  get isActive() {
+    return Boolean(this.layerDrag ?? this.stageDrag);
   }
 
-  /** The same with nothing moved: the step as it stands. */
-  get rest() {
-    return this.shift ? { ...this.question, count: 0 } : { ...this.question, mesh: this.carried.home };
+  // ── evaluation by Python, which shows it in the timeline ──
+
+  /**
+   * The question about the drag in progress, and the same with nothing moved.
+   * @returns {{question: Question, rest: Question} | null}
+   */
+  get questions() {
+    const { layerDrag, stageDrag } = this;
+    if (layerDrag) {
+      const question = { type: "try_layers", boundary: layerDrag.boundary, count: layerDrag.count };
+      return { question, rest: { ...question, count: 0 } };
+    }
+    if (!stageDrag) return null;
+    const { stage, replica, mesh, home } = stageDrag;
+    const question = { type: "try_stage", stage, replica, mesh };
+    return { question, rest: { ...question, mesh: home } };
   }
 
-  /** Ask Python; one question at a time, and of those in between only the last. */
+  /** Ask Python, one question at a time; of the questions in between only the last is asked. */
   ask() {
-    const { question, rest } = this;
+    if (!this.questions) return;
+    const { question, rest } = this.questions;
     this.trial ??= { rest, asked: rest, awaited: false };
-    if (this.trial.awaited || same(this.trial.asked, question)) return;
+    if (this.trial.awaited || isSame(this.trial.asked, question)) return;
     Object.assign(this.trial, { asked: question, awaited: true });
     this.wave.send(question.type, question);
   }
 
-  triedOne({ gesture, refused }) {
-    const { trial, carried } = this;
-    if (trial?.asked.type !== gesture) return; // of a gesture that is over
+  /** @param {Answer} answer */
+  onAnswer({ gesture, refused }) {
+    const { trial, stageDrag } = this;
+    if (!trial || trial.asked.type !== gesture) return; // of an earlier drag
     trial.awaited = false;
-    if (refused && carried?.mesh === trial.asked.mesh) this.tellCarried(refused, "no");
-    if (this.shift || carried) this.ask();
+    if (refused && "mesh" in trial.asked && stageDrag?.mesh === trial.asked.mesh) this.showStageDrag(refused, "error");
+    this.ask();
   }
 
-  tried({ layers, shares }) {
+  /** @param {Message} tried the layers of every stage and the shares that they would have */
+  onLayersTried({ layers, shares }) {
     if (!this.trial) return;
     Object.assign(this.trial, { layers, shares });
     this.wave.redraw();
   }
 
-  toldOfCarried({ mesh, words }) {
-    if (this.carried?.mesh === mesh && mesh !== this.carried.home) this.tellCarried(words);
+  /** @param {Message} tried what a stage on a mesh would change */
+  onStageTried({ mesh, words }) {
+    if (this.stageDrag?.mesh === mesh && mesh !== this.stageDrag?.home) this.showStageDrag(words);
   }
 
-  /** Show the step as it stands again, unless what was tried becomes an edit. */
-  endTrial(kept) {
+  /** Show the design itself again, unless the trial becomes an edit. @param {boolean} isEdit */
+  endTrial(isEdit) {
     const { trial } = this;
-    if (trial && (trial.awaited || !same(trial.asked, trial.rest)) && !kept)
+    if (trial && (trial.awaited || !isSame(trial.asked, trial.rest)) && !isEdit)
       this.wave.send(trial.rest.type, trial.rest);
     this.trial = null;
   }
 
   // ── the pointer ──
 
+  /** @param {PointerEvent} event */
   press(event) {
+    const stage = closest(event, ".mw-stage");
+    const grip = closest(event, ".mw-grip");
     if (event.button !== 0) return;
-    const stage = event.target.closest(".mw-stage");
-    const grip = event.target.closest(".mw-grip");
     this.wave.notice.hide();
     this.wave.tip.hide();
-    if (stage) {
-      event.preventDefault();
-      this.wave.boxes[Number(stage.dataset.stage)].focus({ preventScroll: true });
-      if (!grip && this.wave.picture.stale) this.wave.notice.say(NOT_SOUND, ...Object.values(this.wave.within(event)));
-      else if (!grip) this.take(Number(stage.dataset.stage), Number(stage.dataset.replica), event);
-    }
+    if (grip || stage) event.preventDefault();
+    if (stage) this.pressStage(event, Number(stage.dataset.stage), Number(stage.dataset.replica), Boolean(grip));
     if (!grip) return;
-    event.preventDefault();
     this.pending = null;
-    this.shift = { boundary: Number(grip.dataset.boundary), from: event.clientX, count: 0 };
-    this.follow(
-      (event) => this.drag(event),
-      () => this.release(),
+    this.layerDrag = { boundary: Number(grip.dataset.boundary), from: event.clientX, count: 0 };
+    this.track(
+      (event) => this.dragLayers(event),
+      () => this.dropLayers(),
     );
-    this.drag(event);
+    this.dragLayers(event);
   }
 
-  /** Take a stage, to be put on another mesh. */
-  take(stage, replica, event) {
+  /** @param {PointerEvent} event @param {number} stage @param {number} replica @param {boolean} isOnGrip */
+  pressStage(event, stage, replica, isOnGrip) {
+    this.wave.boxes[stage].focus({ preventScroll: true });
+    if (isOnGrip) return;
+    if (this.wave.picture.stale) return this.wave.notice.announce(STALE, pointIn(event, this.wave.root));
     const home = this.wave.picture.routes[replica][stage];
-    this.carried = { stage, replica, home, mesh: home, from: event.clientY };
-    this.follow(
-      (moved) => this.carry(moved),
-      () => this.put(),
+    this.stageDrag = { stage, replica, home, mesh: home, from: event.clientY };
+    this.track(
+      (event) => this.dragStage(event),
+      () => this.dropStage(),
     );
   }
 
-  carry(event) {
-    const { carried } = this;
-    const { layout } = this.wave;
-    this.wave.pointer = this.wave.within(event);
-    this.carryTo(
-      clamp(
-        carried.home + Math.round((event.clientY - carried.from) / layout.lane),
-        0,
-        this.wave.picture.meshes.length - 1,
-      ),
-    );
+  /** @param {(event: PointerEvent) => void} onmove @param {() => void} onrelease */
+  track(onmove, onrelease) {
+    this.untrack?.();
+    this.untrack = trackPointer({ onmove, onrelease, oncancel: () => this.cancel() });
   }
 
-  /** Hold the stage over a mesh, and show in the timeline what comes of it there. */
-  carryTo(mesh) {
-    const { carried } = this;
-    const stays = mesh === carried.mesh;
-    carried.mesh = mesh;
-    if (mesh === carried.home) this.wave.notice.hide();
-    else this.tellCarried(stays ? carried.words : "", stays ? carried.kind : "tell");
+  // ── a stage ──
+
+  /** @param {PointerEvent} event */
+  dragStage(event) {
+    if (!this.stageDrag) return;
+    const { home, from } = this.stageDrag;
+    const { layout, picture } = this.wave;
+    this.wave.pointer = pointIn(event, this.wave.root);
+    const lanes = Math.round((event.clientY - from) / layout.lane);
+    this.moveStageTo(clamp(home + lanes, 0, picture.meshes.length - 1));
+  }
+
+  /** Hold the stage over a mesh, and show in the timeline what it would change there. @param {number} mesh */
+  moveStageTo(mesh) {
+    const { stageDrag } = this;
+    if (!stageDrag) return;
+    const stays = mesh === stageDrag.mesh;
+    stageDrag.mesh = mesh;
+    if (mesh === stageDrag.home) this.wave.notice.hide();
+    else if (stays) this.showStageDrag(stageDrag.words, stageDrag.kind);
+    else this.showStageDrag();
     this.ask();
     this.wave.redraw();
   }
 
-  /** Say at the pointer where the stage is held, and what that makes of the step or why it cannot be. */
-  tellCarried(words = "", kind = "tell") {
-    const { carried } = this;
-    const { picture } = this.wave;
-    Object.assign(carried, { words, kind });
-    const turns = picture.schedule === "custom" ? "" : `; ${picture.title} becomes a custom order`;
-    const keys = carried.keyed ? ". Enter drops it, Esc leaves it" : "";
-    const going = `stage ${carried.stage} to mesh ${picture.meshes[carried.mesh].name}`;
-    const text = kind === "no" ? `${going}: ${words}` : `${going}${words ? `: ${words}` : ""}${turns}${keys}`;
-    this.wave.notice.show(text, this.wave.pointer.x, this.wave.pointer.y, kind);
-    this.wave.notice.live.textContent = carried.keyed && words ? text : "";
+  /** Show beside the pointer where the stage is held, and what that would change or why it is refused. */
+  showStageDrag(words = "", kind = "info") {
+    const { stageDrag } = this;
+    if (!stageDrag) return;
+    const { picture, notice } = this.wave;
+    Object.assign(stageDrag, { words, kind });
+    const becomesCustom = picture.schedule === "custom" ? "" : `; ${picture.title} becomes a custom order`;
+    const keys = stageDrag.byKey ? ". Enter drops it, Esc cancels" : "";
+    const move = `Stage ${stageDrag.stage} to mesh ${picture.meshes[stageDrag.mesh].name}`;
+    const change = words ? `${move}: ${words}` : move;
+    const text = kind === "error" ? change : `${change}${becomesCustom}${keys}`;
+    notice.show(text, this.wave.pointer, kind);
+    notice.live.textContent = stageDrag.byKey && words ? text : "";
   }
 
-  put() {
-    const { stage, replica, home, mesh } = this.carried;
-    const moves = mesh !== home;
-    this.landed = moves ? { stage, replica, mesh } : null;
-    this.endTrial(moves);
+  dropStage() {
+    if (!this.stageDrag) return;
+    const { stage, replica, home, mesh } = this.stageDrag;
+    const isMoved = mesh !== home;
+    this.dropped = isMoved ? { stage, replica, mesh } : null;
+    this.endTrial(isMoved);
     this.cancel();
-    if (moves) this.wave.send("move_stage", { stage, replica, mesh });
+    if (isMoved) this.wave.send("move_stage", { stage, replica, mesh });
   }
 
-  follow(moved, released) {
-    this.unlisten?.();
-    this.unlisten = trackPointer({ moved, released, cancel: () => this.cancel() });
-  }
+  // ── layers ──
 
-  drag(event) {
-    const { boundary, from } = this.shift;
+  /** @param {PointerEvent} event */
+  dragLayers(event) {
+    if (!this.layerDrag) return;
+    const { boundary, from } = this.layerDrag;
     const { layers } = this.wave.picture;
-    this.wave.pointer = this.wave.within(event);
-    // to the right the left stage grows: layers come over from the right one
+    this.wave.pointer = pointIn(event, this.wave.root);
+    // a drag to the right enlarges the left stage: layers move to the left
     const wanted = -Math.round((event.clientX - from) / Math.max(this.wave.layout.perLayer, 1));
-    this.shift.count = clamp(wanted, -(layers[boundary + 1] - 1), layers[boundary] - 1);
-    const stopped = wanted !== this.shift.count;
+    this.layerDrag.count = clamp(wanted, -(layers[boundary + 1] - 1), layers[boundary] - 1);
+    const isLimited = wanted !== this.layerDrag.count;
     const now = this.wave.layers;
     const words = [boundary, boundary + 1].map((stage) => `stage ${stage}: ${count(now[stage], "layer")}`).join(", ");
-    const end = stopped ? `; stage ${wanted > 0 ? boundary : boundary + 1} keeps at least one` : "";
-    this.wave.notice.show(words + end, this.wave.pointer.x, this.wave.pointer.y, stopped ? "no" : "tell");
+    const limit = isLimited ? `; stage ${wanted > 0 ? boundary : boundary + 1} needs at least one layer` : "";
+    this.wave.notice.show(words + limit, this.wave.pointer, isLimited ? "error" : "info");
     this.ask();
     this.wave.redraw();
   }
 
-  release() {
-    const { boundary, count: moved } = this.shift;
-    this.unlisten?.();
+  dropLayers() {
+    if (!this.layerDrag) return;
+    const { boundary, count: moved } = this.layerDrag;
+    this.untrack?.();
     this.pending = moved ? this.wave.layers : null;
-    this.shift = null;
+    this.layerDrag = null;
     this.endTrial(moved !== 0);
     this.wave.notice.hide();
     if (moved) this.wave.send("move_layers", { boundary, count: moved });
@@ -189,8 +229,8 @@ export class Gestures {
   }
 
   cancel() {
-    this.unlisten?.();
-    this.shift = this.carried = null;
+    this.untrack?.();
+    this.layerDrag = this.stageDrag = null;
     this.endTrial(false);
     this.pending = null;
     this.wave.notice.hide();

@@ -1,66 +1,76 @@
 // Geometry of the wave: slots, boxes and lanes, and the curves between them.
 
+/** @import { Layout, Picture } from "./types" */
+
 import { clamp } from "../kit/numbers.js";
-import { r, roomOver } from "./arcs.js";
+import { arcMargin, round } from "./arcs.js";
 
-const EQUAL = 0.4; // part of the width that stages share equally; the rest goes by layers
-const BOX = { part: 0.62, width: 112, height: 44 }; // of its slot; px at most
+const EQUAL = 0.4; // part of the width that stages share equally; the rest is in proportion to their layers
+const BOX = { part: 0.62, width: 112, height: 44 }; // part of its slot; px at most
 
-/** Slots, boxes and lanes of a picture in a box of px. */
+/**
+ * Arrange slots, boxes and lanes in a box of px.
+ * @param {Picture} picture @param {number[]} layers @param {number} width @param {number} height @returns {Layout}
+ */
 export function arrange(picture, layers, width, height) {
   const { meshes, routes, shares } = picture;
   const stages = layers.length;
-  const { room, step } = roomOver(picture.skips, routes);
-  const named = Math.max(...meshes.map(({ name }) => name.length));
+  const { margin, step } = arcMargin(picture.skips, routes);
+  const longestName = Math.max(...meshes.map(({ name }) => name.length));
   const edge = {
-    left: clamp(34 + 7 * named, 46, 110),
+    left: clamp(34 + 7 * longestName, 46, 110),
     right: 10,
-    top: picture.groups.length || picture.equal ? 15 : 3,
+    top: (picture.groups.length || picture.equal ? 15 : 3) + margin,
     bottom: 16,
   };
-  edge.top += room;
   const lane = (height - edge.top - edge.bottom) / meshes.length;
   const total = layers.reduce((sum, number) => sum + number, 0) || 1;
   const span = width - edge.left - edge.right;
   const perLayer = ((1 - EQUAL) * span) / total;
   const most = Math.max(...shares, 1e-12);
   const tallest = clamp(lane * 0.8, 2, BOX.height);
-  const slots = [];
+  const leastPart = Math.min(1, 16 / tallest); // room for the number of layers
   let x = edge.left;
-  layers.forEach((number, stage) => {
+  const slots = layers.map((number, stage) => {
     const size = (EQUAL * span) / stages + perLayer * number;
-    // low ones still hold their number
-    const height = tallest * clamp(shares[stage] / most, Math.min(1, 16 / tallest), 1);
-    slots.push({ x, size, middle: x + size / 2, width: Math.min(BOX.width, size * BOX.part), height });
+    const height = tallest * clamp(shares[stage] / most, leastPart, 1);
+    const slot = { x, size, middle: x + size / 2, width: Math.min(BOX.width, size * BOX.part), height };
     x += size;
+    return slot;
   });
-  const y = (mesh) => edge.top + (mesh + 0.5) * lane;
+  const y = (/** @type {number} */ mesh) => edge.top + (mesh + 0.5) * lane;
   return { edge, lane, perLayer, slots, y, width, height, routes, pitch: span / stages, tallest, step };
 }
 
-/** From stage to stage: a curve between lanes, a small crest where the mesh stays the same. */
-export function hop(layout, route, stage) {
+/**
+ * The path from a stage to the next: a curve between lanes, a small crest if the mesh stays the same.
+ * @param {Layout} layout @param {number[]} route @param {number} stage
+ */
+export function hopPath(layout, route, stage) {
   const [a, b] = [layout.slots[stage], layout.slots[stage + 1]];
   const [ya, yb] = [layout.y(route[stage]), layout.y(route[stage + 1])];
   const [xa, xb] = [a.middle + a.width / 2, b.middle - b.width / 2];
   const middle = (xa + xb) / 2;
-  if (ya !== yb) return `M${r(xa)} ${r(ya)}C${r(middle + 2)} ${r(ya)} ${r(middle - 2)} ${r(yb)} ${r(xb)} ${r(yb)}`;
-  const came = stage > 0 ? Math.sign(route[stage] - route[stage - 1]) : 0;
-  const out = (came || 1) * Math.min(layout.lane * 0.3, 11);
-  return (
-    `M${r(xa)} ${r(ya)}C${r(xa + (xb - xa) * 0.2)} ${r(ya + out)} ${r(xb - (xb - xa) * 0.2)} ${r(ya + out)} ` +
-    `${r(xb)} ${r(ya)}`
-  );
+  const start = `M${round(xa)} ${round(ya)}C`;
+  if (ya !== yb)
+    return `${start}${round(middle + 2)} ${round(ya)} ${round(middle - 2)} ${round(yb)} ${round(xb)} ${round(yb)}`;
+  const direction = stage > 0 ? Math.sign(route[stage] - route[stage - 1]) || 1 : 1;
+  const crest = round(ya + direction * Math.min(layout.lane * 0.3, 11));
+  const inset = (xb - xa) * 0.2;
+  return `${start}${round(xa + inset)} ${crest} ${round(xb - inset)} ${crest} ${round(xb)} ${round(ya)}`;
 }
 
-/** Give a shape its place, by attributes that are numbers. */
+/** Set numeric attributes of a shape. @param {Element} shape @param {Record<string, number>} numbers */
 export function place(shape, numbers) {
-  for (const [name, number] of Object.entries(numbers)) shape.setAttribute(name, r(number));
+  for (const [name, number] of Object.entries(numbers)) shape.setAttribute(name, String(round(number)));
 }
 
-/** Layers after `moved` of them went over a boundary to the right (to the left if negative). */
-export function shifted(layers, boundary, moved) {
-  return layers.map((number, stage) => number + (stage === boundary ? -moved : stage === boundary + 1 ? moved : 0));
-}
+/**
+ * The layers per stage after `moved` of them crossed a boundary to the right, or to the left if negative.
+ * @param {number[]} layers @param {number} boundary @param {number} moved
+ */
+export const moveLayers = (layers, boundary, moved) =>
+  layers.map((number, stage) => number + (stage === boundary ? -moved : stage === boundary + 1 ? moved : 0));
 
+/** @param {number} share */
 export const percent = (share) => `${(100 * share).toFixed(share >= 0.0995 ? 0 : 1)} %`;

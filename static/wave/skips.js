@@ -1,129 +1,142 @@
-// Skip connections over the wave: an arc from the stage that makes tensors to the later one that takes them. What
-// travels is said by Python; here it is drawn, and told to who points at an arc or walks there.
+// Skip connections over the wave: an arc from the stage that sends tensors to the later one that receives them. Python
+// describes what is sent.
 
-import { s } from "../kit/canvas.js";
+/** @import { Point } from "../kit/types" */
+/** @import { Arc, Layout, Skip } from "./types" */
+
+import { consume, focusedElement, indexByKey, s } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
-import { NEAR, away, bow, outline, r, stack } from "./arcs.js";
+import { NEAR, arcLevels, arcOf, arcPath, distanceTo, round } from "./arcs.js";
 
-const MANY = 12; // arcs, of which more are paler
-const APART = 7; // px between the stages of arcs that are drawn; of closer ones every so many, the rest when pointed at
-const HEADED = 11; // px between stages from which on an arc has a head
-const HELP = "skip connections: left and right walk from one to the next";
+const MANY = 12; // more arcs are paler
+const LEAST_DISTANCE = 7; // px between stages whose arcs are shown; of closer ones only some are, the rest on hover
+const HEAD_PITCH = 11; // px between stages from which on an arc has a head
+
+/** @typedef {{element: SVGGElement, skip: Skip, arc: Arc}} Drawn */
 
 export class Skips {
+  /** @type {Drawn[]} */ arcs = [];
+  /** @type {Drawn | null | undefined} */ marked = null;
+  at = 0; // the arc that Tab reaches
+
+  /** @param {import("./wave.js").Wave} wave */
   constructor(wave) {
     this.wave = wave;
-    this.arcs = []; // { element, skip, drawn }: what it stands for, and where
-    this.at = 0; // the one that takes the keyboard
-    this.group = s("g", { role: "group", "aria-label": HELP });
+    this.group = s("g", { role: "group", "aria-label": "Skip connections: left and right arrow keys move the focus" });
     this.group.addEventListener("keydown", (event) => this.key(event));
   }
 
+  /** @param {Layout} layout @param {number[][]} routes */
   draw(layout, routes) {
     const { skips } = this.wave.picture;
-    const held = this.arcs.findIndex(({ element }) => element === this.group.getRootNode().activeElement);
+    const focusedAt = this.arcs.findIndex(({ element }) => element === /** @type {any} */ (focusedElement(this.group)));
     const { marked } = this;
     const words = marked?.skip.words;
-    while (this.arcs.length > skips.length) this.arcs.pop().element.remove();
-    while (this.arcs.length < skips.length) this.arcs.push(this.arc());
+    while (this.arcs.length > skips.length) this.arcs.pop()?.element.remove();
     this.at = clamp(this.at, 0, Math.max(0, skips.length - 1));
-    const places = stack(skips, routes);
+    const levels = arcLevels(skips, routes);
     skips.forEach((skip, number) =>
-      this.drawArc(this.arcs[number], skip, bow(layout, skip, places[number], routes), layout.pitch, number),
+      this.drawArc(number, skip, arcOf(layout, skip, levels[number], routes), layout.pitch),
     );
-    const every = Math.ceil(APART / layout.pitch) * routes.length;
+    const every = Math.ceil(LEAST_DISTANCE / layout.pitch) * routes.length;
     this.arcs.forEach(({ element }, number) =>
       element.toggleAttribute("data-between", number % every >= routes.length),
     );
     this.group.toggleAttribute("data-many", skips.length > MANY);
     this.group.toggleAttribute("hidden", !skips.length);
-    const stays = marked && this.arcs.includes(marked) && marked.skip.words === words;
-    if (marked && !stays) this.wave.tip.hide();
-    this.marked = undefined; // so that its ends are marked anew
-    this.mark(stays ? marked : null);
-    if (held >= skips.length)
-      (this.arcs[this.at]?.element ?? this.wave.boxes[this.wave.focus])?.focus(); // its own is gone
-    else if (held >= 0) this.point(this.arcs[held]);
+    this.restore(focusedAt, marked && this.arcs.includes(marked) && marked.skip.words === words ? marked : null);
+    if (marked && !this.marked) this.wave.tip.hide();
   }
 
-  arc() {
-    const element = s("g", { role: "img" }, s("path", { class: "mw-skip-line" }), s("path", { class: "mw-skip-head" }));
-    this.group.append(element);
-    return { element };
+  /**
+   * Mark and focus what was marked and focused before a redraw.
+   * @param {number} focusedAt @param {Drawn | null} marked
+   */
+  restore(focusedAt, marked) {
+    this.marked = undefined; // so that the ends are marked again
+    this.mark(marked);
+    if (focusedAt >= this.arcs.length)
+      (this.arcs[this.at]?.element ?? this.wave.boxes[this.wave.focus])?.focus(); // its arc is gone
+    else if (focusedAt >= 0) this.show(this.arcs[focusedAt]);
   }
 
-  drawArc(arc, skip, drawn, pitch, number) {
-    const { element } = arc;
+  /** @param {number} number @param {Skip} skip @param {Arc} arc @param {number} pitch */
+  drawArc(number, skip, arc, pitch) {
+    const { element } = this.arcs[number] ?? this.addArc(skip, arc);
     const [line, head] = element.children;
-    Object.assign(arc, { skip, drawn });
+    Object.assign(this.arcs[number], { skip, arc });
     element.setAttribute("class", `mw-skip${skip.replica ? " mw-replica" : ""}`);
     element.dataset.way = skip.way;
     element.setAttribute("aria-label", skip.words);
-    element.setAttribute("tabindex", number === this.at ? 0 : -1);
-    line.setAttribute("d", outline(drawn));
-    head.setAttribute("d", pitch < HEADED ? "" : `M${r(drawn.b.x)} ${r(drawn.b.y - 0.5)}l-2.6 -5h5.2z`);
+    element.setAttribute("tabindex", number === this.at ? "0" : "-1");
+    line.setAttribute("d", arcPath(arc));
+    head.setAttribute("d", pitch < HEAD_PITCH ? "" : `M${round(arc.b.x)} ${round(arc.b.y - 0.5)}l-2.6 -5h5.2z`);
   }
 
-  /** Which stages a stage skips to, and from which it takes skips, in words. */
-  of(stage) {
+  /** @param {Skip} skip @param {Arc} arc */
+  addArc(skip, arc) {
+    const element = s("g", { role: "img" }, s("path.mw-skip-line"), s("path.mw-skip-head"));
+    this.group.append(element);
+    const drawn = { element, skip, arc };
+    this.arcs.push(drawn);
+    return drawn;
+  }
+
+  /** The stages that a stage sends skip tensors to and receives them from, as words. @param {number} stage */
+  describe(stage) {
     const first = this.wave.picture.skips.filter(({ replica }) => replica === 0);
     const to = first.filter(({ from }) => from === stage).map((skip) => skip.to);
     const from = first.filter((skip) => skip.to === stage).map((skip) => skip.from);
-    const sent = to.length ? `; skips to stage ${to.join(" and ")}` : "";
-    return sent + (from.length ? `; takes what skips from stage ${from.join(" and ")}` : "");
+    const sent = to.length ? `; skip connection to stage ${to.join(" and ")}` : "";
+    return sent + (from.length ? `; skip connection from stage ${from.join(" and ")}` : "");
   }
 
   // ── the pointer and the keyboard ──
 
-  /** The arc at a place of the drawing, if one is near. */
-  near(place) {
-    const found = this.arcs
-      .map((arc) => ({ arc, distance: away(arc.drawn, place) }))
-      .filter(({ distance }) => distance <= NEAR);
-    return found.sort((one, other) => one.distance - other.distance)[0]?.arc ?? null;
+  /** The arc nearest to a point of the drawing, or null. @param {Point} point */
+  nearest(point) {
+    const [nearest] = this.arcs
+      .map((drawn) => ({ drawn, distance: distanceTo(drawn.arc, point) }))
+      .filter(({ distance }) => distance <= NEAR)
+      .sort((a, b) => a.distance - b.distance);
+    return nearest?.drawn ?? null;
   }
 
-  /** Show one arc, and its ends, among the others; null for none. */
-  mark(arc) {
+  /** Highlight one arc and the stages at its ends, or none. @param {Drawn | null} marked */
+  mark(marked) {
     const { boxes, picture } = this.wave;
-    if (this.marked === arc) return;
-    for (const each of this.arcs) each.element.toggleAttribute("data-marked", each === arc);
-    const ends = arc
-      ? [arc.skip.from, arc.skip.to].map((stage) => boxes[arc.skip.replica * picture.layers.length + stage])
+    if (this.marked === marked) return;
+    for (const each of this.arcs) each.element.toggleAttribute("data-marked", each === marked);
+    const ends = marked
+      ? [marked.skip.from, marked.skip.to].map((stage) => boxes[marked.skip.replica * picture.layers.length + stage])
       : [];
     for (const box of boxes) box.toggleAttribute("data-linked", ends.includes(box));
-    this.marked = arc;
+    this.marked = marked;
   }
 
-  /** Mark an arc and say what it is over its middle. */
-  point(arc) {
-    this.mark(arc);
-    if (!arc) return this.wave.tip.hide();
+  /** Highlight an arc and show its description over its middle. @param {Drawn | null} drawn */
+  show(drawn) {
+    this.mark(drawn);
+    if (!drawn) return this.wave.tip.hide();
     const { svg, root, tip } = this.wave;
     const [board, box] = [svg.getBoundingClientRect(), root.getBoundingClientRect()];
-    tip.show(arc.skip.words, board.left - box.left + arc.drawn.crown.x, board.top - box.top + arc.drawn.crown.y);
+    const { crown } = drawn.arc;
+    tip.show(drawn.skip.words, { x: board.left - box.left + crown.x, y: board.top - box.top + crown.y });
   }
 
-  focused(element) {
-    this.arcs[this.at]?.element.setAttribute("tabindex", -1);
-    this.at = this.arcs.findIndex((arc) => arc.element === element);
-    element.setAttribute("tabindex", 0);
-    this.point(this.arcs[this.at]);
+  /** @param {Element} element */
+  onfocus(element) {
+    this.arcs[this.at]?.element.setAttribute("tabindex", "-1");
+    this.at = this.arcs.findIndex((drawn) => drawn.element === element);
+    element.setAttribute("tabindex", "0");
+    this.show(this.arcs[this.at]);
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
-    const last = this.arcs.length - 1;
-    const to = {
-      ArrowLeft: this.at - 1,
-      ArrowUp: this.at - 1,
-      ArrowRight: this.at + 1,
-      ArrowDown: this.at + 1,
-      Home: 0,
-      End: last,
-    }[event.key];
-    if (to === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
-    this.arcs[clamp(to, 0, last)].element.focus();
-    event.preventDefault();
-    event.stopPropagation();
+    const index = indexByKey(event.key, this.at, this.arcs.length);
+    if (index === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
+    this.arcs[index].element.focus();
+    consume(event);
   }
 }

@@ -1,104 +1,110 @@
-// The wave: stages from left to right in their order, each on the lane of its mesh, joined by
-// the path that a microbatch takes. Layers move from stage to stage by dragging what parts them, and a stage
-// from mesh to mesh by dragging it there.
+// The wave: stages from left to right in their order, each on the lane of its mesh, joined by the path of a microbatch.
+// Layers move between stages by dragging the handle between them, a stage moves to another mesh by dragging it there.
 
-import { Drawing, Notice, h, plain, s } from "../kit/canvas.js";
+/** @import { Answer, Message } from "../kit/types" */
+/** @import { Layout, Picture, WaveModel } from "./types" */
+
+import { Canvas, Notice, pointIn } from "../kit/canvas.js";
+import { closest, h, s } from "../kit/dom.js";
 import { count } from "../kit/numbers.js";
+import { plainData } from "../kit/widget.js";
 import { Controls } from "./controls.js";
 import { EQUAL_SHARES, WaveDrawing } from "./drawing.js";
 import { Gestures } from "./gestures.js";
 import { Keyboard } from "./keyboard.js";
-import { arrange, percent, shifted } from "./layout.js";
+import { arrange, moveLayers, percent } from "./layout.js";
 import { Skips } from "./skips.js";
 
+/** @param {{model: WaveModel}} args */
 export const render = ({ model }) => new Wave(model).root;
 
-export class Wave extends Drawing {
+/** @extends {Canvas<WaveModel>} */
+export class Wave extends Canvas {
+  focus = 0; // the stage that Tab reaches
+  /** @type {SVGGElement[]} */ boxes = [];
+  /** @type {Layout} */ layout;
+
+  /** @param {WaveModel} model */
   constructor(model) {
     super(model);
-    this.focus = 0; // the stage that takes the keyboard
-    this.boxes = [];
-    this.build();
-    model.on(["picture", "choices", "palette"], () => this.arrived());
-    model.on("progress", () => this.controls.drawProgress());
-  }
-
-  remove() {
-    super.remove();
-    this.gestures.unlisten?.();
-  }
-
-  build() {
     this.controls = new Controls(this);
     this.drawing = new WaveDrawing(this);
     this.gestures = new Gestures(this);
     this.keyboard = new Keyboard(this);
     this.skips = new Skips(this);
-    this.svg = s(
-      "svg",
-      { class: "mw-wave-drawing", role: "none" },
-      this.drawing.back,
-      this.drawing.path,
-      this.skips.group,
-      this.drawing.stages,
-      this.drawing.grips,
-    );
-    this.none = h("div", { class: "mw-wave-none mw-quiet" }, "No stages: the design has problems");
-    this.board = h("div", { class: "mw-wave-board" }, this.svg, this.none, this.controls.computing);
-    // here: one of SVG that listened would be a stop of Tab
-    this.board.addEventListener("focusin", ({ target }) => this.keyboard.reached(target));
-    this.board.addEventListener("focusout", ({ target }) => this.keyboard.left(target));
+    const { back, path, stages, grips } = this.drawing;
+    this.svg = s("svg.mw-wave-drawing", { role: "none" }, back, path, this.skips.group, stages, grips);
     this.svg.addEventListener("pointerdown", (event) => this.gestures.press(event));
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
-    this.svg.addEventListener("pointerleave", () => this.gestures.shift || this.skips.point(null));
-    this.root = h(
-      "section",
-      { class: "mw-canvas mw-wave", "aria-label": "Pipeline: schedule and stages" },
-      this.controls.row.element,
-      this.controls.element,
-      this.board,
+    this.svg.addEventListener("pointerleave", () => this.gestures.layerDrag || this.skips.show(null));
+    this.none = h("div.mw-wave-none.mw-quiet", {}, "No stages: the design has problems");
+    this.board = h("div.mw-wave-board", {}, this.svg, this.none, this.controls.computing);
+    // not on the SVG element: Tab would stop at one that listens to these events
+    this.board.addEventListener("focusin", ({ target }) =>
+      this.keyboard.onfocusin(/** @type {HTMLElement} */ (target)),
     );
+    this.board.addEventListener("focusout", ({ target }) =>
+      this.keyboard.onfocusout(/** @type {HTMLElement} */ (target)),
+    );
+    const label = { "aria-label": "Pipeline: schedule and stages" };
+    const parts = [this.controls.row.element, this.controls.element, this.board];
+    this.root = h("section.mw-canvas.mw-wave", label, ...parts);
     this.start();
     this.tip = new Notice(this.root);
+    model.on(["picture", "choices", "palette"], () => this.onchange());
+    model.on("progress", () => this.controls.drawProgress());
   }
 
-  // ── Python ──
+  remove() {
+    super.remove();
+    this.gestures.untrack?.();
+  }
 
-  arrived() {
-    if (this.gestures.shift || this.gestures.carried) this.gestures.cancel();
-    this.gestures.pending = this.gestures.landed = null;
+  // ── messages from Python ──
+
+  onchange() {
+    if (this.gestures.isActive) this.gestures.cancel();
+    this.gestures.pending = this.gestures.dropped = null;
     this.redraw();
   }
 
-  told(message) {
-    if (message.type === "tried") return this.gestures.tried(message);
-    if (message.type === "carried") return this.gestures.toldOfCarried(message);
-    if (message.type !== "answered") return;
-    if (message.gesture === "try_layers" || message.gesture === "try_stage") return this.gestures.triedOne(message);
-    ({ microbatches: this.controls.microbatches, dial: this.controls.dialStepper })[message.gesture]?.answered();
-    this.gestures.pending = this.gestures.landed = null;
-    if (message.refused) this.notice.say(message.refused, this.pointer.x, this.pointer.y);
+  /** @param {Message} message */
+  receive(message) {
+    if (message.type === "tried") this.gestures.onLayersTried(message);
+    else if (message.type === "carried") this.gestures.onStageTried(message);
+    else if (message.type === "answered") this.onAnswer(/** @type {Answer} */ (message));
+  }
+
+  /** @param {Answer} answer */
+  onAnswer(answer) {
+    const { gesture, refused } = answer;
+    if (gesture === "try_layers" || gesture === "try_stage") return this.gestures.onAnswer(answer);
+    if (gesture === "microbatches") this.controls.microbatches.acknowledge();
+    else if (gesture === "dial") this.controls.dialStepper?.acknowledge();
+    this.gestures.pending = this.gestures.dropped = null;
+    if (refused) this.announce(refused);
     this.redraw();
   }
 
+  /** @returns {Picture} */
   get picture() {
-    return plain(this.model, "picture");
+    return plainData(this.model, "picture");
   }
 
-  /** Layers per stage as they are, or as the gesture in flight would have them. */
+  /** The layers of each stage, the drag in progress included. */
   get layers() {
     const { layers } = this.picture;
-    if (!this.gestures.shift) return this.gestures.pending ?? layers;
-    return shifted(layers, this.gestures.shift.boundary, this.gestures.shift.count);
+    const { layerDrag, pending } = this.gestures;
+    return layerDrag ? moveLayers(layers, layerDrag.boundary, layerDrag.count) : (pending ?? layers);
   }
 
-  /** The mesh of each stage of each replica, as it is or as the stage in flight would have it. */
+  /** The mesh of each stage of each replica, the drag in progress included. */
   get routes() {
     const { routes } = this.picture;
-    const carried = this.gestures.carried ?? this.gestures.landed;
-    if (!carried) return routes;
+    const moved = this.gestures.stageDrag ?? this.gestures.dropped;
+    if (!moved) return routes;
     return routes.map((route, replica) =>
-      route.map((mesh, stage) => (stage === carried.stage && replica === carried.replica ? carried.mesh : mesh)),
+      route.map((mesh, stage) => (stage === moved.stage && replica === moved.replica ? moved.mesh : mesh)),
     );
   }
 
@@ -108,16 +114,16 @@ export class Wave extends Drawing {
     const { clientWidth: width, clientHeight: height } = this.board;
     const { picture } = this;
     if (!width || !height || !picture.layers) return;
-    this.controls.row.set(plain(this.model, "choices"), plain(this.model, "pictures"), picture.schedule);
-    this.controls.drawControls();
+    this.controls.row.set(plainData(this.model, "choices"), plainData(this.model, "pictures"), picture.schedule);
+    this.controls.draw();
     this.root.toggleAttribute("data-stale", picture.stale);
     this.svg.toggleAttribute("hidden", !picture.layers.length);
     this.none.hidden = picture.layers.length > 0 || Boolean(this.model.progress.state);
     this.controls.drawProgress();
     if (!picture.layers.length) return;
     this.layout = arrange(picture, this.layers, width, height);
-    this.svg.setAttribute("width", width);
-    this.svg.setAttribute("height", height);
+    this.svg.setAttribute("width", String(width));
+    this.svg.setAttribute("height", String(height));
     this.drawing.drawBack();
     this.drawing.drawPath();
     this.drawing.drawBoxes();
@@ -125,31 +131,35 @@ export class Wave extends Drawing {
     this.drawing.drawGrips();
   }
 
-  /** A stage's share of the cost; while layers are dragged, as it was tried, until then in proportion to them. */
+  /**
+   * The share of a stage of the cost. While layers are dragged, the one that Python computed, and until that arrives
+   * one in proportion to the layers.
+   * @param {number} stage
+   */
   share(stage) {
     const { layers, shares } = this.picture;
-    if (this.gestures.trial?.layers?.join() === this.layers.join()) return this.gestures.trial.shares[stage];
+    const { trial } = this.gestures;
+    if (trial?.shares && trial.layers?.join() === this.layers.join()) return trial.shares[stage];
     return layers[stage] ? (shares[stage] * this.layers[stage]) / layers[stage] : shares[stage];
   }
 
+  /** @param {number} stage */
   describe(stage) {
-    const { meshes, routes } = this.picture;
-    const on = routes.map((route) => meshes[route[stage]].name);
-    return (
-      `stage ${stage} on ${on.length > 1 ? "meshes" : "mesh"} ${on.join(" and ")}: ` +
-      `${count(this.layers[stage], "layer")}, ${percent(this.share(stage))} of the ` +
-      `compute${this.picture.equal ? `; ${EQUAL_SHARES}` : ""}${this.skips.of(stage)}`
-    );
+    const { meshes, routes, equal } = this.picture;
+    const names = routes.map((route) => meshes[route[stage]].name);
+    const where = `${names.length > 1 ? "meshes" : "mesh"} ${names.join(" and ")}`;
+    const cost = `${count(this.layers[stage], "layer")}, ${percent(this.share(stage))} of the compute`;
+    return `Stage ${stage} on ${where}: ${cost}${equal ? `; ${EQUAL_SHARES}` : ""}${this.skips.describe(stage)}`;
   }
 
+  /** @param {PointerEvent} event */
   hover(event) {
-    if (this.gestures.shift || this.gestures.carried) return;
-    const stage = event.target.closest(".mw-stage");
-    const board = this.svg.getBoundingClientRect();
-    const arc = stage ? null : this.skips.near({ x: event.clientX - board.left, y: event.clientY - board.top });
+    if (this.gestures.isActive) return;
+    const stage = closest(event, ".mw-stage");
+    const arc = stage ? null : this.skips.nearest(pointIn(event, this.svg));
     this.skips.mark(arc);
-    if (stage) this.tip.show(this.describe(Number(stage.dataset.stage)), ...Object.values(this.within(event)));
-    else if (arc) this.tip.show(arc.skip.words, ...Object.values(this.within(event)));
+    const text = stage ? this.describe(Number(stage.dataset.stage)) : arc?.skip.words;
+    if (text) this.tip.show(text, pointIn(event, this.root));
     else this.tip.hide();
   }
 }

@@ -96,12 +96,12 @@ def devices(session: Session) -> list[list[int]]:
 
 
 def notice(page: Page, canvas: str) -> str:
-    """What was last said at the cursor."""
+    """Return the last notice of a canvas."""
     return str(page.locator(f".mw-{canvas}").evaluate("root => root.mw.notice.last ?? ''"))
 
 
 def seen(page: Page) -> list[list[int]]:
-    """The devices of the meshes as the page has them, which is a moment after the session."""
+    """Return the devices of the meshes on the page, which follows the session after a moment."""
     found: list[list[int]] = page.locator(".mw-cluster").evaluate("root => root.mw.model.meshes.map((m) => m.devices)")
     return found
 
@@ -136,11 +136,11 @@ def test_a_mesh_is_drawn_by_dragging_moved_stretched_and_deleted(page: Page, dra
     assert devices(session) == [[0], [1], [4], [5]]
 
 
-def test_a_gesture_shows_what_it_will_do_and_escape_takes_it_back(page: Page, draw: Callable[..., Session]) -> None:
+def test_a_gesture_shows_its_effect_and_escape_cancels_it(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
 
     press_and_drag(page, centre(device(page, 2)), centre(device(page, 3)))
-    eventually(page, lambda: notice(page, "cluster") == "new mesh: 2 devices (1 node × 2)")
+    eventually(page, lambda: notice(page, "cluster") == "New mesh: 2 devices (1 node × 2)")
     expect(page.locator('.mw-ghost[data-ok="true"]')).to_have_count(1)
     page.keyboard.press("Escape")
     page.mouse.up()
@@ -149,14 +149,14 @@ def test_a_gesture_shows_what_it_will_do_and_escape_takes_it_back(page: Page, dr
     drag(page, centre(device(page, 2)), centre(device(page, 3)))
     eventually(page, lambda: seen(page)[4:] == [[2, 3]])
     session.undo()
-    assert session.history[0] == "", "what Escape took back was no edit"
+    assert session.history[0] == "", "Escape must not leave an edit"
 
 
-def test_devices_in_use_are_refused_in_words_at_the_cursor(page: Page, draw: Callable[..., Session]) -> None:
+def test_devices_in_use_are_refused_with_a_notice_at_the_pointer(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
 
     press_and_drag(page, centre(device(page, 2)), centre(device(page, 1)))
-    eventually(page, lambda: notice(page, "cluster") == "device 1 belongs to mesh B")
+    eventually(page, lambda: notice(page, "cluster") == "Device 1 belongs to mesh B")
     expect(page.locator('.mw-ghost[data-ok="false"]')).to_have_count(1)
     page.mouse.up()
 
@@ -164,13 +164,13 @@ def test_devices_in_use_are_refused_in_words_at_the_cursor(page: Page, draw: Cal
     assert devices(session) == [[0], [1], [4], [5]]
 
 
-def test_the_cluster_is_drawn_on_by_keyboard_alone(page: Page, draw: Callable[..., Session]) -> None:
+def test_meshes_are_drawn_by_keyboard(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
     device(page, 0).focus()
 
     for key in ("ArrowRight", "ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown"):
         page.keyboard.press(key)
-    eventually(page, lambda: notice(page, "cluster") == "new mesh: 4 devices (2 nodes × 2)")
+    eventually(page, lambda: notice(page, "cluster") == "New mesh: 4 devices (2 nodes × 2)")
     page.keyboard.press("Enter")
     eventually(page, lambda: seen(page)[4:] == [[2, 3, 6, 7]])
     painted(page)  # a key is for the mesh that is drawn under the focus
@@ -187,7 +187,7 @@ def test_the_cluster_is_drawn_on_by_keyboard_alone(page: Page, draw: Callable[..
     eventually(page, lambda: len(seen(page)) == 4)
 
 
-def test_a_mesh_is_renamed_where_it_stands(page: Page, draw: Callable[..., Session]) -> None:
+def test_a_mesh_is_renamed_in_place(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
 
     page.locator('.mw-mesh-label[data-mesh="1"]').dblclick()
@@ -201,7 +201,7 @@ def test_a_mesh_is_renamed_where_it_stands(page: Page, draw: Callable[..., Sessi
     eventually(page, lambda: session.design.meshes[1].name == "head")
 
 
-def test_a_double_click_is_heard_although_the_mesh_is_drawn_anew_between(
+def test_a_double_click_works_although_the_mesh_is_redrawn_in_between(
     page: Page, draw: Callable[..., Session]
 ) -> None:
     session = draw(document())
@@ -234,7 +234,7 @@ def test_axes_are_chosen_from_what_the_devices_allow(page: Page, draw: Callable[
     eventually(page, lambda: dict(session.design.meshes[1].axes) == {"dp": 2, "tp": 2})
 
 
-def test_the_cluster_is_tiled_or_says_why_not(page: Page, draw: Callable[..., Session]) -> None:
+def test_the_cluster_is_tiled_or_gives_the_reason_why_not(page: Page, draw: Callable[..., Session]) -> None:
     draw(document())
     pp = page.get_by_label("pp: meshes in the pipeline")
     words = page.locator(".mw-tile-words")
@@ -244,7 +244,7 @@ def test_the_cluster_is_tiled_or_says_why_not(page: Page, draw: Callable[..., Se
     page.get_by_role("button", name="Tile", exact=True).click(force=True)  # it says that it is disabled
     eventually(page, lambda: notice(page, "cluster") == "9 x 1 x 1 needs 9 devices; the cluster has 8")
     pp.fill("2")
-    page.get_by_label("dp: data parallel in a mesh").fill("4")
+    page.get_by_label("dp: data parallelism per mesh").fill("4")
     eventually(page, lambda: words.inner_text() == "2 meshes of 4 devices, all used")
     page.keyboard.press("Enter")
 
@@ -254,10 +254,10 @@ def test_the_cluster_is_tiled_or_says_why_not(page: Page, draw: Callable[..., Se
 def test_nodes_and_devices_are_added_without_moving_a_mesh(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
 
-    page.get_by_role("button", name="one device a node more").click()
+    page.get_by_role("button", name="Increase devices per node").click()
     eventually(page, lambda: session.design.cluster.devices_per_node == 5)
     assert devices(session) == [[0], [1], [5], [6]]
-    page.get_by_role("button", name="one node less").click()
+    page.get_by_role("button", name="Decrease nodes").click()
     eventually(page, lambda: notice(page, "cluster").startswith("node 1 carries mesh C"))
     assert session.design.cluster.nodes == 2
 
@@ -290,7 +290,7 @@ def grip(page: Page, boundary: int) -> tuple[float, float]:
     return centre(page.locator(f'.mw-grip[data-boundary="{boundary}"] .mw-grip-area'))
 
 
-def test_layers_move_by_dragging_what_parts_two_stages(page: Page, draw: Callable[..., Session]) -> None:
+def test_layers_move_by_dragging_the_boundary_of_two_stages(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document(stages=[4] * 8))
     x, y = grip(page, 2)
 
@@ -303,7 +303,7 @@ def test_layers_move_by_dragging_what_parts_two_stages(page: Page, draw: Callabl
     eventually(page, lambda: seen_layers(page) == [4, 4, 7, 1, 4, 4, 4, 4])
     assert session.history[0] == "move 3 layers from stage 3 to 2"
     session.undo()
-    assert session.history[0] == "", "what Escape gave up was no edit"
+    assert session.history[0] == "", "Escape must not leave an edit"
     session.redo()
     page.get_by_role("button", name="Balance").click()
     eventually(page, lambda: session.design.pipeline.stages is None)
@@ -316,13 +316,13 @@ def test_layers_move_by_keyboard_until_one_is_left(page: Page, draw: Callable[..
     page.keyboard.press("Alt+ArrowRight")
     eventually(page, lambda: seen_layers(page)[:2] == [1, 7])
     page.keyboard.press("Alt+ArrowRight")
-    eventually(page, lambda: notice(page, "wave") == "stage 0 keeps at least one layer")
+    eventually(page, lambda: notice(page, "wave") == "Stage 0 needs at least one layer")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Alt+ArrowLeft")
     eventually(page, lambda: session.design.pipeline.stages[:2] == (2, 6))
 
 
-def test_what_skips_stages_is_an_arc_that_tells_what_travels_to_pointer_and_keyboard(
+def test_skip_connections_are_arcs_that_pointer_and_keyboard_reach(
     page: Page, draw: Callable[..., Session]
 ) -> None:
     design = document()
@@ -353,16 +353,16 @@ def test_what_skips_stages_is_an_arc_that_tells_what_travels_to_pointer_and_keyb
     expect(page.locator(".mw-stage[data-linked]")).to_have_count(0)
 
 
-def test_waves_come_and_go_until_the_layers_run_out(page: Page, draw: Callable[..., Session]) -> None:
+def test_waves_are_added_up_to_the_number_of_layers(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
-    more = page.get_by_role("button", name="one wave more")
+    more = page.get_by_role("button", name="Increase waves")
 
     for _ in range(3):
         more.click()
     expect(page.locator(".mw-stage")).to_have_count(32)
     more.click(force=True)
     eventually(page, lambda: notice(page, "wave") == "40 stages need 40 layers; the model has 32")
-    page.get_by_role("button", name="one wave less").click()
+    page.get_by_role("button", name="Decrease waves").click()
     eventually(page, lambda: session.design.pipeline.waves == 3)
 
 
@@ -385,13 +385,13 @@ def test_a_schedule_is_chosen_by_its_picture(page: Page, draw: Callable[..., Ses
     eventually(page, lambda: session.design.pipeline.schedule == "interleaved-1f1b")
 
 
-def test_a_press_that_begins_before_a_new_picture_ends_where_it_began(page: Page, draw: Callable[..., Session]) -> None:
+def test_a_press_that_begins_before_a_redraw_ends_on_the_same_button(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
     cards, ungrouped = page.locator(".mw-schedule"), page.get_by_role("button", name="ungrouped")
 
     page.mouse.move(*centre(ungrouped))
     page.mouse.down()
-    page.get_by_role("button", name="one microbatch more").dispatch_event("click")
+    page.get_by_role("button", name="Increase microbatches").dispatch_event("click")
     expect(ungrouped).to_have_attribute("aria-disabled", "false")
     page.mouse.up()
     eventually(page, lambda: session.design.pipeline.grouping == "ungrouped")
@@ -419,7 +419,7 @@ def test_grouping_is_for_more_microbatches_than_meshes(page: Page, draw: Callabl
     eventually(page, lambda: session.design.pipeline.grouping == "ungrouped")
 
 
-def test_the_theme_of_the_page_is_followed_and_what_comes_later_draws_the_same(
+def test_canvases_follow_the_theme_of_the_page(
     page: Page, draw: Callable[..., Session]
 ) -> None:
     draw(document())

@@ -43,7 +43,7 @@ class Editor:
         try:
             eventually(self.page, lambda: holds(self.facts()))
         except AssertionError as error:
-            raise AssertionError(f"this is how it stands: {self.facts()}") from error
+            raise AssertionError(f"the state is {self.facts()}") from error
 
     def block(self, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
         """The middle of a block, once it is drawn."""
@@ -80,10 +80,10 @@ class Editor:
 
     @property
     def words(self) -> str:
-        return str(self.page.locator(".mw-order-words").inner_text())
+        return str(self.page.locator(".mw-order-text").inner_text())
 
     def says(self, words: str) -> None:
-        expect(self.page.locator(".mw-order-words")).to_contain_text(words)
+        expect(self.page.locator(".mw-order-text")).to_contain_text(words)
 
     def hears(self) -> None:
         """Until Python has answered something, and so heard of all that was done before."""
@@ -123,11 +123,11 @@ def editor(stage: Stage) -> Editor:
     return found
 
 
-def test_nothing_of_it_is_seen_before_it_is_turned_on(editor: Editor) -> None:
+def test_edit_mode_is_hidden_until_it_is_switched_on(editor: Editor) -> None:
     tools = editor.page.locator(".mw-order")
     expect(tools).to_be_visible()
     editor.says("The first move turns 1F1B into a custom order")
-    expect(editor.button("Repeat this")).to_be_hidden()
+    expect(editor.button("Repeat")).to_be_hidden()
 
     editor.press("Escape")
 
@@ -157,16 +157,16 @@ def test_a_run_does_not_lie_over_the_order_that_is_edited(editor: Editor) -> Non
 # ---- by mouse ----
 
 
-def test_a_block_is_moved_by_mouse_and_the_page_says_what_follows(editor: Editor) -> None:
+def test_a_block_is_moved_by_mouse_and_its_effect_is_shown(editor: Editor) -> None:
     editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
-    editor.until(lambda facts: facts["preview"] and not facts["waits"])
+    editor.until(lambda facts: facts["preview"] and not facts["isAsking"])
 
     found = editor.facts()
     assert found["moving"] == {"kind": "move", "blocks": [[0, 2, 3]], "before": [1, 2, 1]}
     assert found["preview"]["makespan"] == [33, 36]
     assert found["preview"]["later"] == 40
     editor.says("Move 2F3 before 2B1")
-    editor.says("iteration 33 → 36 (+9.1")
+    editor.says("step time 33 → 36 (+9.1")
     editor.says("memory of m2 +")
     assert editor.session.design.pipeline.schedule == "1f1b"  # nothing is changed before the drop
     editor.drop()
@@ -179,7 +179,7 @@ def test_a_block_is_moved_by_mouse_and_the_page_says_what_follows(editor: Editor
     assert editor.session.history[0] == "move 2F3 before 2B1: 1F1B becomes custom"
 
 
-def test_escape_lets_a_block_go_where_it_was(editor: Editor) -> None:
+def test_escape_cancels_a_move(editor: Editor) -> None:
     editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
     editor.until(lambda facts: facts["preview"])
     editor.page.keyboard.press("Escape")
@@ -191,7 +191,7 @@ def test_escape_lets_a_block_go_where_it_was(editor: Editor) -> None:
     assert editor.session.design.pipeline.schedule == "1f1b"
 
 
-def test_a_block_put_back_in_its_place_changes_nothing(editor: Editor) -> None:
+def test_a_block_moved_back_changes_nothing(editor: Editor) -> None:
     editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
     editor.until(lambda facts: facts["preview"])
     editor.page.mouse.move(*editor.block(2, 3))
@@ -209,7 +209,7 @@ def test_a_move_that_deadlocks_is_shown_dropped_and_repaired(editor: Editor) -> 
     found = editor.facts()["preview"]
     assert found["fault"].startswith("deadlock: mesh m1 waits at 1B2")
     assert "1B2" in found["ring"]
-    editor.says("Dropped here it is a draft")
+    editor.says("Dropping it here leaves a draft")
     editor.drop()
     editor.until(lambda facts: facts["fault"] and not facts["moving"])
 
@@ -224,7 +224,7 @@ def test_a_move_that_deadlocks_is_shown_dropped_and_repaired(editor: Editor) -> 
     expect(editor.button("Repair")).to_be_hidden()
 
 
-def test_several_blocks_are_chosen_by_a_rectangle_and_move_together(editor: Editor) -> None:
+def test_blocks_are_selected_by_a_rectangle(editor: Editor) -> None:
     mouse, keyboard = editor.page.mouse, editor.page.keyboard
     (x0, y0), (x1, y1) = editor.start(0, 0), editor.block(1, 1)
     keyboard.down("Shift")
@@ -235,19 +235,19 @@ def test_several_blocks_are_chosen_by_a_rectangle_and_move_together(editor: Edit
     mouse.click(*editor.block(3, 5, "B"))
     keyboard.up("Shift")
 
-    assert set(editor.facts()["chosen"]) == {"0F0", "0F1", "0F2", "1F0", "1F1", "3B5"}
+    assert set(editor.facts()["selected"]) == {"0F0", "0F1", "0F2", "1F0", "1F1", "3B5"}
     editor.page.keyboard.down("Shift")
     mouse.click(*editor.block(3, 5, "B"))
     editor.page.keyboard.up("Shift")
-    assert "3B5" not in editor.facts()["chosen"]
+    assert "3B5" not in editor.facts()["selected"]
 
 
 # ---- by keyboard ----
 
 
-def test_blocks_are_walked_chosen_and_moved_by_keys(editor: Editor) -> None:
+def test_blocks_are_selected_and_moved_by_keys(editor: Editor) -> None:
     editor.press("ArrowRight", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "Enter")
-    assert editor.facts()["chosen"] == ["3B0"]
+    assert editor.facts()["selected"] == ["3B0"]
 
     editor.press("Alt+ArrowRight")
     editor.until(lambda facts: facts["preview"])
@@ -260,7 +260,7 @@ def test_blocks_are_walked_chosen_and_moved_by_keys(editor: Editor) -> None:
     editor.until(lambda facts: "custom order now" in editor.words)
 
     assert editor.order(3)[:3] == ["3F0", "3F1", "3B0"]
-    assert editor.facts()["chosen"] == ["3B0"]  # and stays so
+    assert editor.facts()["selected"] == ["3B0"]  # and stays so
 
     editor.press("Escape", "Escape")
     assert not editor.facts()["on"]
@@ -268,15 +268,15 @@ def test_blocks_are_walked_chosen_and_moved_by_keys(editor: Editor) -> None:
 
 def test_more_blocks_are_added_by_shift_enter(editor: Editor) -> None:
     editor.press("ArrowRight", "Enter", "ArrowRight", "Shift+Enter")
-    assert editor.facts()["chosen"] == ["0F0", "0F1"]
+    assert editor.facts()["selected"] == ["0F0", "0F1"]
     editor.press("Shift+Enter")
-    assert editor.facts()["chosen"] == ["0F0"]
+    assert editor.facts()["selected"] == ["0F0"]
 
 
 # ---- patterns, halves, slots, differences ----
 
 
-def test_this_is_repeated_and_the_differences_are_marked(editor: Editor) -> None:
+def test_a_move_is_repeated_and_the_differences_are_marked(editor: Editor) -> None:
     editor.drag(editor.block(3, 4), editor.start(3, 3, "B"))
     editor.until(lambda facts: facts["preview"])
     editor.drop()
@@ -293,7 +293,7 @@ def test_this_is_repeated_and_the_differences_are_marked(editor: Editor) -> None
     editor.until(lambda facts: not facts["moved"])
 
 
-def test_what_cannot_be_repeated_says_why(editor: Editor) -> None:
+def test_a_move_that_cannot_be_repeated_gives_the_reason(editor: Editor) -> None:
     editor.page.mouse.click(*editor.block(0, 0))
     editor.button("All repetitions").click()
     editor.until(lambda facts: "steady state" in editor.words)
@@ -342,18 +342,18 @@ def test_an_edit_is_undone_by_the_undo_of_the_page(whole: Page) -> None:
     stage.focus()
     for key in ("e", "ArrowRight", "Enter", "Alt+ArrowRight", "Enter"):
         stage.press(key)
-    expect(whole.locator(".mw-order-words")).to_contain_text("Interleaved 1F1B is a custom order now")
+    expect(whole.locator(".mw-order-text")).to_contain_text("Interleaved 1F1B is a custom order now")
     expect(iteration).not_to_have_text(before, use_inner_text=True)
 
     whole.keyboard.press("Control+z")
 
     expect(iteration).to_have_text(before, use_inner_text=True)
-    expect(whole.locator(".mw-order-words")).not_to_contain_text("custom order now")
+    expect(whole.locator(".mw-order-text")).not_to_contain_text("custom order now")
 
 
 def test_a_stage_is_dragged_to_another_mesh_and_moved_by_keys(whole: Page) -> None:
     def mesh_of(number: int) -> re.Pattern[str]:
-        return re.compile(rf"stage 5 on mesh m{number}\b")
+        return re.compile(rf"Stage 5 on mesh m{number}\b")
 
     stage = whole.locator('.mw-stage[data-stage="5"]')
     expect(stage).to_have_attribute("aria-label", mesh_of(1))
@@ -376,10 +376,10 @@ def test_a_stage_is_dragged_to_another_mesh_and_moved_by_keys(whole: Page) -> No
     expect(stage).to_have_attribute("aria-label", mesh_of(1))
 
 
-def test_a_stage_shows_what_it_would_make_of_the_step_on_its_way(whole: Page) -> None:
-    """By mouse and by keyboard: the timeline is the one that would be, with words for it; Escape takes both away."""
+def test_a_dragged_stage_shows_its_effect_on_the_step(whole: Page) -> None:
+    """By mouse and by keyboard: the timeline shows the changed step and its effect in words; Escape ends both."""
     stage, lane = (whole.locator(f'.mw-stage[data-stage="{number}"]') for number in (5, 6))
-    words, numbers = whole.locator(".mw-order-words"), whole.locator('.mw-tile[data-key="iteration"]')
+    words, numbers = whole.locator(".mw-order-text"), whole.locator('.mw-tile[data-key="iteration"]')
     expect(numbers).to_contain_text("unit")
     before = numbers.inner_text()
     at, to = stage.bounding_box(), lane.bounding_box()
@@ -389,7 +389,7 @@ def test_a_stage_shows_what_it_would_make_of_the_step_on_its_way(whole: Page) ->
     whole.mouse.down()
     whole.mouse.move(at["x"] + at["width"] / 2, to["y"] + to["height"] / 2, steps=4)
     expect(words).to_contain_text("Move stage 5 to mesh m2")
-    expect(words).to_contain_text("iteration")
+    expect(words).to_contain_text("step time")
     expect(whole.locator(".mw-wave .mw-notice").first).to_contain_text("to mesh m2: iteration")
     whole.wait_for_function("meshwaveTimeline.edit.trial?.later > 0")
     expect(numbers).not_to_have_text(before, use_inner_text=True)
@@ -405,4 +405,4 @@ def test_a_stage_shows_what_it_would_make_of_the_step_on_its_way(whole: Page) ->
     stage.press("Escape")
     expect(words).to_be_hidden()
     expect(numbers).to_have_text(before, use_inner_text=True)
-    expect(stage).to_have_attribute("aria-label", re.compile(r"stage 5 on mesh m1\b"))
+    expect(stage).to_have_attribute("aria-label", re.compile(r"Stage 5 on mesh m1\b"))

@@ -49,7 +49,7 @@ def shift_drag(drawn: Drawn, start: tuple[float, float], end: tuple[float, float
 # areas
 
 
-def test_an_area_is_dragged_and_its_figures_stand_beside_it(drawn: Drawn) -> None:
+def test_an_area_is_selected_by_dragging_and_its_figures_are_shown(drawn: Drawn) -> None:
     shown = layer(4, 8)
     drawn.show(shown)
 
@@ -66,7 +66,7 @@ def test_an_area_is_dragged_and_its_figures_stand_beside_it(drawn: Drawn) -> Non
     found = area["found"]
     assert found["busy_s"] + found["idle_s"] == pytest.approx(found["seconds"] * 2)
 
-    drawn.page.get_by_role("button", name="Zoom to it").click()
+    drawn.page.get_by_role("button", name="Zoom to area").click()
     drawn.settle()
     assert drawn.ask("view")["to"] - drawn.ask("view")["from"] == pytest.approx(found["seconds"], rel=0.01)
 
@@ -75,7 +75,7 @@ def test_an_area_is_dragged_and_its_figures_stand_beside_it(drawn: Drawn) -> Non
     expect(panel(drawn)).to_be_hidden()
 
 
-def test_a_drag_along_the_axis_takes_all_lanes(drawn: Drawn) -> None:
+def test_a_drag_along_the_axis_selects_all_lanes(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     box = drawn.page.locator(".mw-timeline-stage").bounding_box()
     assert box
@@ -85,7 +85,7 @@ def test_a_drag_along_the_axis_takes_all_lanes(drawn: Drawn) -> None:
     assert drawn.ask("area")["ranks"] == [0, 1, 2, 3]
 
 
-def test_the_mode_selects_without_a_modifier_and_begins_with_what_is_in_view(drawn: Drawn) -> None:
+def test_the_mode_selects_without_a_modifier_and_begins_with_the_view(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.get_by_role("button", name="Area").click()
     drawn.until("chart.area?.found")
@@ -102,7 +102,7 @@ def test_the_mode_selects_without_a_modifier_and_begins_with_what_is_in_view(dra
     assert drawn.ask("area")["ranks"] == [0]
 
 
-def test_an_area_is_chosen_by_keys_alone(drawn: Drawn) -> None:
+def test_an_area_is_selected_by_keys(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
     drawn.key("j")
@@ -132,7 +132,7 @@ def test_an_area_stays_at_its_seconds_while_the_design_changes(drawn: Drawn) -> 
 # the critical path and what if
 
 
-def test_the_critical_path_says_what_it_is_made_of_and_what_would_shorten_it(drawn: Drawn) -> None:
+def test_the_critical_path_shows_its_parts_and_what_would_shorten_it(drawn: Drawn) -> None:
     shown = predicted()
     drawn.show(shown)
 
@@ -141,9 +141,9 @@ def test_the_critical_path_says_what_it_is_made_of_and_what_would_shorten_it(dra
     expect(panel(drawn)).to_contain_text("99% compute, 1% update")
     expect(panel(drawn).locator(".mw-timeline-gains dt").first).to_have_text("stage 3")  # it holds the head
     tenth = panel(drawn).locator(".mw-timeline-gains dd").nth(1).inner_text()
-    expect(panel(drawn)).to_contain_text("span bubble")
+    expect(panel(drawn)).to_contain_text("span bubble ratio")
 
-    panel(drawn).get_by_label("how much less time").select_option("0.5")
+    panel(drawn).get_by_label("Time saved by the part").select_option("0.5")
     expect(panel(drawn).locator(".mw-timeline-gains dd").nth(1)).not_to_have_text(tenth)
 
     panel(drawn).get_by_role("button", name="stage 3").click()
@@ -154,7 +154,7 @@ def test_the_critical_path_says_what_it_is_made_of_and_what_would_shorten_it(dra
     expect(panel(drawn)).to_be_hidden()
 
 
-def test_the_critical_path_is_lit_also_where_a_block_is_pinned(drawn: Drawn) -> None:
+def test_the_critical_path_is_shown_while_a_block_is_pinned(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.mouse.click(*drawn.block(0, 0, 0))
     drawn.page.mouse.move(5, 5)
@@ -185,7 +185,7 @@ def colour_at(drawn: Drawn, rank: int, mb: int) -> list[int]:
     return found
 
 
-def test_a_line_stands_at_the_block_that_keys_walk_to(drawn: Drawn) -> None:
+def test_the_cursor_is_at_the_block_that_keys_move_to(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.mouse.move(700, 150)
 
@@ -198,7 +198,7 @@ def test_a_line_stands_at_the_block_that_keys_walk_to(drawn: Drawn) -> None:
     assert drawn.ask("cursor") > 5e-3
 
 
-def test_lanes_inside_a_block_that_are_too_low_for_their_names_are_named_by_their_device(drawn: Drawn) -> None:
+def test_low_lanes_inside_a_block_have_the_name_of_their_device(drawn: Drawn) -> None:
     from meshwave.designer.views.block_layers import inside_of
     from meshwave.engine.document import load_design
     from meshwave.engine.files import example
@@ -226,7 +226,7 @@ def test_the_panel_follows_the_design_and_closes_on_demand(drawn: Drawn) -> None
     drawn.show(predicted("02-two-waves"))
     expect(panel(drawn)).to_contain_text("100% compute")
 
-    drawn.page.get_by_role("button", name="close the panel").click()
+    drawn.page.get_by_role("button", name="Close panel").click()
     expect(panel(drawn)).to_be_hidden()
     eventually(drawn.page, lambda: drawn.chart.show_critical)  # the path stays drawn
 
@@ -243,14 +243,14 @@ def test_search_steps_through_the_hits(drawn: Drawn) -> None:
     field = drawn.page.get_by_label("Find blocks")
     for _ in range(2):
         field.press("Enter")
-    assert drawn.ask("hits") == {"total": 8, "at": 1, "now": "2B1"}
+    assert drawn.ask("hits") == {"total": 8, "at": 1, "current": "2B1"}
     field.press("Shift+Enter")
-    assert drawn.ask("hits")["now"] == "2B0"
+    assert drawn.ask("hits")["current"] == "2B0"
     assert drawn.ask("focus")["stage"] == 2
 
     field.fill("mesh C stage 0")
     drawn.until("chart.hits.total === 0")
-    expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("nothing found")
+    expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("no matches")
     field.fill("stage 9")
     expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("there is no stage 9; they go from 0 to 3")
 
@@ -259,7 +259,7 @@ def test_search_steps_through_the_hits(drawn: Drawn) -> None:
     assert focused(drawn.page, 'at.getAttribute("role")') == "application"  # back on the timeline
 
 
-def test_a_hit_of_a_large_step_is_zoomed_to_until_it_is_seen(drawn: Drawn) -> None:
+def test_a_hit_of_a_large_step_is_shown_by_zooming(drawn: Drawn) -> None:
     drawn.show(layer(64, 512))
     drawn.key("/")
     drawn.page.keyboard.type("40F300")
@@ -274,7 +274,7 @@ def test_a_hit_of_a_large_step_is_zoomed_to_until_it_is_seen(drawn: Drawn) -> No
     assert 50 < box["y"] < 430
 
 
-def test_a_search_is_made_anew_when_the_design_changes(drawn: Drawn) -> None:
+def test_a_search_runs_again_when_the_design_changes(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.key("/")
     drawn.page.keyboard.type("stage 1")
@@ -309,13 +309,13 @@ def test_arrows_step_from_the_pinned_block_to_cause_and_effect(drawn: Drawn) -> 
     eventually(drawn.page, lambda: drawn.pins[-1] is not None and drawn.pins[-1].rank == first["rank"])
 
 
-def test_the_first_block_has_no_cause_and_says_so(drawn: Drawn) -> None:
+def test_a_notice_says_that_the_first_block_has_no_cause(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.mouse.click(*drawn.block(0, 0, 0))
 
     drawn.key("ArrowLeft")
 
-    expect(drawn.page.locator(".mw-timeline-said")).to_have_text("It waited for nothing: it begins the step.")
+    expect(drawn.page.locator(".mw-timeline-notice")).to_have_text("It waited for nothing")
 
 
 def test_flows_are_drawn_on_demand(drawn: Drawn) -> None:
@@ -325,7 +325,7 @@ def test_flows_are_drawn_on_demand(drawn: Drawn) -> None:
     expect(flow).to_have_text("Flow: neighbours")
 
     drawn.key("b")
-    expect(flow).to_have_text("Flow: its microbatch")
+    expect(flow).to_have_text("Flow: microbatch")
     assert {f"{stage}{op}3" for stage in range(4) for op in "FB"} <= set(drawn.ask("flow"))
     assert "1SEND_F3" in drawn.ask("flow")
 
@@ -338,7 +338,7 @@ def test_flows_are_drawn_on_demand(drawn: Drawn) -> None:
     expect(flow).not_to_be_visible()
 
 
-def test_causes_effects_and_flows_follow_the_messages_that_skip_stages(drawn: Drawn) -> None:
+def test_causes_effects_and_flows_include_skip_connections(drawn: Drawn) -> None:
     drawn.show(predicted("18-u-transformer"))
 
     def related(stage: int, op: str) -> tuple[set[str], set[str]]:
@@ -355,7 +355,7 @@ def test_causes_effects_and_flows_follow_the_messages_that_skip_stages(drawn: Dr
 
     drawn.page.mouse.click(*drawn.block(1, 1, 1))
     drawn.key("b")
-    expect(drawn.page.get_by_role("button", name="Flow")).to_have_text("Flow: its microbatch")
+    expect(drawn.page.get_by_role("button", name="Flow")).to_have_text("Flow: microbatch")
     assert {"0SEND_F1TO3", "3SEND_B1TO0"} <= set(drawn.ask("flow"))
 
 
@@ -454,17 +454,17 @@ def test_a_forward_and_a_backward_in_one_slot_are_the_halves_of_the_lane(drawn: 
 # help and link
 
 
-def test_a_question_mark_lists_the_keys(drawn: Drawn) -> None:
+def test_a_question_mark_lists_the_keyboard_shortcuts(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
-    sheet = drawn.page.get_by_role("dialog", name="Keys of the timeline")
+    sheet = drawn.page.get_by_role("dialog", name="Keyboard shortcuts of the timeline")
 
     drawn.key("?")
     expect(sheet).to_be_visible()
-    for words in ("critical path, and what would shorten it", "keep the lane on top", "an area"):
+    for words in ("critical path, and what would shorten it", "keep the lane on top", "select an area"):
         expect(sheet).to_contain_text(words)
     drawn.page.keyboard.press("Escape")
     expect(sheet).not_to_be_visible()
-    drawn.page.get_by_role("button", name="keys of the timeline").click()
+    drawn.page.get_by_role("button", name="Keyboard shortcuts").click()
     expect(sheet).to_be_visible()
 
 
@@ -495,7 +495,7 @@ def opened(page: Page, serve: Callable[..., str], visit: Callable[[str], Page]) 
     return open_at
 
 
-def test_a_link_opens_exactly_this_view_and_holds_no_token(opened: Callable[[str], Drawn]) -> None:
+def test_a_link_opens_the_same_view_and_has_no_token(opened: Callable[[str], Drawn]) -> None:
     drawn = opened("?token=secret&draft=abc")
     drawn.show(layer(4, 8))
     for key in ("w", "w", "d"):
@@ -534,13 +534,13 @@ def test_a_link_opens_exactly_this_view_and_holds_no_token(opened: Callable[[str
     eventually(drawn.page, lambda: drawn.chart.show_memory is False)
 
 
-def test_a_link_to_another_state_of_the_design_says_so_and_one_that_is_nonsense_is_harmless(drawn: Drawn) -> None:
+def test_a_link_to_another_state_of_the_design_gives_a_notice_and_invalid_values_do_nothing(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.evaluate(
         """location.hash = "timeline?window=1e-3~9e-3&pin=0~99~F~99~0&lanes=0:99~0:1~<b>&marks=a~4e-3&area=9~1~2~0~1"
              + "&find=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&program=other" """
     )
-    expect(drawn.page.locator(".mw-timeline-said")).to_contain_text("another state of this design")
+    expect(drawn.page.locator(".mw-timeline-notice")).to_contain_text("another state of this design")
     drawn.settle()
 
     assert drawn.ask("pinned") is None

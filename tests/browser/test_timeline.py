@@ -26,7 +26,7 @@ def test_an_empty_chart_says_what_to_do(drawn: Drawn) -> None:
     expect(words).to_be_hidden()
 
 
-def test_few_blocks_are_shapes_with_words_and_messages_are_arrows(drawn: Drawn) -> None:
+def test_few_blocks_are_shapes_with_labels_and_transfers_are_arrows(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
     counts = drawn.ask("stats")["counts"]
@@ -140,7 +140,7 @@ def test_hovering_tells_everything_about_a_block(drawn: Drawn) -> None:
     assert "4\u2009ms for 2B0 from mesh C" in told
 
 
-def test_hovering_tells_what_a_block_computes_sends_and_holds(drawn: Drawn) -> None:
+def test_hovering_shows_compute_transfer_and_memory_of_a_block(drawn: Drawn) -> None:
     from meshwave.engine.predict.questions import Work
 
     flops = np.full((4, 1, 4), 3e12)
@@ -151,16 +151,16 @@ def test_hovering_tells_what_a_block_computes_sends_and_holds(drawn: Drawn) -> N
     told = drawn.tip
     for words in (
         "End",
-        "Computes",
-        "3\u2009TFLOP on a device, 3\u2009PFLOP/s",
+        "Compute",
+        "3\u2009TFLOP per device, 3\u2009PFLOP/s",
         "Sends",
         "8\u2009MB to mesh C",
-        "Memory then",
+        "Memory",
     ):
         assert words in told
 
 
-def test_the_words_about_a_block_never_cover_its_lane(drawn: Drawn) -> None:
+def test_the_tooltip_of_a_block_never_covers_its_lane(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
     for rank in range(4):
@@ -170,7 +170,7 @@ def test_the_words_about_a_block_never_cover_its_lane(drawn: Drawn) -> None:
         assert tip["y"] >= block["y"] + block["height"] or tip["y"] + tip["height"] <= block["y"]
 
 
-def test_words_stay_in_view_where_the_panel_opens_beside_them(drawn: Drawn) -> None:
+def test_the_tooltip_stays_in_view_when_the_panel_opens(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     drawn.page.mouse.move(*drawn.block(0, 0, 4, "B"))
     drawn.key("c")
@@ -184,17 +184,17 @@ def test_words_stay_in_view_where_the_panel_opens_beside_them(drawn: Drawn) -> N
     assert tip["x"] + tip["width"] <= beside["x"]
 
 
-def test_few_meshes_share_their_memory_strips_with_what_is_pinned(drawn: Drawn) -> None:
+def test_few_meshes_share_memory_strips_with_the_pinned_design(drawn: Drawn) -> None:
     drawn.show(layer(8, 32, "Pinned: 1F1B"), layer(8, 32))
 
     drawn.page.mouse.move(700, 400)
 
-    assert "Memory of a device" in drawn.tip
+    assert "Memory per device" in drawn.tip
     assert "Pinned: 1F1B" in drawn.tip
     assert drawn.tip.lower().count("peak") == 2
 
 
-def test_hovering_tells_of_messages_idle_time_and_memory(drawn: Drawn) -> None:
+def test_hovering_shows_transfers_idle_time_and_memory(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     (x, y), (_, below) = drawn.block(0, 0, 3), drawn.block(1, 1, 0)
     step = drawn.block(0, 0, 3)[0] - drawn.block(0, 0, 2)[0]
@@ -212,7 +212,7 @@ def test_hovering_tells_of_messages_idle_time_and_memory(drawn: Drawn) -> None:
     why.wait_for(state="visible")
 
     drawn.page.mouse.move(700, 400)
-    assert "Memory of a device" in drawn.tip
+    assert "Memory per device" in drawn.tip
     assert "of 80\u2009GB" in drawn.tip
 
 
@@ -257,7 +257,7 @@ def test_a_pin_and_the_view_stay_while_the_design_changes(drawn: Drawn) -> None:
     assert drawn.ask("pinned") is None  # there is no such block any more
 
 
-def test_the_keyboard_walks_the_blocks_and_says_them(drawn: Drawn) -> None:
+def test_the_keyboard_moves_between_blocks_and_reads_them_aloud(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
     live = drawn.page.locator(".mw-timeline > .mw-sr")
 
@@ -288,7 +288,7 @@ def test_the_keyboard_reaches_the_chart_and_its_buttons(drawn: Drawn) -> None:
         drawn.page.keyboard.press("Tab")
         reached.append(focused(drawn.page, 'at.getAttribute("role") ?? at.getAttribute("aria-label")'))
 
-    buttons = {"Transfers", "Critical path", "Memory", "Area", "Find", "Fit", "Link", "PNG", "keys of the timeline"}
+    buttons = {"Transfers", "Critical path", "Memory", "Area", "Find", "Fit", "Link", "PNG", "Keyboard shortcuts"}
     assert buttons | {"application"} <= set(reached)
     assert "4 meshes" in (stage.get_attribute("aria-label") or "")
 
@@ -341,12 +341,12 @@ def test_measured_over_unit_costs_is_compared_by_its_order_alone(drawn: Drawn) -
 
     drawn.page.mouse.move(*drawn.block(1, 1, 5))
 
-    assert "unit costs have no seconds: only the order is compared" in drawn.tip
+    assert "unit costs have no seconds; only the order can be compared" in drawn.tip
     assert "longer" not in drawn.tip
     assert "longer" not in drawn.page.locator(".mw-timeline-legend").inner_text()
 
 
-def test_the_last_good_timeline_stays_under_the_words_of_what_is_wrong(drawn: Drawn) -> None:
+def test_the_last_valid_timeline_stays_under_the_problem(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
     drawn.chart.stale = "pipeline.waves: 12 stages do not divide over 4 meshes; use 8 or 16"
@@ -398,7 +398,7 @@ def test_a_double_click_goes_to_a_block_and_back(drawn: Drawn) -> None:
     assert drawn.ask("view")["whole"]
 
 
-def test_links_shows_what_passes_each_nic_and_hovering_names_the_message(whole_page: Callable[..., Page]) -> None:
+def test_links_shows_the_load_of_each_nic_and_hovering_names_the_transfer(whole_page: Callable[..., Page]) -> None:
     page = whole_page(two_nodes(1e6, devices=(0, 2, 3, 1)).design)
     chart = "window.meshwaveTimeline"
     page.wait_for_function(f"{chart}.layers.length === 1 && {chart}.stats.paints > 0")
@@ -419,9 +419,9 @@ def test_links_shows_what_passes_each_nic_and_hovering_names_the_message(whole_p
     page.mouse.move(point["x"], point["y"])
     painted(page)
     told = page.locator(".mw-timeline-tip").inner_text()
-    for words in ("NIC of node 0, outgoing", "of the step", "SEND_", "Bytes", "kB/s", "of the port", "Shares with"):
+    for words in ("NIC of node 0, outgoing", "of the step", "SEND_", "Bytes", "kB/s", "of the port", "Shared with"):
         assert words in told
-    assert re.search(r"Shares with\s+\d+SEND_[FB]\d, mesh m\d to m\d", told), told
+    assert re.search(r"Shared with\s+\d+SEND_[FB]\d, mesh m\d to m\d", told), told
 
     page.get_by_role("button", name="Device links").click()
     page.wait_for_function(f"{chart}.links.some(({{ name }}) => name.startsWith('link of device'))")

@@ -66,7 +66,7 @@ def shown(stage: Stage) -> Callable[[str], Shown]:
     return open_lab
 
 
-def test_a_link_opens_an_axis_is_dragged_and_all_is_planned_anew(shown: Callable[..., Shown]) -> None:
+def test_a_link_opens_and_a_dragged_axis_plans_again(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 
     _, document = edits.starting_transfers()["case-5"]
@@ -104,7 +104,7 @@ def test_a_link_opens_an_axis_is_dragged_and_all_is_planned_anew(shown: Callable
     expect(page.locator(".mw-tr-ghost")).to_have_count(0)
 
 
-def test_axes_move_by_keys_and_what_is_wrong_is_told_at_its_field(shown: Callable[..., Shown]) -> None:
+def test_axes_move_by_keys_and_problems_are_shown_at_their_fields(shown: Callable[..., Shown]) -> None:
     lab = shown()
     page = lab.page
     lab.chip("destination", 1).focus()
@@ -155,7 +155,7 @@ def test_axes_move_by_keys_and_what_is_wrong_is_told_at_its_field(shown: Callabl
     expect(page.locator('.mw-tr-field input[aria-invalid="true"]')).to_have_count(0)
 
 
-def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]) -> None:
+def test_plans_are_compared_and_the_chunks_of_a_task_shown(shown: Callable[..., Shown]) -> None:
     lab = shown()
     page = lab.page
     plans = page.locator(".mw-tr-plan")
@@ -168,23 +168,23 @@ def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]
     expect(page.locator('[data-plan="broadcast ensemble"]')).to_have_attribute("aria-pressed", "true")
     naive = page.locator('[data-plan="broadcast naive"]')
     expect(naive).to_have_text("133 ms")
-    time = page.get_by_role("group", name="Time of the links and of the plans")
-    time.get_by_role("button", name="as played").click()
+    time = page.get_by_role("group", name="Timeline of the links")
+    time.get_by_role("button", name="Simulated").click()
     expect(naive).to_have_text("66.1 ms")  # its order keeps no NIC waiting for another
-    expect(page.locator('[data-card="plans"] header')).to_contain_text("as played")
+    expect(page.locator('[data-card="plans"] header')).to_contain_text("simulated")
     page.set_viewport_size({"width": 860, "height": 900})
     bar = page.locator(".mw-tr-bar").bounding_box()
     figures = [figure.bounding_box() for figure in page.locator(".mw-tr-figure").all()]
     assert bar and len(figures) == 3 and all(box and box["x"] + box["width"] <= 860 for box in figures)
     assert all(box and bar["y"] <= box["y"] <= bar["y"] + bar["height"] - box["height"] for box in figures)
     page.set_viewport_size({"width": 1440, "height": 900})
-    time.get_by_role("button", name="as planned").click()
+    time.get_by_role("button", name="Planned").click()
     expect(naive).to_have_text("133 ms")
 
     page.locator('.mw-tr-task[data-task="3"]').click()
     eventually(page, lambda: lab.lanes("lanes.planned.hops.get(3)?.lane.length ?? 0") > 4)
     x, y, width = lab.lanes(
-        "(([hops, box]) => [box.x + lanes.x((hops.start_s[1] + hops.end_s[1]) / 2), box.y + lanes.top(hops.lane[1]) + lanes.tall(hops.lane[1]) / 2,"
+        "(([hops, box]) => [box.x + lanes.x((hops.start_s[1] + hops.end_s[1]) / 2), box.y + lanes.top(hops.lane[1]) + lanes.laneHeight(hops.lane[1]) / 2,"
         " lanes.x(hops.end_s[1]) - lanes.x(hops.start_s[1])])([lanes.planned.hops.get(3), lanes.element.getBoundingClientRect()])"
     )
     page.mouse.move(x, y)
@@ -200,29 +200,29 @@ def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]
 
     # the same as played, to which two keys and a link lead, and which stays over edits
     page.locator(".mw-tr-stage").press("p")
-    played = page.get_by_role("button", name="as played")
-    expect(played).to_have_attribute("aria-pressed", "true")
-    expect(page.locator('[data-card="lanes"] header')).to_contain_text("66.1 ms as played")
+    simulated = page.get_by_role("button", name="Simulated")
+    expect(simulated).to_have_attribute("aria-pressed", "true")
+    expect(page.locator('[data-card="lanes"] header')).to_contain_text("66.1 ms simulated")
     page.wait_for_function("location.hash.endsWith('&shows=played')")
     assert lab.lanes("lanes.view.pinned.task") == 1
     page.locator('[data-plan="send-recv ensemble"]').click()
-    eventually(page, lambda: lab.lanes("lanes.front === lanes.played && lanes.picture.strategy") == "send-recv")
+    eventually(page, lambda: lab.lanes("lanes.front === lanes.simulated && lanes.picture.strategy") == "send-recv")
     painted(page)
     x, y, rows, parts = lab.lanes(
-        "(({ bars }, box) => [box.x + lanes.x((bars.start_s[0] + bars.end_s[0]) / 2), box.y + lanes.top(0) + lanes.tall(0) * (1 - bars.high[0] / 2),"
-        " lanes.front.lanes[0].rows, bars.high.filter((_, bar) => bars.lane[bar] === 0)])(lanes.front.play, lanes.element.getBoundingClientRect())"
+        "(({ bars }, box) => [box.x + lanes.x((bars.start_s[0] + bars.end_s[0]) / 2), box.y + lanes.top(0) + lanes.laneHeight(0) * (1 - bars.high[0] / 2),"
+        " lanes.front.lanes[0].rows, bars.high.filter((_, bar) => bars.lane[bar] === 0)])(lanes.front.data, lanes.element.getBoundingClientRect())"
     )
     assert rows == 2 and 0.5 in parts and max(parts) == 1  # they share the NIC, and never more than there is
-    shades = lab.lanes("[...lanes.front.lanes[0].isOther.values()]")
+    shades = lab.lanes("[...lanes.front.lanes[0].isLighter.values()]")
     assert True in shades and False in shades  # messages that follow one another are told apart, however short
     page.mouse.move(x, y)
-    expect(page.locator(".mw-tr-tip")).to_contain_text("93 % of its link's rate on average")
-    page.get_by_role("button", name="as planned").click()
-    expect(played).to_have_attribute("aria-pressed", "false")
+    expect(page.locator(".mw-tr-tip")).to_contain_text("on average 93 % of the link rate")
+    page.get_by_role("button", name="Planned").click()
+    expect(simulated).to_have_attribute("aria-pressed", "false")
     expect(page.locator('[data-card="lanes"] header')).to_contain_text("send-recv, ensemble: 131 ms")
 
 
-def test_a_bad_link_is_told_in_words_and_what_stood_stays(shown: Callable[..., Shown]) -> None:
+def test_an_invalid_link_gives_a_message_and_changes_nothing(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 
     _, document = edits.starting_transfers()["uneven"]
@@ -256,7 +256,7 @@ CONTRASTS = """elements => {
 """Of the letters of unit tasks and ranks, by WCAG 2; what is seen through has none."""
 
 
-def test_what_is_not_looked_at_can_be_read_and_the_letters_of_a_spec_are_explained(shown: Callable[..., Shown]) -> None:
+def test_dimmed_text_is_legible_and_sharding_specs_are_explained(shown: Callable[..., Shown]) -> None:
     lab = shown()
     page = lab.page
     page.locator('.mw-tr-task[data-task="1"]').click()
@@ -268,16 +268,16 @@ def test_what_is_not_looked_at_can_be_read_and_the_letters_of_a_spec_are_explain
 
     tip = page.locator(".mw-tip:popover-open")
     lab.slot("source", 1).locator(".mw-tr-slot-words").hover()
-    expect(tip).to_have_text("R: no axis cuts dim 1, so that each rank has all of it")
+    expect(tip).to_have_text("R: no axis shards dim 1; each rank has all of it")
     lab.chip("source", 1).press("ArrowRight")  # to the first dim, as its inner cut
     eventually(page, lambda: lab.spec[0] == ["S01", "R"])
     lab.slot("source", 0).locator(".mw-tr-slot-words").hover()
-    expect(tip).to_have_text("S01: axis 0 cuts dim 0 into 2, then axis 1 each piece into 2: 4 in all")
-    page.get_by_role("button", name="What S0, S01 and R mean, source").hover()
-    expect(tip).to_contain_text("S10 is the other way round")
+    expect(tip).to_have_text("S01: axis 0 shards dim 0 into 2, then axis 1 each piece into 2: 4 pieces in total")
+    page.get_by_role("button", name="About the sharding spec of the source").hover()
+    expect(tip).to_contain_text("in S10 axis 1 is the outer one")
 
 
-def test_ranks_that_hold_nothing_and_slices_that_stay_are_told_apart(shown: Callable[..., Shown]) -> None:
+def test_empty_ranks_and_slices_that_stay_in_place_are_marked(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 
     document = edits.make_transfer([4], [4], [3, 4], ("S0 R", "R S0"), per_host=2)
@@ -297,13 +297,13 @@ def test_ranks_that_hold_nothing_and_slices_that_stay_are_told_apart(shown: Call
     expect(page.locator(".mw-tr-task[data-on]")).to_have_count(0)
 
 
-def test_very_many_tasks_are_one_picture_in_which_each_can_be_pointed_at(shown: Callable[..., Shown]) -> None:
+def test_many_tasks_are_one_picture_in_which_each_is_found(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 
     page = shown().page
     document = edits.make_transfer([32], [32], [64, 64], ("S0 R", "R S0"))
     page.evaluate("fragment => (location.hash = fragment)", edits.link_fragment(document, "broadcast", "naive"))
-    expect(page.locator(".mw-tr-figures")).to_contain_text("in 1024 tasks")
+    expect(page.locator(".mw-tr-figures")).to_contain_text("in 1024 unit tasks")
     expect(page.locator(".mw-tr-task")).to_have_count(0)  # no element for any of them
     x, y = centre(page.locator('[data-card="tasks"] .mw-tr-crowd'))
     page.mouse.move(x, y)
@@ -324,8 +324,8 @@ def one_time(dialog: Locator) -> None:
     links = dialog.locator('[data-card="lanes"] header')
     chosen = dialog.locator('.mw-tr-plan[aria-pressed="true"]')
     expect(chosen).to_have_count(1)
-    expect(dialog.locator(".mw-tr-figure").nth(1)).to_have_text(f"{chosen.inner_text()}played")
-    expect(links).to_contain_text(f": {chosen.inner_text()} as played")
+    expect(dialog.locator(".mw-tr-figure").nth(1)).to_have_text(f"{chosen.inner_text()}simulated")
+    expect(links).to_contain_text(f": {chosen.inner_text()} simulated")
 
 
 def test_an_arrow_of_the_timeline_opens_its_transfer(whole_page: Callable[[Design], Page]) -> None:
@@ -338,8 +338,8 @@ def test_an_arrow_of_the_timeline_opens_its_transfer(whole_page: Callable[[Desig
     dialog.wait_for()
     expect(dialog.get_by_role("heading", level=1)).to_have_text("Activation of microbatch 0, stage 0: mesh A to mesh B")
     dialog.locator(".mw-tr-task").first.wait_for()
-    expect(dialog.get_by_role("button", name="source axis 1 (tp) of 2, replicates")).to_be_visible()
-    expect(dialog.get_by_role("button", name="as played")).to_have_attribute("aria-pressed", "true")  # as the arrow is
+    expect(dialog.get_by_role("button", name="source axis 1 (tp) of size 2, replicates")).to_be_visible()
+    expect(dialog.get_by_role("button", name="Simulated")).to_have_attribute("aria-pressed", "true")  # as the arrow is
     one_time(dialog)
     take = dialog.get_by_role("button", name="Use this plan in the design")
     expect(take).to_have_attribute("aria-disabled", "true")

@@ -7,7 +7,7 @@ const SIZES = { uint8: Uint8Array, int16: Int16Array, int32: Int32Array, uint32:
 export const HORIZON = 10; // seconds
 export const tick = (seconds) => Math.floor((seconds / HORIZON) * TICKS);
 
-// mesh A: 0F0 0F1 . . 0B0 0B1, mesh B: . 1F0 1B0 1F1 1B1, then the four messages between them
+// mesh A: 0F0 0F1 . . 0B0 0B1, mesh B: . 1F0 1B0 1F1 1B1, then the four transfers between them
 export const SPANS = [
   { op: OP.F, stage: 0, mb: 0, start: 0, end: 1, cause: -1 },
   { op: OP.F, stage: 0, mb: 1, start: 1, end: 2, cause: 0 },
@@ -22,7 +22,7 @@ export const SPANS = [
   { op: OP.SEND_B, stage: 1, mb: 0, start: 4, end: 4, cause: 5, peer: 0 },
   { op: OP.SEND_B, stage: 1, mb: 1, start: 7, end: 7, cause: 7, peer: 0 },
 ];
-const BOUNDS = [0, 4, 8, 8, 8, 10, 12]; // blocks, reductions and messages of each mesh
+const BOUNDS = [0, 4, 8, 8, 8, 10, 12]; // blocks, reductions and transfers of each mesh
 
 /** Return the layer that a browser decodes from the packed message; `extra` adds columns and fields. */
 export function layer({ columns = {}, ...extra } = {}) {

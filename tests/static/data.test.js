@@ -1,20 +1,20 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { OP, firstFrom } from "../../static/timeline/columns.js";
+import { OP, lowerBound } from "../../static/timeline/columns.js";
 import { decode } from "../../static/timeline/data.js";
-import { spansOf } from "../../static/timeline/query.js";
+import { matchingSpans } from "../../static/timeline/query.js";
 import { SPANS, layer, tick } from "./columns.js";
 
 const names = ["F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "REDUCE_GRAD", "STEP"];
-const said = (found, spans) => spans.map((span) => found.notation(span, names));
+const notations = (found, spans) => spans.map((span) => found.notation(span, names));
 
-test("an empty message holds no timeline", () => {
-  assert.equal(decode(new ArrayBuffer(0)), null);
-  assert.equal(decode(undefined), null);
+test("an empty message has no timelines", () => {
+  assert.deepEqual(decode(new ArrayBuffer(0)).layers, []);
+  assert.deepEqual(decode(undefined).layers, []);
 });
 
-test("columns are decoded with their types and every span belongs to the mesh that runs it", () => {
+test("columns are decoded with their types, and each span belongs to the mesh that runs it", () => {
   const found = layer();
   assert.deepEqual(
     [...found.op],
@@ -28,7 +28,7 @@ test("columns are decoded with their types and every span belongs to the mesh th
   assert.ok(Math.abs(found.duration(2) - 2) < 1e-6);
 });
 
-test("the critical path is read from the op column, which is clean afterwards", () => {
+test("the critical path is read from the op column and removed from it", () => {
   const flags = SPANS.map(({ op }, span) => (span % 2 ? op | 0x80 : op));
   const found = layer({ critical: true, columns: { op: ["uint8", flags] } });
   assert.deepEqual(
@@ -38,7 +38,7 @@ test("the critical path is read from the op column, which is clean afterwards", 
   assert.deepEqual(found.criticalSpans, [1, 3, 5, 7, 9, 11]);
 });
 
-test("a span is found by its action, and what is not there is -1", () => {
+test("spans are found by their actions, and missing ones are -1", () => {
   const found = layer();
   SPANS.forEach(({ op, stage, mb }, span) => assert.equal(found.find(op, stage, mb), span));
   for (const [op, stage, mb] of [
@@ -51,38 +51,38 @@ test("a span is found by its action, and what is not there is -1", () => {
     assert.equal(found.find(op, stage, mb, 0), -1);
 });
 
-test("the first value not below another is found in every interval", () => {
+test("the lower bound is the first value that is not smaller", () => {
   const values = [1, 3, 3, 5, 9];
   for (let value = 0; value <= 10; value++) {
     const expected = values.findIndex((each) => each >= value);
-    assert.equal(firstFrom(values, value, 0, 5), expected < 0 ? 5 : expected);
+    assert.equal(lowerBound(values, value, 0, 5), expected < 0 ? 5 : expected);
   }
 });
 
-test("a point hits the block under it, and the nearest within the tolerance", () => {
+test("a tick hits the block at it, or the nearest within the tolerance", () => {
   const found = layer();
   assert.equal(found.at(0, tick(0.5)), 0);
-  assert.equal(found.at(0, tick(3)), -1); // the mesh waits
+  assert.equal(found.at(0, tick(3)), -1); // the mesh is idle
   assert.equal(found.at(0, tick(3.9), tick(0.2)), 2);
   assert.equal(found.at(1, tick(8)), -1);
   assert.equal(found.next(1, tick(2.5)), 6);
   assert.equal(found.next(1, tick(6)), -1);
 });
 
-test("of a slot of two the first half is hit", () => {
+test("a tick in a shared slot hits its first block", () => {
   const found = layer({ columns: { half: ["uint8", [0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0]] } });
   assert.equal(found.at(0, tick(8)), 2);
 });
 
-test("what a block needs and what it makes follow the messages", () => {
+test("inputs and effects of a block include transfers", () => {
   const found = layer();
   const [forward, backward] = [found.find(OP.F, 1, 0), found.find(OP.B, 0, 0)];
-  assert.deepEqual(said(found, found.inputs(forward)), ["0F0", "0SEND_F0"]);
-  assert.deepEqual(said(found, found.effects(forward)), ["1B0"]);
-  assert.deepEqual(said(found, found.inputs(backward)), ["1B0", "1SEND_B0", "0F0"]);
+  assert.deepEqual(notations(found, found.inputs(forward)), ["0F0", "0SEND_F0"]);
+  assert.deepEqual(notations(found, found.effects(forward)), ["1B0"]);
+  assert.deepEqual(notations(found, found.inputs(backward)), ["1B0", "1SEND_B0", "0F0"]);
 });
 
-test("a wait names the span that ended it", () => {
+test("the wait of a block has its length and its cause", () => {
   const found = layer();
   const waited = found.waited(2);
   assert.ok(Math.abs(waited.ticks - tick(2)) <= 2);
@@ -90,12 +90,12 @@ test("a wait names the span that ended it", () => {
   assert.deepEqual(found.waited(1), { ticks: 0, cause: -1 });
 });
 
-test("busy is the part of the step in which a mesh computes", () => {
+test("busy is the share of the step in which a mesh computes", () => {
   const [a, b] = layer().busy;
   assert.ok(Math.abs(a - 6 / 9) < 1e-6 && Math.abs(b - 6 / 9) < 1e-6);
 });
 
-test("memory holds its last change until the next one", () => {
+test("memory is constant between its changes", () => {
   const columns = {
     memory_bounds: ["int32", [0, 3, 4]],
     memory_time: ["uint32", [0, tick(2), tick(6), 0]],
@@ -109,11 +109,14 @@ test("memory holds its last change until the next one", () => {
   assert.deepEqual(found.peaks, [24, 4]);
 });
 
-test("a search finds spans by op, stage, microbatch and mesh, by their start", () => {
+test("a search finds spans by op, stage, microbatch and mesh, in the order of their starts", () => {
   const found = layer();
   const every = { ops: [], stage: null, microbatch: null, rank: null };
-  assert.deepEqual(said(found, spansOf(found, { ...every, ops: [OP.B] })), ["1B0", "0B0", "1B1", "0B1"]);
-  assert.deepEqual(said(found, spansOf(found, { ...every, stage: 0, microbatch: 1 })), ["0F1", "0B1"]);
-  assert.deepEqual(said(found, spansOf(found, { ...every, rank: 1 })), ["1F0", "1B0", "1F1", "1B1"]);
-  assert.deepEqual(said(found, spansOf(found, { ...every, ops: [OP.SEND_F], rank: 1 })), ["0SEND_F0", "0SEND_F1"]);
+  assert.deepEqual(notations(found, matchingSpans(found, { ...every, ops: [OP.B] })), ["1B0", "0B0", "1B1", "0B1"]);
+  assert.deepEqual(notations(found, matchingSpans(found, { ...every, stage: 0, microbatch: 1 })), ["0F1", "0B1"]);
+  assert.deepEqual(notations(found, matchingSpans(found, { ...every, rank: 1 })), ["1F0", "1B0", "1F1", "1B1"]);
+  assert.deepEqual(notations(found, matchingSpans(found, { ...every, ops: [OP.SEND_F], rank: 1 })), [
+    "0SEND_F0",
+    "0SEND_F1",
+  ]);
 });

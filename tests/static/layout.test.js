@@ -9,8 +9,8 @@ import { TICKS } from "../../static/timeline/columns.js";
 import { arrange as arrangeLanes, laneKey, rowsOf } from "../../static/timeline/layout.js";
 import { readLink } from "../../static/timeline/permalink.js";
 import { laneAt, placeAt } from "../../static/timeline/place.js";
-import { away, bow, roomOver, stack } from "../../static/wave/arcs.js";
-import { arrange as arrangeWave, shifted } from "../../static/wave/layout.js";
+import { arcLevels, arcMargin, arcOf, distanceTo } from "../../static/wave/arcs.js";
+import { arrange as arrangeWave, moveLayers } from "../../static/wave/layout.js";
 import { layer, tick } from "./columns.js";
 
 const WHOLE = { from: 0, to: TICKS, scroll: 0 };
@@ -20,7 +20,7 @@ const SIZES = [
   [1600, 900],
 ];
 
-test("tiles of a cluster lie inside the box and beside one another", () => {
+test("tiles of a cluster are inside the box and do not overlap", () => {
   for (const [width, height] of SIZES)
     for (const [nodes, perNode] of [
       [1, 8],
@@ -36,26 +36,26 @@ test("tiles of a cluster lie inside the box and beside one another", () => {
     }
 });
 
-test("every tile is the nearest to its own middle", () => {
+test("the nearest tile to the middle of a tile is that tile", () => {
   const layout = layOut(900, 400, 4, 8);
   layout.tiles.forEach(({ x, y, width, height }, device) => {
-    const found = nearestTile(layout, x + width / 2, y + height / 2);
+    const found = nearestTile(layout, { x: x + width / 2, y: y + height / 2 });
     assert.deepEqual([found.device, found.inside], [device, true]);
   });
-  assert.equal(nearestTile(layout, -500, -500).inside, false);
+  assert.equal(nearestTile(layout, { x: -500, y: -500 }).inside, false);
 });
 
-test("rectangles of devices are recognised, moved and stretched inside the cluster", () => {
+test("rectangles of devices are recognised, shifted and stretched within the cluster", () => {
   const grid = new Grid(3, 4);
   assert.deepEqual(grid.rectangle([1, 2, 5, 6]), { n0: 0, n1: 1, c0: 1, c1: 2 });
   assert.equal(grid.rectangle([1, 2, 5]), null);
-  assert.deepEqual(grid.between(6, 1), [1, 2, 5, 6]);
-  assert.deepEqual(grid.shifted([1, 2, 5, 6], 9, 9), [6, 7, 10, 11]);
-  assert.deepEqual(grid.stretched({ n0: 0, n1: 1, c0: 1, c1: 2 }, "se", 11), [1, 2, 3, 5, 6, 7, 9, 10, 11]);
+  assert.deepEqual(grid.devicesBetween(6, 1), [1, 2, 5, 6]);
+  assert.deepEqual(grid.shift([1, 2, 5, 6], 9, 9), [6, 7, 10, 11]);
+  assert.deepEqual(grid.stretch({ n0: 0, n1: 1, c0: 1, c1: 2 }, "se", 11), [1, 2, 3, 5, 6, 7, 9, 10, 11]);
   assert.equal(grid.step(0, -1, -1), 0);
 });
 
-test("places of experts fit their board, and chips shrink before they overflow", () => {
+test("places of experts fit the board, and chips shrink before they overflow", () => {
   for (const [width, height] of SIZES)
     for (const [nodes, places, fullest] of [
       [1, 4, 2],
@@ -79,7 +79,7 @@ const wave = (routes, skips = []) => ({
   equal: false,
 });
 
-test("slots of the wave follow one another and wider ones hold more layers", () => {
+test("slots of the wave are adjacent, and stages with more layers have wider ones", () => {
   const { slots, edge, y } = arrangeWave(wave([[0, 1, 1, 0]]), [1, 4, 4, 1], 800, 200);
   assert.equal(slots[0].x, edge.left);
   for (let at = 1; at < slots.length; at++)
@@ -89,35 +89,35 @@ test("slots of the wave follow one another and wider ones hold more layers", () 
   assert.ok(y(0) < y(1) && y(1) < 200 - edge.bottom);
 });
 
-test("layers that move over a boundary stay as many", () => {
-  assert.deepEqual(shifted([4, 4, 4], 0, 2), [2, 6, 4]);
-  assert.deepEqual(shifted([4, 4, 4], 1, -3), [4, 7, 1]);
+test("the number of layers stays the same when a boundary moves", () => {
+  assert.deepEqual(moveLayers([4, 4, 4], 0, 2), [2, 6, 4]);
+  assert.deepEqual(moveLayers([4, 4, 4], 1, -3), [4, 7, 1]);
 });
 
-test("arcs inside others are lower, and a point is near the arc that it is on", () => {
+test("inner arcs are lower, and points of an arc have no distance from it", () => {
   const skips = [
     { from: 0, to: 3, replica: 0 },
     { from: 1, to: 2, replica: 0 },
   ];
   const routes = [[0, 1, 1, 0]];
-  const [outer, inner] = stack(skips, routes);
+  const [outer, inner] = arcLevels(skips, routes);
   assert.deepEqual([outer.lane, inner.lane], [0, 1]);
-  assert.ok(roomOver(skips, routes).room > 0);
-  assert.deepEqual(roomOver([], routes), { room: 0, step: 0 });
+  assert.ok(arcMargin(skips, routes).margin > 0);
+  assert.deepEqual(arcMargin([], routes), { margin: 0, step: 0 });
   const layout = arrangeWave(wave(routes, skips), [1, 4, 4, 1], 800, 200);
-  const arc = bow(layout, skips[0], outer, routes);
-  for (const at of [arc.a, arc.b, arc.crown]) assert.ok(away(arc, at) < 1e-3);
-  assert.ok(away(arc, { x: arc.crown.x, y: arc.crown.y + 40 }) > 5);
-  assert.equal(away(arc, { x: -100, y: 0 }), Infinity);
+  const arc = arcOf(layout, skips[0], outer, routes);
+  for (const at of [arc.a, arc.b, arc.crown]) assert.ok(distanceTo(arc, at) < 1e-3);
+  assert.ok(distanceTo(arc, { x: arc.crown.x, y: arc.crown.y + 40 }) > 5);
+  assert.equal(distanceTo(arc, { x: -100, y: 0 }), Infinity);
 });
 
-/** The plan and the frame of timelines, as the chart makes them. */
+/** The parts of a chart that geometry needs. */
 function chart(layers, { kept = new Set(), held = [], view = WHOLE, width = 1000, height = 300 } = {}) {
   const plan = arrangeLanes({ rows: rowsOf({ layers }, false), held, linked: null, kept, view, width, height });
   return { plan, frame: new Frame(view, plan.size, 1, null), arrows: [] };
 }
 
-test("lanes stand below one another and inside the canvas", () => {
+test("lanes are below one another and inside the canvas", () => {
   for (const height of [60, 300, 900]) {
     const { plan } = chart([layer()], { height });
     const [first, second] = plan.lanes;
@@ -126,20 +126,20 @@ test("lanes stand below one another and inside the canvas", () => {
   }
 });
 
-test("a lane that is kept stands above the ones that are scrolled", () => {
+test("a lane kept on top is above the lanes that scroll", () => {
   const found = layer();
   const { plan } = chart([found], { kept: new Set([laneKey(found, 1)]) });
   const [top, scrolled] = [plan.laneOf(found, 1), plan.laneOf(found, 0)];
   assert.ok(top.kept && top.y + top.height <= plan.split && scrolled.y >= plan.split);
 });
 
-test("a timeline that lies over another shares its row unless it is left out", () => {
+test("a measured timeline shares the row of the one before, unless that is alone", () => {
   const [below, over] = [layer(), Object.assign(layer(), { over: true })];
   assert.deepEqual(rowsOf({ layers: [below, over] }, false), [[below, over]]);
   assert.deepEqual(rowsOf({ layers: [below, over] }, true), [[below]]);
 });
 
-test("a point hits the block, the idle time, or the name of the lane that it is on", () => {
+test("a point hits a block, idle time, or the name of a lane", () => {
   const found = layer();
   const drawn = chart([found]);
   const lane = drawn.plan.laneOf(found, 0);
@@ -151,7 +151,7 @@ test("a point hits the block, the idle time, or the name of the lane that it is 
   assert.equal(laneAt(drawn, { x: 5, y: lane.y + 1 }), lane);
 });
 
-test("a link is read without what is no number or name", () => {
+test("invalid values of a link are left out", () => {
   const read = readLink("#timeline?window=1~2&pin=0~1~B~3~4&marks=5~x~1&lanes=0:1~evil&show=memory&scroll=0.5");
   assert.deepEqual(read.window, [1, 2]);
   assert.deepEqual(read.pin, { layer: 0, rank: 1, op: 1, stage: 3, mb: 4 });

@@ -3,9 +3,9 @@ import { test } from "node:test";
 
 import { clamp, count, roundUp } from "../../static/kit/numbers.js";
 import { ink, luminance, mix, pixel, rgb } from "../../static/kit/palette.js";
-import { axisUnit, onAxis, ticks } from "../../static/timeline/ticks.js";
+import { axisText, axisUnit, ticks } from "../../static/timeline/ticks.js";
 import { amount, bytes, flops, percent } from "../../static/timeline/units.js";
-import { bytes as linkBytes, seconds, some } from "../../static/transfer/format.js";
+import { bytes as linkBytes, listRanks, seconds } from "../../static/transfer/format.js";
 
 const plain = (text) => text.replaceAll("\u2009", " ");
 
@@ -31,13 +31,13 @@ test("times of links have four digits and never round into the next unit", () =>
   assert.deepEqual([12, 1500, 2.5e9].map(linkBytes), ["12 B", "1.5 kB", "2.5 GB"]);
 });
 
-test("long lists of ranks are cut short", () => {
-  assert.equal(some([]), "nobody");
-  assert.equal(some([0, 1]), "0, 1");
-  assert.equal(some([...Array(12).keys()]), "0, 1, 2, 3, 4, 5, 6, 7 and 4 more");
+test("long lists of ranks are shortened", () => {
+  assert.equal(listRanks([]), "none");
+  assert.equal(listRanks([0, 1]), "0, 1");
+  assert.equal(listRanks([...Array(12).keys()]), "0, 1, 2, 3, 4, 5, 6, 7 and 4 more");
 });
 
-test("a count has its word in the plural unless it is one", () => {
+test("a count has a plural unless it is one", () => {
   assert.deepEqual(
     [0, 1, 2].map((number) => count(number, "stage")),
     ["0 stages", "1 stage", "2 stages"],
@@ -61,7 +61,7 @@ test("steps of an axis are 1, 2 or 5 times a power of ten, and no larger than ne
   }
 });
 
-test("ticks of an axis stand apart, begin in view, and name multiples of their step", () => {
+test("ticks of an axis are apart, in view, and multiples of their step", () => {
   for (const [from, to] of [
     [0, 1e9],
     [2.5e8, 2.6e8],
@@ -86,22 +86,22 @@ test("ticks of an axis stand apart, begin in view, and name multiples of their s
   }
 });
 
-test("numbers of an axis share the unit of its largest one", () => {
+test("numbers of an axis have the unit of the largest one", () => {
   assert.deepEqual(
     [3, 0.5, 1e-4].map((largest) => axisUnit(largest, "s").name),
     ["s", "ms", "µs"],
   );
   assert.equal(axisUnit(3, "").name, "");
-  assert.equal(onAxis(0.0125, 0.0005, { factor: 1e3 }), "12.5");
+  assert.equal(axisText(0.0125, 0.0005, { factor: 1e3 }), "12.5");
 });
 
-test("colours are read as a style sheet and a browser write them", () => {
+test("colours are read in the notations of style sheets and browsers", () => {
   assert.deepEqual(["#0a141e", "rgb(10 20 30)", "rgb(10, 20, 30)"].map(rgb), Array(3).fill([10, 20, 30]));
   assert.deepEqual(mix([0, 0, 0], [255, 255, 255], 0.5), [127.5, 127.5, 127.5]);
   assert.equal(pixel([1, 2, 3]), 0xff030201);
 });
 
-test("ink reads on every fill with a contrast of 4.5 to 1 at least", () => {
+test("ink has a contrast of at least 4.5 to 1 on every fill", () => {
   for (let red = 0; red < 256; red += 15)
     for (let green = 0; green < 256; green += 15)
       for (let blue = 0; blue < 256; blue += 15) {

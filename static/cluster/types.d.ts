@@ -1,0 +1,62 @@
+// What the cluster receives from Python (designer/canvases/cluster.py).
+
+import type { Box, Model } from "../kit/types";
+
+export interface Mesh {
+  name: string;
+  devices: number[];
+  dp: number;
+  tp: number;
+  ways: [number, number][]; // the dp and tp that its devices can be used as
+}
+
+export interface ClusterModel extends Model {
+  palette: string[];
+  nodes: number;
+  devices_per_node: number;
+  meshes: Mesh[];
+  links: { intra?: string; inter?: string };
+  limits: { nodes: number; devices_per_node: number; name: number };
+  selected: number;
+}
+
+/** The first and last node and column of a rectangle of devices. */
+export interface Rectangle {
+  n0: number;
+  n1: number;
+  c0: number;
+  c1: number;
+}
+
+/** What a gesture would make; `rank` is -1 for a new mesh. */
+export interface Ghost {
+  devices: number[];
+  rank: number;
+  ok: boolean;
+  words: string;
+}
+
+/** Sizes in px of one way to arrange nodes in columns. */
+export interface Measures {
+  score: number;
+  rows: number;
+  columns: number;
+  columnGap: number;
+  gutter: number;
+  rowGap: number;
+  head: number;
+  foot: number;
+  pad: number;
+  gap: number;
+  tile: { width: number; height: number };
+  headed: boolean;
+  nodes: number;
+  perNode: number;
+  width: number;
+  height: number;
+}
+
+export interface Layout extends Measures {
+  panels: Box[]; // of nodes
+  tiles: Box[]; // of devices
+}

@@ -1,0 +1,142 @@
+// Controls that the canvases share: buttons, steppers, menus.
+
+/** @import { Button, MenuEntry } from "./types" */
+
+import { consume, find, focusedElement, h } from "./dom.js";
+import { clamp } from "./numbers.js";
+
+/**
+ * A button that stays focusable while it is disabled, so that the reason can be read.
+ * @param {string} label
+ * @param {{onclick?: (event: MouseEvent) => void, title?: string, kind?: string, content?: Node | string}} options
+ * @returns {Button}
+ */
+export function button(label, { onclick, title, kind = "", content } = {}) {
+  const element = Object.assign(
+    h("button", { type: "button", class: `mw-button ${kind}`, "aria-label": label, title }, content ?? label),
+    {
+      onblocked: /** @type {Button["onblocked"]} */ (null),
+      enable(/** @type {boolean} */ isEnabled, title = element.title) {
+        element.setAttribute("aria-disabled", String(!isEnabled));
+        element.title = title;
+      },
+    },
+  );
+  element.addEventListener("click", (event) => {
+    if (element.ariaDisabled === "true") element.onblocked?.(element.title, element);
+    else onclick?.(event);
+  });
+  return element;
+}
+
+/**
+ * − number +, with a field that takes digits, Enter and arrow keys. Each press counts from the value that the presses
+ * before it requested, even while Python has not answered them: n presses are n steps. `set` shows the value that
+ * Python holds, unless answers are outstanding; `acknowledge` counts one answer.
+ * @param {object} options @param {string} options.label @param {number} [options.min]
+ * @param {(value: number) => void} options.onchange
+ * @param {(reason: string, stepper: HTMLElement) => void} options.onblocked
+ */
+export function stepper({ label, min = 1, onchange, onblocked }) {
+  let max = Infinity;
+  let value = min; // the one shown
+  let outstanding = 0; // answers
+  let isTyping = false;
+  /** @type {{less?: string, more?: string}} */
+  let reasons = {};
+  const field = h("input.mw-number", { type: "number", "aria-label": label, min, step: 1 });
+  const typed = () => Number.parseInt(field.value, 10);
+  const less = button(`Decrease ${label}`, { content: "−", onclick: () => request(value - 1) });
+  const more = button(`Increase ${label}`, { content: "+", onclick: () => request(value + 1) });
+  less.onblocked = more.onblocked = (reason) => onblocked(reason, element);
+  field.isUnedited = () => typed() === value;
+  field.addEventListener("input", () => (isTyping = true));
+  field.addEventListener("change", () => request(typed()));
+  field.addEventListener("blur", () => typed() === value || request(typed()));
+  field.addEventListener("keydown", (event) => {
+    if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
+    if (event.key !== "Escape") return;
+    isTyping = false;
+    field.value = String(value);
+    field.blur();
+  });
+
+  /** @param {number} wanted */
+  function request(wanted) {
+    if (!Number.isInteger(wanted) || wanted < min || wanted > max) {
+      onblocked(reasons[wanted > max ? "more" : "less"] ?? `${label}: enter an integer from ${min} to ${max}`, element);
+    } else if (wanted !== value) {
+      value = wanted;
+      outstanding++;
+      onchange(wanted);
+    }
+    isTyping = false;
+    field.value = String(value);
+    update();
+  }
+
+  function update() {
+    less.enable(value > min, reasons.less ?? (value > min ? "" : `Minimum: ${min}`));
+    more.enable(value < max, reasons.more ?? (value < max ? "" : `Maximum: ${max}`));
+  }
+
+  const element = Object.assign(
+    h("span.mw-stepper", {}, h("span.mw-stepper-box", {}, less, field, more), h("span", {}, label)),
+    {
+      /** @param {number} held @param {{least?: number, most?: number, less?: string, more?: string}} [limits] */
+      set(held, { least = min, most = max, ...limitReasons } = {}) {
+        [min, max, reasons] = [least, most, limitReasons];
+        if (!outstanding) value = held;
+        if (!isTyping && field.value !== String(value)) field.value = String(value);
+        update();
+      },
+      acknowledge() {
+        outstanding = Math.max(0, outstanding - 1);
+      },
+    },
+  );
+  return element;
+}
+
+/**
+ * Open a menu at `anchor`. It closes on a choice, Escape or a press elsewhere.
+ * @param {HTMLElement} root @param {HTMLElement} anchor @param {string} label @param {MenuEntry[]} entries
+ */
+export function openMenu(root, anchor, label, entries) {
+  const menu = h("div.mw-menu", { role: "menu", "aria-label": label });
+  const focused = focusedElement(root);
+  const end = new AbortController();
+  const close = () => {
+    end.abort();
+    menu.remove();
+    focused?.focus();
+  };
+  const isInside = (/** @type {EventTarget | null} */ target) => menu.contains(/** @type {Node | null} */ (target));
+  for (const { text, checked, choose } of entries) {
+    const onclick = () => {
+      close();
+      choose();
+    };
+    menu.append(h("button.mw-menu-item", { role: "menuitemradio", "aria-checked": String(checked), onclick }, text));
+  }
+  const items = /** @type {HTMLElement[]} */ ([...menu.children]);
+  menu.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (event.key === "Enter" || event.key === " ") return event.stopPropagation();
+    if (step) items.at((items.findIndex((item) => item === focusedElement(menu)) + step) % items.length)?.focus();
+    else if (event.key === "Escape") close();
+    else return;
+    consume(event);
+  });
+  root.append(menu);
+  const [box, at] = [root.getBoundingClientRect(), anchor.getBoundingClientRect()];
+  const isAbove = at.bottom - box.top + menu.offsetHeight + 6 > box.height;
+  menu.style.left = `${clamp(at.left - box.left, 4, Math.max(4, box.width - menu.offsetWidth - 4))}px`;
+  menu.style.top = `${Math.max(4, isAbove ? at.top - box.top - menu.offsetHeight - 3 : at.bottom - box.top + 3)}px`;
+  const { signal } = end;
+  root.addEventListener("pointerdown", (event) => isInside(event.target) || close(), { capture: true, signal });
+  menu.addEventListener("focusout", (event) => event.relatedTarget && !isInside(event.relatedTarget) && close(), {
+    signal,
+  });
+  (find(menu, '[aria-checked="true"]') ?? items[0])?.focus();
+}

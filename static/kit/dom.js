@@ -1,0 +1,134 @@
+// Elements of the page, and the keyboard focus among them.
+
+/** @import { Attributes, Child, HtmlOf, SvgOf } from "./types" */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** @type {Record<string, number | undefined>} */
+export const ARROW_STEPS = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+
+/**
+ * Create an HTML element. The tag may carry classes ("div.mw-bar"). Attributes that begin with `on` are listeners.
+ * Attributes and children that are null, undefined or false are left out.
+ * @template {string} T
+ * @param {T} tag
+ * @param {Attributes} [attributes]
+ * @param {Child[]} children
+ */
+export function h(tag, attributes = {}, ...children) {
+  const [name, ...classes] = tag.split(".");
+  return /** @type {HtmlOf<T>} */ (fill(document.createElement(name), classes, attributes, children));
+}
+
+/**
+ * Create an SVG element, like `h`.
+ * @template {string} T
+ * @param {T} tag
+ * @param {Attributes} [attributes]
+ * @param {Child[]} children
+ */
+export function s(tag, attributes = {}, ...children) {
+  const [name, ...classes] = tag.split(".");
+  return /** @type {SvgOf<T>} */ (fill(document.createElementNS(SVG, name), classes, attributes, children));
+}
+
+/** @param {Element} element @param {string[]} classes @param {Attributes} attributes @param {Child[]} children */
+function fill(element, classes, attributes, children) {
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
+    else if (name === "style") setStyle(/** @type {HTMLElement} */ (element), /** @type {any} */ (value));
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  const shown = children.filter((child) => child !== null && child !== undefined && child !== false);
+  element.append(.../** @type {string[]} */ (shown));
+  return element;
+}
+
+/** Set style properties, custom properties included. @param {HTMLElement} element @param {Record<string, any>} style */
+export function setStyle(element, style) {
+  for (const [name, value] of Object.entries(style)) element.style.setProperty(name, value);
+}
+
+/** @param {ParentNode} root @param {string} selector @returns {HTMLElement | null} */
+export const find = (root, selector) => root.querySelector(selector);
+
+/** @param {ParentNode} root @param {string} selector */
+export const findAll = (root, selector) => [
+  .../** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll(selector)),
+];
+
+/** @param {Event} event @param {string} selector @returns {HTMLElement | null} */
+export const closest = (event, selector) => /** @type {Element} */ (event.target).closest(selector);
+
+/** The element with the keyboard focus, also inside a shadow root. @param {Node} node @returns {HTMLElement | null} */
+export const focusedElement = (node) => /** @type {any} */ (node.getRootNode()).activeElement;
+
+/** Handle an event here: neither the browser nor another part of the page acts on it. @param {Event} event */
+export function consume(event) {
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+/**
+ * The index that an arrow key, Home or End leads to in a grid of `count` elements, or undefined for any other key.
+ * @param {string} key @param {number} at @param {number} count @param {number} [columns]
+ */
+export function indexByKey(key, at, count, columns = 1) {
+  const last = count - 1;
+  const index = {
+    ArrowRight: at + 1,
+    ArrowLeft: at - 1,
+    ArrowDown: at + columns,
+    ArrowUp: at - columns,
+    Home: 0,
+    End: last,
+  }[key];
+  return index === undefined ? undefined : Math.max(0, Math.min(last, index));
+}
+
+/**
+ * Make `current` the one element of a group that Tab reaches.
+ * @param {HTMLElement[]} group @param {HTMLElement} [current]
+ */
+export function setTabStop(group, current) {
+  for (const element of group) element.tabIndex = element === current ? 0 : -1;
+}
+
+const FOCUSABLE = "button, input, select, textarea, summary, a[href], [tabindex]";
+
+const IGNORE_KEYS_MS = 800; // a second press within this time is meant for the control that was there before
+
+/**
+ * Run `change`, which may redraw or hide the focused element of `root`. If it does, focus the element in its place, or
+ * `fallback` if none is left.
+ * @param {HTMLElement} root @param {() => void} change @param {HTMLElement | null} [fallback]
+ */
+export function keepFocus(root, change, fallback = null) {
+  const focusable = () =>
+    findAll(root, FOCUSABLE).filter((element) => !element.matches(":disabled") && element.checkVisibility());
+  const focused = focusedElement(root);
+  const at = focusable().findIndex((element) => element === focused);
+  change();
+  const left = focusable();
+  if (at < 0 || left.some((element) => element === focused)) return;
+  const next = left[Math.min(at, left.length - 1)] ?? fallback;
+  next?.focus();
+  if (next && !next.matches("input, select, textarea")) ignoreKeysBriefly(next);
+}
+
+/** @param {HTMLElement} element */
+function ignoreKeysBriefly(element) {
+  const end = new AbortController();
+  const ignore = (/** @type {Event} */ event) => {
+    const isPress =
+      event instanceof KeyboardEvent ? ["Enter", " "].includes(event.key) : !(/** @type {UIEvent} */ (event).detail);
+    if (!isPress) return; // a pointer may press
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  };
+  for (const type of ["keydown", "keyup", "click"])
+    element.addEventListener(type, ignore, { capture: true, signal: end.signal });
+  setTimeout(() => end.abort(), IGNORE_KEYS_MS);
+}

@@ -1,0 +1,76 @@
+// Types that the widgets share. Types of what one widget receives from Python are in its own folder.
+
+/** The model of a widget, as Panel passes it: its parameters as properties, their changes and messages as events. */
+export interface Model {
+  on(events: string | string[], listener: (event: any) => void): void;
+  send_msg(message: Message): void;
+}
+
+export interface Message {
+  type: string;
+  [key: string]: any;
+}
+
+/** The answer to a gesture: `refused` says why it changed nothing, or is null. */
+export interface Answer extends Message {
+  gesture: string;
+  refused: string | null;
+}
+
+export interface Point {
+  x: number;
+  y: number;
+}
+
+/** Pixels of the page, or of a canvas. */
+export interface Box extends Point {
+  width: number;
+  height: number;
+}
+
+export type Child = Node | string | number | null | undefined | false;
+
+type Listeners = { [E in keyof HTMLElementEventMap as `on${E}`]?: ((event: HTMLElementEventMap[E]) => unknown) | null };
+
+export interface Attributes extends Listeners {
+  style?: Record<string, string | number>;
+  [name: string]: unknown;
+}
+
+type Name<T extends string> = T extends `${infer N}.${string}` ? N : T;
+export type HtmlOf<T extends string> =
+  Name<T> extends keyof HTMLElementTagNameMap ? HTMLElementTagNameMap[Name<T>] : HTMLElement;
+export type SvgOf<T extends string> =
+  Name<T> extends keyof SVGElementTagNameMap ? SVGElementTagNameMap[Name<T>] : SVGElement;
+
+/** A button that can be disabled with a reason; `onblocked` receives the reason when it is pressed then. */
+export interface Button extends HTMLButtonElement {
+  enable(isEnabled: boolean, title?: string): void;
+  onblocked: ((reason: string, button: HTMLElement) => void) | null;
+}
+
+export interface MenuEntry {
+  text: string;
+  note?: string;
+  checked?: boolean;
+  choose: () => void;
+}
+
+/** A pipeline timeline in few columns, by action: what a small picture shows. */
+export interface SchedulePicture {
+  ranks: number;
+  makespan: number;
+  rank: number[];
+  op: number[];
+  shade: number[];
+  start: number[];
+  end: number[];
+  half?: number[];
+}
+
+export interface ScheduleChoice {
+  name: string;
+  title: string;
+  blurb: string;
+  reason: string;
+}

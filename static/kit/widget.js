@@ -1,0 +1,134 @@
+// What every widget shares: its model, messages to Python, the theme, drawing once per frame.
+
+/** @import { Message, Model } from "./types" */
+
+let isLeaving = false; // the page is being left: its socket closes a moment before its timers end
+
+let isDisconnected = false;
+
+const watchedDocuments = new WeakSet();
+
+for (const type of ["beforeunload", "pagehide"]) window.addEventListener(type, () => (isLeaving = true));
+
+for (const type of ["pageshow", "pointerdown", "keydown"])
+  window.addEventListener(type, () => (isLeaving = false), true);
+
+setTimeout(watchConnection);
+
+function watchConnection() {
+  for (const page of globalThis.Bokeh?.documents ?? []) {
+    if (watchedDocuments.has(page)) continue;
+    watchedDocuments.add(page);
+    page.on_event("connection_lost", () => (isDisconnected = true));
+    page.on_event("client_reconnected", () => (isDisconnected = false));
+  }
+}
+
+/**
+ * Send Python a message and return true, or false if the connection is closed.
+ * @param {Model} model @param {Message} message
+ */
+export function send(model, message) {
+  watchConnection();
+  const isOpen = !isLeaving && !isDisconnected;
+  if (isOpen) model.send_msg(message);
+  return isOpen;
+}
+
+/** @type {WeakMap<Model, Record<string, {text: string, value: any}>>} */
+const parsed = new WeakMap();
+
+/**
+ * The data of a parameter that travels as JSON text (PlainData of designer/kit/canvas.py). Each text is parsed once.
+ * @param {Model} model @param {string} name
+ */
+export function plainData(model, name) {
+  const known = parsed.get(model) ?? {};
+  parsed.set(model, known);
+  const text = /** @type {any} */ (model)[name];
+  if (known[name]?.text !== text) known[name] = { text, value: JSON.parse(text) };
+  return known[name].value;
+}
+
+/** Return a function that runs `draw` once per frame, however often it is called. @param {() => void} draw */
+export function oncePerFrame(draw) {
+  let frame = 0;
+  const request = () => {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      draw();
+    });
+  };
+  return Object.assign(request, { cancel: () => cancelAnimationFrame(frame) });
+}
+
+/**
+ * Copy `data-theme` of the nearest ancestor that has one. Return a function that stops this.
+ * @param {HTMLElement} root
+ */
+export function followTheme(root) {
+  const copy = () => {
+    const theme = ancestors(root).find((element) => element.dataset.theme)?.dataset.theme;
+    if (theme) root.dataset.theme = theme;
+    else delete root.dataset.theme;
+  };
+  const observer = new MutationObserver(copy);
+  for (const element of ancestors(root))
+    observer.observe(element, { attributes: true, attributeFilter: ["data-theme"] });
+  copy();
+  return () => observer.disconnect();
+}
+
+/** The elements around an element, those outside its shadow root included. @param {HTMLElement} element */
+function ancestors(element) {
+  const found = [];
+  for (let node = /** @type {any} */ (element); node; node = node.parentNode ?? node.host)
+    if (node !== element && node instanceof HTMLElement) found.push(node);
+  return found;
+}
+
+/**
+ * Call back when a window moves to a screen of another pixel ratio. Return a function that stops this.
+ * @param {() => void} onchange
+ */
+export function watchPixelRatio(onchange) {
+  const end = new AbortController();
+  const watch = () =>
+    matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`).addEventListener(
+      "change",
+      () => {
+        watch();
+        onchange();
+      },
+      { once: true, signal: end.signal },
+    );
+  watch();
+  return () => end.abort();
+}
+
+/**
+ * A widget of the page. `root` is set by the constructor of each widget.
+ * @template {Model} M
+ */
+export class Widget {
+  /** @type {HTMLElement} */ root;
+
+  /** @param {M} model */
+  constructor(model) {
+    this.model = model;
+    model.on("msg:custom", (message) => this.receive(message));
+    model.on("remove", () => this.remove());
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
+  }
+
+  /** @param {string} type @param {object} [gesture] */
+  send(type, gesture = {}) {
+    return send(this.model, { type, ...gesture });
+  }
+
+  /** Handle a message from Python. @param {Message} _message */
+  receive(_message) {}
+
+  /** End what outlives the element. */
+  remove() {}
+}

@@ -1,0 +1,7 @@
+// Rows of tables.
+
+import { h } from "../kit/dom.js";
+
+/** @param {string[]} row the header of the row, then its cells */
+export const tableRow = ([name, ...cells]) =>
+  h("tr", {}, h("th", { scope: "row" }, name), ...cells.map((cell) => h("td", {}, cell)));

@@ -1,0 +1,292 @@
+// What the panels receive from Python (designer/views, designer/forms).
+
+import type { Model, SchedulePicture } from "../kit/types";
+
+export interface OverlayModel extends Model {
+  shown: boolean;
+  opening: number;
+}
+
+export interface NamedEntry {
+  name: string;
+  title: string;
+  note: string;
+}
+
+/** The change of a number against the reference design. */
+export interface Change {
+  arrow: string;
+  verdict: string;
+  text: string;
+  spoken: string;
+}
+
+// ── comparison ──
+
+export interface Cell {
+  value: string;
+  small: string;
+  change: Change | null;
+  wrong: string;
+}
+
+export interface Column {
+  place: number;
+  name: string;
+  open: boolean;
+  first: boolean;
+  cells: Record<string, Cell>;
+  differences: string[];
+}
+
+export interface ComparisonModel extends OverlayModel {
+  columns: Column[];
+  figures: { key: string; label: string; help: string }[];
+  room: number;
+  stale: boolean;
+  examples: NamedEntry[];
+}
+
+// ── form ──
+
+export type FieldValue = string | number | boolean | null;
+
+export interface FieldData {
+  path: string;
+  label: string;
+  unit: string;
+  kind: "integer" | "number" | "text" | "choice" | "switch" | "list" | "numbers" | "lines" | "rows";
+  value: FieldValue;
+  text: string;
+  optional: boolean;
+  placeholder: string;
+  hint: string;
+  help: string;
+  group: string;
+  wide: boolean;
+  options?: { value: FieldValue; title: string; help: string }[];
+}
+
+export interface SectionData {
+  key: string;
+  title: string;
+  help: string;
+  fields: FieldData[];
+  action?: { title: string; help: string };
+}
+
+export interface FieldProblem {
+  severity: string;
+  message: string;
+}
+
+export interface FormModel extends Model {
+  problems: Record<string, FieldProblem[]>;
+}
+
+// ── gallery ──
+
+export interface Card {
+  key: string;
+  schedule: string;
+  title: string;
+  present: boolean;
+  reason: string;
+  choosable: boolean;
+}
+
+/** A variant that was simulated: texts, numbers to sort by, and its picture. */
+export interface SimulatedCard extends Card {
+  fits: boolean;
+  iteration: string;
+  change: string;
+  better: boolean;
+  bubble: string;
+  span: string;
+  memory: string;
+  capacity: string;
+  filled: number;
+  traffic: string;
+  copies: string;
+  makespan: number;
+  by: Record<string, number>;
+  picture: SchedulePicture;
+}
+
+export interface Note {
+  title: string;
+  text: string;
+  advised: string;
+  advised_title: string;
+}
+
+export interface GalleryModel extends OverlayModel {
+  pinned: string[];
+  words: Record<string, string>;
+}
+
+// ── launch, numbers, problems, side, top bar ──
+
+export interface LaunchModel extends Model {
+  launchable: { allowed: boolean; label: string; reason: string };
+  rehearsable: { allowed: boolean; reason: string };
+  notice: string;
+  places: { name: string; title: string }[];
+  place: string;
+  status: { running?: boolean; share?: number; words?: string };
+}
+
+export interface Tile extends Cell {
+  key: string;
+  label: string;
+  help: string;
+  bar: number | null;
+}
+
+export interface NumbersModel extends Model {
+  stale: { title?: string; detail?: string };
+  pinned: string[];
+  is_pinned: boolean;
+  can_pin: boolean;
+}
+
+export interface ProblemLine {
+  severity: string;
+  where: string;
+  code: string;
+  message: string;
+  fixes: string[];
+}
+
+export interface ProblemsModel extends Model {
+  problems: ProblemLine[];
+  findings: string[];
+  better: { state?: "open" | "runs" | "found"; words: string; share: number; use: boolean };
+}
+
+export interface SideModel extends Model {
+  label: string;
+  titles: string[];
+  badges: Record<number, [string, string]>;
+  active: number;
+}
+
+export interface Shortcut {
+  group: string;
+  keys: string;
+  does: string;
+}
+
+/** A problem or note of a file. */
+export interface FileMessage {
+  where: string;
+  message: string;
+  excerpt?: string;
+  fixes?: string[];
+}
+
+export interface TopBarModel extends Model {
+  name_of_design: string;
+  history: [string, string];
+  unsaved: boolean;
+  examples: NamedEntry[];
+  exports: NamedEntry[];
+  suffixes: string[];
+  views: { name: string; key: string }[];
+  shortcuts: Shortcut[];
+  notice: string;
+  longest_name: number;
+  largest: number;
+  theme: string;
+}
+
+// ── profiles ──
+
+export interface Axis {
+  label: string;
+  from: number;
+  to: number;
+  ticks: [number, string][];
+}
+
+export interface Series {
+  name: string;
+  colour: string;
+  points: [number, number, string][];
+  line: [number, number][];
+}
+
+export interface Chart {
+  key: string;
+  title: string;
+  note: string;
+  x: Axis;
+  y: Axis;
+  series: Series[];
+  diagonal: [number, number][];
+  head: string[];
+  rows: string[][];
+}
+
+export interface ProfileEntry {
+  name: string;
+  title: string;
+  note: string;
+  used: boolean;
+}
+
+export interface ProfilesModel extends OverlayModel {
+  kept: ProfileEntry[];
+  chosen: string;
+  machine: string[];
+  charts: Chart[];
+  warnings: string[];
+  used: boolean;
+  standing: { state: string; share: number | null; words: string };
+  usual: string;
+}
+
+// ── runs ──
+
+export interface RunComparison {
+  rows: string[][];
+  parts?: { title: string; rows: string[][] }[];
+  spread: string;
+  cause: string;
+  label: string;
+  clocks: string;
+  laid: boolean;
+  same: boolean;
+  whose: string;
+  usable: boolean;
+}
+
+export interface Outcome {
+  run: string;
+  shown: boolean;
+  share: number;
+  error: string;
+  words: string;
+}
+
+export interface RunSummary {
+  id: string;
+  name: string;
+  state: string;
+  reason: string;
+  done: number;
+  total: number;
+  figures: [string, string][];
+  notes?: string[];
+}
+
+export interface RunsModel extends Model {
+  run: RunSummary | { id?: undefined };
+  losses: (number | null)[];
+  log: string;
+  comparison: RunComparison | { rows?: undefined };
+  outcomes: Outcome[];
+  runs: { id: string; name: string; state: string; words: string; shown: boolean }[];
+  hosts: { on?: boolean; words?: string };
+  text: { name: string | null; largest: number };
+}
