@@ -201,9 +201,7 @@ def test_a_mesh_is_renamed_in_place(page: Page, draw: Callable[..., Session]) ->
     eventually(page, lambda: session.design.meshes[1].name == "head")
 
 
-def test_a_double_click_works_although_the_mesh_is_redrawn_in_between(
-    page: Page, draw: Callable[..., Session]
-) -> None:
+def test_a_double_click_works_although_the_mesh_is_redrawn_in_between(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
 
     page.locator(".mw-cluster").evaluate(
@@ -322,9 +320,7 @@ def test_layers_move_by_keyboard_until_one_is_left(page: Page, draw: Callable[..
     eventually(page, lambda: session.design.pipeline.stages[:2] == (2, 6))
 
 
-def test_skip_connections_are_arcs_that_pointer_and_keyboard_reach(
-    page: Page, draw: Callable[..., Session]
-) -> None:
+def test_skip_connections_are_arcs_that_pointer_and_keyboard_reach(page: Page, draw: Callable[..., Session]) -> None:
     design = document()
     design["model"] |= {"kind": "u-transformer", "layers": 12}
     design["pipeline"] = {"schedule": "1f1b", "microbatches": 4, "stages": [3] * 4}
@@ -419,9 +415,7 @@ def test_grouping_is_for_more_microbatches_than_meshes(page: Page, draw: Callabl
     eventually(page, lambda: session.design.pipeline.grouping == "ungrouped")
 
 
-def test_canvases_follow_the_theme_of_the_page(
-    page: Page, draw: Callable[..., Session]
-) -> None:
+def test_canvases_follow_the_theme_of_the_page(page: Page, draw: Callable[..., Session]) -> None:
     draw(document())
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
 
