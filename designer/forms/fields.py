@@ -73,7 +73,7 @@ class Action(TypedDict):
 
 
 MEASURE = Action(
-    title="Measured machines", help="What was measured, its lines, and a button that measures this machine."
+    title="Calibration profiles", help="Measurements, fitted lines, and a button that calibrates this machine."
 )
 
 

@@ -10,16 +10,6 @@ import { Widget } from "../kit/widget.js";
 import { LossChart } from "./loss_chart.js";
 import { tableRow } from "./tables.js";
 
-/** @type {Record<string, string>} */
-const STATES = {
-  STARTING: "starting",
-  RUNNING: "running",
-  SUCCEEDED: "succeeded",
-  FAILED: "failed",
-  CANCELLED: "cancelled",
-  LOST: "lost",
-};
-
 /** @param {{model: RunsModel}} args */
 export const render = ({ model }) => new Runs(model).root;
 
@@ -245,7 +235,7 @@ class Runs extends Widget {
 }
 
 /** @param {string} state */
-const stateBadge = (state) => h("span.mw-state", { "data-state": state }, STATES[state] ?? state);
+const stateBadge = (state) => h("span.mw-state", { "data-state": state }, state.toLowerCase());
 
 /** An error as a bar from the middle, to the right if the run took longer than predicted. @param {Outcome} outcome */
 function outcomeRow({ run, shown, share, error, words }) {

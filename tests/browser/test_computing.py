@@ -60,10 +60,10 @@ def test_a_large_edit_leaves_the_page_alive_and_is_stopped(
 def test_a_better_order_is_offered_and_used(shown: Callable[[dict[str, Any], int], Page]) -> None:
     page = shown({"schedule": "gpipe", "microbatches": 8}, 4)
     page.get_by_role("tab", name="Problems").click()
-    better = page.get_by_role("region", name="A better order")
+    better = page.get_by_role("region", name="Order search")
     better.get_by_role("button", name="Search", exact=True).click()
     expect(better).to_contain_text("Auto finds an order of these stages in", timeout=FOUND_MS)
-    better.get_by_role("button", name="Use it").click()
+    better.get_by_role("button", name="Apply").click()
 
-    expect(page.get_by_role("region", name="What the search tried")).to_contain_text("Tried", timeout=FOUND_MS)
+    expect(page.get_by_role("region", name="Search results")).to_contain_text("Tried", timeout=FOUND_MS)
     expect(better).to_be_hidden()

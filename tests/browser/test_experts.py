@@ -222,7 +222,7 @@ def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown])
     page.page.get_by_role("button", name="Equal blocks").click()
     page.does("experts in equal blocks")
     assert page.drawn is None
-    page.page.get_by_role("button", name="one replica a device less").click()
+    page.page.get_by_role("button", name="Decrease replicas").click()
     page.page.get_by_role("button", name="Balance").click()
     page.does("balance the experts")
     expect(page.page.locator(".mw-xchip[data-copied]")).to_have_count(0)
@@ -256,19 +256,19 @@ def test_words_of_the_papers_explain_themselves_by_hover_and_by_keyboard(shown: 
     page.page.keyboard.press("ArrowDown")
     tip.filter(has_text="send to other nodes").wait_for()
     page.page.keyboard.press("Tab")
-    tip.filter(has_text="The load of an expert").wait_for()  # one stop for them all, then the colours
+    tip.filter(has_text="Load of an expert").wait_for()  # one stop for them all, then the colours
 
 
 def test_what_cannot_be_laid_out_says_why_and_what_was_set_stays(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
-    page.page.get_by_role("button", name="one replica a device more").click()
+    page.page.get_by_role("button", name="Increase replicas").click()
     page.session.edit("experts.ep", 3, "ep 3")
     page.page.get_by_role("alert").filter(
         has_text="groups of ep=3 x esp=1 devices do not divide the 4 devices of mesh A"
     ).wait_for()
     page.session.undo()
     page.chip(0).wait_for()
-    expect(page.page.get_by_label("replicas")).to_have_value("2")
+    expect(page.page.get_by_label("replicas", exact=True)).to_have_value("2")
 
 
 def test_settings_are_edits_of_the_document(shown: Callable[..., Shown]) -> None:
@@ -309,7 +309,7 @@ def test_hovering_shows_the_groups_of_a_device(shown: Callable[..., Shown]) -> N
 
     eventually(page.page, lambda: inside("mp") == inside("esp") == [2, 3])
     assert inside("ep") == [0, 2, 4, 6]
-    page.page.get_by_text("ep (other experts) 0 2 4 6").wait_for()
+    page.page.get_by_text("ep (different experts) 0 2 4 6").wait_for()
 
     page.page.mouse.move(2, 2)
     page.chip(2).focus()
@@ -322,14 +322,14 @@ def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> Non
     del design["model"]["moe"], design["experts"]
     page = shown(design)
 
-    page.page.get_by_role("button", name="Add experts to the model").click()
+    page.page.get_by_role("button", name="Add experts").click()
 
     page.does("add experts to the model")
     page.chip(7).wait_for()
     assert page.session.design.model.moe.experts == 8
     page.session.undo()
     page.page.get_by_text("This model has no experts").wait_for()
-    expect(page.page.get_by_role("button", name="Add experts to the model")).to_be_focused()  # what had it is gone
+    expect(page.page.get_by_role("button", name="Add experts")).to_be_focused()  # what had it is gone
 
 
 # ---- on the page ----
@@ -433,7 +433,7 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     dialog.locator(".mw-em .mw-legend", has_text="PPMoE 259").wait_for()  # of how many it is the fastest
     expect(dialog.locator(".mw-em-never")).to_have_count(0)
     dialog.get_by_role("button", name="Against DeepSpeed-MoE").click()
-    dialog.get_by_text("the paper's: 1.13× to 5.77×").wait_for()
+    dialog.get_by_text("paper: 1.13× to 5.77×").wait_for()
     dialog.get_by_role("tab", name="This layer").click()
     dialog.locator('[data-name="parm-s2"]').click()
 
@@ -511,7 +511,7 @@ def test_a_small_run_of_experts_is_launched_and_seen_training(whole: Whole) -> N
     page.wait_for_function("window.meshwaveTimeline?.layers.length === 1")
 
     page.get_by_role("button", name="Launch 4 processes").click()
-    page.locator(".mw-state", has_text="done").first.wait_for(timeout=RUN_MS)
+    page.locator(".mw-state", has_text="succeeded").first.wait_for(timeout=RUN_MS)
 
     first, last = loss_of(page)
     assert last < first - 0.1
@@ -609,7 +609,7 @@ def test_a_double_click_opens_and_the_crumb_leads_back(opened: Page) -> None:
 def test_the_layers_follow_an_edit_of_their_experts(opened: Page) -> None:
     page = opened
     page.mouse.click(*block(page, 0, 0, 0))
-    page.get_by_role("button", name="open its layers").click()
+    page.get_by_role("button", name="Open layers").click()
     lanes(page, 12)
     before = page.evaluate("window.meshwaveTimeline.layers[0].makespan")
 

@@ -44,11 +44,11 @@ class Shown:
 
     @property
     def dialog(self) -> Locator:
-        return self.page.get_by_role("dialog", name="Gallery of schedules")
+        return self.page.get_by_role("dialog", name="Schedule gallery")
 
     @property
     def table(self) -> Locator:
-        return self.page.get_by_role("dialog", name="Side by side")
+        return self.page.get_by_role("dialog", name="Design comparison")
 
     def card(self, title: str) -> Locator:
         """The button of a card."""
@@ -64,7 +64,7 @@ class Shown:
     def open(self) -> None:
         self.page.keyboard.press("g")
         expect(self.dialog).to_be_visible()
-        expect(self.dialog.get_by_text("What the numbers say", exact=True)).to_be_visible()
+        expect(self.dialog.get_by_text("Findings", exact=True)).to_be_visible()
 
     def hears(self) -> None:
         """Until Python has heard of all that was done so far."""
@@ -103,9 +103,9 @@ def shown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
 
 
 def test_a_card_is_chosen_by_a_click_and_taken_back_by_undo(shown: Shown) -> None:
-    shown.page.get_by_role("button", name="Gallery of schedules").click()
+    shown.page.get_by_role("button", name="Schedule gallery").click()
     expect(shown.card("ZB-V")).to_be_visible()
-    expect(shown.card("Hanayo, 2 waves, what you have")).to_have_attribute("aria-current", "true")
+    expect(shown.card("Hanayo, 2 waves, current")).to_have_attribute("aria-current", "true")
     expect(shown.dialog.locator(".mw-card .mw-mini").first).to_be_visible()
 
     shown.card("ZB-V").click()
@@ -118,7 +118,7 @@ def test_a_card_is_chosen_by_a_click_and_taken_back_by_undo(shown: Shown) -> Non
 
 def test_the_keyboard_walks_over_the_cards_as_they_lie(shown: Shown) -> None:
     shown.open()
-    eventually(shown.page, lambda: "what you have" in focused(shown.page, "at.ariaLabel"))
+    eventually(shown.page, lambda: ", current:" in focused(shown.page, "at.ariaLabel"))
 
     shown.page.keyboard.press("Home")
     assert focused(shown.page, "at.ariaLabel") == shown.labels()[0]
@@ -212,7 +212,7 @@ def test_a_card_that_refuses_says_why_and_cannot_be_chosen(shown: Shown) -> None
 def test_what_the_numbers_say_is_there_in_words(shown: Shown) -> None:
     shown.open()
 
-    words = shown.dialog.get_by_role("complementary", name="What the numbers say")
+    words = shown.dialog.get_by_role("complementary", name="Findings")
     expect(words).to_contain_text("Chimera, 4 replicas, 48 units, 20.0 % shorter")
     expect(words).to_contain_text("until the layers run out")
 
@@ -242,7 +242,7 @@ def test_cards_are_pinned_and_laid_side_by_side(shown: Shown) -> None:
     shown.table.get_by_role("button", name="Unpin GPipe").press("Enter")
     expect(shown.table.locator(".mw-column-name")).to_have_count(2)
     expect(shown.table.locator("table :focus")).to_have_count(1)  # what had the keyboard is gone, and it is not
-    add = shown.table.get_by_role("button", name="Add an example")
+    add = shown.table.get_by_role("button", name="Add example")
     add.press("Enter")
     expect(page.get_by_role("menuitem").first).to_be_focused()
     page.keyboard.press("Escape")
@@ -250,22 +250,22 @@ def test_cards_are_pinned_and_laid_side_by_side(shown: Shown) -> None:
     add.click()
     page.get_by_role("menuitem").nth(3).click()
     eventually(shown.page, lambda: len(session.pinned) == 2)
-    expect(shown.table.get_by_text("room for 1 more")).to_be_visible()
-    shown.table.get_by_role("button", name="End the comparison").click()
+    expect(shown.table.get_by_text("1 more can be added")).to_be_visible()
+    shown.table.get_by_role("button", name="End comparison").click()
     expect(shown.table).to_be_hidden()
     assert session.pinned == []
 
 
 def test_the_note_under_the_pin_opens_the_table_and_ends_it(shown: Shown) -> None:
     shown.page.keyboard.press("p")
-    note = shown.page.get_by_role("button", name="against Two waves")
+    note = shown.page.get_by_role("button", name="vs. Two waves")
 
     note.click()
     expect(shown.table).to_be_visible()
     shown.page.keyboard.press("Escape")
     expect(shown.table).to_be_hidden()
-    shown.page.locator(".mw-numbers").get_by_role("button", name="End the comparison").click()
+    shown.page.locator(".mw-numbers").get_by_role("button", name="End comparison").click()
 
     eventually(shown.page, lambda: shown.session.pinned == [])
     expect(note).to_have_count(0)
-    expect(shown.page.get_by_role("button", name="to compare with")).to_be_focused()
+    expect(shown.page.get_by_role("button", name="for comparison")).to_be_focused()

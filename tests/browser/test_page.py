@@ -73,7 +73,7 @@ def test_nothing_scrolls_everything_is_on_one_screen_and_a_second_visit_finds_it
 
 def test_draw_a_mesh_add_a_wave_and_undo(whole_page: Whole) -> None:
     page = whole_page(read_design("01-first-wave"))
-    page.get_by_role("button", name="one device a node more").click()  # an unused device to draw on
+    page.get_by_role("button", name="Increase devices per node").click()  # an unused device to draw on
     expect(page.locator(".mw-device")).to_have_count(5)
     before = iteration(page)
 
@@ -93,7 +93,7 @@ def test_draw_a_mesh_add_a_wave_and_undo(whole_page: Whole) -> None:
     expect(page.locator('.mw-tile[data-key="iteration"]')).to_have_text(drawn, use_inner_text=True)
     page.keyboard.press("Control+z")
 
-    page.get_by_role("button", name=re.compile("one wave(s)? more")).click()
+    page.get_by_role("button", name="Increase waves").click()
     changes(page, before)
     expect(page.locator('.mw-tile[data-key="bubble"]')).to_contain_text("20")
 
@@ -101,7 +101,7 @@ def test_draw_a_mesh_add_a_wave_and_undo(whole_page: Whole) -> None:
 def test_pinning_shows_both_timelines_and_the_change(whole_page: Whole) -> None:
     page = whole_page(read_design("01-first-wave"))
     page.get_by_role("button", name=re.compile("^Pin")).first.click()
-    page.get_by_role("button", name=re.compile("one wave(s)? more")).click()
+    page.get_by_role("button", name="Increase waves").click()
 
     page.wait_for_function("window.meshwaveTimeline.layers.length === 2")
     expect(page.locator('.mw-tile[data-key="bubble"]')).to_contain_text("better")
@@ -155,8 +155,8 @@ def test_without_the_token_nothing_is_shown(designer: Callable[[str], str], page
 
 def open_design(page: Page, document: dict[str, Any]) -> None:
     file = {"name": "d.json", "mimeType": "application/json", "buffer": json.dumps(document).encode()}
-    page.get_by_label("A design's file or a schedule").set_input_files(file)
-    expect(page.get_by_label("Name of the design")).to_have_value(document["name"])
+    page.get_by_label("Design or schedule file").set_input_files(file)
+    expect(page.get_by_label("Design name")).to_have_value(document["name"])
 
 
 def two_waves(name: str, **changes: Any) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def test_launch_follow_and_overlay_and_what_keeps_another_design_from_being_laun
     page = whole_page(read_design("05-hanayo-as-chimera"), launches=True)
     bar, badge = page.locator(".mw-launchbar-words"), page.locator(".mw-tab-badge").last
     page.get_by_role("button", name="Launch").first.click()
-    expect(page.locator(".mw-run .mw-state")).to_have_text("done", timeout=RUN_MS)
+    expect(page.locator(".mw-run .mw-state")).to_have_text("succeeded", timeout=RUN_MS)
 
     page.wait_for_function("window.meshwaveRuns.model.losses.length === 20")
     losses = page.evaluate("window.meshwaveRuns.model.losses")
@@ -224,7 +224,7 @@ def test_tabs_and_tiling_follow_the_keyboard_and_the_design(whole_page: Whole) -
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Run")).to_be_focused()
     expect(page.get_by_role("tab", name="Run")).to_have_attribute("aria-selected", "true")
-    expect(page.get_by_text("Nothing ran yet")).to_be_visible()
+    expect(page.get_by_text("No runs yet")).to_be_visible()
     expect(page.get_by_label("Layers", exact=True)).to_be_hidden()
     page.keyboard.press("Home")
     expect(page.get_by_label("Layers", exact=True)).to_be_visible()

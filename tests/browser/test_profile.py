@@ -1,4 +1,4 @@
-"""Measured machines on the page: this one is measured, looked at, and used by the design."""
+"""Calibration profiles on the page: this machine is calibrated, and the design uses its profile."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def test_a_machine_is_measured_looked_at_and_used(
         return pn.Row(form, views)
 
     page = stage.show(make)
-    dialog = page.get_by_role("dialog", name="Measured machines")
+    dialog = page.get_by_role("dialog", name="Calibration profiles")
 
-    page.get_by_role("button", name="Measured machines").click()
-    expect(dialog.get_by_role("region", name="What is measured")).to_contain_text("about two minutes")
-    name = dialog.get_by_role("textbox", name="Name of the profile")
+    page.get_by_role("button", name="Calibration profiles").click()
+    expect(dialog.get_by_role("region", name="About calibration")).to_contain_text("about two minutes")
+    name = dialog.get_by_role("textbox", name="Profile name")
     name.fill(" ")
-    dialog.get_by_role("button", name="Measure this machine").click()
+    dialog.get_by_role("button", name="Calibrate this machine").click()
     expect(dialog.get_by_role("alert")).to_have_text("give what is measured a name, such as this-machine")
     expect(name).to_be_focused()
     assert not calibrating.standing.runs
     page.keyboard.press("Escape")
     store_profile(known(contention=(contention(),)), "known.json")
 
-    page.get_by_role("button", name="Measured machines").click()
-    expect(dialog.get_by_role("region", name="What is measured")).to_be_hidden()
+    page.get_by_role("button", name="Calibration profiles").click()
+    expect(dialog.get_by_role("region", name="About calibration")).to_be_hidden()
     expect(dialog.locator("svg circle")).to_have_count(5)  # one size in five phases
     dialog.locator("svg circle").first.press("ArrowRight")
     expect(dialog.locator("svg circle").nth(1)).to_be_focused()
@@ -73,13 +73,13 @@ def test_a_machine_is_measured_looked_at_and_used(
     expect(dialog.locator(".mw-pf-warnings li").first).to_contain_text("is outside the measured range")
 
     dialog.get_by_role("button", name="Use in this design").click()
-    expect(dialog.get_by_text("This design is priced by it.")).to_be_visible()
+    expect(dialog.get_by_text("Used by this design")).to_be_visible()
     expect(dialog.locator(":focus")).to_have_count(1)  # the button went, and the keyboard is not lost with it
     assert session.design.cost.model_dump()["profile"] == "known.json"
     assert not session.errors
 
     name.fill("mine")
-    dialog.get_by_role("button", name="Measure this machine").click()
+    dialog.get_by_role("button", name="Calibrate this machine").click()
     expect(dialog.get_by_role("progressbar")).to_be_visible()
     expect(dialog.get_by_role("button", name="Stop")).to_be_visible()
     expect(dialog.get_by_role("status")).to_have_text("measured and kept", timeout=LONG_MS)

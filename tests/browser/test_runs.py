@@ -69,7 +69,9 @@ def show(record: Record, session: Session, stage: Stage) -> Iterator[Callable[..
 
 
 def bring(page: Page, name: str, content: bytes) -> None:
-    page.get_by_label("A text to train on").set_input_files({"name": name, "mimeType": "text/plain", "buffer": content})
+    page.locator('input[aria-label="Training text"]').set_input_files(
+        {"name": name, "mimeType": "text/plain", "buffer": content}
+    )
 
 
 def test_a_text_of_ones_own_becomes_the_training_data(show: Callable[..., Page], session: Session) -> None:
@@ -77,16 +79,16 @@ def test_a_text_of_ones_own_becomes_the_training_data(show: Callable[..., Page],
 
     bring(page, "sonnets.txt", "Shall I compare thee — to a summer's day?\n".encode() * 200)
 
-    expect(page.locator(".mw-text-name")).to_have_text("Text: sonnets.txt")
+    expect(page.locator(".mw-text-name")).to_have_text("Training text: sonnets.txt")
     assert session.design.training.data == "sonnets.txt"
     assert session.history[0] == "train on sonnets.txt"
     assert (texts_folder() / "sonnets.txt").read_bytes().startswith("Shall I compare thee —".encode())
 
-    page.get_by_role("button", name="Use Meshwave's").click()
-    expect(page.locator(".mw-text-name")).to_have_text("Text: the text that comes with Meshwave")
+    page.get_by_role("button", name="Use default text").click()
+    expect(page.locator(".mw-text-name")).to_have_text("Training text: default")
     assert session.design.training.data is None
     session.undo()
-    expect(page.locator(".mw-text-name")).to_have_text("Text: sonnets.txt")
+    expect(page.locator(".mw-text-name")).to_have_text("Training text: sonnets.txt")
 
 
 def test_a_file_that_cannot_be_learnt_from_is_refused_in_words(show: Callable[..., Page], session: Session) -> None:
@@ -94,11 +96,11 @@ def test_a_file_that_cannot_be_learnt_from_is_refused_in_words(show: Callable[..
     trouble = page.locator(".mw-text > .mw-run-reason")
 
     bring(page, "picture.png", b"\x89PNG\r\n\x1a\n\xff\xfe")
-    expect(trouble).to_have_text("picture.png is no text in UTF-8, so it was not taken.")
+    expect(trouble).to_have_text("picture.png is not a UTF-8 text.")
     bring(page, "nothing.txt", b"")
     expect(trouble).to_contain_text("nothing.txt is empty")
     bring(page, "library.txt", b"a" * (LARGEST_UPLOAD_BYTES + 1))
-    expect(trouble).to_contain_text("the page takes texts up to")
+    expect(trouble).to_contain_text("the limit is 8 MB")
 
     assert session.design.training.data is None
     assert not list(texts_folder().glob("*")) if texts_folder().exists() else True
@@ -115,10 +117,10 @@ def test_a_run_trains_on_the_text_that_was_brought(
         page = visit(link)
         page.get_by_text("Run", exact=True).first.click()
         bring(page, "mine.txt", b"to be or not to be, that is the question. " * 500)
-        expect(page.locator(".mw-text-name")).to_have_text("Text: mine.txt")
+        expect(page.locator(".mw-text-name")).to_have_text("Training text: mine.txt")
 
         page.get_by_role("button", name="Launch").first.click()
-        expect(page.locator(".mw-run .mw-state")).to_have_text("done", timeout=RUN_MS)
+        expect(page.locator(".mw-run .mw-state")).to_have_text("succeeded", timeout=RUN_MS)
         page.goto("about:blank")
 
     [launched] = tmp_path.glob("runs/*/design.json")
@@ -137,7 +139,7 @@ def test_a_design_is_rehearsed_from_the_keyboard_and_its_timeline_laid_over(
     with served(parse_design(document), "a-token-for-tests") as link:
         page = visit(link)
         launch = page.locator(".mw-launchbar")
-        rehearse = launch.get_by_role("button", name="Rehearse")
+        rehearse = launch.get_by_role("button", name="Dry run")
         expect(rehearse).to_have_attribute("aria-disabled", "false")
 
         launch.get_by_role("button", name="Launch").focus()
@@ -148,7 +150,7 @@ def test_a_design_is_rehearsed_from_the_keyboard_and_its_timeline_laid_over(
         expect(launch.locator(".mw-launchbar-words")).to_contain_text("done: 2 steps", timeout=RUN_MS)
         expect(launch.locator(".mw-launchbar-words")).to_contain_text("rehearsal, time x")
         expect(page.locator(".mw-run")).to_contain_text("a rehearsal: nothing is computed")
-        expect(page.get_by_label("Lay the measured timeline over the predicted one")).to_be_checked()
+        expect(page.get_by_label("Overlay measured timeline")).to_be_checked()
         page.goto("about:blank")
 
 
@@ -206,7 +208,7 @@ def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], sess
     links.locator("summary").click()
     expect(links.locator("tbody tr").first).to_contain_text("+200%")
 
-    page.get_by_role("button", name="Use what was measured").click()
+    page.get_by_role("button", name="Calibrate from this run").click()
 
     expect(iteration).to_contain_text("+0%")
     assert session.design.cost.model_dump()["profile"] == f"run-{ids[0]}.json"

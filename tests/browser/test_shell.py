@@ -309,7 +309,7 @@ def test_the_pin_compares_in_colour_sign_and_word(shell: Shell) -> None:
     ]
     assert colours[0] != colours[1]
 
-    shell.button("End the comparison").click()
+    shell.button("End comparison").click()
 
     expect(iteration.locator(".mw-verdict")).to_have_text("")
 
@@ -387,7 +387,7 @@ def test_f1_opens_what_explains_the_part_under_the_pointer(shell: Shell, part: s
 def test_keys_are_left_to_who_types(shell: Shell) -> None:
     shell.session.edit("training.steps", 3, "steps 3")
     expect(shell.field("training.steps")).to_have_value("3")
-    name = shell.page.get_by_label("Name of the design")
+    name = shell.page.get_by_label("Design name")
 
     name.click()
     name.press("End")
@@ -404,13 +404,13 @@ def test_keys_are_left_to_who_types(shell: Shell) -> None:
 
 
 def test_the_name_is_edited_in_place(shell: Shell) -> None:
-    name = shell.page.get_by_label("Name of the design")
+    name = shell.page.get_by_label("Design name")
 
     name.fill("Folded twice")
     name.press("Enter")
 
     eventually(shell.page, lambda: shell.session.design.name == "Folded twice")
-    expect(shell.page.get_by_label("Not saved")).to_be_visible()
+    expect(shell.page.get_by_label("Unsaved changes")).to_be_visible()
     name.fill("never mind")
     name.press("Escape")
     expect(name).to_have_value("Folded twice")
@@ -431,19 +431,19 @@ def test_save_gives_the_browser_a_file_that_opens_again(shell: Shell, tmp_path: 
     awaited.value.save_as(path)
     assert session.design.training.steps == 5
     assert parse_design(path.read_bytes()) == session.design
-    expect(page.get_by_label("Not saved")).to_be_hidden()
+    expect(page.get_by_label("Unsaved changes")).to_be_hidden()
 
     session.edit("training.steps", 9, "steps 9")
-    expect(page.get_by_label("Not saved")).to_be_visible()
+    expect(page.get_by_label("Unsaved changes")).to_be_visible()
     page.locator('input[type="file"]').set_input_files(path)
     eventually(shell.page, lambda: session.history[0] == "open saved.json")
     assert session.design.training.steps == 5
-    expect(page.get_by_label("Not saved")).to_be_hidden()
+    expect(page.get_by_label("Unsaved changes")).to_be_hidden()
 
 
 def test_save_as_asks_for_the_name(shell: Shell) -> None:
     shell.button("Save as").click()
-    entry = shell.page.get_by_label("Save under the name")
+    entry = shell.page.get_by_label("File name")
     expect(entry).to_be_focused()
     entry.fill("a new one")
 
@@ -476,7 +476,7 @@ def test_the_examples_open_by_keyboard(shell: Shell) -> None:
 
     eventually(shell.page, lambda: shell.session.design.name.startswith("Chimera"))
     expect(shell.page.get_by_role("menu", name="Examples")).to_be_hidden()
-    expect(shell.page.get_by_label("Name of the design")).to_have_value(shell.session.design.name)
+    expect(shell.page.get_by_label("Design name")).to_have_value(shell.session.design.name)
 
 
 def test_a_file_that_is_no_design_is_told_about(shell: Shell) -> None:
@@ -491,7 +491,7 @@ def test_a_file_that_is_no_design_is_told_about(shell: Shell) -> None:
     expect(trouble).to_be_hidden()
 
     picker.set_input_files({"name": "huge.json", "mimeType": "application/json", "buffer": b" " * 100_001})
-    expect(trouble).to_contain_text("the page opens up to 0.1 MB")
+    expect(trouble).to_contain_text("the limit is 0.1 MB")
     assert shell.session.design is before
 
 

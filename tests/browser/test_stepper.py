@@ -71,7 +71,7 @@ def settle(page: Page, slow: Slow, presses: int) -> None:
     """Until Python has heard as many edits, and of all that was sent before one more press: none was too many."""
     eventually(page, lambda: len(slow.edits) >= presses)
     expect(page.get_by_label("microbatches", exact=True)).to_have_value(str(slow.edits[-1]))
-    page.get_by_role("button", name="one microbatch more").click()
+    page.get_by_role("button", name="Increase microbatches").click()
     eventually(page, lambda: slow.edits[-1] == slow.edits[presses - 1] + 1)
     assert len(slow.edits) == presses + 1
     slow.session.undo()
@@ -84,7 +84,7 @@ def shown(page: Page) -> int:
 
 
 def test_fast_clicks_are_as_many_steps(page: Page, slow: Slow) -> None:
-    more = page.get_by_role("button", name="one microbatch more")
+    more = page.get_by_role("button", name="Increase microbatches")
 
     for _ in range(12):  # answers to the first arrive between the last
         more.click(delay=0)
@@ -101,7 +101,7 @@ def test_back_and_forth_is_counted_too(page: Page, slow: Slow) -> None:
     signs = [1, 1, -1, 1, -1, -1, 1, 1]
 
     for sign in signs:
-        page.get_by_role("button", name=f"one microbatch {'more' if sign > 0 else 'less'}").click()
+        page.get_by_role("button", name=f"{'Increase' if sign > 0 else 'Decrease'} microbatches").click()
         page.wait_for_timeout(40)
     settle(page, slow, len(signs))
 
@@ -110,7 +110,7 @@ def test_back_and_forth_is_counted_too(page: Page, slow: Slow) -> None:
 
 
 def test_fast_keys_are_as_many_steps(page: Page, slow: Slow) -> None:
-    page.get_by_role("button", name="one microbatch more").focus()
+    page.get_by_role("button", name="Increase microbatches").focus()
     for _ in range(5):
         page.keyboard.press("Enter")
     page.get_by_label("microbatches", exact=True).focus()
@@ -131,7 +131,7 @@ def test_what_is_refused_is_taken_back(page: Page, slow: Slow, monkeypatch: pyte
         raise InputError("not today")
 
     monkeypatch.setattr(slow.session, "edit", refuse)
-    more = page.get_by_role("button", name="one microbatch more")
+    more = page.get_by_role("button", name="Increase microbatches")
     more.click()
     more.click()
     assert shown(page) == slow.before + 2

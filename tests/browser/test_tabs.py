@@ -49,7 +49,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def rename(tab: Page, name: str) -> None:
-    field = tab.get_by_label("Name of the design")
+    field = tab.get_by_label("Design name")
     field.fill(name)
     field.press("Enter")
     expect(tab).to_have_title(f"• {name} · Meshwave")
@@ -76,13 +76,13 @@ def test_a_reloaded_tab_keeps_its_draft_and_a_duplicated_one_gets_its_own(
     second = first.context.new_page()
     second.goto(address)
     second.wait_for_url(lambda url: url != address)
-    expect(second.get_by_label("Name of the design")).to_have_value("one")
+    expect(second.get_by_label("Design name")).to_have_value("one")
     rename(second, "two")
     reload(first, claims)
     reload(second, claims)
 
-    expect(first.get_by_label("Name of the design")).to_have_value("one")
-    expect(second.get_by_label("Name of the design")).to_have_value("two")
+    expect(first.get_by_label("Design name")).to_have_value("one")
+    expect(second.get_by_label("Design name")).to_have_value("two")
 
 
 @pytest.mark.parametrize(("kept", "colour"), [("dark", "rgb(14, 15, 18)"), ("light", "rgb(236, 238, 242)")])
