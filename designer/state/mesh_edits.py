@@ -214,7 +214,7 @@ def _refuse_taken(meshes: Sequence[Mesh], devices: Iterable[int], but: int = -1)
     owner = {device: mesh["name"] for rank, mesh in enumerate(meshes) if rank != but for device in mesh["devices"]}
     for device in devices:
         if device in owner:
-            raise InputError(f"device {device} belongs to mesh {owner[device]}; a device is in one mesh only")
+            raise InputError(f"device {device} belongs to mesh {owner[device]}; a device can be in one mesh only")
 
 
 def _refuse_lost(meshes: Sequence[Mesh], cluster: Cluster, *, lost: Any, what: str, part: int) -> None:

@@ -160,7 +160,7 @@ def test_devices_in_use_are_refused_with_a_notice_at_the_pointer(page: Page, dra
     expect(page.locator('.mw-ghost[data-ok="false"]')).to_have_count(1)
     page.mouse.up()
 
-    eventually(page, lambda: notice(page, "cluster") == "device 1 belongs to mesh B; a device is in one mesh only")
+    eventually(page, lambda: notice(page, "cluster") == "Device 1 belongs to mesh B; a device can be in one mesh only")
     assert devices(session) == [[0], [1], [4], [5]]
 
 

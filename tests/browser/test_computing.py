@@ -36,7 +36,7 @@ def test_a_large_edit_leaves_the_page_alive_and_is_stopped(
     monkeypatch.setattr(predictions, "compute_prediction", held.held)
     iteration = page.locator('.mw-tile[data-key="iteration"]')
     before = iteration.inner_text()
-    page.get_by_role("button", name="one microbatch more").click()
+    page.get_by_role("button", name="Increase microbatches").click()
     words = page.locator(".mw-progress-words")
     expect(words).to_have_text("Computing: 50 %, waiting for the test", timeout=FOUND_MS)
     expect(page.locator(".mw-timeline-stale")).to_contain_text("This is the last good design")

@@ -73,7 +73,7 @@ class Shown:
         painted(self.page)
 
     def says(self, words: str) -> None:
-        notice = self.page.locator('.mw-experts .mw-notice[data-kind="no"]')
+        notice = self.page.locator('.mw-experts .mw-notice[data-kind="error"]')
         notice.filter(has_text=words).wait_for()
 
     @property

@@ -326,7 +326,7 @@ def test_a_refused_gesture_answers_in_words_and_changes_nothing(
     before = session.design
 
     assert send(cluster, said, type="draw", devices=[1, 2]) == (
-        "device 1 belongs to mesh B; a device is in one mesh only"
+        "device 1 belongs to mesh B; a device can be in one mesh only"
     )
     assert send(cluster, said, type="tile", pp=3, dp=3, tp=1) == "3 x 3 x 1 needs 9 devices; the cluster has 8"
     assert session.design is before
