@@ -84,6 +84,15 @@ def home() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME", str(Path.home() / ".local" / "share"))) / "meshwave"
 
 
+def configuration_folder() -> Path:
+    """Return the folder of the user's configuration of Meshwave."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "meshwave"
+    if sys.platform == "win32":
+        return Path(os.environ.get("APPDATA", str(Path.home()))) / "meshwave"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "meshwave"
+
+
 def read_whole(path: Path | str, what: str, most: int) -> bytes:
     """What is in a file, which is ``what``: a design, a profile. A file without an end is not read to it.
 

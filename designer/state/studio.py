@@ -17,7 +17,8 @@ from meshwave.engine.document import Design, parse_design, save_design
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.files import home, write_private
 from meshwave.engine.runs import Record, reconcile
-from meshwave.engine.runs.launchers import Launcher, launchers
+from meshwave.engine.runs.launchers import Launcher
+from meshwave.engine.runs.targets import open_target
 
 _DRAFT = re.compile(r"[0-9a-f]{12}")
 IsShown = Callable[[], bool]
@@ -63,7 +64,7 @@ class Studio:
     def open_launcher(self, name: str) -> Launcher:
         """The launcher of that name, one for all tabs."""
         if name not in self._launchers:
-            self._launchers[name] = launchers[name](self.record)
+            self._launchers[name] = open_target(self.record, name)
         return self._launchers[name]
 
     def open(self, draft: str) -> Design:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,20 +23,23 @@ from meshwave.designer.views.run_data import SHOWN_RUNS, _Shown
 from meshwave.designer.views.run_text import _manner, _stages
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError, MeshwaveError
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_of, reconcile
 from meshwave.engine.runs.dry_run import shortened
 from meshwave.engine.runs.emulation.hosts import default_hosts
-from meshwave.engine.runs.launchers import launchers, specify_run, usual_launcher
+from meshwave.engine.runs.launchers import open_run, specify_run, usual_launcher
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import design_history, keep_profile
+from meshwave.engine.runs.targets import open_target, training_targets
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
 from meshwave.engine.units import quantity, when
 
 LOOK_EVERY_S = 0.15
 LOOK_AROUND_EVERY_S = 2.0
 """How often it is asked whether what launched a run is still there, and what this machine can do."""
+RECONCILE_WAIT_S = 0.1
+"""How long the page waits for that; for runs of this machine it suffices."""
 
 
 class RunsPanel(Canvas):
@@ -77,12 +82,12 @@ class RunsPanel(Canvas):
         """
         super().__init__(**params)
         self._session, self._record = session, record
-        self._open_launcher = open_launcher or (lambda name: launchers[name](record))
+        self._open_launcher = open_launcher or (lambda name: open_target(record, name))
         self._launchers = {launcher.name: launcher}
         self._chosen = self._default = launcher.name
         self._on_launched, self._on_blocked, self._on_shown = on_launch, on_blocked, on_show
         self.bar = LaunchBar(self._launch, self._rehearse, self._cancel, self._choose, **params)
-        places = [{"name": name, "title": member.title} for name, member in launchers.items() if member.trains]
+        places = [{"name": target.name, "title": target.title} for target in training_targets()]
         self.bar.param.update(places=places if len(places) > 1 else [], place=self._chosen)
         self._laid = True
         self._emulates = False  # whether runs of a design of several nodes meet its network
@@ -90,6 +95,7 @@ class RunsPanel(Canvas):
         self._live: _Shown | None = None  # the one that is under way, whoever launched it
         self._ended: dict[str, str] = {}  # how far each run came that is over, in words
         self._looked_around_s = 0.0
+        self._reconciling: threading.Thread | None = None
         session.param.watch(lambda *_: self._take_off(), "opened")
         session.param.watch(lambda *_: self._follow_design(), ["design", "problems"])
         self._follow_design()
@@ -152,13 +158,17 @@ class RunsPanel(Canvas):
         self._on_launched()
 
     def _cancel(self) -> None:
-        for entry in self._record.active():
-            Run(self._record, entry.id, self._launcher_called(entry.launcher)).cancel()
+        live = self._live
+        if live is not None:
+            entry = self._record.get(live.run.id)
+            known = self._launchers.get(entry.launcher)
+            run = Run(self._record, entry.id, known) if known else open_run(self._record, entry.id)
+            run.cancel()
         self.look()
 
     def _choose(self, name: str) -> None:
         if name not in [place["name"] for place in self.bar.places]:
-            raise InputError(f"{name!r} is no launcher of this page")
+            raise Refusal("unknown_place", {"name": name})
         self._chosen = self.bar.place = name
         self._say_whether_it_can_run()
 
@@ -281,7 +291,10 @@ class RunsPanel(Canvas):
         """What changes without a word to us: a launcher elsewhere was killed, a text was put into its folder."""
         if time.monotonic() - self._looked_around_s > LOOK_AROUND_EVERY_S:
             self._looked_around_s = time.monotonic()
-            reconcile(self._record)
+            if self._reconciling is None or not self._reconciling.is_alive():  # a cluster may take seconds to answer
+                self._reconciling = threading.Thread(target=_reconcile, args=(self._record,), daemon=True)
+                self._reconciling.start()
+                self._reconciling.join(RECONCILE_WAIT_S)
             self._say_whether_it_can_run()
 
     def _choose_live(self, active: Sequence[Entry]) -> None:
@@ -327,6 +340,11 @@ class RunsPanel(Canvas):
         }
         if shown.is_over and not self.outcomes:
             self.outcomes = history_shown(design_history(self._record, shown.run.entry), shown.run.id)
+
+
+def _reconcile(record: Record) -> None:
+    with suppress(MeshwaveError, sqlite3.ProgrammingError):  # the disk is full, or the record was closed
+        reconcile(record)
 
 
 @views.register("run")

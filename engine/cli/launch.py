@@ -27,9 +27,10 @@ from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import Rehearsal, long_time, shortened
 from meshwave.engine.runs.emulation.hosts import default_hosts, read_as_run
-from meshwave.engine.runs.launchers import launchers, specify_run, usual_launcher
+from meshwave.engine.runs.launchers import specify_run, usual_launcher
 from meshwave.engine.runs.run_comparison import comparison_lines, comparison_of
 from meshwave.engine.runs.run_folder import RunSpec
+from meshwave.engine.runs.targets import open_target
 from meshwave.engine.runs.training_texts import text_of
 
 CANCEL_TIMEOUT_S = 5.0
@@ -77,7 +78,7 @@ def _run(design: Design, options: argparse.Namespace) -> int:
     chosen = options.launcher or usual_launcher(design, how)
     prediction = predict(design)
     _warn_about_profile(design, how)
-    with closing(Record()) as record, closing(launchers[chosen](record)) as launcher:
+    with closing(Record()) as record, closing(open_target(record, chosen)) as launcher:
         if options.resume is not None:
             how = how.model_copy(update={"resume": record.find(options.resume).id})
         given = Path(options.data) if options.data else None

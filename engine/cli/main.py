@@ -64,6 +64,7 @@ def parser(serve: Command = _refuse_to_serve) -> argparse.ArgumentParser:
     _add_serve(commands, serve)
     _add_design_commands(commands)
     _add_run_commands(commands)
+    _add_target_commands(commands)
     _add_file_commands(commands)
     _add_stand_alone_commands(commands)
     _add_machine_commands(commands)
@@ -106,7 +107,13 @@ def _add_run_commands(commands: Any) -> None:
     _add_design(run)
     run.add_argument("--steps", type=int, help="optimizer steps; default: the design's, at most 8 in a dry run")
     launchers = _MemberNamesFormatter.LAUNCHERS
-    run.add_argument("--on", "--launcher", dest="launcher", metavar="LAUNCHER", help=f"{launchers}; default: local")
+    run.add_argument(
+        "--on",
+        "--launcher",
+        dest="launcher",
+        metavar="TARGET",
+        help=f"a launch target (meshwave targets), or {launchers}; default: local",
+    )
     run.add_argument("--data", metavar="FILE", help="a text to train on")
     run.add_argument(
         "--rehearse",
@@ -146,6 +153,18 @@ def _add_run_commands(commands: Any) -> None:
         if name != "list":
             action.add_argument("run", nargs="?", help="the run's id, or the start of it; default: the newest")
     runs.set_defaults(action="list")
+
+
+def _add_target_commands(commands: Any) -> None:
+    targets = _command(commands, "targets", "list launch targets", _targets)
+    _add_json(targets)
+    actions = targets.add_subparsers(metavar="ACTION", dest="action")
+    for name, help in TARGET_ACTIONS.items():
+        action = actions.add_parser(name, help=help, description=_sentence(help))
+        _add_json(action, default=argparse.SUPPRESS)
+        if name != "list":
+            action.add_argument("target", help="the name of a launch target")
+    targets.set_defaults(action="list")
 
 
 def _add_file_commands(commands: Any) -> None:
@@ -277,6 +296,11 @@ RUN_ACTIONS = {
 }
 
 
+TARGET_ACTIONS = {
+    "list": "list launch targets",
+}
+
+
 class _MemberNamesFormatter(argparse.HelpFormatter):
     """Lists the members of a registry, which is imported only when help is printed."""
 
@@ -347,6 +371,12 @@ def _run(options: argparse.Namespace) -> int:
     from meshwave.engine.cli.launch import run
 
     return run(designs.load(options.design), options)
+
+
+def _targets(options: argparse.Namespace) -> int:
+    from meshwave.engine.cli.targets import targets
+
+    return targets(options)
 
 
 def _runs(options: argparse.Namespace) -> int:

@@ -19,6 +19,8 @@ from meshwave.engine.run_files import RunFile, read_document
 FOLDER = "checkpoints"
 WEIGHTS_FILE = "weights.safetensors"
 MANIFEST = "checkpoint.json"
+INTERRUPTED = "interrupted.json"
+"""Written by a run that was asked to end and wrote a checkpoint first."""
 FORMAT = "meshwave-checkpoint/1"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -28,6 +29,8 @@ from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.units import duration
 
 LOOK_S = 0.05
+POLL_S = 0.5
+"""Interval at which a run that is awaited is looked at by its launcher."""
 RESULT = "result.json"
 LOG_BYTES = 65_536
 """How much is read from the end of a log; a page shows less."""
@@ -85,16 +88,18 @@ class Result(RunFile):
     exits: tuple[dict[str, Any], ...] = ()
 
 
-class Cancels(Protocol):
+class Control(Protocol):
     """The part of a launcher that a run uses."""
 
     def cancel(self, run: Run) -> None: ...
+
+    def poll(self, run: Run) -> None: ...
 
 
 class Run:
     """One run of the record, whoever launched it; it is read from its folder, so any process can follow it."""
 
-    def __init__(self, record: Record, run: str, launcher: Cancels | None = None) -> None:
+    def __init__(self, record: Record, run: str, launcher: Control | None = None) -> None:
         self.id = run
         self.folder: Path = record.folder(run)
         self._record = record
@@ -207,7 +212,12 @@ class Run:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         seen: tuple[object, ...] = ()
+        polled_s = time.monotonic()
         while True:
+            if self._launcher is not None and time.monotonic() - polled_s > POLL_S:
+                with suppress(RunError):  # its cluster does not answer now
+                    self._launcher.poll(self)
+                polled_s = time.monotonic()
             state = self.state
             now = (state, self.progress.done, *self.stopped())
             if progress is not None and now != seen:

@@ -10,13 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
 from meshwave.engine.document.unsupported import dry_run_problems, run_problems
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.findings import DesignError, Problem, RunRefusal
+from meshwave.engine.frozen import Part
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.registry import Registry
 from meshwave.engine.run_files import reserve, write_reserved
@@ -57,6 +58,7 @@ class Launcher(ABC):
     title: ClassVar[str]
     trains: ClassVar[bool] = True  # whether it can do more than rehearse; if so, the page offers it
     runs_at_once: ClassVar[int] = 1
+    target_options: ClassVar[type[Part] | None] = None  # of its launch targets; None: it needs no target
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -92,6 +94,19 @@ class Launcher(ABC):
     @abstractmethod
     def handle(self) -> Mapping[str, Any]:
         """What :meth:`poll` needs to find a run that this launcher starts."""
+
+    @classmethod
+    def of_entry(cls, record: Record, entry: Entry) -> Self:
+        """Return the launcher of a run of the record.
+
+        Raises:
+            InputError: the entry does not say how the run was launched.
+        """
+        return cls(record)
+
+    def prepare_folder(self, run: str) -> Path:
+        """Return the folder of a new run, which may not exist yet."""
+        return self.record.folder(run)
 
     def warm(self) -> None:  # noqa: B027  most launchers keep nothing warm
         """Prepare, so that the next launch is quick."""
@@ -157,7 +172,7 @@ class Launcher(ABC):
 
     def _start(self, run: str, spec: RunSpec, data: Path | None) -> None:
         try:
-            bundle = write_bundle(spec, self.record.folder(run), data)
+            bundle = write_bundle(spec, self.prepare_folder(run), data)
             reserve(bundle.folder / RESULT)
             self.launch(bundle)
         except BaseException as error:
@@ -169,6 +184,22 @@ class Launcher(ABC):
             if isinstance(error, OSError):
                 raise RunError(said) from error
             raise
+
+    def settle(self, bundle: Bundle, verdict: Verdict, exits: Iterable[Exit] = ()) -> None:
+        """Write the result of a run for good, and then enter it in the record.
+
+        Where the record cannot be written, as on a full disk, the result is entered at the next look at the run.
+        """
+        with suppress(OSError):  # its folder was taken away; the record is still there
+            write_reserved(bundle.folder / RESULT, to_json(bundle.run, verdict, bundle.design, exits))
+        with suppress(RunError):
+            self.enter(bundle.run, verdict.state, verdict.reason)
+
+    def enter(self, run: str, state: State, reason: str) -> None:
+        """Enter the end of a run in the record."""
+        if state is State.SUCCEEDED:
+            self.record.move(run, State.RUNNING)  # which may not have been entered either
+        self.record.move(run, state, reason)
 
 
 def _in_words(error: BaseException) -> str:
@@ -236,7 +267,11 @@ def open_run(record: Record, run: str) -> Run:
     Raises:
         InputError: there is no such run, or no such launcher here.
     """
-    return Run(record, run, launchers[record.get(run).launcher](record))
+    return Run(record, run, _launcher_of(record, record.get(run)))
+
+
+def _launcher_of(record: Record, entry: Entry) -> Launcher:
+    return launchers[entry.launcher].of_entry(record, entry)
 
 
 def reconcile(record: Record) -> None:
@@ -249,7 +284,7 @@ def reconcile(record: Record) -> None:
         _enter_folders(record)
     for entry in record.active():
         with suppress(InputError, RunError):  # of a launcher of another version; or the disk is full
-            launchers[entry.launcher](record).poll(Run(record, entry.id))
+            _launcher_of(record, entry).poll(Run(record, entry.id))
 
 
 def _enter_folders(record: Record) -> None:
@@ -311,7 +346,7 @@ class OwningLauncher(Launcher):
             return
         named = processes_of(entry)
         if result := read_result(run.folder):  # written, but it could not be entered
-            self._enter(run.id, State(result.state), result.reason)
+            self.enter(run.id, State(result.state), result.reason)
         elif named is None:
             self.record.move(run.id, State.LOST, "the record does not say which process launched it")
         elif not named.owner.is_alive():
@@ -326,18 +361,3 @@ class OwningLauncher(Launcher):
         for handle in (named.owner, named.starter) if named else ():
             if handle is not None and handle.is_stopped:
                 handle.send(signal.SIGCONT)
-
-    def settle(self, bundle: Bundle, verdict: Verdict, exits: Iterable[Exit] = ()) -> None:
-        """Write the result of a run for good, and then enter it in the record.
-
-        Where the record cannot be written, as on a full disk, the result is entered at the next look at the run.
-        """
-        with suppress(OSError):  # its folder was taken away; the record is still there
-            write_reserved(bundle.folder / RESULT, to_json(bundle.run, verdict, bundle.design, exits))
-        with suppress(RunError):
-            self._enter(bundle.run, verdict.state, verdict.reason)
-
-    def _enter(self, run: str, state: State, reason: str) -> None:
-        if state is State.SUCCEEDED:
-            self.record.move(run, State.RUNNING)  # which may not have been entered either
-        self.record.move(run, state, reason)

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from meshwave.engine.runs.checkpoints import FOLDER, WEIGHTS_FILE, Checkpoint, Checkpoints, step_folder
+from meshwave.engine.run_files import write_document
+from meshwave.engine.runs.checkpoints import FOLDER, INTERRUPTED, WEIGHTS_FILE, Checkpoint, Checkpoints, step_folder
 from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Checkpointer, read_whole_state
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.trainer import Trainer
+
+INTERRUPTED_STATUS = 75
+"""Exit status of a process that wrote a checkpoint because it was asked to end: EX_TEMPFAIL of sysexits.h."""
+
+
+class Interrupted(Exception):
+    """The run was asked to end, and has written a checkpoint."""
+
+
+class EndRequest:
+    """SIGTERM, which schedulers send before a time limit or a preemption; a cancelled run ends at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.is_heard = os.environ.get("MESHWAVE_CHECKPOINT_ON_SIGTERM") == "1"
+        self.is_set = False
+        self._folder = folder
+        if self.is_heard:
+            signal.signal(signal.SIGTERM, self._receive)
+
+    def _receive(self, *_: object) -> None:
+        if (self._folder / "cancel").exists():
+            os._exit(128 + signal.SIGTERM)
+        self.is_set = True
+
 
 Report = Callable[..., None]
 """Writes an event: its name, and its values as keywords."""
@@ -21,18 +48,31 @@ class Checkpointing:
 
     def __init__(self, folder: Path, job: Job, trainer: Trainer, process: int, report: Report) -> None:
         self._folder, self._trainer, self._process, self._report = folder, trainer, process, report
-        self._plan = job.checkpoints
-        self._writer = _make_writer(folder / FOLDER, job, trainer, self._plan) if self._plan else None
+        self._plan, self._steps = job.checkpoints, job.design.training.steps
+        self._request = EndRequest(folder)
+        plan = self._plan or (Checkpoints() if self._request.is_heard else None)
+        self._writer = _make_writer(folder / FOLDER, job, trainer, plan) if plan else None
         self._saved_steps, self._saved_s = 0, time.monotonic()
 
     def after_step(self, steps: int) -> None:
-        """Start a checkpoint after ``steps`` steps of training, if one is due."""
-        if self._plan is not None and self._is_due(self._plan, steps):
+        """Start a checkpoint after ``steps`` steps of training, if one is due.
+
+        Raises:
+            Interrupted: the run was asked to end; the checkpoint is complete.
+        """
+        ends = self._request.is_heard and steps < self._steps and self._trainer.is_agreed(self._request.is_set)
+        if ends or (self._plan is not None and self._is_due(self._plan, steps)):
             self._save(steps)
+        if ends:
+            assert self._writer is not None
+            self._writer.close()
+            if self._process == 0:
+                write_document(self._folder / INTERRUPTED, {"steps": steps})
+            raise Interrupted
 
     def finish(self, steps: int) -> None:
         """Write the last state and the weights of the whole model."""
-        if self._writer is None:
+        if self._writer is None or self._plan is None:
             return
         if self._saved_steps != steps:
             self._save(steps)

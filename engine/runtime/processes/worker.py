@@ -39,7 +39,7 @@ from meshwave.engine.runtime.dry_run.executor import DryRunner
 from meshwave.engine.runtime.execution.executor import ExecutionError, StepTimes
 from meshwave.engine.runtime.execution.job import Job, RunNote, read_job
 from meshwave.engine.runtime.execution.trainer import Trainer
-from meshwave.engine.runtime.processes.checkpointing import Checkpointing
+from meshwave.engine.runtime.processes.checkpointing import INTERRUPTED_STATUS, Checkpointing, Interrupted
 
 PARENT_CHECKS_PER_S = 5
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
@@ -84,6 +84,8 @@ def main(run_dir: Path | str, job: Job | None = None) -> NoReturn:
         keep_freed_memory()
         _take_part(folder, job or read_job(folder))
         status = 0
+    except Interrupted:
+        status = INTERRUPTED_STATUS
     except BaseException as error:
         status = _report(folder, process, error)
     with suppress(OSError):  # the disk may be full

@@ -1,0 +1,62 @@
+"""Messages of launch targets."""
+
+from __future__ import annotations
+
+from meshwave.engine.messages import Message
+
+_SLURM_STATES = {
+    "TIMEOUT": "its time limit was reached; raise `time` of the target",
+    "NODE_FAIL": "a node failed; launch again, or exclude the node by a directive of the target",
+    "BOOT_FAIL": "a node could not be started; launch again",
+    "DEADLINE": "its deadline was reached; launch again with a later one",
+    "OUT_OF_MEMORY": "a node ran out of memory; request more by a directive such as --mem=0, or use a smaller model",
+    "PREEMPTED": "a job of higher priority took its nodes; launch again, or use another partition",
+    "CANCELLED": "somebody cancelled the job in Slurm, or an administrator ended it",
+}
+
+
+def _ended_by_slurm(state: str) -> str:
+    return f"{_SLURM_STATES[state]} (state {state} of Slurm)"
+
+
+MESSAGES: dict[str, Message] = {
+    # the file
+    "targets_unreadable": "cannot read the launch targets in {file}: {reason}; correct the file, or move it aside",
+    "target_not_a_table": "{file}: {target} is not a table; write [{target}] and its options below",
+    "target_launcher": '{file}: target {target} has no launcher; add launcher = "NAME", one of {known:or}',
+    "target_reserved": "{file}: the name {target} is taken by a launcher of this machine; choose another name",
+    "target_option": "{file}: target {target}: {problem}",
+    "unknown_target": "there is no launch target called {target!r}. {hint} Targets are read from {files:list}",
+    "unknown_place": "{name!r} is not a launch target of this page; reload the page",
+    "target_required": (
+        "the launcher {launcher} needs a launch target; add one to the targets file (see meshwave targets list)"
+    ),
+    "login_required": 'via = "ssh" needs a login node; add login = "user@host"',
+    "root_required": "a remote host needs a root; add the path of a folder that all nodes share",
+    # commands and hosts
+    "command_missing": "the command {command} is not installed on this machine; install it, or launch on another target",
+    "command_failed": "{command} failed on {host} with status {status}: {said}",
+    "command_timeout": "{command} did not end within {limit_s:g} s on {host}; check that the host answers, and try again",
+    "host_unreachable": "{host} cannot be reached by ssh: {said}; try `ssh {host} true`, which must work without a password",
+    "copy_failed": "files could not be copied to or from {host} (rsync status {status}): {said}; rsync must be installed on both sides",
+    # designs
+    "hosts_on_target": "hosts are emulated on this machine only; leave out --hosts, or launch on local instead of {target}",
+    "too_many_nodes": "the design uses {nodes} nodes, and target {target} has {most}; draw fewer nodes, or raise `nodes` of the target",
+    "too_many_devices_per_node": (
+        "the design uses {devices} devices of a node, and nodes of target {target} have {most}; draw more nodes with fewer "
+        "devices, or raise `devices_per_node` of the target"
+    ),
+    # jobs
+    "unknown_job": "run {run} was launched by another version of Meshwave: {reason}; follow it with that version",
+    "job_not_submitted": "the process that was about to submit it ended; launch again",
+    "ended_by_scheduler": "{why}; it ended after {steps}, and what it wrote is kept",
+    "ended_by_slurm": _ended_by_slurm,
+    "interrupted": (
+        "its scheduler asked it to end after {steps} of {total} steps; it wrote a checkpoint, from which "
+        "`meshwave run DESIGN --resume {run}` continues"
+    ),
+    "unreported_end": (
+        "its job ended, and only {reported} of {processes} processes reported how; read slurm.log and the logs of its "
+        "processes in the run folder"
+    ),
+}

@@ -1,0 +1,143 @@
+"""A machine from which runs are launched: this one, or one that OpenSSH reaches. Commands are argument lists."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from meshwave.engine.findings import RunRefusal
+from meshwave.engine.runs.launchers._environment import PASSED_ON
+
+COMMAND_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 10
+SSH_FAILED = 255
+"""Exit status of ssh where the connection fails."""
+CLIENT_VARIABLES = frozenset({"SLURM_CONF", "KUBECONFIG", "SSH_AUTH_SOCK"})
+"""Variables by which the clients of schedulers find their cluster."""
+LARGE = ("checkpoints", "weights.safetensors", "*.tmp")
+"""Files that are not copied while a run is under way: they are large, or incomplete."""
+
+
+class Done(NamedTuple):
+    """The result of a command."""
+
+    status: int
+    output: str
+    error: str
+
+
+class Host(ABC):
+    """Runs commands, and keeps run folders where the processes of runs find them."""
+
+    name: str
+
+    @abstractmethod
+    def attempt(self, command: Sequence[str]) -> Done:
+        """Run a command and return its result, whatever it is.
+
+        Raises:
+            RunRefusal: the command does not exist, the host does not answer, or the command does not end.
+        """
+
+    @abstractmethod
+    def push(self, folder: Path, remote: str) -> None:
+        """Copy a run folder to its place on the host."""
+
+    @abstractmethod
+    def pull(self, remote: str, folder: Path, *, everything: bool = False) -> None:
+        """Copy what processes have written so far; ``everything`` includes checkpoints and weights."""
+
+    def run(self, command: Sequence[str]) -> str:
+        """Run a command and return its output.
+
+        Raises:
+            RunRefusal: it fails.
+        """
+        done = self.attempt(command)
+        if done.status != 0:
+            said = " ".join((done.error or done.output).split())[-500:]
+            params = {"command": command[0], "host": self.name, "status": done.status, "said": said or "no message"}
+            raise RunRefusal("command_failed", params)
+        return done.output
+
+
+class LocalHost(Host):
+    """This machine; run folders are on a file system that it shares with the nodes."""
+
+    name = "this machine"
+
+    def attempt(self, command: Sequence[str]) -> Done:
+        return execute(command, self.name)
+
+    def push(self, folder: Path, remote: str) -> None:
+        """Do nothing: the folder is shared."""
+
+    def pull(self, remote: str, folder: Path, *, everything: bool = False) -> None:
+        """Do nothing: the folder is shared."""
+
+
+class SshHost(Host):
+    """A machine that OpenSSH reaches without a password; files are copied by rsync."""
+
+    def __init__(self, address: str, options: Sequence[str] = ()) -> None:
+        self.name = address
+        self._ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", *options]
+
+    def attempt(self, command: Sequence[str]) -> Done:
+        done = execute([*self._ssh, "--", self.name, shlex.join(command)], self.name)
+        if done.status == SSH_FAILED:
+            raise RunRefusal("host_unreachable", {"host": self.name, "said": " ".join(done.error.split())[-500:]})
+        return done
+
+    def push(self, folder: Path, remote: str) -> None:
+        self.run(["mkdir", "-p", "-m", "700", remote])
+        self._rsync(f"{folder}/", f"{self.name}:{remote}/")
+
+    def pull(self, remote: str, folder: Path, *, everything: bool = False) -> None:
+        left_out = [] if everything else [f"--exclude={pattern}" for pattern in LARGE]
+        self._rsync(*left_out, f"{self.name}:{remote}/", f"{folder}/")
+
+    def _rsync(self, *arguments: str) -> None:
+        command = ["rsync", "--archive", "--exclude=.*", "--rsh", shlex.join(self._ssh), *arguments]
+        done = execute(command, self.name)
+        if done.status != 0:
+            said = " ".join(done.error.split())[-500:]
+            raise RunRefusal("copy_failed", {"host": self.name, "status": done.status, "said": said})
+
+
+def execute(command: Sequence[str], host: str = LocalHost.name) -> Done:
+    """Run a command on this machine and return its result.
+
+    Raises:
+        RunRefusal: the command does not exist, or does not end.
+    """
+    if shutil.which(command[0]) is None:
+        raise RunRefusal("command_missing", {"command": command[0]})
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=client_environment(),
+            timeout=COMMAND_TIMEOUT_S,
+            start_new_session=True,  # Ctrl-C at the terminal is for us
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RunRefusal(
+            "command_timeout", {"command": command[0], "host": host, "limit_s": COMMAND_TIMEOUT_S}
+        ) from None
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def client_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables that a client of a scheduler sees."""
+    return {name: value for name, value in given.items() if name in PASSED_ON | CLIENT_VARIABLES}

@@ -1,0 +1,301 @@
+"""Runs that are jobs of a cluster: they go on without the process that launched them, and anybody can follow them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, PositiveInt, ValidationError
+
+from meshwave.engine.document import Design
+from meshwave.engine.errors import RunError
+from meshwave.engine.files import import_folder, write_private
+from meshwave.engine.findings import Problem, Refusal, RunRefusal
+from meshwave.engine.frozen import Part, nullable
+from meshwave.engine.messages import render
+from meshwave.engine.run_files import Count, RunFile, RunFolderError, first_problem, numbered_files, read_document
+from meshwave.engine.runs.checkpoints import INTERRUPTED
+from meshwave.engine.runs.launchers._base import Capabilities, Launcher
+from meshwave.engine.runs.launchers._host import Host, LocalHost
+from meshwave.engine.runs.launchers._torchrun import SCRIPT, NodeLayout, interface_variables, node_script
+from meshwave.engine.runs.options import Options
+from meshwave.engine.runs.outcome import Exit, Verdict, judge
+from meshwave.engine.runs.process_identity import Handle, own_handle
+from meshwave.engine.runs.run import Run, read_result
+from meshwave.engine.runs.run_database import Entry, Record, State
+from meshwave.engine.runs.run_folder import Bundle, process_count, read_bundle
+
+MOST_PROCESSES = 4096
+
+Folder = Annotated[str, Field(pattern=r"^/[\w./+@,=-]*$")]
+"""Absolute path without characters that a shell interprets."""
+Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.@:%+-]*$")]
+"""Host for ssh: a name of its configuration, or ``user@host``."""
+Line = Annotated[str, Field(pattern=r"^[^\n\r\x00]*$")]
+
+
+class JobOptions(Part):
+    """Options of every target whose runs are jobs."""
+
+    nodes: PositiveInt | None = nullable("any number")
+    """Nodes that a run can use at most."""
+    devices_per_node: PositiveInt | None = nullable("any number")
+    """GPUs, or processes on CPUs, of each node."""
+    root: Folder | None = nullable("the runs folder of Meshwave, which all nodes must share")
+    """Folder of run folders, the same on all nodes."""
+    python: Line | None = nullable("the interpreter of Meshwave, or python3 on a host that is reached by ssh")
+    """Python on the nodes. Meshwave and torch must be installed there."""
+    setup: tuple[Line, ...] = ()
+    """Lines of bash that each node runs first, such as `module load cuda` or `source venv/bin/activate`."""
+    interface: Annotated[str, Field(pattern=r"^[\w.,=^-]+$")] | None = nullable("chosen by gloo and NCCL")
+    """Network interface for messages between nodes."""
+
+
+class Phase(Enum):
+    """Where a job stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job as its scheduler reports it."""
+
+    phase: Phase
+    note: str = ""
+    """The reason for which it waits."""
+    failure: Problem | None = None
+    """The reason for which the scheduler ended it."""
+
+
+class _ExitFile(RunFile):
+    process: Count
+    code: int
+    ours: bool
+    time_s: float
+
+
+class _Interrupted(RunFile):
+    steps: Count
+
+
+class JobLauncher(Launcher):
+    """Submits each run as a job. Polling finds out how it fares, in any process that sees the record."""
+
+    target_options: ClassVar[type[JobOptions]] = JobOptions
+    runs_at_once: ClassVar[int] = 1000
+
+    def __init__(self, record: Record, options: JobOptions | None = None, target: str = "") -> None:
+        """Create the launcher of a ``target``; without options it can launch nothing."""
+        super().__init__(record)
+        self.options: Any = options
+        self.target = target
+
+    # ---- parts of a member ----
+
+    @property
+    def host(self) -> Host:
+        """The host that runs the commands of the scheduler."""
+        return LocalHost()
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Commands that must exist on this machine."""
+        return ()
+
+    @abstractmethod
+    def start(self, bundle: Bundle, folder: str) -> Mapping[str, Any]:
+        """Start the job of a run, whose folder is ``folder`` on the nodes, and return what identifies it."""
+
+    @abstractmethod
+    def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
+        """Ask for the status of a job.
+
+        Raises:
+            RunRefusal: nobody answers.
+        """
+
+    @abstractmethod
+    def end(self, run: str, job: Mapping[str, Any]) -> None:
+        """End a job; one that has ended stays as it is."""
+
+    def push(self, folder: Path, remote: str) -> None:
+        """Copy a run folder to the nodes."""
+        self.host.push(folder, remote)
+
+    def pull(self, run: Run, *, everything: bool = False) -> None:
+        """Copy what processes have written."""
+        self.host.pull(self.folder_on_nodes(run.folder), run.folder, everything=everything)
+
+    # ---- the launcher ----
+
+    @classmethod
+    def of_entry(cls, record: Record, entry: Entry) -> Self:
+        try:
+            options = cls.target_options.model_validate_json(json.dumps(entry.handle.get("options")))
+        except ValidationError as error:
+            raise Refusal("unknown_job", {"run": entry.id, "reason": first_problem(error)}) from None
+        return cls(record, options, str(entry.handle.get("target", "")))
+
+    def probe(self) -> Capabilities:
+        if self.options is None:
+            return Capabilities(Problem("", "target_required", {"launcher": self.name}))
+        for command in self.clients:
+            try:
+                LocalHost().run(["which", command])
+            except RunRefusal:
+                return Capabilities(Problem("", "command_missing", {"command": command}))
+        sizes = self.options.nodes, self.options.devices_per_node
+        most = sizes[0] * sizes[1] if all(sizes) else MOST_PROCESSES
+        return Capabilities(most_processes=most, note=f"jobs of target {self.target}")
+
+    def handle(self) -> Mapping[str, Any]:
+        options = self.options.model_dump(mode="json") if self.options else None
+        return {"target": self.target, "options": options, "owner": own_handle()}
+
+    def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
+        if options.hosts is not None:
+            raise Refusal("hosts_on_target", {"target": self.target})
+        layout = NodeLayout.of(design)
+        params = {"target": self.target, "nodes": layout.nodes, "devices": max(layout.processes)}
+        if self.options.nodes is not None and layout.nodes > self.options.nodes:
+            raise Refusal("too_many_nodes", {**params, "most": self.options.nodes})
+        if self.options.devices_per_node is not None and max(layout.processes) > self.options.devices_per_node:
+            raise Refusal("too_many_devices_per_node", {**params, "most": self.options.devices_per_node})
+
+    def prepare_folder(self, run: str) -> Path:
+        """Place the run folder under the root of the target, if nodes share that with this machine."""
+        folder = self.record.folder(run)
+        if self.options.root is not None and isinstance(self.host, LocalHost):
+            shared = Path(self.options.root) / run
+            shared.mkdir(mode=0o700, parents=True)
+            folder.symlink_to(shared)
+        return folder
+
+    def folder_on_nodes(self, folder: Path) -> str:
+        """Return the path of a run folder on the nodes."""
+        return f"{self.options.root.rstrip('/')}/{folder.name}" if self.options.root else str(folder)
+
+    def launch(self, bundle: Bundle) -> None:
+        remote = self.folder_on_nodes(bundle.folder)
+        for name, text in self.scripts(bundle.design, remote, bundle.run).items():
+            write_private(bundle.folder / name, text)
+        self.push(bundle.folder, remote)
+        job = self.start(bundle, remote)
+        self.record.hold(bundle.run, {**self.handle(), "job": job})
+
+    def scripts(self, design: Design, folder: str, run: str) -> dict[str, str]:
+        """Return the scripts of a run by file name."""
+        return {SCRIPT: self.node_script(NodeLayout.of(design), folder)}
+
+    def node_script(self, layout: NodeLayout, folder: str, **changes: Any) -> str:
+        """Return the script that starts the processes of one node."""
+        variables = interface_variables(self.options.interface) | changes.pop("variables", {})
+        if isinstance(self.host, LocalHost) and self.options.python is None:
+            variables = {"PYTHONPATH": str(import_folder()), **variables}
+        how = {"python": self.python, "setup": self.options.setup, "variables": variables, **changes}
+        return node_script(layout, folder, **how)
+
+    @property
+    def python(self) -> str:
+        """The interpreter on the nodes."""
+        return self.options.python or (sys.executable if isinstance(self.host, LocalHost) else "python3")
+
+    def cancel(self, run: Run) -> None:
+        entry = run.entry
+        if entry.state.is_over:
+            return
+        with suppress(OSError):  # without its folder it ends as well
+            write_private(run.folder / "cancel", "")
+        job = entry.handle.get("job")
+        if job is None:
+            return
+        self.note_cancelled(self.folder_on_nodes(run.folder))
+        self.end(run.id, job)
+
+    def note_cancelled(self, folder: str) -> None:
+        """Mark a run as cancelled, so that its processes do not write a checkpoint first."""
+        if not isinstance(self.host, LocalHost):
+            self.host.run(["touch", f"{folder}/cancel"])
+
+    def poll(self, run: Run) -> None:
+        entry = self.record.get(run.id)
+        if entry.state.is_over:
+            return
+        if result := read_result(run.folder):
+            self.enter(run.id, State(result.state), result.reason)
+            return
+        job = entry.handle.get("job")
+        if job is None:
+            self._check_owner(entry)
+            return
+        status = self.status(run.id, job)
+        self.pull(run, everything=status.phase is Phase.ENDED)
+        if status.phase is Phase.RUNNING:
+            self.record.move(run.id, State.RUNNING)
+        if status.phase is Phase.ENDED:
+            self._settle(run, status)
+        elif status.note != entry.handle.get("waiting", ""):
+            self.record.hold(run.id, {**entry.handle, "waiting": status.note})
+
+    def _check_owner(self, entry: Entry) -> None:
+        """End a run that has no job, if the process that was about to submit it is gone."""
+        if not Handle(*entry.handle["owner"]).is_alive():
+            self.record.move(entry.id, State.LOST, render("job_not_submitted", {}))
+
+    def _settle(self, run: Run, status: JobStatus) -> None:
+        try:
+            bundle = read_bundle(run.folder)
+        except RunError as error:  # the folder was taken away, or is damaged
+            self.record.move(run.id, State.LOST, str(error))
+            return
+        exits = read_exits(run.folder, bundle.design)
+        self.settle(bundle, self._verdict(run, bundle, exits, status), exits)
+
+    def _verdict(self, run: Run, bundle: Bundle, exits: Sequence[Exit], status: JobStatus) -> Verdict:
+        steps = str(run.progress)
+        was_cancelled = (run.folder / "cancel").exists()
+        has_succeeded = len(exits) == bundle.processes and all(exit.code == 0 for exit in exits)
+        if not has_succeeded and not was_cancelled:
+            interrupted = _read_interrupted(run.folder)
+            if interrupted is not None:
+                params = {"run": run.id, "steps": interrupted.steps, "total": bundle.design.training.steps}
+                return Verdict(State.FAILED, render("interrupted", params))
+            if status.failure is not None:
+                return Verdict(
+                    State.FAILED, render("ended_by_scheduler", {"why": status.failure.message, "steps": steps})
+                )
+            if all(exit.code == 0 for exit in exits):
+                return Verdict(
+                    State.LOST, render("unreported_end", {"reported": len(exits), "processes": bundle.processes})
+                )
+        bad = [exit for exit in exits if exit.code != 0]  # some may have no report, such as those of a lost node
+        return judge(
+            run.folder, bundle.design, exits if has_succeeded else bad, was_cancelled=was_cancelled, steps=steps
+        )
+
+
+def read_exits(folder: Path, design: Design) -> list[Exit]:
+    """Return the ends of processes that were reported."""
+    found = []
+    for path in numbered_files(folder, "exit", ".json").values():
+        with suppress(RunFolderError):
+            written = read_document(path, _ExitFile)
+            if written is not None and written.process < process_count(design):
+                found.append(Exit(**written.model_dump()))
+    return found
+
+
+def _read_interrupted(folder: Path) -> _Interrupted | None:
+    with suppress(RunFolderError):
+        return read_document(folder / INTERRUPTED, _Interrupted)
+    return None

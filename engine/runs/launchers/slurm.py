@@ -1,0 +1,199 @@
+"""Runs as jobs of Slurm, submitted here or on a login node."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from meshwave.engine.document import Design
+from meshwave.engine.findings import Problem
+from meshwave.engine.frozen import invalid, nullable
+from meshwave.engine.runs.checkpoints import INTERRUPTED
+from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers._host import Host, LocalHost, SshHost
+from meshwave.engine.runs.launchers._jobs import (
+    Address,
+    JobLauncher,
+    JobOptions,
+    JobStatus,
+    Line,
+    Phase,
+)
+from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, SCRIPT, NodeLayout
+from meshwave.engine.runs.run_folder import Bundle
+
+JOB_SCRIPT = "job.sh"
+LOG = "slurm.log"
+RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
+WAITING = {
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "RESIZING",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+}
+ENDED_BY_SLURM = {"TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED", "CANCELLED"}
+Word = Annotated[str, Field(pattern=r"^[\w.,:@+%*&|()\[\]=/-]+$")]
+
+
+class SlurmOptions(JobOptions):
+    """Options of a target of Slurm."""
+
+    partition: Word | None = nullable("the default of the cluster")
+    """Partition of the jobs."""
+    account: Word | None = nullable("the default of the user")
+    """Account that is charged."""
+    time: Annotated[str, Field(pattern=r"^[\d:-]+$")] | None = nullable("the default of the partition")
+    """Time limit, such as `04:00:00`."""
+    gpus_per_node: NonNegativeInt | None = nullable("no GPUs are requested")
+    """GPUs that are requested on each node."""
+    constraint: Word | None = nullable("any node")
+    """Features that nodes must have."""
+    directives: tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z][^\n\r\x00]*$")], ...] = ()
+    """Other options of sbatch, such as `--exclusive`."""
+    signal_before_s: PositiveInt = 60
+    """Seconds before the time limit at which a run writes a checkpoint and ends."""
+    restarts: NonNegativeInt = 10
+    """Times that a job is put into the queue again, after its time limit, preemption or the loss of a node."""
+    via: Literal["ssh"] | None = nullable("Slurm's commands run on this machine")
+    """How Slurm's commands are reached."""
+    login: Address | None = nullable("none")
+    """Login node for `via = "ssh"`: a host of the configuration of ssh, or `user@host`."""
+    ssh_options: tuple[Line, ...] = ()
+    """Options of ssh, such as `-p` and `2222`."""
+
+    @model_validator(mode="after")
+    def _check_login(self) -> Self:
+        if self.via is not None and self.login is None:
+            raise invalid("login", "login_required")
+        if self.via is not None and self.root is None:
+            raise invalid("root", "root_required")
+        return self
+
+
+@launchers.register("slurm")
+class SlurmLauncher(JobLauncher):
+    """Jobs of Slurm: one torchrun per node, on this cluster or through a login node."""
+
+    name: ClassVar = "slurm"
+    title: ClassVar = "Slurm"
+    target_options: ClassVar = SlurmOptions
+
+    @cached_property
+    def host(self) -> Host:
+        return SshHost(self.options.login, self.options.ssh_options) if self.options.via else LocalHost()
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return ("ssh", "rsync") if self.options.via else ("sbatch", "scontrol", "scancel")
+
+    def scripts(self, design: Design, folder: str, run: str) -> dict[str, str]:
+        layout = NodeLayout.of(design)
+        variables = {
+            "MESHWAVE_CHECKPOINT_ON_SIGTERM": "1",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(self.options.signal_before_s),
+        }
+        return {
+            SCRIPT: self.node_script(layout, folder, variables=variables),
+            JOB_SCRIPT: job_script(self.options, layout, f"meshwave-{run}", folder),
+        }
+
+    def start(self, bundle: Bundle, folder: str) -> Mapping[str, Any]:
+        printed = self.host.run(["sbatch", "--parsable", f"{folder}/{JOB_SCRIPT}"])
+        return {"id": printed.strip().partition(";")[0]}  # the name of the cluster may follow
+
+    def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
+        done = self.host.attempt(["scontrol", "--oneliner", "show", "job", job["id"]])
+        if done.status == 0:
+            return status_of(_field(done.output, "JobState"), _field(done.output, "Reason"))
+        if "Invalid job id" in done.error:  # it ended some minutes ago
+            return self._accounted(job["id"])
+        self.host.run(["scontrol", "ping"])  # raises if the controller does not answer
+        return JobStatus(Phase.WAITING, " ".join(done.error.split()))
+
+    def _accounted(self, job: str) -> JobStatus:
+        """Return the status of a job that the controller has forgotten; there may be no accounting either."""
+        done = self.host.attempt(
+            ["sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format=State"]
+        )
+        states = done.output.split()
+        return status_of(states[0], "") if done.status == 0 and states else JobStatus(Phase.ENDED)
+
+    def end(self, run: str, job: Mapping[str, Any]) -> None:
+        self.host.run(["scancel", "--quiet", job["id"]])
+
+
+def status_of(state: str, reason: str) -> JobStatus:
+    """Return the status for a state of Slurm and the reason that goes with it."""
+    if state in WAITING:
+        return JobStatus(Phase.WAITING, "" if reason == "None" else reason)
+    if state in RUNNING:
+        return JobStatus(Phase.RUNNING)
+    if state in ENDED_BY_SLURM:
+        return JobStatus(Phase.ENDED, failure=Problem("", "ended_by_slurm", {"state": state}))
+    return JobStatus(Phase.ENDED)
+
+
+def _field(text: str, name: str) -> str:
+    """Return a field of the output of scontrol."""
+    found = re.search(rf"(?:^| ){name}=(\S*)", text)
+    return found[1] if found else ""
+
+
+def job_script(options: SlurmOptions, layout: NodeLayout, name: str, folder: str) -> str:
+    """Return the script for sbatch."""
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {directive}" for directive in directives(options, layout.nodes, name)),
+        f"#SBATCH --output={folder}/{LOG}",
+        "#SBATCH --open-mode=append",
+        "",
+        "# Starts one torchrun per node. A job that was put into the queue again goes on from its last checkpoint.",
+        f"cd {shlex.quote(folder)} || exit 1",
+        f"rm -f {INTERRUPTED} error-*.json exit-*.json",
+        *HEAD_ADDRESS,
+        f'srun --kill-on-bad-exit=1 bash -c \'exec bash {SCRIPT} "$SLURM_NODEID" "$0" "$1"\' "$address" "$port"',
+        "status=$?",
+        *_requeue(options.restarts),
+        "exit $status",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+HEAD_ADDRESS = (
+    'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+    'address=$(scontrol --oneliner show node "$head" | sed -n "s/.* NodeAddr=\\([^ ]*\\).*/\\1/p")',
+    f"port=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))",
+)
+"""Lines that find the address of node 0 as Slurm itself reaches it."""
+
+
+def _requeue(restarts: int) -> Iterator[str]:
+    if restarts:
+        yield f'if [ -e {INTERRUPTED} ] && [ ! -e cancel ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {restarts} ]; then'
+        yield '    scontrol requeue "$SLURM_JOB_ID"'
+        yield "fi"
+
+
+def directives(options: SlurmOptions, nodes: int, name: str) -> Iterator[str]:
+    """Yield the options of sbatch for a job of so many nodes."""
+    yield f"--job-name={name}"
+    yield f"--nodes={nodes}"
+    yield "--ntasks-per-node=1"
+    if options.gpus_per_node:
+        yield f"--gpus-per-node={options.gpus_per_node}"
+    for key in ("partition", "account", "time", "constraint"):
+        value = getattr(options, key)
+        if value is not None:
+            yield f"--{key}={value}"
+    yield f"--signal=TERM@{options.signal_before_s}"
+    yield "--requeue" if options.restarts else "--no-requeue"
+    yield from options.directives

@@ -1,0 +1,135 @@
+"""Launch targets: places where runs can be launched, each with a name, a launcher and its options.
+
+They are read from TOML files: one of the user, and one named by ``MESHWAVE_TARGETS``, as of a deployment. A launcher
+that needs no options, such as ``local``, is a target of its own name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from meshwave.engine.document.validation_problems import problems_of_validation
+from meshwave.engine.errors import InputError, nearest
+from meshwave.engine.files import configuration_folder, read_whole
+from meshwave.engine.findings import Refusal
+from meshwave.engine.frozen import Part
+from meshwave.engine.runs.launchers import Launcher, launchers
+from meshwave.engine.runs.run_database import Record
+
+FILE = "targets.toml"
+VARIABLE = "MESHWAVE_TARGETS"
+LARGEST_FILE_BYTES = 1_000_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A place where runs can be launched."""
+
+    name: str
+    launcher: str
+    options: Part | None = None
+    """The options of its launcher; None for a launcher that has none."""
+
+    @property
+    def title(self) -> str:
+        """The text for a menu."""
+        member = launchers[self.launcher]
+        return member.title if self.options is None else f"{self.name} ({member.title})"
+
+    def open(self, record: Record) -> Launcher:
+        """Return the launcher of this target."""
+        member: Any = launchers[self.launcher]
+        return member(record) if self.options is None else member(record, self.options, self.name)  # type: ignore[no-any-return]
+
+
+def target_files() -> list[Path]:
+    """Return the files of targets, whether they exist or not; a later one replaces targets of an earlier one."""
+    stated = os.environ.get(VARIABLE)
+    return [*([Path(stated).expanduser()] if stated else []), configuration_folder() / FILE]
+
+
+def read_targets() -> dict[str, Target]:
+    """Return all targets by name: those of this machine first.
+
+    Raises:
+        Refusal: a file cannot be read, or an entry of it is wrong.
+    """
+    found = _machine_targets()
+    for file in target_files():
+        if file.exists():
+            found |= {name: _target(file, name, table) for name, table in _tables(file).items()}
+    return found
+
+
+def find_target(name: str) -> Target:
+    """Return a target by its name.
+
+    Raises:
+        Refusal: there is none of that name, or a file of targets is wrong.
+    """
+    known = read_targets()
+    if name not in known:
+        params = {"target": name, "hint": nearest(name, known), "files": [str(file) for file in target_files()]}
+        raise Refusal("unknown_target", params)
+    return known[name]
+
+
+def open_target(record: Record, name: str) -> Launcher:
+    """Return the launcher of a target.
+
+    Raises:
+        Refusal: there is none of that name, or a file of targets is wrong.
+    """
+    return find_target(name).open(record)
+
+
+def training_targets() -> list[Target]:
+    """Return the targets that a menu offers: all that can train; those of this machine alone if a file is wrong."""
+    try:
+        found = read_targets()
+    except Refusal as error:
+        _log.warning("%s", error)
+        found = _machine_targets()
+    return [target for target in found.values() if launchers[target.launcher].trains]
+
+
+def _machine_targets() -> dict[str, Target]:
+    return {name: Target(name, name) for name, member in launchers.items() if member.target_options is None}
+
+
+def _tables(file: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(read_whole(file, "file of targets", LARGEST_FILE_BYTES).decode())
+    except (InputError, ValueError) as error:  # TOML and its encoding
+        raise Refusal("targets_unreadable", {"file": str(file), "reason": str(error)}) from None
+
+
+def _target(file: Path, name: str, table: Any) -> Target:
+    where = {"file": str(file), "target": name}
+    if not isinstance(table, dict):
+        raise Refusal("target_not_a_table", where)
+    configurable = {key: member for key, member in launchers.items() if member.target_options is not None}
+    kind = table.get("launcher")
+    if not isinstance(kind, str) or kind not in configurable:
+        raise Refusal("target_launcher", {**where, "known": list(configurable)})
+    if name in launchers:
+        raise Refusal("target_reserved", where)
+    options = {key: value for key, value in table.items() if key != "launcher"}
+    model = configurable[kind].target_options
+    assert model is not None
+    try:
+        return Target(name, kind, model.model_validate_json(json.dumps(options, default=str)))
+    except ValidationError as error:
+        problem = problems_of_validation(error, options, model)[0]
+        raise Refusal("target_option", {**where, "problem": str(problem)}) from None

@@ -1,0 +1,181 @@
+"""A real Slurm of two nodes on this machine, each in a network namespace of its own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAMS = ("slurmctld", "slurmd", "munged", "nsenter", "ip")
+CLIENTS = ("sbatch", "scontrol", "scancel", "squeue", "sinfo", "srun", "sacct")
+INTERFACE = "mw0"
+START_S = 15.0
+CONFIGURATION = """
+ClusterName=meshwave
+SlurmctldHost={host}(10.77.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=5
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+NodeName=n1 NodeHostname={host} NodeAddr=10.77.0.1 Port={node_1} CPUs=8
+NodeName=n2 NodeHostname={host} NodeAddr=10.77.0.2 Port={node_2} CPUs=8
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
+"""
+
+
+def missing() -> str:
+    """Why the cluster cannot be started here; empty if it can."""
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        return "a test cluster needs root on Linux, for network namespaces and slurmd"
+    absent = [name for name in (*PROGRAMS, "sbatch") if shutil.which(name, path=search_path()) is None]
+    return f"not installed: {', '.join(absent)} (scripts/setup.py test installs slurm-wlm and munge)" if absent else ""
+
+
+def search_path() -> str:
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The cluster as tests see it."""
+
+    folder: Path
+    bin: Path
+    """Slurm's commands, which find the controller."""
+    namespaces: tuple[str, str]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of a user of the cluster."""
+        path = os.pathsep.join([str(self.bin), os.environ.get("PATH", "")])
+        return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
+
+    def command(self, *command: str) -> str:
+        """Run one of Slurm's commands and return its output."""
+        environment = {**os.environ, **self.variables}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Cluster]:
+    """Start the cluster; it ends with this context."""
+    names = tuple(f"mw{secrets.token_hex(3)}{end}" for end in "ab")
+    first = 17_000 + os.getpid() % 1000 * 3
+    host = os.uname().nodename
+    ports = {"port": first, "node_1": first + 1, "node_2": first + 2}
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, host=host, **ports))
+    (folder / "state").mkdir()
+    (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
+    (folder / "munge.key").chmod(0o600)
+    with ExitStack() as stack:
+        _make_network(stack, names)
+        _start(stack, folder, "munged", *_munge_options(folder), pid_file="munged.pid")
+        inside = [["nsenter", f"--net=/run/netns/{name}"] for name in names]
+        configuration = ["-f", str(folder / "slurm.conf")]
+        _start(stack, folder, *inside[0], "slurmctld", *configuration, "-c", pid_file="slurmctld.pid")
+        for number, enter in enumerate(inside, 1):
+            _start(
+                stack, folder, *enter, "slurmd", *configuration, "-N", f"n{number}", pid_file=f"slurmd-n{number}.pid"
+            )
+        cluster = Cluster(folder, _write_clients(folder, inside[0]), (names[0], names[1]))
+        _wait_until_idle(cluster)
+        stack.callback(_end_jobs, cluster)
+        yield cluster
+
+
+def _make_network(stack: ExitStack, names: tuple[str, ...]) -> None:
+    for name in names:
+        _ip("netns", "add", name)
+        stack.callback(_ip, "netns", "del", name)
+    ends = [f"{name}v" for name in names]
+    _ip("link", "add", "name", ends[0], "type", "veth", "peer", "name", ends[1])
+    for number, (name, end) in enumerate(zip(names, ends, strict=True), 1):
+        _ip("link", "set", end, "netns", name, "name", INTERFACE)
+        _ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", INTERFACE)
+        _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", name, "link", "set", INTERFACE, "up")
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+def _munge_options(folder: Path) -> list[str]:
+    files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid"}
+    files |= {"log-file": "munged.log", "seed-file": "munged.seed"}
+    return ["--force", *(f"--{option}={folder / name}" for option, name in files.items())]
+
+
+def _start(stack: ExitStack, folder: Path, *command: str, pid_file: str) -> None:
+    environment = {**os.environ, "PATH": search_path()}
+    stack.callback(_end, folder / pid_file)
+    subprocess.run(command, check=True, capture_output=True, env=environment)
+
+
+def _end(pid_file: Path) -> None:
+    """End a daemon, and wait until it is gone."""
+    with suppress(OSError, ValueError):
+        pid = int(pid_file.read_text())
+        os.kill(pid, signal.SIGTERM)
+        end = time.monotonic() + START_S
+        while time.monotonic() < end:
+            os.kill(pid, 0)
+            time.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+
+
+def _write_clients(folder: Path, enter: list[str]) -> Path:
+    """Write Slurm's commands for a machine outside of the network of the cluster."""
+    (folder / "bin").mkdir()
+    for name in CLIENTS:
+        path = folder / "bin" / name
+        path.write_text(
+            f'#!/bin/sh\nexport SLURM_CONF={folder}/slurm.conf\nexec {" ".join(enter)} /usr/bin/{name} "$@"\n'
+        )
+        path.chmod(0o755)
+    return folder / "bin"
+
+
+def _wait_until_idle(cluster: Cluster) -> None:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        with suppress(subprocess.CalledProcessError):
+            if cluster.command("sinfo", "--noheader", "--partition=main", "--format=%D %t").split() == ["2", "idle"]:
+                return
+        time.sleep(0.2)
+    raise RuntimeError(f"the nodes of Slurm are not ready: {(cluster.folder / 'slurmctld.log').read_text()[-2000:]}")
+
+
+def _end_jobs(cluster: Cluster) -> None:
+    with suppress(subprocess.CalledProcessError):
+        cluster.command("scancel", "--user=root", "--signal=KILL", "--full")
+        cluster.command("scancel", "--user=root")
+        time.sleep(1)
