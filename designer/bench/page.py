@@ -33,7 +33,7 @@ EDIT = """async () => {
   const view = window.meshwaveTimeline;
   const before = view.layers[0].makespan;
   const began = performance.now();
-  find(document, "one microbatch more").click();
+  find(document, "Increase microbatches").click();
   while (view.layers[0].makespan === before) await new Promise(requestAnimationFrame);
   return performance.now() - began;
 }"""

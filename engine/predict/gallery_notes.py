@@ -222,10 +222,10 @@ def _reduction(time: float, other: float) -> str:
 
 
 def _relative_memory(held: float, other: float) -> str:
-    """Return memory relative to another's, such as ``12 % more memory``."""
+    """Return memory relative to another's, such as ``12.0 % more memory``."""
     more = held / other - 1
     return (
         "as much memory"
         if abs(more) < EQUAL_WITHIN
-        else f"{100 * abs(more):.2g} % {'more' if more > 0 else 'less'} memory"
+        else f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} memory"
     )

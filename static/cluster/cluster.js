@@ -34,15 +34,16 @@ export class Cluster extends Canvas {
   /** @param {ClusterModel} model */
   constructor(model) {
     super(model);
-    const makeStepper = (/** @type {string} */ label, /** @type {string} */ gesture) =>
+    const makeStepper = (/** @type {string} */ gesture, /** @type {string} */ label, text = label) =>
       stepper({
         label,
+        text,
         onchange: (value) => this.send(gesture, { value }),
         onblocked: (reason, element) => reason && this.announceAt(element, reason),
       });
     this.steppers = {
       nodes: makeStepper("nodes", "nodes"),
-      devices_per_node: makeStepper("devices per node", "devices_per_node"),
+      devices_per_node: makeStepper("devices_per_node", "devices per node", "devices"),
     };
     this.tileLayer = h("div.mw-layer", {
       role: "grid",

@@ -33,11 +33,11 @@ export function button(label, { onclick, title, kind = "", content } = {}) {
  * − number +, with a field that takes digits, Enter and arrow keys. Each press counts from the value that the presses
  * before it requested, even while Python has not answered them: n presses are n steps. `set` shows the value that
  * Python holds, unless answers are outstanding; `acknowledge` counts one answer.
- * @param {object} options @param {string} options.label @param {number} [options.min]
- * @param {(value: number) => void} options.onchange
+ * @param {object} options @param {string} options.label @param {string} [options.text] the label on screen
+ * @param {number} [options.min] @param {(value: number) => void} options.onchange
  * @param {(reason: string, stepper: HTMLElement) => void} options.onblocked
  */
-export function stepper({ label, min = 1, onchange, onblocked }) {
+export function stepper({ label, text = label, min = 1, onchange, onblocked }) {
   let max = Infinity;
   let value = min; // the one shown
   let outstanding = 0; // answers
@@ -81,7 +81,7 @@ export function stepper({ label, min = 1, onchange, onblocked }) {
   }
 
   const element = Object.assign(
-    h("span.mw-stepper", {}, h("span.mw-stepper-box", {}, less, field, more), h("span", {}, label)),
+    h("span.mw-stepper", {}, h("span.mw-stepper-box", {}, less, field, more), h("span", {}, text)),
     {
       /** @param {number} held @param {{least?: number, most?: number, less?: string, more?: string}} [limits] */
       set(held, { least = min, most = max, ...limitReasons } = {}) {
