@@ -3,6 +3,7 @@
 export { render as "cluster/cluster.js" } from "./cluster/cluster.js";
 export { render as "experts/experts.js" } from "./experts/experts.js";
 export { render as "experts/schedules.js" } from "./experts/schedules.js";
+export { render as "lessons/lessons.js" } from "./lessons/lessons.js";
 export { render as "panels/comparison.js" } from "./panels/comparison.js";
 export { render as "panels/form.js" } from "./panels/form.js";
 export { render as "panels/gallery.js" } from "./panels/gallery.js";

@@ -15,6 +15,8 @@ from meshwave.designer.canvases.experts import ExpertsCanvas
 from meshwave.designer.canvases.wave import WaveCanvas
 from meshwave.designer.forms import Form
 from meshwave.designer.kit.assets import HEAD, read_static
+from meshwave.designer.lessons import LessonPane
+from meshwave.designer.lessons.tutor import OpenLesson
 from meshwave.designer.pages.timeline_layers import _of_pin, layers
 from meshwave.designer.pages.transfer_page import Crossings
 from meshwave.designer.state.design_session import Session, progress_text
@@ -48,14 +50,24 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     document = pn.state.curdoc
     assert document is not None, "a page is made for a session"
     document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
-    given = pn.state.session_args.get("draft", [b""])[0].decode("ascii", "ignore")
-    draft = Draft(studio, given, _is_shown(document), page_later(document))
+    draft = Draft(studio, _argument("draft"), _is_shown(document), page_later(document))
     pn.state.onload(lambda: _put_in_link(draft.shown()))  # the page takes no link before it stands
     pn.state.on_session_destroyed(lambda context: draft.gone())
-    widgets = Widgets(draft.session, studio, first_run=draft.run, on_show_run=draft.show_run)
+    widgets = Widgets(
+        draft.session, studio, first_run=draft.run, on_show_run=draft.show_run, on_show_lesson=draft.show_lesson
+    )
+    if draft.lesson:
+        widgets.lessons.resume(OpenLesson(*draft.lesson))
+    if lesson := _argument("lesson"):
+        widgets.lessons.open(lesson)
     pn.state.on_session_destroyed(lambda context: widgets.end())
     document.add_periodic_callback(widgets.runs.look, int(LOOK_EVERY_S * 1000))  # Panel's own costs five times the look
     return widgets.layout()
+
+
+def _argument(name: str) -> str:
+    """Return an argument of the page's link; empty for none."""
+    return str(pn.state.session_args.get(name, [b""])[0].decode("ascii", "ignore"))
 
 
 def warm_up(studio: Studio, design: Design) -> None:
@@ -90,6 +102,7 @@ class Widgets:
         studio: Studio,
         first_run: str = "",
         on_show_run: Callable[[str], Any] = lambda run: None,
+        on_show_lesson: Callable[[OpenLesson | None], Any] = lambda lesson: None,
     ) -> None:
         self.session, self.studio = session, studio
         self.first_run, self.on_show_run = first_run, on_show_run
@@ -132,8 +145,11 @@ class Widgets:
             on_gallery=self.gallery.open,
             on_compare=self.comparison.open,
             on_experts=lambda: self._turn_pane("cluster" if self.experts.visible else "experts"),
+            on_lessons=lambda: self.lessons.open(),
             **FILL,
         )
+        self.lessons = LessonPane(session, on_open=on_show_lesson, on_highlight=self._show_control, **FILL)
+        self.lessons.param.watch(lambda *_: self._hide_numbers(), ["step", "visible"])
         self.profiles = Profiles(session, studio.calibrating, lambda: self.form.look(), session.later)
         form, problems, runs = (self.view(name).pane for name in ("design", "problems", "run"))
         assert isinstance(form, Form) and isinstance(problems, Problems) and isinstance(runs, RunsPanel)
@@ -310,6 +326,15 @@ class Widgets:
             self._drawn = ()
             self.timeline.show(self._layers(tried))
 
+    def _hide_numbers(self) -> None:
+        """Blur the numbers while a lesson asks for one."""
+        self.numbers.styles = {**self.numbers.styles, "filter": "blur(7px)" if self.lessons.hides_numbers else "none"}
+
+    def _show_control(self, control: str) -> None:
+        """Bring the form to the front where it has the control that a lesson points at."""
+        if self.form.holds(control):
+            self.turn_to("design")
+
     def focus(self, path: str) -> None:
         """Bring the field of a problem to the front."""
         if self.form.holds(path):
@@ -323,14 +348,21 @@ class Widgets:
         """All on one screen."""
         areas = {
             "top": self.topbar, "numbers": self.numbers, "launch": self.runs.bar, "cluster": self.cluster,
-            "wave": self.wave, EXPERTS: self.experts, "side": self.side, "timeline": self.bottom,
+            "wave": self.wave, EXPERTS: self.experts, "side": self.side, "timeline": self.bottom, "lesson": self.lessons,
         }  # fmt: skip
         for area, view in areas.items():
             view.styles = {**view.styles, "grid-area": area, "min-width": "0", "min-height": "0"}
         overlays = (self.gallery, self.comparison, self.expert_schedules, self.crossings.view, self.profiles)
         for view in overlays:
             view.styles = OVER
-        return pn.Column(*areas.values(), *overlays, sizing_mode="stretch_both", styles=GRID)
+        column = pn.Column(*areas.values(), *overlays, sizing_mode="stretch_both", styles=self._grid)
+        self.lessons.param.watch(lambda *_: column.param.update(styles=self._grid), "visible")
+        return column
+
+    @property
+    def _grid(self) -> dict[str, str]:
+        """The places of the page, with one at the left for an open lesson."""
+        return GRID_WITH_LESSON if self.lessons.visible else GRID
 
 
 TIMELINE = "timeline"
@@ -346,4 +378,9 @@ GRID = {
     "grid-template-rows": "44px 66px minmax(0, 300px) minmax(0, 1fr)",
     "grid-template-areas": '"top top top" "numbers numbers launch" "cluster wave side" "timeline timeline side"',
     "background": "var(--mw-line)",
+}
+GRID_WITH_LESSON = GRID | {
+    "grid-template-columns": "clamp(320px, 27vw, 520px) minmax(0, 2fr) minmax(0, 3fr) 320px",
+    "grid-template-areas": '"top top top top" "lesson numbers numbers launch" "lesson cluster wave side" '
+    '"lesson timeline timeline side"',
 }

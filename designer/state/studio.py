@@ -56,7 +56,7 @@ class Studio:
         self.predictions = Predictions()
 
     def _forget_old_drafts(self) -> None:
-        for path in (*self._drafts.glob("*.json"), *self._drafts.glob("*.run")):
+        for path in (path for kind in ("json", "run", "lesson") for path in self._drafts.glob(f"*.{kind}")):
             with suppress(OSError):  # one that stays does no harm
                 if path.stat().st_mtime < time.time() - DRAFTS_KEPT_S:
                     path.unlink()
@@ -118,6 +118,24 @@ class Studio:
         with suppress(OSError):  # then a reload shows none; it is in the list
             write_private(self._path(draft, "run"), run)
 
+    def shown_lesson(self, draft: str) -> tuple[str, Design] | None:
+        """Return the lesson that a tab shows, and the design that was open before it; None for none."""
+        try:
+            lesson, before = self._path(draft, "lesson").read_text("utf-8").split()
+        except (OSError, ValueError):
+            return None
+        return (lesson, self.open(before)) if _DRAFT.fullmatch(before) else None
+
+    def show_lesson(self, draft: str, lesson: str, before: Design) -> None:
+        """Remember which lesson a tab shows, and keep the design that was open before it."""
+        with suppress(OSError, InputError):  # then a reload shows none
+            write_private(self._path(draft, "lesson"), f"{lesson} {self.add_draft(before)}")
+
+    def end_lesson(self, draft: str) -> None:
+        """Forget which lesson a tab shows; the design from before stays among the drafts."""
+        with suppress(OSError):
+            self._path(draft, "lesson").unlink(missing_ok=True)
+
     def _path(self, draft: str, kind: str = "json") -> Path:
         return self._drafts / f"{draft}.{kind}"
 
@@ -138,6 +156,7 @@ class Draft:
         self.session = Session(studio.open(self.name), later, studio.predictions)
         self.session.param.watch(lambda *_: self._follow_edit(), "design")
         self.run = studio.shown_run(self.name)
+        self.lesson = studio.shown_lesson(self.name)
 
     def shown(self) -> str:
         """The page stands and a page that it replaced is gone: the name of the draft from here on."""
@@ -145,11 +164,21 @@ class Draft:
         if self._given and self.name != self._given:
             self.keep()  # a duplicate starts with what the first had
             self.show_run(self.run)
+            if self.lesson is not None:
+                self.show_lesson(self.lesson)
         return self.name
 
     def show_run(self, run: str) -> None:
         self.run = run
         self._studio.show_run(self.name, run)
+
+    def show_lesson(self, lesson: tuple[str, Design] | None) -> None:
+        """Remember the lesson of the tab and the design from before it; None for none."""
+        self.lesson = lesson
+        if lesson is None:
+            self._studio.end_lesson(self.name)
+        else:
+            self._studio.show_lesson(self.name, *lesson)
 
     def gone(self) -> None:
         self._studio.release(self.name, self._is_shown)

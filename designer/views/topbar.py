@@ -76,7 +76,8 @@ class TopBar(Canvas):
     person's own machine by the browser; the server reads and writes no path for it.
 
     ``on_launch`` brings the launch button to the front, ``on_gallery`` and ``on_compare`` open an overlay,
-    ``on_experts`` turns the cluster's pane to the experts and back, and ``on_view`` brings a view to the front.
+    ``on_experts`` turns the cluster's pane to the experts and back, ``on_view`` brings a view to the front, and
+    ``on_lessons`` opens the list of lessons.
     """
 
     name_of_design = param.String(default="")
@@ -100,7 +101,7 @@ class TopBar(Canvas):
     ]
     _gestures = (
         "rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",
-        "view",
+        "view", "lessons",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +113,7 @@ class TopBar(Canvas):
         on_compare: Callable[[], Any] | None = None,
         on_experts: Callable[[], Any] | None = None,
         on_view: Callable[[str], Any] | None = None,
+        on_lessons: Callable[[], Any] | None = None,
         shortcuts: tuple[Shortcut, ...] = SHORTCUTS,
         **params: Any,
     ) -> None:
@@ -126,6 +128,7 @@ class TopBar(Canvas):
         self._session, self._on_launch_button = session, on_launch
         self._open_gallery, self._open_comparison = on_gallery, on_compare
         self._turn_experts, self._turn_to_view = on_experts, on_view
+        self._open_lessons = on_lessons
         self._saved = session.design
         session.param.watch(lambda *_: self._show(), ["design", "history", "notice"])
         self._show()
@@ -217,6 +220,10 @@ class TopBar(Canvas):
     def _on_view(self, gesture: Mapping[str, Any]) -> None:
         if self._turn_to_view is not None:
             self._turn_to_view(value_of(gesture, "name", plain_text))
+
+    def _on_lessons(self, gesture: Mapping[str, Any]) -> None:
+        if self._open_lessons is not None:
+            self._open_lessons()
 
     # what they share
 

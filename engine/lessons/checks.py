@@ -16,7 +16,7 @@ from meshwave.engine.units import percent
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt,
 }  # fmt: skip
-_WORDS = {"<": "under", "<=": "at most", "==": "", "!=": "not", ">=": "at least", ">": "over"}
+_WORDS = {"<": "under", "<=": "at most", "==": "=", "!=": "≠", ">=": "at least", ">": "over"}
 EQUAL_WITHIN = 1e-3
 """Share by which numbers of designs may differ and still count as equal; rounding in the text hides more."""
 
@@ -97,8 +97,7 @@ def _judge_condition(lesson: Lesson, condition: Condition, prediction: Predictio
     wanted: Any = condition.value
     if condition.of is not None:
         wanted = condition.times * number_of(lesson, condition.of, condition.number)
-    words = [title(condition.number), _WORDS[condition.op], describe(prediction, condition.number, wanted)]
-    text = " ".join(word for word in words if word)
+    text = f"{title(condition.number)} {_WORDS[condition.op]} {describe(prediction, condition.number, wanted)}"
     is_met = type_fits(value, wanted) and _COMPARE[condition.op](value, wanted)
     return ConditionResult(text, describe(prediction, condition.number, value), is_met)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 from meshwave.engine.files import glossary_file
@@ -28,3 +28,8 @@ def glossary() -> dict[str, str]:
 def linked_terms(text: str) -> Iterator[str]:
     """Yield the terms that a text links: of ``[[microbatches|microbatch]]``, the second part."""
     return (term or shown for shown, term in _LINK.findall(text))
+
+
+def replace_terms(text: str, write: Callable[[str, str], str]) -> str:
+    """Replace each linked term by what ``write`` makes of the words that are shown and the term."""
+    return _LINK.sub(lambda found: write(found[1], found[2] or found[1]), text)

@@ -66,8 +66,8 @@ class NumberQuestion(Part):
     """A question whose answer is a number of a prediction."""
 
     kind: Literal["number"]
-    question: Text
-    """What is asked."""
+    ask: Text
+    """The question."""
     design: Name
     """The design whose prediction has the answer."""
     number: Text
@@ -99,8 +99,8 @@ class Choice(Part):
     """A question with options, of which the simulator or the author says which one is right."""
 
     kind: Literal["choice"]
-    question: Text
-    """What is asked."""
+    ask: Text
+    """The question."""
     options: Annotated[tuple[Option, ...], Field(min_length=2, max_length=6)]
     """The answers to choose from."""
     number: Text | None = None
@@ -145,7 +145,7 @@ class Task(Part):
     """A design to be made: done once the open design meets all conditions."""
 
     kind: Literal["task"]
-    goal: Text
+    ask: Text
     """What to achieve."""
     conditions: Annotated[tuple[Condition, ...], Field(min_length=1, max_length=10)]
     """What the open design must meet."""
@@ -157,7 +157,7 @@ class Measurement(Part):
     """A run to be made: done once its median step is close to the prediction."""
 
     kind: Literal["measurement"]
-    goal: Text
+    ask: Text
     """What to run."""
     tolerance: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Accepted difference, as a share of the prediction."""

@@ -34,7 +34,7 @@ def texts_of(step: Step) -> Iterator[str]:
     check = step.data.check
     yield from (step.text, step.explanation, *step.data.hints)
     if check is not None:
-        yield check.question if isinstance(check, NumberQuestion | Choice) else check.goal
+        yield check.ask
     if isinstance(check, Choice):
         yield from (text for option in check.options for text in (option.text, option.why))
 

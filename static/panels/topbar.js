@@ -123,6 +123,7 @@ class TopBar extends Widget {
     const entries = (/** @type {NamedEntry[]} */ named, /** @type {string} */ type) => () =>
       named.map(({ name, title, note }) => ({ text: title, note, choose: () => this.send(type, { name }) }));
     const help = () => [
+      { text: "Lessons", choose: () => this.send("lessons") },
       ...Object.entries(PAGES).map(([text, page]) => ({ text, choose: () => openPage(page) })),
       { text: "Keyboard shortcuts", note: "?", choose: () => this.showHelp() },
     ];

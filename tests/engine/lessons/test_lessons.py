@@ -49,7 +49,7 @@ Text about the [[bubble]], {{start: bubble_ratio %}}.
 ```toml
 [check]
 kind = "number"
-question = "How much?"
+ask = "How much?"
 design = "more"
 number = "bubble_ratio"
 unit = "%"
@@ -65,7 +65,7 @@ TASK = """
 design = "start"
 [check]
 kind = "task"
-goal = "Lower it."
+ask = "Lower it."
 solution = "more"
 conditions = [{ number = "bubble_ratio", op = "<", of = "start", times = 0.9 }]
 ```
@@ -108,7 +108,7 @@ def test_the_simulator_answers_a_question(tmp_path: Path) -> None:
 
 def test_a_choice_is_decided_by_the_numbers_of_its_designs(tmp_path: Path) -> None:
     options = '{ text = "few", design = "start" }, { text = "many", design = "more" }'
-    step = f'\n## Choose\n\n```toml\n[check]\nkind = "choice"\nquestion = "?"\nnumber = "bubble_ratio"\nbest = "smallest"\noptions = [{options}]\n```\n'
+    step = f'\n## Choose\n\n```toml\n[check]\nkind = "choice"\nask = "?"\nnumber = "bubble_ratio"\nbest = "smallest"\noptions = [{options}]\n```\n'
     lesson = read_lesson(write(tmp_path / "mine", FRONT + step))
     check = lesson.steps[0].data.check
     assert isinstance(check, Choice)

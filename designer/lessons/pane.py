@@ -1,0 +1,196 @@
+"""The lesson pane: the list of lessons, and the open step of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import param
+
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
+from meshwave.designer.lessons.text import plain, to_html
+from meshwave.designer.lessons.tutor import OpenLesson, Tutor
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.lessons import Choice, Lesson, NumberQuestion, Verdict, find_lesson, lesson_folders
+from meshwave.engine.lessons.progress import LessonProgress, load_progress
+
+ASKING = ("number", "choice")
+LEVELS = {"beginner": "Beginner", "intermediate": "Intermediate", "advanced": "Advanced"}
+
+
+class LessonPane(Canvas):
+    """A pane beside the canvases with the lessons and their steps.
+
+    ``on_open`` hears which lesson the tab shows, None for none; ``on_highlight`` brings the view with a control to the
+    front.
+    """
+
+    lessons = param.List(default=[], doc="Entries of the list of lessons; see entry().")
+    step: Any = param.Dict(default=None, doc="The open step of a lesson; None while the list is shown.")
+    highlight = param.String(default="", doc="The control that the page points at: a path of the document or a label.")
+    refusal = param.String(default="", doc="Why a lesson cannot be opened; empty for nothing.")
+
+    _esm = module("lessons/lessons.js")
+    _stylesheets: ClassVar = [
+        read_static("kit/canvas.css"),
+        read_static("kit/shell.css"),
+        read_static("lessons/lessons.css"),
+    ]
+    _gestures = ("start", "list", "leave", "keep", "finish", "go", "answer", "hint", "show_answer")
+
+    def __init__(
+        self,
+        session: Session,
+        on_open: Callable[[OpenLesson | None], Any] = lambda lesson: None,
+        on_highlight: Callable[[str], Any] = lambda control: None,
+        **params: Any,
+    ) -> None:
+        super().__init__(visible=False, **params)
+        self._on_highlight = on_highlight
+        self.tutor = Tutor(session, self._show, on_open)
+        session.param.watch(lambda *_: self.tutor.follow(), ["prediction", "problems", "measured"])
+
+    def open(self, lesson: str = "") -> None:
+        """Show the pane with a lesson, or with the list of lessons."""
+        self._enter(lambda: self.tutor.start(lesson) if lesson else self._show_list())
+
+    def resume(self, opened: OpenLesson) -> None:
+        """Show the pane with the lesson that a reloaded page had open."""
+        self._enter(lambda: self.tutor.resume(opened))
+
+    def _enter(self, enter: Callable[[], object]) -> None:
+        self.refusal = ""
+        try:
+            enter()
+        except MeshwaveError as error:
+            self._show_list()
+            self.refusal = str(error)
+        self.visible = True
+
+    def _show_list(self) -> None:
+        if self.tutor.lesson is not None:
+            self.tutor.leave()
+        progress = load_progress().lessons
+        entries = [entry(name, folder, progress.get(name)) for name, folder in lesson_folders().items()]
+        self.param.update(lessons=entries, step=None, highlight="")
+
+    def _show(self) -> None:
+        tutor = self.tutor
+        if tutor.lesson is None:
+            self.param.update(step=None, highlight="")
+            return
+        highlight = tutor.step.data.highlight or ""
+        if highlight != self.highlight:
+            self._on_highlight(highlight)
+        self.param.update(step=shown_step(tutor), highlight=highlight)
+
+    @property
+    def hides_numbers(self) -> bool:
+        """Whether a question is open, whose answer the numbers of the page would tell."""
+        if not self.visible or self.step is None or self.step["is_done"]:
+            return False
+        return self.step["check"]["kind"] in ASKING
+
+    # one method a gesture
+
+    def _on_start(self, gesture: Mapping[str, Any]) -> None:
+        self.open(value_of(gesture, "name", plain_text))
+
+    def _on_list(self, gesture: Mapping[str, Any]) -> None:
+        self.open()
+
+    def _on_leave(self, gesture: Mapping[str, Any]) -> None:
+        if self.tutor.lesson is not None:
+            self.tutor.leave()
+        self.visible = False
+
+    def _on_keep(self, gesture: Mapping[str, Any]) -> None:
+        self.tutor.leave(restore=False)
+        self.visible = False
+
+    def _on_finish(self, gesture: Mapping[str, Any]) -> None:
+        self.tutor.finish()
+        self._show_list()
+
+    def _on_go(self, gesture: Mapping[str, Any]) -> None:
+        self.tutor.go(value_of(gesture, "step", int))
+
+    def _on_answer(self, gesture: Mapping[str, Any]) -> None:
+        self.tutor.answer(value_of(gesture, "given", plain_text))
+
+    def _on_hint(self, gesture: Mapping[str, Any]) -> None:
+        self.tutor.hint()
+
+    def _on_show_answer(self, gesture: Mapping[str, Any]) -> None:
+        self.tutor.show_answer()
+
+
+# ---- what is shown, as plain data ----
+
+
+def entry(name: str, folder: Path, progress: LessonProgress | None) -> dict[str, Any]:
+    """Return a line of the list of lessons; one that cannot be read says so."""
+    try:
+        about = dict(_about(name, folder, (folder / "lesson.md").stat().st_mtime_ns))
+    except (MeshwaveError, OSError) as error:
+        return {"name": name, "title": name, "note": "", "summary": str(error), "state": "unreadable"}
+    state = ""
+    if progress is not None:
+        settled = len({*progress.done, *progress.shown})
+        state = f"{settled} of {about['checks']} done" if settled else "started"
+    return {"name": name, **about, "state": state}
+
+
+@cache
+def _about(name: str, folder: Path, changed_ns: int) -> Mapping[str, Any]:
+    """Return what the list says of a lesson, as long as its file stays the same."""
+    lesson = find_lesson(name)
+    note = f"{lesson.about.minutes} min · {LEVELS[lesson.about.level]}"
+    checks = sum(step.data.check is not None for step in lesson.steps)
+    return {"title": lesson.about.title, "note": note, "summary": lesson.about.summary, "checks": checks}
+
+
+def shown_step(tutor: Tutor) -> dict[str, Any]:
+    """Return the open step as the page shows it."""
+    lesson, step = tutor.lesson, tutor.step
+    assert lesson is not None
+    number = tutor.progress.step
+    return {
+        "lesson": lesson.about.title,
+        "number": number,
+        "count": len(lesson.steps),
+        "title": step.title,
+        "text": to_html(lesson, step.text),
+        "check": shown_check(tutor, lesson) if step.data.check is not None else None,
+        "hints": [to_html(lesson, hint, inline=True) for hint in step.data.hints[: tutor.hints]],
+        "hint_count": len(step.data.hints),
+        "verdict": shown_verdict(tutor.verdict) if tutor.verdict is not None else None,
+        "is_done": tutor.is_done,
+        "explanation": to_html(lesson, step.explanation) if tutor.is_done else "",
+        "sources": list(lesson.about.sources) if number == len(lesson.steps) - 1 else [],
+    }
+
+
+def shown_check(tutor: Tutor, lesson: Lesson) -> dict[str, Any]:
+    """Return what is asked; the right answer is not part of it."""
+    check = tutor.step.data.check
+    assert check is not None
+    return {
+        "kind": check.kind,
+        "text": to_html(lesson, check.ask, inline=True),
+        "label": plain(check.ask),
+        "unit": check.unit if isinstance(check, NumberQuestion) else "",
+        "options": [to_html(lesson, each.text, inline=True) for each in check.options]
+        if isinstance(check, Choice)
+        else [],
+    }
+
+
+def shown_verdict(verdict: Verdict) -> dict[str, Any]:
+    """Return what is said about an answer or the open design."""
+    conditions = [{"text": each.text, "value": each.value, "is_met": each.is_met} for each in verdict.conditions]
+    return {"passed": verdict.passed, "reply": verdict.reply, "conditions": conditions}

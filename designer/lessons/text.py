@@ -1,0 +1,69 @@
+"""Text of lessons as HTML: Markdown without raw HTML, numbers filled in, terms of the glossary and pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote, unquote
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.lessons import Lesson, fill_numbers
+from meshwave.engine.lessons.glossary import glossary, replace_terms
+from meshwave.engine.lessons.pictures import read_picture
+
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+_TERM = "term:"
+
+
+def to_html(lesson: Lesson, text: str, *, inline: bool = False) -> str:
+    """Return a text of a lesson as HTML that runs nothing and loads nothing; ``inline`` makes no paragraphs."""
+    linked = replace_terms(fill_numbers(lesson, text), lambda shown, term: f"[{shown}]({_TERM}{quote(term)})")
+    parse = _MARKDOWN.parseInline if inline else _MARKDOWN.parse
+    tokens = parse(linked)
+    for token in _all(tokens):
+        _make_safe(lesson, token)
+    _explain_terms(tokens)
+    return str(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
+
+
+def _all(tokens: Iterable[Token]) -> Iterable[Token]:
+    for token in tokens:
+        yield token
+        yield from _all(token.children or ())
+
+
+def _make_safe(lesson: Lesson, token: Token) -> None:
+    """Give a picture its data, and open a link in a tab of its own."""
+    if token.type == "image":
+        token.attrs["src"] = _picture(lesson, str(token.attrs["src"]))
+    elif token.type == "link_open":
+        token.attrs |= {"target": "_blank", "rel": "noopener noreferrer"}
+
+
+def _picture(lesson: Lesson, name: str) -> str:
+    try:
+        return read_picture(lesson.folder, unquote(name))
+    except MeshwaveError:  # it was there when the lesson was read
+        return ""
+
+
+def _explain_terms(tokens: Sequence[Token]) -> None:
+    """Turn links to terms into words that carry their meaning."""
+    in_term = False
+    for token in _all(tokens):
+        if token.type == "link_open":
+            href = str(token.attrs["href"])
+            in_term = href.startswith(_TERM)
+            if in_term:
+                meaning = glossary().get(unquote(href.removeprefix(_TERM)), "")
+                token.attrs = {"class": "mw-term", "tabindex": "0", "data-tip": meaning, "aria-description": meaning}
+        if in_term and token.type in ("link_open", "link_close"):
+            token.tag = "span"
+
+
+def plain(text: str) -> str:
+    """Return a text without the marks of terms and of code."""
+    return re.sub(r"[`*]", "", replace_terms(text, lambda shown, term: shown))

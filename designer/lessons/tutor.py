@@ -1,0 +1,222 @@
+"""Leads a learner through lessons beside the open design: steps, answers, hints and progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.document import Design
+from meshwave.engine.errors import InputError
+from meshwave.engine.lessons import (
+    Choice,
+    Lesson,
+    Measurement,
+    NumberQuestion,
+    Step,
+    Task,
+    Verdict,
+    find_lesson,
+    judge_choice,
+    judge_measurement,
+    judge_number,
+    judge_task,
+    solve,
+)
+from meshwave.engine.lessons.progress import LessonProgress, load_progress, save_progress
+
+
+class OpenLesson(NamedTuple):
+    """A lesson that a tab shows, and the design that was open before."""
+
+    name: str
+    before: Design
+
+
+@dataclass
+class Tutor:
+    """The lesson of a tab, and where the learner is in it.
+
+    ``on_change`` hears of every change, and ``on_open`` of the lesson that is open from then on, None for none.
+    """
+
+    session: Session
+    on_change: Callable[[], object]
+    on_open: Callable[[OpenLesson | None], object]
+    lesson: Lesson | None = None
+    progress: LessonProgress = field(default_factory=LessonProgress)
+    hints: int = 0
+    verdict: Verdict | None = None
+    _before: Design | None = None
+
+    # ---- lessons ----
+
+    def start(self, name: str) -> None:
+        """Open a lesson at the step where the learner left it; the open design is kept for the end.
+
+        Raises:
+            MeshwaveError: there is no such lesson, or it has problems.
+        """
+        lesson = find_lesson(name)
+        before = self._before or self.session.design
+        self._enter(lesson, before)
+        self._open(self._design_at(self.progress.step))
+        self.follow()
+
+    def resume(self, opened: OpenLesson) -> None:
+        """Go on with a lesson after the page was reloaded; the design is the learner's.
+
+        Raises:
+            MeshwaveError: there is no such lesson, or it has problems.
+        """
+        self._enter(find_lesson(opened.name), opened.before)
+        self.follow()
+
+    def _enter(self, lesson: Lesson, before: Design) -> None:
+        kept = load_progress().lessons.get(lesson.name, LessonProgress())
+        self.lesson, self._before = lesson, before
+        self.progress = kept if kept.step < len(lesson.steps) else kept.with_step(0)
+        self._forget_answer()
+        self.on_open(OpenLesson(lesson.name, before))
+
+    def leave(self, *, restore: bool = True) -> None:
+        """End the lesson; the design that was open before comes back, unless the learner keeps the present one."""
+        if restore and self._before is not None and self._before is not self.session.design:
+            self.session.replace(self._before, "leave the lesson")
+        self.lesson = self._before = None
+        self.on_open(None)
+        self.on_change()
+
+    def finish(self) -> None:
+        """End the lesson at its last step; it starts from the first one next time."""
+        self._keep(self.progress.with_step(0))
+        self.leave()
+
+    # ---- steps ----
+
+    @property
+    def opened(self) -> Lesson:
+        """The open lesson.
+
+        Raises:
+            InputError: none is open, since it was left a moment before.
+        """
+        if self.lesson is None:
+            raise InputError("no lesson is open; choose one from the list")
+        return self.lesson
+
+    @property
+    def step(self) -> Step:
+        """The open step."""
+        return self.opened.steps[self.progress.step]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the explanation of the open step is shown."""
+        is_asked = self.step.data.check is not None
+        return not is_asked or self.progress.step in (*self.progress.done, *self.progress.shown)
+
+    def go(self, number: int) -> None:
+        """Open a step; it brings the design that it starts from."""
+        number = min(max(number, 0), len(self.opened.steps) - 1)
+        is_next = number == self.progress.step + 1
+        self._keep(self.progress.with_step(number))
+        self._forget_answer()
+        self._open(self.step.data.design if is_next else self._design_at(number))
+        self.follow()
+
+    def _design_at(self, number: int) -> str | None:
+        """Return the design that is open when a learner comes to a step."""
+        designs = [self.opened.steps[number].data.design]
+        for step in reversed(self.opened.steps[:number]):
+            designs += [step.data.reveal, step.data.design]
+        return next(filter(None, designs), None)
+
+    def _open(self, name: str | None) -> None:
+        if name is not None and self.opened.designs[name] != self.session.design:
+            self.session.replace(self.opened.designs[name], f"lesson: {self.step.title}")
+
+    def _forget_answer(self) -> None:
+        self.hints, self.verdict = 0, None
+
+    def _keep(self, progress: LessonProgress) -> None:
+        self.progress = progress
+        with suppress(OSError):  # then the learner starts over after a reload
+            save_progress(self.opened.name, progress)
+
+    # ---- answers ----
+
+    def hint(self) -> None:
+        """Show one more hint."""
+        self.hints = min(self.hints + 1, len(self.step.data.hints))
+        self.on_change()
+
+    def answer(self, given: str) -> None:
+        """Judge the answer to a question: a number as text, or the index of an option.
+
+        Raises:
+            InputError: it is no answer.
+        """
+        check = self.step.data.check
+        if isinstance(check, NumberQuestion):
+            self._settle(judge_number(self.opened, check, read_number(given, check.unit)))
+        elif isinstance(check, Choice):
+            if not given.isdecimal() or int(given) >= len(check.options):
+                raise InputError("choose one of the options")
+            self._settle(judge_choice(self.opened, check, int(given)))
+        self.on_change()
+
+    def show_answer(self) -> None:
+        """Show the right answer: of a question in words, of a task its solution as the open design."""
+        check = self.step.data.check
+        self._keep(self.progress.with_passed(self.progress.step, shown=True))
+        if isinstance(check, NumberQuestion):
+            self.verdict = judge_number(self.opened, check, solve(self.opened, check))
+        elif isinstance(check, Choice):
+            self.verdict = judge_choice(self.opened, check, int(solve(self.opened, check)))
+        self._open(check.solution if isinstance(check, Task) else self.step.data.reveal)
+        self.follow()
+
+    def _settle(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        if verdict.passed and not self.is_done:
+            self._keep(self.progress.with_passed(self.progress.step))
+            self._open(self.step.data.reveal)
+
+    def follow(self) -> None:
+        """Judge a task by the open design, and a measurement by the run that is laid over it."""
+        if self.lesson is None:
+            return
+        check = self.step.data.check
+        if isinstance(check, Task):
+            self._follow_design(self.lesson, check)
+        elif isinstance(check, Measurement):
+            self._follow_run(check)
+        self.on_change()
+
+    def _follow_design(self, lesson: Lesson, check: Task) -> None:
+        if self.session.stale or self.session.prediction is None:
+            self.verdict = Verdict(False, "The open design has a problem; see the tab Problems.")
+        else:
+            self._settle(judge_task(lesson, check, self.session.prediction))
+
+    def _follow_run(self, check: Measurement) -> None:
+        measured = self.session.measured
+        if measured is None or self.session.stale:
+            return
+        if measured.source == "measured" or check.dry_run:
+            self._settle(judge_measurement(check, self.session.prediction.timeline.makespan, measured.makespan))
+
+
+def read_number(text: str, unit: str) -> float:
+    """Read a number that a learner typed, with or without its unit.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        return float(text.strip().removesuffix(unit).strip().replace(",", "."))
+    except ValueError:
+        raise InputError(f"type a number{f' in {unit}' if unit else ''}, such as 12.5") from None

@@ -1,0 +1,208 @@
+"""The lesson pane without a browser: what a learner does, what is kept, and that a stranger's text runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwave.designer.lessons import LessonPane
+from meshwave.designer.lessons.text import to_html
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.studio import Draft, Studio
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.lessons import find_lesson
+from meshwave.engine.runs.launchers import launchers
+
+LESSON = "02-bubbles-and-microbatches"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(load_design(example("02-two-waves")))
+
+
+@pytest.fixture
+def pane(session: Session) -> LessonPane:
+    made = LessonPane(session)
+    made.open(LESSON)
+    return made
+
+
+def do(pane: LessonPane, type: str, **gesture: Any) -> None:
+    pane._handle_msg({"type": type, **gesture})
+
+
+def check(pane: LessonPane) -> Mapping[str, Any]:
+    return dict(pane.step["check"])
+
+
+def test_a_right_answer_shows_the_explanation_and_a_wrong_one_does_not(pane: LessonPane) -> None:
+    assert pane.hides_numbers
+    do(pane, "answer", given="25 %")
+    assert not pane.step["verdict"]["passed"] and not pane.step["explanation"]
+
+    do(pane, "answer", given="75,0")
+
+    assert pane.step["verdict"] == {"passed": True, "reply": "The simulator says 75%.", "conditions": []}
+    assert "divided by" in pane.step["explanation"]
+    assert not pane.hides_numbers
+
+
+def test_hints_come_one_by_one(pane: LessonPane) -> None:
+    for count in (1, 2, 3, 3):
+        do(pane, "hint")
+        assert len(pane.step["hints"]) == count
+
+
+def test_an_answer_is_shown_with_the_design_that_has_it(pane: LessonPane, session: Session) -> None:
+    do(pane, "go", step=1)
+    assert session.design.pipeline.microbatches == 1
+    do(pane, "show_answer")
+
+    assert pane.step["is_done"]
+    assert session.design.pipeline.microbatches == 4
+
+
+def test_a_task_follows_the_open_design(pane: LessonPane, session: Session) -> None:
+    do(pane, "go", step=3)
+    assert not pane.step["verdict"]["passed"]
+
+    session.edit("pipeline.microbatches", 13, "more")
+
+    assert [line["is_met"] for line in pane.step["verdict"]["conditions"]] == [True, True, True]
+    assert pane.step["is_done"]
+    session.edit("pipeline.microbatches", 2, "fewer")
+    assert not pane.step["verdict"]["passed"] and pane.step["is_done"], "what is done stays done"
+
+
+def test_the_design_that_was_open_comes_back(pane: LessonPane, session: Session) -> None:
+    do(pane, "answer", given="75")
+    do(pane, "leave")
+
+    assert session.design == load_design(example("02-two-waves"))
+    assert not pane.visible
+
+
+def test_a_design_can_be_kept(pane: LessonPane, session: Session) -> None:
+    do(pane, "go", step=5)
+    do(pane, "keep")
+
+    assert session.design.name == "Bubbles and microbatches: sixteen"
+    session.undo()
+    assert session.design.name != "Bubbles and microbatches: sixteen"
+
+
+def test_a_lesson_goes_on_where_it_was_left(pane: LessonPane, session: Session) -> None:
+    do(pane, "answer", given="75")
+    do(pane, "go", step=2)
+    do(pane, "list")
+    entry = next(each for each in pane.lessons if each["name"] == LESSON)
+    assert entry["state"] == "1 of 5 done"
+
+    again = LessonPane(session)
+    again.open(LESSON)
+
+    assert again.step["number"] == 2
+    assert session.design.pipeline.microbatches == 4, "the design of the steps before"
+    do(again, "finish")
+    again.open(LESSON)
+    assert again.step["number"] == 0
+
+
+def test_a_reload_keeps_the_lesson_and_both_designs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
+    first = load_design(example("02-two-waves"))
+    studio = Studio(first)
+    draft = Draft(studio, "", lambda: True)
+    LessonPane(draft.session, on_open=draft.show_lesson).open(LESSON)
+    draft.session.edit("pipeline.microbatches", 3, "mine")
+    draft.gone()
+
+    again = Draft(studio, draft.name, lambda: True)
+
+    assert again.lesson is not None
+    assert (again.lesson[0], again.lesson[1]) == (LESSON, first)
+    assert again.session.design.pipeline.microbatches == 3
+    studio.close()
+
+
+def test_an_unknown_lesson_is_refused_with_the_list(session: Session) -> None:
+    pane = LessonPane(session)
+    pane.open("02-bubbles")
+
+    assert "Did you mean '02-bubbles-and-microbatches'?" in pane.refusal
+    assert pane.visible and pane.lessons
+
+
+def test_a_lesson_that_cannot_be_read_is_listed(session: Session, home: Path) -> None:
+    (home / "lessons/mine").mkdir(parents=True)
+    (home / "lessons/mine/lesson.md").write_text("no front matter")
+    pane = LessonPane(session)
+    pane.open()
+
+    [mine] = [entry for entry in pane.lessons if entry["name"] == "mine"]
+    assert "front matter" in mine["summary"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<script>alert(1)</script>",
+        "<img src=x onerror=alert(1)>",
+        "[a](javascript:alert(1))",
+        "[a](data:text/html;base64,PHNjcmlwdD4=)",
+        "![a](http://elsewhere.example/x.png)",
+        "[[bubble\"><script>|bubble]]",
+        "<http://elsewhere.example/\" onclick=\"alert(1)>",
+    ],
+)  # fmt: skip
+def test_text_of_a_stranger_runs_nothing_and_loads_nothing(text: str) -> None:
+    html = to_html(find_lesson(LESSON), text)
+
+    assert "<script" not in html and "<img src=x" not in html
+    assert 'href="javascript' not in html and 'href="data' not in html
+    assert 'src="http' not in html
+    assert 'onclick="' not in html
+
+
+def test_terms_carry_their_meaning() -> None:
+    html = to_html(find_lesson(LESSON), "Many [[bubbles|bubble]].", inline=True)
+
+    assert html.startswith('Many <span class="mw-term" tabindex="0" data-tip="Time in which')
+    assert html.endswith(">bubbles</span>.")
+
+
+@pytest.mark.parametrize(
+    ("type", "gesture"),
+    [("answer", {"given": "many"}), ("answer", {}), ("go", {"step": "x"}), ("start", {}), ("go", {"step": 10**9})],
+)
+def test_a_gesture_that_makes_no_sense_changes_nothing(
+    pane: LessonPane, type: str, gesture: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Mapping[str, Any]] = []
+    monkeypatch.setattr(pane, "_send_msg", told.append)
+
+    do(pane, type, **gesture)
+
+    assert told[-1]["gesture"] == type
+    assert "inside Meshwave" not in str(told[-1]["refused"])
+
+
+def test_gestures_without_a_lesson_are_refused(pane: LessonPane, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Mapping[str, Any]] = []
+    monkeypatch.setattr(pane, "_send_msg", told.append)
+    do(pane, "leave")
+
+    for type in ("hint", "show_answer", "finish"):
+        do(pane, type)
+        assert told[-1]["refused"] == "no lesson is open; choose one from the list"
