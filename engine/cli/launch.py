@@ -132,15 +132,35 @@ def checkpoint_options(options: argparse.Namespace) -> Checkpoints | None:
         if keep is not None:
             raise Refusal("keep_without_checkpoints")
         return None
-    found = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*({'|'.join(TIME_UNITS_S)})?", every)
-    if found is None or not float(found[1]) or (found[2] is None and "." in found[1]):
+    number, unit = _number_and_unit(every)
+    if not number or (unit is None and not number.is_integer()):
         raise Refusal("unknown_interval", {"value": every}, "--checkpoint-every")
     if keep is not None and keep < 1:
         raise Refusal("too_few_checkpoints", {"count": keep}, "--keep-checkpoints")
     more = {} if keep is None else {"keep": keep}
-    if found[2] is None:
-        return Checkpoints(every_steps=int(found[1]), **more)
-    return Checkpoints(every_s=float(found[1]) * TIME_UNITS_S[found[2]], **more)
+    if unit is None:
+        return Checkpoints(every_steps=int(number), **more)
+    return Checkpoints(every_s=number * TIME_UNITS_S[unit], **more)
+
+
+def _number_and_unit(text: str) -> tuple[float, str | None]:
+    """Return the number of a text such as ``50`` or ``10min`` and its unit of time; 0 if it is neither."""
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*({'|'.join(TIME_UNITS_S)})?", text)
+    return (float(found[1]), found[2]) if found else (0.0, None)
+
+
+def _hang_timeout_s(text: str | None) -> float | None:
+    """Return the seconds of a text such as ``30`` or ``10min``.
+
+    Raises:
+        Refusal: it is no time.
+    """
+    if text is None:
+        return None
+    number, unit = _number_and_unit(text)
+    if not number:
+        raise Refusal("unknown_time", {"value": text}, "--hang-timeout")
+    return number * TIME_UNITS_S[unit or "s"]
 
 
 def run_options(design: Design, options: argparse.Namespace) -> Options:
@@ -161,6 +181,7 @@ def run_options(design: Design, options: argparse.Namespace) -> Options:
             rehearse=Rehearsal(scale=options.scale) if options.rehearse else None,
             hosts=None if options.hosts is None else default_hosts(design, options.hosts, *links),
             checkpoints=checkpoint_options(options),
+            hang_timeout_s=_hang_timeout_s(options.hang_timeout),
         )
     except ValidationError as error:
         given = {"nodes": options.hosts, **vars(options)}

@@ -135,6 +135,11 @@ def _add_run_commands(commands: Any) -> None:
     run.add_argument(
         "--resume", metavar="RUN", help="start from the newest checkpoint of a run, also of another design"
     )
+    run.add_argument(
+        "--hang-timeout",
+        metavar="TIME",
+        help="end the run and name the cause if no process ends an action for so long; default: 5min",
+    )
     run.add_argument("--hosts", type=int, metavar="N", help="spread the processes over N emulated hosts")
     run.add_argument(
         "--inter-bandwidth", type=float, metavar="B", help="bytes/s between the hosts; default: the design's"

@@ -24,6 +24,7 @@ MESSAGES: dict[str, Message] = {
     "checkpoints_of_dry_run": ("a dry run has no state; remove --checkpoint-every and --resume, or remove --rehearse"),
     "keep_without_checkpoints": "--keep-checkpoints applies to runs that write checkpoints; add --checkpoint-every",
     "unknown_interval": "{value!r} is not an interval; use a number of steps, such as 50, or a time, such as 10min",
+    "unknown_time": "{value!r} is not a time; use seconds, such as 90, or a number with s, min or h, such as 10min",
     "too_few_checkpoints": "{count} is too few; keep at least one checkpoint",
     "no_runs": "there are no runs yet; start one with: meshwave run DESIGN",
     "not_predictable": "the run cannot be compared with a prediction: {reason}",

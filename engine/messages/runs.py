@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from meshwave.engine.messages import Message, fill
+from meshwave.engine.messages import Message, fill, render
+from meshwave.engine.units import quantity
 
 
 def _slow_link(rate: str, least: float, scale: str | None) -> str:
@@ -28,7 +30,31 @@ def _too_many_processes(processes: int, most: int) -> str:
     )
 
 
+def _hang(seconds: float, chain: Sequence[Mapping[str, Any]]) -> str:
+    links = "; ".join(render(each["code"], each["params"]) for each in chain)
+    return f"no action of any process ended for {quantity(seconds, 's')}: {links}"
+
+
 MESSAGES: dict[str, Message] = {
+    # hangs
+    "hang": _hang,
+    "process_receives": (
+        "mesh {mesh}, process {process} of step {step} waits for {action} from mesh {peer} since {seconds:quantity|s}"
+    ),
+    "message_undelivered": (
+        "mesh {mesh}, process {process} waits for {action}, which mesh {peer} has sent: the link between them is broken "
+        "or stalled"
+    ),
+    "process_waits_for_partner": (
+        "mesh {mesh}, process {process} waits at {action} of step {step} for a process that has not reached it"
+    ),
+    "process_computes": "mesh {mesh}, process {process} is at {action} of step {step} since {seconds:quantity|s}",
+    "process_silent": (
+        "mesh {mesh}, process {process} at {action} of step {step} has not reported for {seconds:quantity|s}: it, its "
+        "host or the shared folder does not respond"
+    ),
+    "process_stopped": "mesh {mesh}, process {process} at {action} of step {step} is stopped by a signal (send SIGCONT)",
+    "processes_wait_for_each_other": "these processes wait for each other",
     "checkpoint_missing": "run {run} has no checkpoint; launch it with --checkpoint-every to write some",
     "checkpoint_of_another_model": "the checkpoint of run {run} has another model.{key}; resume a design of the same model",
     "checkpoint_of_another_optimizer": "the checkpoint of run {run} holds the state of optimizer {optimizer}; use {optimizer}",

@@ -43,6 +43,8 @@ class Options(Part):
     """Write checkpoints; null: none."""
     resume: str | None = None
     """The id of the run whose newest checkpoint this one starts from."""
+    hang_timeout_s: Annotated[float, Field(ge=1, le=1e9)] | None = None
+    """Seconds without an ended action after which the run is taken to hang, and ends; null: 300."""
 
     @property
     def is_plain(self) -> bool:

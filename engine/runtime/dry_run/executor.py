@@ -41,7 +41,7 @@ from meshwave.engine.runtime.dry_run.delayed_messages import (
     reduction_groups,
 )
 from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives
-from meshwave.engine.runtime.execution.executor import Executor, Slot, StepTimes
+from meshwave.engine.runtime.execution.executor import Executor, Progress, Slot, StepTimes
 from meshwave.engine.runtime.execution.job import Job, RunNote
 from meshwave.engine.runtime.execution.stages import MESSAGE_DTYPES, Saved, Tensors
 from meshwave.engine.runtime.execution.trainer import plan_boundary_transfers
@@ -137,6 +137,11 @@ class DryRunner:
         self.notes = [RunNote(in_words(lengths, self._scale, costs.unit)), size_note]
         self.notes += [RunNote(text) for text in texts if text]
         """Notes for people about this dry run."""
+
+    @property
+    def progress(self) -> Progress:
+        """Where this process stands in its program."""
+        return self._executor.progress
 
     def step(self) -> DryRunStep:
         """Run one step; all processes begin and end it together."""

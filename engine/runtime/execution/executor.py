@@ -112,6 +112,19 @@ class Slot(NamedTuple):
     run: RunAction
 
 
+class Progress:
+    """Where a process stands in its program, for threads that watch it."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.row = 0
+        """The action that it runs; after the last one, the number of actions."""
+        self.awaited_row: int | None = None
+        """The receive whose tensor the action waits for."""
+        self.activity: str | None = None
+        """What it does between two steps that takes long, such as "checkpoint"."""
+
+
 class Executor:
     """Runs the actions of a rank, step after step.
 
@@ -150,6 +163,7 @@ class Executor:
         self._deferred: dict[Action, list[DeferredGradient]] = {}  # what a W computes
         self._losses: list[Tensor] = []
         rows = len(self._actions)
+        self.progress = Progress()
         self._start: list[Stamp] = [0] * rows
         self._end, self._requested, self._ready = self._start.copy(), self._start.copy(), self._start.copy()
         self._slots = self._bind()
@@ -168,8 +182,10 @@ class Executor:
         self._clock.begin()
         now = stamp()
         row = last = 0
+        progress = self.progress
         try:
             for row, last, run in self._slots:
+                progress.row = row
                 start[row] = requested[row] = ready[row] = now
                 run()
                 end[row] = end[last] = now = stamp()
@@ -177,6 +193,7 @@ class Executor:
             (cell,) = format_cells(self._actions[row : last + 1])
             where = f"rank {self._rank}, action {row + 1} of {len(self._actions)}, {cell}"
             raise ExecutionError(f"{where}: {error!r}", self._rank, self._actions[row]) from error
+        progress.row = len(self._actions)
         self._messenger.flush()
         return self._step_times()
 
@@ -302,10 +319,13 @@ class Executor:
             tensors = self._tensors
             return lambda: tensors.pop(producer)
         receiving, start, ready, stamp = self._receiving, self._start, self._ready, self._stamp
+        progress = self.progress
 
         def take() -> Tensor:
             pending, requested = receiving.pop(producer), ready[row]
+            progress.awaited_row = received
             tensor = pending.wait()
+            progress.awaited_row = None
             start[row] = ready[row] = stamp()  # the time before is idle time of the rank
             self._record_arrival(row, received, pending, requested)
             return tensor

@@ -17,6 +17,9 @@ from meshwave.engine.runs.dry_run import ASKED, Rehearsal
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 
+HANG_TIMEOUT_S = 300.0
+"""Default of the time without an ended action after which a run is taken to hang."""
+
 
 @dataclass(frozen=True)
 class RunNote:
@@ -37,6 +40,7 @@ class Job:
     rehearsal: Rehearsal | None = None  # of a dry run
     emulates_links: bool = False
     checkpoints: Checkpoints | None = None
+    hang_timeout_s: float = HANG_TIMEOUT_S
 
     def __post_init__(self) -> None:
         _check_supported(self.design, self.program, ASKED if self.rehearsal else None)
@@ -56,6 +60,7 @@ class _Options(RunFile):
     rehearse: Rehearsal | None = None
     hosts: dict[str, object] | None = None
     checkpoints: Checkpoints | None = None
+    hang_timeout_s: float | None = None
 
 
 def read_job(folder: Path) -> Job:
@@ -81,6 +86,7 @@ def read_job(folder: Path) -> Job:
         options.rehearse,
         options.hosts is not None,
         options.checkpoints,
+        options.hang_timeout_s or HANG_TIMEOUT_S,
     )
 
 

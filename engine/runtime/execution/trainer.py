@@ -19,7 +19,7 @@ from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part, load
 from meshwave.engine.runtime.execution.data import TrainingBatches
-from meshwave.engine.runtime.execution.executor import Executor, StepTimes
+from meshwave.engine.runtime.execution.executor import Executor, Progress, StepTimes
 from meshwave.engine.runtime.execution.job import Job, RunNote
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.execution.update import GradientObserver, OptimizerUpdate, WeightGroup
@@ -118,6 +118,11 @@ class Trainer:
         note = f"torch.compile: {compiled} of {blocks} blocks (over all processes) are compiled"
         rest = "the others defer gradients or communicate inside, and are not compiled"
         return [RunNote(note if compiled == blocks else f"{note}; {rest}")]
+
+    @property
+    def progress(self) -> Progress:
+        """Where this process stands in its program."""
+        return self._executor.progress
 
     def step(self, number: int) -> TrainingStep:
         """Train on the global batch of step ``number``.

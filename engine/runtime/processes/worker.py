@@ -26,8 +26,10 @@ import torch
 
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import resolve_expert_layer
+from meshwave.engine.errors import RunError
 from meshwave.engine.experts import LAYER_OPS
 from meshwave.engine.files import write_all
+from meshwave.engine.findings import Problem
 from meshwave.engine.run_files import UNREPORTED_STATUS, write_document
 from meshwave.engine.runs.checkpoints import complete_checkpoints
 from meshwave.engine.runs.recording import Recorder, StepsRecorder, write_clocks, write_routing
@@ -36,10 +38,11 @@ from meshwave.engine.runtime.device.accelerator import device_name
 from meshwave.engine.runtime.device.clock import ClockComparison
 from meshwave.engine.runtime.device.memory import MemoryCount, counted_step, keep_freed_memory
 from meshwave.engine.runtime.dry_run.executor import DryRunner
-from meshwave.engine.runtime.execution.executor import ExecutionError, StepTimes
+from meshwave.engine.runtime.execution.executor import ExecutionError, Progress, StepTimes
 from meshwave.engine.runtime.execution.job import Job, RunNote, read_job
 from meshwave.engine.runtime.execution.trainer import Trainer
 from meshwave.engine.runtime.processes.checkpointing import INTERRUPTED_STATUS, Checkpointing, Interrupted
+from meshwave.engine.runtime.processes.watchdog import Watchdog
 
 PARENT_CHECKS_PER_S = 5
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
@@ -142,11 +145,13 @@ def _train(folder: Path, job: Job, world: World, events: JsonLines) -> None:
             inside.write(number, trainer.trace.take())
         if recorder.is_due(number):
             write_routing(folder, world.process, trainer.expert_routes())
+        trainer.progress.activity = "checkpoint"
         checkpoints.after_step(number + 1)
+        trainer.progress.activity = None
         text = f"loss {step.loss:.4f} in {step.seconds:.3f} s"
         return StepReport(step.seconds, step.times, text, {"loss": step.loss, "grad_norm": step.grad_norm})
 
-    _run_steps(folder, job, world, events, recorder, run_step, first)
+    _run_steps(folder, job, world, events, recorder, run_step, trainer.progress, first)
     inside.close()
     checkpoints.finish(job.design.training.steps)
 
@@ -173,7 +178,7 @@ def _run_dry(folder: Path, job: Job, world: World, events: JsonLines) -> None:
         text = f"dry run of {step.seconds:.4g} {runner.unit}"
         return StepReport(step.seconds, step.times, text, {"unit": runner.unit})
 
-    _run_steps(folder, job, world, events, recorder, run_step)
+    _run_steps(folder, job, world, events, recorder, run_step, runner.progress)
 
 
 def _write_notes(events: JsonLines, notes: Sequence[RunNote]) -> None:
@@ -194,9 +199,17 @@ def _run_steps(
     events: JsonLines,
     recorder: Recorder,
     run_step: Callable[[int], StepReport],
+    progress: Progress,
     first: int = 0,
 ) -> None:
-    """Run all steps from number ``first`` on. Process 0 writes per-step metrics; every process records the times of its actions."""
+    """Run all steps from number ``first`` on, watched for hangs.
+
+    Process 0 writes per-step metrics; every process records the times of its actions.
+    """
+
+    def end_hang(problem: Problem) -> None:
+        os._exit(_report(folder, world.process, RunError(problem.message)))
+
     metrics = JsonLines(folder / "metrics.jsonl") if world.process == 0 else None
     tokens = job.sequences * job.design.model.sequence
     comparison = ClockComparison(world.process, world.size, world.backend)
@@ -204,14 +217,16 @@ def _run_steps(
     gc.collect()
     gc.freeze()  # collections need not visit what torch has allocated so far
     events.write_event("ready")
-    for number in range(first, job.design.training.steps):
-        step = run_step(number)
-        if recorder.is_due(number):
-            recorder.write(number, step.times.start, step.times.end, step.times.wait)
-        if metrics is not None:
-            metrics.write(step=number, **step.metrics, seconds=step.seconds, tokens_per_s=tokens / step.seconds)
-            print(f"step {number + 1}: {step.text}", flush=True)
-        events.write_event("step", step=number)
+    with Watchdog(folder, job, world.process, progress, end_hang).watching():
+        for number in range(first, job.design.training.steps):
+            progress.step = number
+            step = run_step(number)
+            if recorder.is_due(number):
+                recorder.write(number, step.times.start, step.times.end, step.times.wait)
+            if metrics is not None:
+                metrics.write(step=number, **step.metrics, seconds=step.seconds, tokens_per_s=tokens / step.seconds)
+                print(f"step {number + 1}: {step.text}", flush=True)
+            events.write_event("step", step=number)
     recorder.close()
     _compare_clocks(folder, comparison, world.process)
 

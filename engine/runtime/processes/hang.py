@@ -1,0 +1,140 @@
+"""Diagnosis of a hang: which process holds up the others, found from where each stands in the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshwave.engine.findings import Problem
+from meshwave.engine.program.action import Action, Op, format_cells, message_key
+from meshwave.engine.run_files import Count, NotNegative, RunFile
+from meshwave.engine.runtime.communication.process_layout import ProcessLayout
+
+Link = tuple[str, dict[str, object]]
+"""The code and the parameters of one process in the chain of those that wait."""
+
+
+class Position(RunFile):
+    """Where a process stands: the form of ``position-<process>.json``."""
+
+    pid: Count
+    host: str
+    step: Count
+    row: Count
+    """The action that it runs; after the last one of a step, the number of its actions."""
+    awaited_row: Count | None = None
+    """The receive that the action waits for."""
+    activity: str | None = None
+    """What it does between two steps."""
+    stuck_s: NotNegative = 0.0
+    """Seconds that it has been there."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The step and the action: of two processes of a mesh, the larger one is ahead."""
+        return self.step, self.row
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A process as another one sees it."""
+
+    position: Position
+    silent_s: float | None = None
+    """Seconds since it last reported; None: it reports."""
+    is_stopped: bool = False
+    """True if a signal has stopped it."""
+
+
+@dataclass(frozen=True)
+class HangDiagnosis:
+    """Finds what a process waits for, what that one waits for, and so on."""
+
+    layout: ProcessLayout
+    meshes: Sequence[str]
+    """Names of the meshes."""
+    watched: Mapping[int, Watched]
+    """Every process."""
+
+    def problem(self, process: int) -> Problem:
+        """Return why ``process`` makes no progress; the last link of the chain is the cause."""
+        chain = [{"code": code, "params": params} for code, params in self._chain(process)]
+        return Problem("", "hang", {"seconds": self.watched[process].position.stuck_s, "chain": chain})
+
+    def _chain(self, process: int) -> Iterator[Link]:
+        seen: set[int] = set()
+        while process not in seen:
+            seen.add(process)
+            watched = self.watched[process]
+            if watched.silent_s is not None:
+                code = "process_stopped" if watched.is_stopped else "process_silent"
+                yield self._link(code, process, seconds=watched.silent_s)
+                return
+            position = watched.position
+            if position.awaited_row is None:
+                behind = self._slowest_partner(process)
+                yield self._link("process_computes" if behind is None else "process_waits_for_partner", process)
+            else:
+                behind, sender = self._slowest_sender(process, position.awaited_row)
+                code = "message_undelivered" if behind is None else "process_receives"
+                yield self._link(code, process, peer=self.meshes[sender])
+            if behind is None:
+                return
+            process = behind
+        yield self._link("processes_wait_for_each_other", process)
+
+    def _link(self, code: str, process: int, **params: object) -> Link:
+        position = self.watched[process].position
+        rank = self.layout.rank(process)
+        row = position.row if position.awaited_row is None else position.awaited_row
+        common = {"mesh": self.meshes[rank], "process": process, "step": position.step + 1, "seconds": position.stuck_s}
+        return code, {**common, "action": self._cell(rank, row), **params}
+
+    def _cell(self, rank: int, row: int) -> str:
+        actions = self._actions[rank]
+        return format_cells([actions[row]._replace(fused=0)])[0] if row < len(actions) else "the end of the step"
+
+    @cached_property
+    def _actions(self) -> list[list[Action]]:
+        program = self.layout.program
+        return [program.actions(rank) for rank in range(program.ranks)]
+
+    def _slowest_sender(self, process: int, receive_row: int) -> tuple[int | None, int]:
+        """Return the process that has not sent the awaited message, if there is one, and its rank."""
+        receive = self._actions[self.layout.rank(process)][receive_row]
+        sender = self._sender_rank(process, receive_row)
+        key = message_key(receive)
+        send_row = next(
+            row
+            for row, action in enumerate(self._actions[sender])
+            if action.op in (Op.SEND_F, Op.SEND_B) and message_key(action) == key
+        )
+        step = self.watched[process].position.step
+        return self._slowest(self.layout.mesh(sender), (step, send_row + 1)), sender
+
+    def _sender_rank(self, process: int, receive_row: int) -> int:
+        program = self.layout.program
+        return int(program.peer[program.rows(self.layout.rank(process)).start + receive_row])
+
+    def _slowest_partner(self, process: int) -> int | None:
+        """Return the process that lags furthest behind among those that the current action communicates with."""
+        position, rank = self.watched[process].position, self.layout.rank(process)
+        actions = self._actions[rank]
+        op = actions[position.row].op if position.row < len(actions) else None
+        if op in (Op.STEP, None):  # reductions over all copies of a stage, then the loss of all processes
+            ends = {other: len(self._actions[self.layout.rank(other)]) for other in self.watched}
+            lagging = [p for p, each in self.watched.items() if each.position.place < (position.step, ends[p] - 1)]
+            return self._first_of(lagging)
+        return self._slowest(set(self.layout.mesh(rank)) - {process}, position.place)
+
+    def _slowest(self, processes: Sequence[int] | set[int], place: tuple[int, int]) -> int | None:
+        """Return which of some processes is furthest behind a place; None if all have reached it."""
+        return self._first_of([other for other in processes if self.watched[other].position.place < place])
+
+    def _first_of(self, processes: Sequence[int]) -> int | None:
+        def order(process: int) -> tuple[bool, tuple[int, int]]:
+            watched = self.watched[process]
+            return watched.silent_s is None, watched.position.place
+
+        return min(processes, key=order, default=None)

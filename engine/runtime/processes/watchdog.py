@@ -1,0 +1,148 @@
+"""Watchdog of a run: each process reports where it stands, and a hang ends the run with its cause."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from meshwave.engine.findings import Problem
+from meshwave.engine.run_files import RunFolderError, read_document, write_document
+from meshwave.engine.runs.process_identity import handle
+from meshwave.engine.runtime.execution.executor import Progress
+from meshwave.engine.runtime.execution.job import Job
+from meshwave.engine.runtime.processes.hang import HangDiagnosis, Position, Watched
+
+REPORT_INTERVAL_S = 2.0
+"""Interval of a process's reports."""
+SILENCE_REPORTS = 5
+"""Reports that a process may miss before it counts as silent."""
+
+OnHang = Callable[[Problem], None]
+
+
+class Watchdog:
+    """A thread that reports where this process stands, and looks at the others while it is stuck.
+
+    A run hangs if no process has ended an action for its time limit. A process that is between two steps, where it may
+    write a checkpoint, is not stuck as long as it reports.
+    """
+
+    def __init__(self, folder: Path, job: Job, process: int, progress: Progress, on_hang: OnHang) -> None:
+        """Prepare the thread.
+
+        Args:
+            folder: the run folder.
+            job: the job of the run.
+            process: number of this process.
+            progress: where it stands.
+            on_hang: called in the thread with the diagnosis.
+        """
+        self._folder, self._job, self._process, self._progress = folder, job, process, progress
+        self._limit_s, self._on_hang = job.hang_timeout_s, on_hang
+        self._interval_s = min(REPORT_INTERVAL_S, self._limit_s / (4 * SILENCE_REPORTS))
+        self._is_over = threading.Event()
+        self._others: dict[int, _Observed] = {}
+        self._thread = threading.Thread(target=self._run, daemon=True, name="watchdog")
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch while the block runs."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            self._thread.join()
+
+    def _run(self) -> None:
+        own = _Observed(self._position())
+        while not self._is_over.wait(self._interval_s):
+            own.update(self._position())
+            position = own.position.model_copy(update={"stuck_s": own.still_s})
+            with suppress(OSError):  # the disk may be full; the others take this process for silent then
+                write_document(_position_file(self._folder, self._process), position.model_dump())
+            if own.still_s < self._limit_s / 2 or position.activity:
+                self._others.clear()
+                continue
+            self._look_at_others()
+            if own.still_s >= self._limit_s and not any(other.moves(self._limit_s) for other in self._others.values()):
+                watched = {number: other.watched(self._interval_s) for number, other in self._others.items()}
+                watched[self._process] = Watched(position)
+                meshes = [mesh.name for mesh in self._job.design.meshes]
+                self._on_hang(HangDiagnosis(self._job.layout, meshes, watched).problem(self._process))
+                return
+
+    def _position(self) -> Position:
+        progress = self._progress
+        return Position(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            step=progress.step,
+            row=progress.row,
+            awaited_row=progress.awaited_row,
+            activity=progress.activity,
+        )
+
+    def _look_at_others(self) -> None:
+        for number in range(self._job.layout.processes):
+            if number == self._process:
+                continue
+            with suppress(RunFolderError):
+                found = read_document(_position_file(self._folder, number), Position)
+                if found is None:  # it has not reported in all the time that this process was stuck
+                    found = Position(pid=0, host="", step=self._progress.step, row=0)
+                if number in self._others:
+                    self._others[number].update(found)
+                else:
+                    self._others[number] = _Observed(found)
+
+
+class _Observed:
+    """A process as it was observed over some time."""
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self._has_moved = False
+        self._moved_s = self._reported_s = time.monotonic()
+
+    @property
+    def still_s(self) -> float:
+        """Seconds since it was seen to move, or since the observation began."""
+        return time.monotonic() - self._moved_s
+
+    def moves(self, limit_s: float) -> bool:
+        """Return whether it ended an action, or reported from between two steps, within the limit."""
+        return self._has_moved and self.still_s < limit_s
+
+    def update(self, position: Position) -> None:
+        """Take note of a report."""
+        now = time.monotonic()
+        if position != self.position:
+            self._reported_s = now
+            if position.activity or position.place != self.position.place:
+                self._moved_s, self._has_moved = now, True
+        self.position = position
+
+    def watched(self, interval_s: float) -> Watched:
+        """Return the process for a diagnosis; it is silent if it has missed several reports."""
+        silent_s = time.monotonic() - self._reported_s
+        if silent_s < SILENCE_REPORTS * interval_s:
+            return Watched(self.position)
+        return Watched(self.position, silent_s, _is_stopped(self.position))
+
+
+def _is_stopped(position: Position) -> bool:
+    """Return whether a signal has stopped a process; False for processes of other hosts."""
+    if position.host != socket.gethostname() or not position.pid:
+        return False
+    found = handle(position.pid)
+    return found is not None and found.is_stopped
+
+
+def _position_file(folder: Path, process: int) -> Path:
+    return folder / f"position-{process}.json"
