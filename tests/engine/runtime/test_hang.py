@@ -19,7 +19,7 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.processes.hang import HangDiagnosis, Position, Watched
 from tests._strategies import Drawn
-from tests.conftest import until
+from tests.engine.runs.play import until
 
 STAGES, MICROBATCHES = 3, 4
 LAYOUT = ProcessLayout(
@@ -95,16 +95,18 @@ def test_processes_that_wait_for_each_other_are_a_cycle() -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
 def test_a_run_with_a_stopped_process_ends_and_names_it(tmp_path: Path) -> None:
     document = load_design(example("01-first-wave")).model_dump(mode="json")
-    document["training"]["steps"] = 100_000
+    document["training"]["steps"] = 10_000
     (tmp_path / "design.json").write_text(json.dumps(document))
-    command = [sys.executable, "-m", "meshwave", "run", str(tmp_path / "design.json"), "--hang-timeout", "5", "--json"]
+    command = [sys.executable, "-m", "meshwave", "run", str(tmp_path / "design.json"), "--hang-timeout", "10", "--json"]
     home = {**os.environ, "MESHWAVE_HOME": str(tmp_path)}
     with subprocess.Popen(command, env=home, stdout=subprocess.PIPE, text=True) as run:
-        reports = until(lambda: list(tmp_path.glob("runs/*/position-2.json")))
-        assert reports, "process 2 has not reported"
-        os.kill(json.loads(reports[0].read_text())["pid"], signal.SIGSTOP)
-
-        found = json.loads(run.communicate(timeout=60)[0])
+        try:
+            reports = until(lambda: list(tmp_path.glob("runs/*/position-2.json")))
+            assert reports, "process 2 has not reported"
+            os.kill(json.loads(reports[0].read_text())["pid"], signal.SIGSTOP)
+            found = json.loads(run.communicate(timeout=60)[0])
+        finally:
+            run.send_signal(signal.SIGINT)
 
     assert run.returncode == 1
     assert "mesh C, process 2" in found["reason"]
