@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from meshwave.engine.document import Design
@@ -17,8 +18,11 @@ SCALES: dict[str, float] = {
     "": 1.0, "%": 0.01, "s": 1.0, "ms": 1e-3, "us": 1e-6, "GB": 1e9, "MB": 1e6, "TFLOP/s": 1e12,
 }  # fmt: skip
 """Value of one of each unit."""
-DEVICES = "devices"
-"""The number of devices that the meshes of a design use."""
+COUNTS: dict[str, Callable[[Design], int]] = {
+    "devices": lambda design: sum(len(mesh.devices) for mesh in design.meshes),
+    "stages": lambda design: design.stages,
+}
+"""Numbers of a design that neither its document nor its prediction has: devices in use, and stages."""
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}")
 _CONTENT = re.compile(r"\s*([\w-]+)(?:\s*/\s*([\w-]+))?\s*:\s*([\w.\[\]-]+)(?:\s+(\S+))?\s*")
 
@@ -30,18 +34,18 @@ def look_up(prediction: Prediction, name: str) -> Any:
         Refusal: there is no such number.
     """
     first, *rest = parse_path(name) or [name]
-    if first == DEVICES:
-        return sum(len(mesh.devices) for mesh in prediction.design.meshes)
+    if name in COUNTS:
+        return COUNTS[name](prediction.design)
     numbers = prediction.numbers
     values: Any = prediction.design.model_dump(mode="json") if first in Design.model_fields else numbers
     if first not in values:
-        raise unknown_name("number", name, [*numbers, DEVICES])
+        raise unknown_name("number", name, [*numbers, *COUNTS])
     value = values[first]
     try:
         for step in rest:
             value = value[step]
     except (KeyError, IndexError, TypeError):
-        raise unknown_name("number", name, [*numbers, DEVICES]) from None
+        raise unknown_name("number", name, [*numbers, *COUNTS]) from None
     return max(value) if isinstance(value, list) and all(isinstance(each, int | float) for each in value) else value
 
 

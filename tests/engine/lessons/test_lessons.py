@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from meshwave.engine.cli.main import main
 from meshwave.engine.findings import DesignError
 from meshwave.engine.lessons import (
     Choice,
+    Lesson,
     NumberQuestion,
+    Step,
     Task,
     fill_numbers,
     find_lesson,
@@ -223,4 +226,20 @@ def test_every_lesson_of_the_course_can_be_taught(name: str) -> None:
     assert lesson.steps[-1].data.check is None, "a lesson ends with free play"
     for step in lesson.steps:
         assert step.data.check is None or len(step.data.hints) == 3, f"{step.title} has three hints"
-        assert step.explanation or step.data.check is None, f"{step.title} explains its answer"
+        assert step.explanation or step.data.check is None or isinstance(step.data.check, Task), step.title
+        assert hinted_answer_passes(lesson, step), f"the last hint of {step.title} tells another answer"
+
+
+ORDINALS = ("first", "second", "third", "fourth")
+
+
+def hinted_answer_passes(lesson: Lesson, step: Step) -> bool:
+    """Return whether the last hint of a question tells the right answer."""
+    check = step.data.check
+    if isinstance(check, NumberQuestion):
+        typed = re.search(r"[Tt]ype ([\d.]*\d)", step.data.hints[-1])
+        return typed is not None and judge_number(lesson, check, float(typed[1])).passed
+    if isinstance(check, Choice):
+        chosen = [place for place, word in enumerate(ORDINALS) if f"he {word} answer" in step.data.hints[-1]]
+        return len(chosen) == 1 and judge_choice(lesson, check, chosen[0]).passed
+    return True
