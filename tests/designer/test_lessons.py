@@ -138,7 +138,7 @@ def test_a_reload_keeps_the_lesson_and_both_designs(monkeypatch: pytest.MonkeyPa
 
 def test_an_unknown_lesson_is_refused_with_the_list(session: Session) -> None:
     pane = LessonPane(session)
-    pane.open("02-bubbles")
+    pane.open("02-bubbles-and-microbatch")
 
     assert "Did you mean '02-bubbles-and-microbatches'?" in pane.refusal
     assert pane.visible and pane.lessons
