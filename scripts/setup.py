@@ -53,8 +53,11 @@ def main(goal: str) -> None:
         install_meshwave(goal)
         for reached in list(EXTRAS)[: list(EXTRAS).index(goal) + 1]:
             stamp(reached).write_text(state_of_the_sources(), encoding="utf-8")
-    if goal == "test" and not find_chromium():
-        install_chromium()
+    if goal == "test":
+        if not find_chromium():
+            install_chromium()
+        if missing_cluster_programs():
+            install_cluster_programs()
 
 
 def is_done(goal: str) -> bool:
@@ -179,26 +182,58 @@ def install_chromium() -> None:
     say(f"there is no Chromium and none could be installed, so the browser tests will fail. What to do: {remedy}")
 
 
+def sudo() -> list[str] | None:
+    """The command before one that needs root: none for root; None where there is no way to become root."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        return []
+    may = shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], check=False).returncode == 0
+    return ["sudo", "-n"] if may else None
+
+
+def apt_get() -> list[str]:
+    """The command apt-get with the rights to install; empty if there is none."""
+    before = sudo()
+    if before is None or not shutil.which("apt-get"):
+        return []
+    return [*before, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
+
+
 def ways_to_chromium() -> list[list[list]]:
     """Commands to try in turn: the system's packages, then the download that Playwright offers."""
-    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    sudo = [] if is_root else ["sudo", "-n"]
-    may_install = is_root or (
-        shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], check=False).returncode == 0
-    )
-    ways = []
-    if may_install and shutil.which("apt-get"):
-        apt = [*sudo, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
+    before, apt, ways = sudo(), apt_get(), []
+    if apt:
         packages = ["chromium", "fonts-liberation"]
         ways.append([[*apt, "update"], [*apt, "install", "--yes", "--no-install-recommends", *packages]])
-    elif may_install and shutil.which("dnf"):
-        ways.append([[*sudo, "dnf", "install", "--assumeyes", "chromium"]])
-    elif may_install and shutil.which("pacman"):
-        ways.append([[*sudo, "pacman", "-S", "--noconfirm", "chromium"]])
+    elif before is not None and shutil.which("dnf"):
+        ways.append([[*before, "dnf", "install", "--assumeyes", "chromium"]])
+    elif before is not None and shutil.which("pacman"):
+        ways.append([[*before, "pacman", "-S", "--noconfirm", "chromium"]])
     elif shutil.which("brew"):
         ways.append([["brew", "install", "--cask", "google-chrome"]])
-    with_deps = ["--with-deps"] if may_install and shutil.which("apt-get") else []
+    with_deps = ["--with-deps"] if apt else []
     return [*ways, [[PYTHON, "-m", "playwright", "install", *with_deps, "chromium"]]]
+
+
+CLUSTER_PROGRAMS = {"slurmctld": "slurm-wlm", "munged": "munge", "sshd": "openssh-server", "rsync": "rsync"}
+"""Programs with which tests start a small cluster, and their packages on Debian and Ubuntu."""
+
+
+def missing_cluster_programs() -> list[str]:
+    """The programs of ``CLUSTER_PROGRAMS`` that are not installed."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    return [name for name in CLUSTER_PROGRAMS if shutil.which(name, path=path) is None]
+
+
+def install_cluster_programs() -> None:
+    """Install Slurm and an OpenSSH server with apt; elsewhere, say which tests are skipped without them."""
+    apt = apt_get()
+    if apt:
+        packages = [CLUSTER_PROGRAMS[name] for name in missing_cluster_programs()]
+        say(f"installing {', '.join(packages)} for the tests of launch targets")
+        run([*apt, "update"], check=False)
+        run([*apt, "install", "--yes", "--no-install-recommends", *packages], check=False)
+    if missing := missing_cluster_programs():
+        say(f"not installed: {', '.join(missing)}; the tests of launch targets that need them are skipped")
 
 
 def pip(*arguments: object, check: bool = True) -> int:

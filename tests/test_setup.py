@@ -104,6 +104,7 @@ def test_a_second_call_is_done_at_once_and_a_change_or_a_move_is_noticed(
     monkeypatch.setattr(set_up, "VENV", tmp_path)
     monkeypatch.setattr(set_up, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(set_up, "find_chromium", lambda: "chromium")
+    monkeypatch.setattr(set_up, "missing_cluster_programs", list)
     for step in ("find_python", "make_venv", "install_torch", "install_meshwave"):
         monkeypatch.setattr(set_up, step, lambda *given: (sys.executable, {}))
 

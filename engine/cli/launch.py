@@ -202,6 +202,8 @@ class Progress:
         for line in stopped - self._stopped:
             print(line, file=sys.stderr, flush=True)
         self._stopped = stopped
+        if run.waiting:
+            print(f"waits in the queue: {run.waiting}", file=sys.stderr, flush=True)
         last = run.latest()
         if last is None or last["step"] < self._printed:
             return

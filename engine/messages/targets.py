@@ -46,11 +46,23 @@ MESSAGES: dict[str, Message] = {
         "the design uses {devices} devices of a node, and nodes of target {target} have {most}; draw more nodes with fewer "
         "devices, or raise `devices_per_node` of the target"
     ),
+    "checkpoints_not_shared": (
+        "checkpoints and --resume need one folder that the hosts of target {target} share; set shared = true if its root "
+        "is one, or use one host"
+    ),
+    "unequal_nodes": "Kubernetes runs equal pods; use the same number of devices of each node for target {target}",
+    "unequal_pods": "Kubernetes runs equal pods, and the nodes of the design have {processes:list} processes; use as many of each",
+    "manifest_too_large": (
+        "the design has {bytes:,} bytes and a ConfigMap takes {most:,}; launch it on a target of Kubernetes, which uses a volume"
+    ),
     # jobs
     "unknown_job": "run {run} was launched by another version of Meshwave: {reason}; follow it with that version",
     "job_not_submitted": "the process that was about to submit it ended; launch again",
     "ended_by_scheduler": "{why}; it ended after {steps}, and what it wrote is kept",
     "ended_by_slurm": _ended_by_slurm,
+    "node_lost": "the processes on {hosts:list} were killed, or the host was restarted; see node-*.log in the run folder",
+    "job_deleted": "its job {name} was deleted from Kubernetes; launch again",
+    "ended_by_kubernetes": "its job failed in Kubernetes ({reason}): {message}; kubectl describe shows its pods",
     "interrupted": (
         "its scheduler asked it to end after {steps} of {total} steps; it wrote a checkpoint, from which "
         "`meshwave run DESIGN --resume {run}` continues"

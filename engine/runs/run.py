@@ -126,6 +126,12 @@ class Run:
         return self.entry.reason
 
     @property
+    def waiting(self) -> str:
+        """The reason for which its job waits in the queue of a cluster; empty if it does not."""
+        entry = self.entry
+        return str(entry.handle.get("waiting", "")) if entry.state is State.STARTING else ""
+
+    @property
     def progress(self) -> Progress:
         """The steps that are done."""
         steps = (row for row in self._last_events() if row["event"] == "step")
@@ -219,7 +225,7 @@ class Run:
                     self._launcher.poll(self)
                 polled_s = time.monotonic()
             state = self.state
-            now = (state, self.progress.done, *self.stopped())
+            now = (state, self.waiting, self.progress.done, *self.stopped())
             if progress is not None and now != seen:
                 progress(self)
             seen = now

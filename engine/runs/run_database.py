@@ -166,7 +166,8 @@ class Record:
             known = db.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone() if key else None
             if known:
                 return self._entry(known), False
-            under_way = [entry for entry in self._active(db) if entry.launcher == launcher]
+            place = launcher, handle.get("target")
+            under_way = [entry for entry in self._active(db) if (entry.launcher, entry.handle.get("target")) == place]
             if len(under_way) >= limit:
                 raise Busy(_busy(under_way[0]))
             run = self._new_id(db, now)

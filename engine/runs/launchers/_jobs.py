@@ -12,19 +12,25 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import import_folder, write_private
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
-from meshwave.engine.frozen import Part, nullable
+from meshwave.engine.frozen import Part, invalid, nullable
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import Count, RunFile, RunFolderError, first_problem, numbered_files, read_document
 from meshwave.engine.runs.checkpoints import INTERRUPTED
 from meshwave.engine.runs.launchers._base import Capabilities, Launcher
 from meshwave.engine.runs.launchers._host import Host, LocalHost
-from meshwave.engine.runs.launchers._torchrun import SCRIPT, NodeLayout, interface_variables, node_script
+from meshwave.engine.runs.launchers._torchrun import (
+    SCRIPT,
+    NodeLayout,
+    interface_variables,
+    node_script,
+    worker_program,
+)
 from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, judge
 from meshwave.engine.runs.process_identity import Handle, own_handle
@@ -48,6 +54,7 @@ class JobOptions(Part):
     """Nodes that a run can use at most."""
     devices_per_node: PositiveInt | None = nullable("any number")
     """GPUs, or processes on CPUs, of each node."""
+    needs_root: ClassVar[bool] = False
     root: Folder | None = nullable("the runs folder of Meshwave, which all nodes must share")
     """Folder of run folders, the same on all nodes."""
     python: Line | None = nullable("the interpreter of Meshwave, or python3 on a host that is reached by ssh")
@@ -56,6 +63,12 @@ class JobOptions(Part):
     """Lines of bash that each node runs first, such as `module load cuda` or `source venv/bin/activate`."""
     interface: Annotated[str, Field(pattern=r"^[\w.,=^-]+$")] | None = nullable("chosen by gloo and NCCL")
     """Network interface for messages between nodes."""
+
+    @model_validator(mode="after")
+    def _check_root(self) -> Self:
+        if self.root is None and self.needs_root:
+            raise invalid("root", "root_required")
+        return self
 
 
 class Phase(Enum):
@@ -195,15 +208,15 @@ class JobLauncher(Launcher):
 
     def scripts(self, design: Design, folder: str, run: str) -> dict[str, str]:
         """Return the scripts of a run by file name."""
-        return {SCRIPT: self.node_script(NodeLayout.of(design), folder)}
+        return {SCRIPT: self.node_script(NodeLayout.of(design), worker_program(folder))}
 
-    def node_script(self, layout: NodeLayout, folder: str, **changes: Any) -> str:
+    def node_script(self, layout: NodeLayout, program: Sequence[str], **changes: Any) -> str:
         """Return the script that starts the processes of one node."""
         variables = interface_variables(self.options.interface) | changes.pop("variables", {})
         if isinstance(self.host, LocalHost) and self.options.python is None:
             variables = {"PYTHONPATH": str(import_folder()), **variables}
         how = {"python": self.python, "setup": self.options.setup, "variables": variables, **changes}
-        return node_script(layout, folder, **how)
+        return node_script(layout, program, **how)
 
     @property
     def python(self) -> str:

@@ -45,14 +45,16 @@ def rendezvous_port(number: int) -> int:
 
 def node_script(
     layout: NodeLayout,
-    folder: str,
+    program: Sequence[str],
     *,
     python: str,
-    module: str = PROCESS_MODULE,
     setup: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the script that starts the processes of one node; ``setup`` are lines of the user's."""
+    """Return the script that starts a ``program``, with its arguments, as the processes of one node.
+
+    ``setup`` are lines of the user's.
+    """
     exported = {**NODE_VARIABLES, "MESHWAVE_PROCESS_ORDER": " ".join(map(str, layout.order)), **(variables or {})}
     torchrun = [
         f"exec {shlex.quote(python)} -m torch.distributed.run",
@@ -61,8 +63,7 @@ def node_script(
         '--nproc-per-node "${processes[$node]}"',
         '--master-addr "$address"',
         '--master-port "$port"',
-        f"--module {module}",
-        shlex.quote(folder),
+        shlex.join(program),
     ]
     lines = [
         "#!/bin/bash",
@@ -76,6 +77,11 @@ def node_script(
         " \\\n    ".join(torchrun),
     ]
     return "\n".join(lines) + "\n"
+
+
+def worker_program(folder: str) -> list[str]:
+    """Return the program of the processes of a run."""
+    return ["--module", PROCESS_MODULE, folder]
 
 
 NODE_VARIABLES: Mapping[str, str] = {

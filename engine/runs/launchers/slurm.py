@@ -24,7 +24,7 @@ from meshwave.engine.runs.launchers._jobs import (
     Line,
     Phase,
 )
-from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, SCRIPT, NodeLayout
+from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, SCRIPT, NodeLayout, worker_program
 from meshwave.engine.runs.run_folder import Bundle
 
 JOB_SCRIPT = "job.sh"
@@ -102,7 +102,7 @@ class SlurmLauncher(JobLauncher):
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(self.options.signal_before_s),
         }
         return {
-            SCRIPT: self.node_script(layout, folder, variables=variables),
+            SCRIPT: self.node_script(layout, worker_program(folder), variables=variables),
             JOB_SCRIPT: job_script(self.options, layout, f"meshwave-{run}", folder),
         }
 

@@ -16,7 +16,7 @@ from meshwave.engine.exports.torch_csv import ordinal
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 
-WHOLE = ("html", "script")
+WHOLE = ("html", "kubernetes", "script", "slurm")
 """Forms that hold the design itself."""
 PICTURES = ("perfetto", "png", "svg")
 """Forms that show what is predicted, and that nothing is trained by."""

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
-from meshwave.engine.document import Design
-from meshwave.engine.runs import Record, Run, State
+from meshwave.engine.errors import RunError
+from meshwave.engine.runs import Record, State, reconcile
+from meshwave.engine.runs.checkpoints import complete_checkpoints
+from meshwave.engine.runs.launchers import open_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
+from tests.conftest import until
 from tests.engine.runs import slurm_cluster
-from tests.engine.runs.play import draw, submit
+from tests.engine.runs.jobs import PATIENCE_S, losses, processes_of, two_nodes, until_long, wait_for_training
+from tests.engine.runs.play import submit
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
-PATIENCE_S = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -38,28 +45,6 @@ def launcher_of(record: Record, **options: object) -> SlurmLauncher:
     return SlurmLauncher(record, SlurmOptions(**given), "cluster")  # type: ignore[arg-type]
 
 
-def two_nodes(steps: int = 3) -> Design:
-    """A design of two meshes, each on a node of its own."""
-    design = draw("two nodes", pp=2, steps=steps)
-    return design.model_copy(update={"cluster": design.cluster.model_copy(update={"nodes": 2, "devices_per_node": 1})})
-
-
-def losses(run: Run) -> list[float]:
-    return [row["loss"] for row in run.metrics()]
-
-
-def is_training(run: Run) -> bool:
-    return run.progress.done > 0
-
-
-def processes_of(run: Run) -> list[int]:
-    """The processes of a run that exist, by the run folder on their command lines."""
-    found = subprocess.run(
-        ["pgrep", "--full", f"torchrun_process.*{run.id}"], capture_output=True, text=True, check=False
-    )
-    return [int(pid) for pid in found.stdout.split()]
-
-
 def test_a_run_on_two_nodes_has_the_losses_of_a_local_run(slurm: SlurmLauncher, record: Record) -> None:
     run = submit(slurm, two_nodes())
 
@@ -74,3 +59,96 @@ def test_a_run_on_two_nodes_has_the_losses_of_a_local_run(slurm: SlurmLauncher, 
     assert losses(run) == pytest.approx(losses(other), rel=1e-6)
     assert run.log()[0].process == 0
     assert {exit["code"] for exit in run.result().exits} == {0}  # type: ignore[union-attr]
+
+
+def test_a_cancelled_run_leaves_no_process(slurm: SlurmLauncher) -> None:
+    run = submit(slurm, two_nodes(100_000))  # type: ignore[arg-type]
+    wait_for_training(run)
+
+    run.cancel()
+
+    assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
+    assert run.reason.startswith("cancelled after ")
+    assert until(lambda: not processes_of(run))
+    assert complete_checkpoints(run.folder) == []
+
+
+def test_a_killed_process_is_the_reason(slurm: SlurmLauncher) -> None:
+    run = submit(slurm, two_nodes(100_000))  # type: ignore[arg-type]
+    wait_for_training(run)
+    worker = subprocess.run(
+        ["pgrep", "--full", f"processes.worker .*{run.id}"], capture_output=True, text=True, check=True
+    )
+    os.kill(int(worker.stdout.split()[0]), signal.SIGKILL)
+
+    assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
+    assert "was ended by SIGKILL (exit -9)" in run.reason
+    assert until(lambda: not processes_of(run))
+
+
+def test_another_process_follows_a_run_to_its_end(slurm: SlurmLauncher, record: Record) -> None:
+    run = submit(slurm, two_nodes(300))  # type: ignore[arg-type]
+    del slurm  # nothing of the launcher is left, as after a restart of the server
+
+    def is_over() -> bool:
+        with closing(Record(record.place)) as other:
+            reconcile(other)
+            return other.get(run.id).state.is_over
+
+    assert until_long(is_over)
+    assert (run.state, run.reason) == (State.SUCCEEDED, "300 of 300 steps")
+
+
+def test_a_job_that_waits_says_why_and_can_be_cancelled(record: Record) -> None:
+    run = submit(launcher_of(record, directives=("--begin=now+1hour",)), two_nodes())  # type: ignore[arg-type]
+    reconcile(record)
+
+    assert (run.state, run.waiting) == (State.STARTING, "BeginTime")
+    open_run(record, run.id).cancel()
+    reconcile(record)
+    assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 0 of 3 steps")
+
+
+def test_a_run_at_its_time_limit_goes_on_from_a_checkpoint(cluster: slurm_cluster.Cluster, record: Record) -> None:
+    """Slurm checks time limits every 30 s, so its signal is sent here; what a job does then is the same."""
+    run = submit(launcher_of(record), two_nodes(steps := 4000))  # type: ignore[arg-type]
+    wait_for_training(run)
+    job = record.get(run.id).handle["job"]["id"]
+
+    cluster.command("scancel", "--signal=TERM", job)  # to the processes of the job, as --signal=TERM@20 does
+    assert until_long(lambda: "Reason=BeginTime" in cluster.command("scontrol", "show", "job", job))
+    [checkpoint] = complete_checkpoints(run.folder)
+    done = int(checkpoint.name.removeprefix("step-"))
+    time.sleep(1)  # in the second of the requeue, its credential is revoked
+    cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm waits two minutes otherwise
+
+    assert run.wait(timeout_s=2 * PATIENCE_S) is State.SUCCEEDED, run.reason
+    assert [row["step"] for row in run.metrics()] == list(range(steps))
+    assert 0 < done < steps
+    assert f"resumed after step {done}" in (run.folder / "rank-0.log").read_text()
+
+
+def test_a_run_that_may_not_restart_says_how_to_resume_it(cluster: slurm_cluster.Cluster, record: Record) -> None:
+    run = submit(launcher_of(record, restarts=0), two_nodes(100_000))  # type: ignore[arg-type]
+    wait_for_training(run)
+
+    cluster.command("scancel", "--signal=TERM", record.get(run.id).handle["job"]["id"])
+
+    assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
+    assert "it wrote a checkpoint" in run.reason
+    assert f"--resume {run.id}" in run.reason
+
+
+def test_slurm_that_does_not_answer_leaves_a_run_as_it_is(
+    slurm: SlurmLauncher, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit(slurm, two_nodes(100_000))  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "/nowhere")
+        reconcile(record)
+        with pytest.raises(RunError, match="scancel is not installed"):
+            run.cancel()
+
+    assert run.state in (State.STARTING, State.RUNNING)
+    run.cancel()
+    assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED

@@ -1,0 +1,64 @@
+"""A design as a manifest for Kubernetes, for those who submit themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meshwave.engine.exports._base import Export, exports
+from meshwave.engine.exports.script import Script
+from meshwave.engine.findings import Refusal
+from meshwave.engine.runs.launchers._manifests import Pods, to_yaml, train_job
+from meshwave.engine.runs.launchers._torchrun import SCRIPT, NodeLayout, node_script
+
+if TYPE_CHECKING:
+    from meshwave.engine.predict.prediction import Prediction
+
+NAME = "meshwave-design"
+LARGEST_BYTES = 1_000_000
+"""Kubernetes takes ConfigMaps of up to 1 MiB."""
+HEAD = """\
+# A TrainJob of Kubeflow Trainer 2.2 or newer: kubectl create --filename FILE
+# Set image to one with Python, torch and Meshwave, and add GPUs as resourcesPerNode.
+# Results are lost with the pods unless the volume "results" is one that lasts.
+"""
+
+
+@exports.register("kubernetes")
+class Kubernetes(Export):
+    """A TrainJob that trains the design with torchrun, and a ConfigMap with the whole design."""
+
+    title = "Manifest for Kubernetes"
+    note = "kubectl submits it to a cluster with Kubeflow Trainer"
+    suffix = ".yaml"
+    mime = "application/yaml"
+
+    @staticmethod
+    def make(prediction: Prediction) -> bytes:
+        """
+        Raises:
+            DesignError: the design can be planned but not run.
+            Refusal: it does not fit into a ConfigMap, or its nodes have unlike numbers of processes.
+        """
+        layout = NodeLayout.of(prediction.design)
+        if len(set(layout.processes)) > 1:
+            raise Refusal("unequal_pods", {"processes": layout.processes})
+        design = Script.make(prediction).decode()
+        if len(design) > LARGEST_BYTES:
+            raise Refusal("manifest_too_large", {"bytes": len(design), "most": LARGEST_BYTES})
+        node = node_script(layout, ["/meshwave/design.py", "--out", "/results"], python="python3")
+        files = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": NAME},
+            "data": {"design.py": design, SCRIPT: node},
+        }
+        pods = Pods(
+            name=NAME,
+            image="REGISTRY/meshwave:latest",
+            nodes=layout.nodes,
+            processes=layout.processes[0],
+            script=["bash", f"/meshwave/{SCRIPT}"],
+            volumes=({"name": "design", "configMap": {"name": NAME}}, {"name": "results", "emptyDir": {}}),
+            mounts=({"name": "design", "mountPath": "/meshwave"}, {"name": "results", "mountPath": "/results"}),
+        )
+        return (HEAD + to_yaml(files, train_job(pods, "torch-distributed"))).encode()

@@ -1,0 +1,152 @@
+"""Manifests for Kubernetes: a TrainJob of Kubeflow Trainer, or a plain JobSet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+CONTAINER = "node"
+"""Name of the replicated job and of its container, as the runtimes of Kubeflow Trainer call them."""
+PORT = 29_500
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pods:
+    """The pods of a job, one per node."""
+
+    name: str
+    """Name of the job."""
+    image: str
+    nodes: int
+    processes: int
+    """Processes of each node."""
+    script: Sequence[str]
+    """Command that starts a node; the number of the node, the address and the port of node 0 follow it."""
+    gpus: int | None = None
+    gpu_resource: str = "nvidia.com/gpu"
+    volumes: tuple[Json, ...] = ()
+    mounts: tuple[Json, ...] = ()
+    node_selector: Mapping[str, str] | None = None
+    namespace: str | None = None
+    labels: Mapping[str, str] | None = None
+
+    @property
+    def metadata(self) -> Json:
+        """The metadata of the job."""
+        namespace = {"namespace": self.namespace} if self.namespace else {}
+        return {
+            "name": self.name,
+            **namespace,
+            "labels": {"app.kubernetes.io/managed-by": "meshwave", **(self.labels or {})},
+        }
+
+    @property
+    def resources(self) -> Json:
+        """The resources of a pod; empty where it uses no GPU."""
+        return {"limits": {self.gpu_resource: self.gpus}} if self.gpus else {}
+
+    @property
+    def places(self) -> Json:
+        """The part of a pod that says on which nodes it can be."""
+        return {"nodeSelector": dict(self.node_selector)} if self.node_selector else {}
+
+    def command(self, node: str, address: str, port: str) -> list[str]:
+        """Return the command of a container, which reads the three values from its environment."""
+        return ["bash", "-c", f'exec "$@" "{node}" "{address}" "{port}"', "node", *self.script]
+
+
+def train_job(pods: Pods, runtime: str) -> Json:
+    """Return a TrainJob of Kubeflow Trainer v2.2 or newer, which starts nodes by a ``runtime`` for torch."""
+    resources = {"resourcesPerNode": pods.resources} if pods.resources else {}
+    patch: Json = {"spec": {**pods.places, "volumes": list(pods.volumes), "containers": [_mounts(pods)]}}
+    replicated = {"name": CONTAINER, "template": {"spec": {"template": patch}}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": pods.metadata,
+        "spec": {
+            "runtimeRef": {"name": runtime},
+            "trainer": {
+                "image": pods.image,
+                "command": pods.command("$PET_NODE_RANK", "$PET_MASTER_ADDR", "$PET_MASTER_PORT"),
+                "numNodes": pods.nodes,
+                "numProcPerNode": pods.processes,
+                **resources,
+            },
+            "runtimePatches": [
+                {
+                    "manager": "meshwave.io/launcher",
+                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [replicated]}}},
+                }
+            ],
+        },
+    }
+
+
+def job_set(pods: Pods) -> Json:
+    """Return a JobSet; its pods find each other by their host names."""
+    head = f"{pods.name}-{CONTAINER}-0-0.{pods.name}"
+    container = {
+        **_mounts(pods),
+        "image": pods.image,
+        "command": pods.command("$JOB_COMPLETION_INDEX", head, str(PORT)),
+        **({"resources": pods.resources} if pods.resources else {}),
+    }
+    pod = {"restartPolicy": "Never", **pods.places, "volumes": list(pods.volumes), "containers": [container]}
+    job = {
+        "parallelism": pods.nodes,
+        "completions": pods.nodes,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "template": {"spec": pod},
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": pods.metadata,
+        "spec": {
+            "network": {"enableDNSHostnames": True},
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [{"name": CONTAINER, "replicas": 1, "template": {"spec": job}}],
+        },
+    }
+
+
+def _mounts(pods: Pods) -> Json:
+    return {"name": CONTAINER, "volumeMounts": list(pods.mounts)}
+
+
+def to_yaml(*documents: Json) -> str:
+    """Return documents as YAML that people can read."""
+    return "---\n".join("\n".join(_lines(document, "")) + "\n" for document in documents)
+
+
+def _lines(value: Any, indent: str) -> Iterator[str]:
+    """Yield the lines of a mapping or a sequence; scalars are those of JSON, which YAML includes."""
+    for key, each in value.items() if isinstance(value, Mapping) else ((None, each) for each in value):
+        start = f"{indent}-" if key is None else f"{indent}{_scalar(key)}:"
+        if isinstance(each, Mapping | list) and each:
+            inner = list(_lines(each, indent + "  "))
+            if key is None:  # the first line of an entry stands beside its dash
+                yield f"{start} {inner[0].lstrip()}"
+                yield from inner[1:]
+            else:
+                yield start
+                yield from inner
+        elif isinstance(each, str) and "\n" in each:
+            yield f"{start} |"
+            yield from (f"{indent}  {line}".rstrip() for line in each.rstrip("\n").split("\n"))
+        else:
+            yield f"{start} {_scalar(each)}"
+
+
+def _scalar(value: Any) -> str:
+    is_plain = isinstance(value, str) and value.replace("-", "").replace(".", "").replace("/", "").isalpha()
+    return value if is_plain and value.lower() not in AMBIGUOUS and value[0].isalpha() else json.dumps(value)
+
+
+AMBIGUOUS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+"""Words that YAML may read as something else than text."""

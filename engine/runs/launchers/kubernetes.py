@@ -1,0 +1,147 @@
+"""Runs as jobs of Kubernetes, submitted with kubectl: TrainJobs of Kubeflow Trainer, or JobSets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+
+from meshwave.engine.document import Design
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Problem, Refusal
+from meshwave.engine.frozen import nullable
+from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers._jobs import JobLauncher, JobOptions, JobStatus, Phase
+from meshwave.engine.runs.launchers._manifests import Json, Pods, job_set, to_yaml, train_job
+from meshwave.engine.runs.launchers._torchrun import SCRIPT, NodeLayout, worker_program
+from meshwave.engine.runs.options import Options
+from meshwave.engine.runs.run_folder import Bundle
+
+MANIFEST = "manifest.yaml"
+VOLUME = "runs"
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w./-]*[A-Za-z0-9])?$")]
+"""Name of an object of Kubernetes, or key or value of a label."""
+
+
+class KubernetesOptions(JobOptions):
+    """Options of a target of Kubernetes."""
+
+    needs_root: ClassVar = True
+    image: Annotated[str, Field(pattern=r"^[\w./:@-]+$")]
+    """Container image with Python, torch and Meshwave."""
+    claim: Label
+    """PersistentVolumeClaim that all pods can write to. Pods mount it at `root`, and this machine must see it there too."""
+    kind: Literal["trainjob", "jobset"] = "trainjob"
+    """A TrainJob of Kubeflow Trainer 2.2 or newer, or a plain JobSet."""
+    runtime: Label = "torch-distributed"
+    """Runtime of Kubeflow Trainer that starts the nodes of a TrainJob."""
+    namespace: Label | None = nullable("that of the context")
+    """Namespace of the jobs."""
+    context: Annotated[str, Field(pattern=r"^[\w.:@/-]+$")] | None = nullable("the current one")
+    """Context of kubectl."""
+    gpus_per_node: PositiveInt | None = nullable("no GPUs are requested")
+    """GPUs of each pod."""
+    gpu_resource: Label = "nvidia.com/gpu"
+    """Name of GPUs as a resource."""
+    queue: Label | None = nullable("jobs are not queued by Kueue")
+    """Local queue of Kueue."""
+    node_selector: dict[Label, Label] = {}
+    """Labels that nodes must have."""
+
+
+@launchers.register("kubernetes")
+class KubernetesLauncher(JobLauncher):
+    """Jobs of Kubernetes: one pod per node, with the user's own kubectl."""
+
+    name: ClassVar = "kubernetes"
+    title: ClassVar = "Kubernetes"
+    target_options: ClassVar = KubernetesOptions
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return ("kubectl",)
+
+    @property
+    def python(self) -> str:
+        return self.options.python or "python3"
+
+    def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
+        super().check_requirements(design, drawn, options)
+        if len(set(NodeLayout.of(design).processes)) > 1:
+            raise Refusal("unequal_nodes", {"target": self.target})
+
+    def scripts(self, design: Design, folder: str, run: str) -> dict[str, str]:
+        layout = NodeLayout.of(design)
+        return {
+            SCRIPT: self.node_script(layout, worker_program(folder)),
+            MANIFEST: to_yaml(self._manifest(layout, job_name(run), ["bash", f"{folder}/{SCRIPT}"])),
+        }
+
+    def _manifest(self, layout: NodeLayout, name: str, script: list[str]) -> Json:
+        options = self.options
+        pods = Pods(
+            name=name,
+            image=options.image,
+            nodes=layout.nodes,
+            processes=layout.processes[0],
+            script=script,
+            gpus=options.gpus_per_node,
+            gpu_resource=options.gpu_resource,
+            volumes=({"name": VOLUME, "persistentVolumeClaim": {"claimName": options.claim}},),
+            mounts=({"name": VOLUME, "mountPath": options.root},),
+            node_selector=options.node_selector,
+            namespace=options.namespace,
+            labels={"kueue.x-k8s.io/queue-name": options.queue} if options.queue else None,
+        )
+        return train_job(pods, options.runtime) if options.kind == "trainjob" else job_set(pods)
+
+    def start(self, bundle: Bundle, folder: str) -> Mapping[str, Any]:
+        self.host.run([*self._kubectl, "create", "--filename", f"{folder}/{MANIFEST}"])
+        return {"name": job_name(bundle.run)}
+
+    def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
+        printed = self.host.run(
+            [*self._kubectl, "get", self._resource, job["name"], "--ignore-not-found", "--output=json"]
+        )
+        if not printed.strip():
+            return JobStatus(Phase.ENDED, failure=Problem("", "job_deleted", {"name": job["name"]}))
+        try:
+            return status_of(json.loads(printed).get("status", {}))
+        except (ValueError, AttributeError, TypeError, KeyError) as error:
+            raise InputError(f"kubectl printed no status of {job['name']}: {error!r}") from None
+
+    def end(self, run: str, job: Mapping[str, Any]) -> None:
+        self.host.run([*self._kubectl, "delete", self._resource, job["name"], "--ignore-not-found", "--wait=false"])
+
+    @property
+    def _kubectl(self) -> list[str]:
+        options = self.options
+        context = [f"--context={options.context}"] if options.context else []
+        return ["kubectl", *context, *([f"--namespace={options.namespace}"] if options.namespace else [])]
+
+    @property
+    def _resource(self) -> str:
+        groups = {"trainjob": "trainjobs.trainer.kubeflow.org", "jobset": "jobsets.jobset.x-k8s.io"}
+        return groups[self.options.kind]
+
+
+def job_name(run: str) -> str:
+    """Return the name of the job of a run."""
+    return f"meshwave-{run}"
+
+
+def status_of(status: Mapping[str, Any]) -> JobStatus:
+    """Return the status of a TrainJob or a JobSet."""
+    conditions = {each["type"]: each for each in status.get("conditions", ()) if each["status"] == "True"}
+    if "Complete" in conditions or "Completed" in conditions:
+        return JobStatus(Phase.ENDED)
+    if failed := conditions.get("Failed"):
+        params = {"reason": failed.get("reason", ""), "message": failed.get("message", "")}
+        return JobStatus(Phase.ENDED, failure=Problem("", "ended_by_kubernetes", params))
+    jobs = [*status.get("jobsStatus", ()), *status.get("replicatedJobsStatus", ())]
+    if any(job.get("ready") for job in jobs):
+        return JobStatus(Phase.RUNNING)
+    waiting = conditions.get("Suspended", {})
+    return JobStatus(Phase.WAITING, waiting.get("message", "") or "its pods are not ready")

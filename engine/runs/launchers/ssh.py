@@ -1,0 +1,137 @@
+"""Runs on hosts without a scheduler: one torchrun on each, started by OpenSSH."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from meshwave.engine.document import Design
+from meshwave.engine.findings import Problem, Refusal
+from meshwave.engine.frozen import nullable
+from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers._host import Host, SshHost
+from meshwave.engine.runs.launchers._jobs import Address, JobLauncher, JobOptions, JobStatus, Line, Phase
+from meshwave.engine.runs.launchers._torchrun import NodeLayout, rendezvous_port
+from meshwave.engine.runs.options import Options
+from meshwave.engine.runs.run import Run
+from meshwave.engine.runs.run_folder import Bundle
+
+START = """
+cd "$1" || exit 1
+setsid bash -c 'trap : TERM; bash node.sh "$@"; echo $? >"node-$1.exit"' node "$2" "$3" "$4" \
+    </dev/null >>"node-$2.log" 2>&1 &
+echo $!
+ps -o lstart= -p $!
+true
+"""
+"""Starts the processes of a node in a session of their own, and prints its leader and the leader's time of birth."""
+LOOK = 'cat "$1/node-$2.exit" 2>/dev/null || { echo alive; ps -o lstart= -p "$3"; ps -o stat= -p "$3"; true; }'
+"""Prints the exit status of a node, or the time of birth of its leader and its state."""
+END = '[ "$(ps -o lstart= -p "$1")" = "$2" ] && kill -TERM -- "-$1"; true'
+"""Ends a node, unless its leader is gone and the number belongs to another process."""
+
+
+class SshOptions(JobOptions):
+    """Options of a target of hosts without a scheduler. They need Linux, bash and rsync."""
+
+    needs_root: ClassVar = True
+    hosts: Annotated[tuple[Address, ...], Field(min_length=1)]
+    """Hosts of the nodes, in their order: names of the configuration of ssh, or `user@host`."""
+    address: Annotated[str, Field(pattern=r"^[\w.:-]+$")] | None = nullable("the name of the first host")
+    """Address at which the other hosts reach the first one."""
+    shared: bool = False
+    """Whether `root` is one folder that all hosts share. Checkpoints need that."""
+    ssh_options: tuple[Line, ...] = ()
+    """Options of ssh, such as `-p` and `2222`."""
+
+
+@launchers.register("ssh")
+class SshLauncher(JobLauncher):
+    """Hosts without a scheduler: OpenSSH starts one torchrun on each."""
+
+    name: ClassVar = "ssh"
+    title: ClassVar = "Hosts by ssh"
+    runs_at_once: ClassVar = 1
+    target_options: ClassVar = SshOptions
+
+    @property
+    def host(self) -> Host:
+        return self.hosts[0]
+
+    @cached_property
+    def hosts(self) -> list[SshHost]:
+        """The hosts of the nodes."""
+        return [SshHost(host, self.options.ssh_options) for host in self.options.hosts]
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return ("ssh", "rsync")
+
+    def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
+        super().check_requirements(design, drawn, options)
+        nodes = NodeLayout.of(design).nodes
+        if nodes > len(self.hosts):
+            raise Refusal("too_many_nodes", {"target": self.target, "nodes": nodes, "most": len(self.hosts)})
+        if nodes > 1 and not self.options.shared and (options.checkpoints or options.resume):
+            raise Refusal("checkpoints_not_shared", {"target": self.target})
+
+    def push(self, folder: Path, remote: str) -> None:
+        for host in self.hosts[:1] if self.options.shared else self.hosts:
+            host.push(folder, remote)
+
+    def pull(self, run: Run, *, everything: bool = False) -> None:
+        nodes = run.entry.handle["job"]["nodes"]
+        for host in self.hosts[: 1 if self.options.shared else len(nodes)]:
+            host.pull(self.folder_on_nodes(run.folder), run.folder, everything=everything)
+
+    def start(self, bundle: Bundle, folder: str) -> Mapping[str, Any]:
+        address = self.options.address or self.options.hosts[0].rpartition("@")[2]
+        port = str(rendezvous_port(int.from_bytes(bundle.run.encode())))
+        job: dict[str, Any] = {"nodes": []}
+        try:
+            for node in range(NodeLayout.of(bundle.design).nodes):
+                printed = self.hosts[node].run(["bash", "-c", START, "start", folder, str(node), address, port])
+                pid, _, born = printed.rstrip("\n").partition("\n")
+                job["nodes"].append({"pid": pid, "born": born})
+        except BaseException:
+            self.end(bundle.run, job)
+            raise
+        return job
+
+    def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
+        ends = [self._exit_status(run, node, each) for node, each in enumerate(job["nodes"])]
+        if None in ends:
+            if any(ends):  # a node failed, and the others may wait for it
+                self.end(run, job)
+            return JobStatus(Phase.RUNNING)
+        lost = [self.options.hosts[node] for node, status in enumerate(ends) if status == LOST]
+        return JobStatus(Phase.ENDED, failure=Problem("", "node_lost", {"hosts": lost}) if lost else None)
+
+    def _exit_status(self, run: str, node: int, started: Mapping[str, str]) -> int | None:
+        """Return the exit status of a node: None while it runs, :data:`LOST` if it left none."""
+        folder = self.folder_on_nodes(self.record.folder(run))
+        look = ["bash", "-c", LOOK, "look", folder, str(node), started["pid"]]
+        match self.hosts[node].run(look).splitlines():
+            case ["alive", born, state] if born == started["born"] and "Z" not in state:
+                return None
+            case ["alive", *_]:
+                return LOST
+            case [status]:
+                return int(status)
+        return None  # the status is being written
+
+    def end(self, run: str, job: Mapping[str, Any]) -> None:
+        for host, node in zip(self.hosts, job["nodes"], strict=False):
+            host.run(["bash", "-c", END, "end", node["pid"], node["born"]])
+
+    def note_cancelled(self, folder: str) -> None:
+        for host in self.hosts:
+            host.run(["touch", f"{folder}/cancel"])
+
+
+LOST = 255
+"""Stands for the exit status of a node that left none, as after a restart of its host."""

@@ -1,0 +1,165 @@
+"""Runs as jobs of Kubernetes, with a stand-in for kubectl; manifests are checked against the published API."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example, import_folder
+from meshwave.engine.findings import Refusal
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Record, State, reconcile
+from meshwave.engine.runs.launchers._jobs import JobStatus, Phase
+from meshwave.engine.runs.launchers._manifests import to_yaml
+from meshwave.engine.runs.launchers.kubernetes import KubernetesLauncher, KubernetesOptions, status_of
+from tests.conftest import until
+from tests.engine.runs.jobs import PATIENCE_S, losses, processes_of, two_nodes, wait_for_training
+from tests.engine.runs.play import draw, submit
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the stand-in on the path; return the file of its calls."""
+    folder = tmp_path / "kubectl"
+    folder.mkdir()
+    script = folder / "kubectl"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE}/kubectl_stand_in.py {folder} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder / "calls.jsonl"
+
+
+def launcher_of(record: Record, root: Path, **changes: Any) -> KubernetesLauncher:
+    given = {"image": "registry/meshwave:1", "claim": "runs", "root": str(root), "interface": "lo"}
+    setup = (f"export PYTHONPATH={import_folder()}",)
+    options = KubernetesOptions(**{**given, "python": sys.executable, "setup": setup, **changes})
+    return KubernetesLauncher(record, options, "k8s")
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["trainjob", "jobset"])
+def test_a_run_is_submitted_and_followed(kind: str, calls: Path, record: Record, tmp_path: Path) -> None:
+    launcher = launcher_of(record, tmp_path / "claim", kind=kind, context="west", namespace="team")
+
+    run = submit(launcher, two_nodes())  # type: ignore[arg-type]
+
+    assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, (run.reason, run.log())
+    assert len(losses(run)) == 3
+    assert run.folder.resolve() == tmp_path / "claim" / run.id
+    created, got, *_ = map(json.loads, calls.read_text().splitlines())
+    assert created == [
+        "--context=west",
+        "--namespace=team",
+        "create",
+        "--filename",
+        f"{tmp_path}/claim/{run.id}/manifest.yaml",
+    ]
+    assert got[2:4] == ["get", f"{kind}s.{'trainer.kubeflow.org' if kind == 'trainjob' else 'jobset.x-k8s.io'}"]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_cancelled_run_leaves_no_process(calls: Path, record: Record, tmp_path: Path) -> None:
+    run = submit(launcher_of(record, tmp_path / "claim"), two_nodes(100_000))  # type: ignore[arg-type]
+    wait_for_training(run)
+
+    run.cancel()
+
+    assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
+    assert until(lambda: not processes_of(run))
+
+
+def test_a_job_that_somebody_deletes_ends_its_run(calls: Path, record: Record, tmp_path: Path) -> None:
+    launcher = launcher_of(record, tmp_path / "claim", setup=("exec sleep 60",))
+    run = submit(launcher, two_nodes())  # type: ignore[arg-type]
+    launcher.end(run.id, record.get(run.id).handle["job"])
+
+    reconcile(record)
+
+    assert run.state is State.FAILED
+    assert "was deleted from Kubernetes" in run.reason
+
+
+def test_nodes_of_unlike_size_are_refused(calls: Path, record: Record, tmp_path: Path) -> None:
+    design = draw("three", pp=3)
+    uneven = design.model_copy(
+        update={"cluster": design.cluster.model_copy(update={"nodes": 2, "devices_per_node": 2})}
+    )
+
+    with pytest.raises(Refusal, match="equal pods"):
+        submit(launcher_of(record, tmp_path / "claim"), uneven)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "phase"),
+    [
+        ([], Phase.WAITING),
+        ([{"type": "Suspended", "status": "True", "message": "queued"}], Phase.WAITING),
+        ([{"type": "Complete", "status": "True"}], Phase.ENDED),
+        ([{"type": "Completed", "status": "True"}], Phase.ENDED),
+        ([{"type": "Failed", "status": "True", "reason": "BackoffLimit", "message": "a pod failed"}], Phase.ENDED),
+        ([{"type": "Failed", "status": "False"}], Phase.WAITING),
+    ],
+)
+def test_conditions_of_a_job_become_its_status(conditions: list[dict[str, str]], phase: Phase) -> None:
+    found: JobStatus = status_of({"conditions": conditions})
+
+    assert found.phase is phase
+    assert (found.failure is not None) == any(
+        each["type"] == "Failed" and each["status"] == "True" for each in conditions
+    )
+
+
+@pytest.mark.parametrize("kind", ["trainjob", "jobset"])
+def test_manifests_are_those_of_the_published_api(kind: str, record: Record, tmp_path: Path) -> None:
+    more = {"gpus_per_node": 8, "queue": "team-a", "node_selector": {"gpu": "h100"}, "namespace": "team"}
+    launcher = launcher_of(record, tmp_path, kind=kind, **more)
+    manifest = yaml.safe_load(
+        launcher.scripts(two_nodes(), str(tmp_path / "run"), "20261123-000000-ab12")["manifest.yaml"]
+    )
+
+    check(manifest)
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    assert "persistentVolumeClaim" in json.dumps(manifest)
+    assert "nvidia.com/gpu" in json.dumps(manifest)
+
+
+def test_the_export_holds_design_and_job() -> None:
+    from meshwave.engine.exports.kubernetes import Kubernetes
+
+    text = Kubernetes.make(predict(load_design(example("02-two-waves")))).decode()
+    files, job = yaml.safe_load_all(text)
+
+    check(job)
+    assert files["kind"] == "ConfigMap"
+    compile(files["data"]["design.py"], "design.py", "exec")
+    assert "torch.distributed.run" in files["data"]["node.sh"]
+
+
+def check(manifest: dict[str, Any]) -> None:
+    """Compare a manifest with what the models of the API keep of it: unknown keys would be lost."""
+    from kubeflow_trainer_api import models
+
+    name = {"TrainJob": "TrainerV1alpha1TrainJob", "JobSet": "JobsetV1alpha2JobSet"}[manifest["kind"]]
+    assert getattr(models, name).from_dict(manifest).to_dict() == manifest
+
+
+def test_yaml_is_read_back_as_it_was_written() -> None:
+    document = {
+        "plain": "word",
+        "looks like a number": "1e3",
+        "looks like a truth value": ["no", "true", True, None, 5, 1.5],
+        "lines": "first\n  second\n\nlast\n",
+        "nested": [{"a": [], "b": {}}, ["x", ["y"]], "a: b", "- c", "#", ""],
+    }
+
+    assert yaml.safe_load(to_yaml(document)) == document

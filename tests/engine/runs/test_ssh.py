@@ -1,0 +1,127 @@
+"""Runs on hosts that a real sshd serves on this machine, and on Slurm behind a login node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.errors import RunError
+from meshwave.engine.files import import_folder
+from meshwave.engine.findings import Refusal
+from meshwave.engine.runs import Options, Record, State, reconcile
+from meshwave.engine.runs.checkpoints import Checkpoints
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
+from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
+from tests.conftest import until
+from tests.engine.runs import slurm_cluster, ssh_server
+from tests.engine.runs.jobs import PATIENCE_S, losses, processes_of, two_nodes, until_long
+from tests.engine.runs.play import submit
+
+pytestmark = [pytest.mark.ssh, pytest.mark.torch, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ssh_server.Server]:
+    if why := ssh_server.missing():
+        pytest.skip(why)
+    with ssh_server.running(tmp_path_factory.mktemp("sshd")) as server:
+        yield server
+
+
+@pytest.fixture
+def ssh(server: ssh_server.Server, record: Record, tmp_path: Path) -> SshLauncher:
+    return launcher_of(server, record, tmp_path)
+
+
+def remote_options(server: ssh_server.Server, root: Path) -> dict[str, object]:
+    setup = (f"export PYTHONPATH={import_folder()}",)
+    return {"root": str(root), "python": sys.executable, "setup": setup, "ssh_options": server.options}
+
+
+def launcher_of(server: ssh_server.Server, record: Record, tmp_path: Path, **changes: object) -> SshLauncher:
+    given = {**remote_options(server, tmp_path / "remote"), "hosts": ("one", "two"), "address": "127.0.0.1"}
+    return SshLauncher(record, SshOptions(**{**given, "interface": "lo", **changes}), "boxes")  # type: ignore[arg-type]
+
+
+def test_a_run_on_two_hosts_has_the_losses_of_a_local_run(ssh: SshLauncher, record: Record, tmp_path: Path) -> None:
+    run = submit(ssh, two_nodes())  # type: ignore[arg-type]
+
+    assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, run.reason
+    local = LocalLauncher(record)
+    try:
+        other = submit(local, two_nodes())
+        assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED
+    finally:
+        local.close()
+    assert losses(run) == pytest.approx(losses(other), rel=1e-6)
+    assert (tmp_path / "remote" / run.id / "spans-1.bin").read_bytes() == (run.folder / "spans-1.bin").read_bytes()
+    assert not (run.folder).is_symlink()
+
+
+def test_a_cancelled_run_leaves_no_process(ssh: SshLauncher, record: Record) -> None:
+    run = submit(ssh, two_nodes(100_000))  # type: ignore[arg-type]
+    assert until_long(lambda: reconcile(record) or run.progress.done > 0)
+
+    run.cancel()
+
+    assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
+    assert until(lambda: not processes_of(run))
+
+
+def test_a_host_whose_processes_are_killed_ends_the_run(ssh: SshLauncher, record: Record) -> None:
+    run = submit(ssh, two_nodes(100_000))  # type: ignore[arg-type]
+    assert until_long(lambda: reconcile(record) or run.progress.done > 0)
+    for node in record.get(run.id).handle["job"]["nodes"][1:]:
+        os.killpg(int(node["pid"]), signal.SIGKILL)
+
+    assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
+    assert "the processes on two were killed" in run.reason
+    assert until(lambda: not processes_of(run))
+
+
+def test_a_host_that_cannot_be_reached_is_named(server: ssh_server.Server, record: Record, tmp_path: Path) -> None:
+    launcher = launcher_of(server, record, tmp_path, hosts=("one", "nowhere.invalid"))
+
+    with pytest.raises(
+        RunError, match=r"nowhere\.invalid cannot be reached by ssh: .*resolve.*`ssh nowhere\.invalid true`"
+    ):
+        submit(launcher, two_nodes())  # type: ignore[arg-type]
+
+    assert record.all()[0].state is State.FAILED
+    assert subprocess.run(["pgrep", "--full", record.all()[0].id], check=False).returncode == 1
+
+
+def test_checkpoints_need_a_shared_folder(ssh: SshLauncher) -> None:
+    with pytest.raises(Refusal, match="set shared = true"):
+        submit(ssh, two_nodes(), Options(checkpoints=Checkpoints()))  # type: ignore[arg-type]
+
+
+@pytest.mark.slurm
+def test_slurm_behind_a_login_node_runs_and_cancels(record: Record, tmp_path_factory: pytest.TempPathFactory) -> None:
+    if why := slurm_cluster.missing() or ssh_server.missing():
+        pytest.skip(why)
+    root, folder = tmp_path_factory.mktemp("shared"), tmp_path_factory.mktemp("login")
+    with (
+        slurm_cluster.running(tmp_path_factory.mktemp("slurm")) as cluster,
+        ssh_server.running(folder, cluster.variables["PATH"]) as server,
+    ):
+        given = {**remote_options(server, root), "via": "ssh", "login": "one", "interface": slurm_cluster.INTERFACE}
+        launcher = SlurmLauncher(record, SlurmOptions(**given), "login")  # type: ignore[arg-type]
+
+        run = submit(launcher, two_nodes())  # type: ignore[arg-type]
+        assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, (run.reason, run.log())
+        assert len(losses(run)) == 3
+        assert (root / run.id / "job.sh").exists()
+
+        other = submit(launcher, two_nodes(100_000))  # type: ignore[arg-type]
+        assert until_long(lambda: reconcile(record) or other.progress.done > 0)
+        other.cancel()
+        assert other.wait(timeout_s=PATIENCE_S) is State.CANCELLED
+        assert until(lambda: not processes_of(other))
