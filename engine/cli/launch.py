@@ -67,22 +67,48 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def _run(design: Design, options: argparse.Namespace) -> int:
-    if options.steps is not None:
-        if options.steps < 1:
-            raise Refusal("too_few_steps", {"steps": options.steps}, "--steps")
-        document = design.model_dump(mode="json")
-        design = parse_design({**document, "training": {**document["training"], "steps": options.steps}})
+    design = with_steps(design, options.steps)
     how = run_options(design, options)
     if how.rehearse and options.steps is None:
         design = shortened(design)
-    chosen = options.launcher or usual_launcher(design, how)
-    prediction = predict(design)
-    _warn_about_profile(design, how)
-    with closing(Record()) as record, closing(open_target(record, chosen)) as launcher:
+    with closing(Record()) as record:
         if options.resume is not None:
             how = how.model_copy(update={"resume": record.find(options.resume).id})
         given = Path(options.data) if options.data else None
         data = None if how.rehearse else text_of(design, given, [Path(options.design).parent, Path.cwd()])
+        return launch_and_follow(record, design, how, options.launcher, data, as_json=options.json)
+
+
+def with_steps(design: Design, steps: int | None) -> Design:
+    """Return a design with another number of steps, if one is given.
+
+    Raises:
+        Refusal: there are no steps.
+    """
+    if steps is None:
+        return design
+    if steps < 1:
+        raise Refusal("too_few_steps", {"steps": steps}, "--steps")
+    document = design.model_dump(mode="json")
+    return parse_design({**document, "training": {**document["training"], "steps": steps}})
+
+
+def launch_and_follow(
+    record: Record, design: Design, how: Options, target: str | None, data: Path | None, *, as_json: bool
+) -> int:
+    """Launch a design, follow the run and print the comparison with its prediction; return the exit status.
+
+    Args:
+        record: the runs of the user.
+        design: what to run.
+        how: options of the run.
+        target: the name of a launch target; None: the usual one.
+        data: the text to train on, where it is not the one that comes with Meshwave.
+        as_json: print one JSON object.
+    """
+    prediction = predict(design)
+    _warn_about_profile(design, how)
+    with closing(open_target(record, target or usual_launcher(design, how))) as launcher:
         spec = specify_run(prediction, how)
         if how.rehearse:
             print(_expected_time(spec), file=sys.stderr)
@@ -95,12 +121,17 @@ def _run(design: Design, options: argparse.Namespace) -> int:
             started.cancel()
             started.wait(timeout_s=CANCEL_TIMEOUT_S)
             raise
-        found = compare_run(started)
-        if options.json:
-            print_json(run_summary(started, found))
-        else:
-            print("\n".join(run_lines(started, found)))
-        return 0 if state is State.SUCCEEDED else 1
+        return print_outcome(started, state, as_json=as_json)
+
+
+def print_outcome(run: Run, state: State, *, as_json: bool) -> int:
+    """Print the result of a run and the comparison with its prediction; return the exit status."""
+    found = compare_run(run)
+    if as_json:
+        print_json(run_summary(run, found))
+    else:
+        print("\n".join(run_lines(run, found)))
+    return 0 if state is State.SUCCEEDED else 1
 
 
 def _warn_about_profile(design: Design, how: Options) -> None:

@@ -149,14 +149,23 @@ def _add_run_commands(commands: Any) -> None:
     )
     _add_json(run)
 
-    runs = _command(commands, "runs", "list, show or cancel runs", _runs)
+    runs = _command(commands, "runs", "list, show, follow, resume, export or delete runs", _runs)
     _add_json(runs)
     actions = runs.add_subparsers(metavar="ACTION", dest="action")
     for name, help in RUN_ACTIONS.items():
         action = actions.add_parser(name, help=help, description=_sentence(help))
         _add_json(action, default=argparse.SUPPRESS)  # --json may also precede the action
-        if name != "list":
-            action.add_argument("run", nargs="?", help="the run's id, or the start of it; default: the newest")
+        if name == "import":
+            action.add_argument("file", metavar="FILE", help="a file that runs export has written")
+        elif name not in ("list", "rebuild"):
+            nargs = None if name == "delete" else "?"
+            default = "" if name == "delete" else "; default: the newest"
+            action.add_argument("run", nargs=nargs, help=f"the run's id, or the start of it{default}")
+        if name == "export":
+            action.add_argument("--out", "-o", metavar="FILE", help="default: the run's id in the current folder")
+        if name == "resume":
+            action.add_argument("--steps", type=int, help="optimizer steps in all; default: those of the run")
+            action.add_argument("--on", dest="launcher", metavar="TARGET", help="a launch target; default: local")
     runs.set_defaults(action="list")
 
 
@@ -296,7 +305,13 @@ RUN_ACTIONS = {
     "list": "list all runs, newest first",
     "show": "show the result of a run and the error of its prediction",
     "logs": "print the logs of the processes of a run",
+    "follow": "print each step of a run until it ends",
     "cancel": "cancel a run",
+    "resume": "go on from the newest checkpoint of a run",
+    "export": "write a run as one file",
+    "import": "enter a run that was exported elsewhere",
+    "delete": "delete a run and its folder",
+    "rebuild": "enter the runs of all folders that the index lacks",
     "profile": "save the measurements of a run as a calibration profile",
 }
 

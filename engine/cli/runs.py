@@ -1,20 +1,31 @@
-"""``meshwave runs list | show | logs | cancel | profile``: runs that were launched."""
+"""``meshwave runs list | show | follow | resume | ...``: runs that were launched."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from meshwave.engine.cli.launch import compare_run, run_lines, run_summary
+from meshwave.engine.cli.launch import (
+    Progress,
+    compare_run,
+    launch_and_follow,
+    print_outcome,
+    run_lines,
+    run_summary,
+    with_steps,
+)
 from meshwave.engine.cli.output import print_json
 from meshwave.engine.costs.profile_store import check_can_store
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
-from meshwave.engine.runs.launchers import open_run
+from meshwave.engine.runs.archives import delete_run, export_run, import_run
+from meshwave.engine.runs.launchers import enter_folders, open_run
 from meshwave.engine.runs.process_identity import stopped
 from meshwave.engine.runs.run_comparison import (
     design_history,
@@ -24,6 +35,7 @@ from meshwave.engine.runs.run_comparison import (
     read_outcome,
     short_error,
 )
+from meshwave.engine.runs.run_folder import read_drawn, read_options
 
 
 def runs(options: argparse.Namespace) -> int:
@@ -32,11 +44,12 @@ def runs(options: argparse.Namespace) -> int:
         reconcile(record)
         if options.action == "list":
             return _list(record, options)
+        if options.action == "import":
+            return _import(record, options)
+        if options.action == "rebuild":
+            return _rebuild(record, options)
         entry = _find_entry(record, options.run)
-        if options.action == "show":
-            return _show(record, entry, options)
-        run = open_run(record, entry.id) if options.action == "cancel" else Run(record, entry.id)
-        return {"logs": _logs, "cancel": _cancel, "profile": _profile}[options.action](run, options)
+        return _ACTIONS[options.action](record, entry, options)
 
 
 def _find_entry(record: Record, text: str | None) -> Entry:
@@ -106,9 +119,59 @@ def _show(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     return 0
 
 
-def _profile(run: Run, options: argparse.Namespace) -> int:
+def _follow(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+    """Print each step of a run until it ends; an interrupt leaves the run as it is."""
+    run = open_run(record, entry.id)
+    return print_outcome(run, run.wait(Progress()), as_json=options.json)
+
+
+def _resume(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+    """Launch the design of a run again, from the newest checkpoint of the run."""
+    folder = record.folder(entry.id)
+    design = with_steps(read_drawn(folder), options.steps)
+    how = read_options(folder).model_copy(update={"resume": entry.id})
+    text = folder / "data.txt"
+    return launch_and_follow(
+        record, design, how, options.launcher, text if text.exists() else None, as_json=options.json
+    )
+
+
+def _export(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+    file = export_run(record, entry, Path(options.out) if options.out else None)
+    _print({"run": entry.id, "file": str(file)}, str(file), options)
+    return 0
+
+
+def _import(record: Record, options: argparse.Namespace) -> int:
+    entry = import_run(record, Path(options.file))
+    _print(_entry_json(entry), _title(entry), options)
+    return 0
+
+
+def _rebuild(record: Record, options: argparse.Namespace) -> int:
+    """Enter the runs of all folders that the index lacks."""
+    found = enter_folders(record)
+    _print({"entered": found}, f"entered {len(found)} {'run' if len(found) == 1 else 'runs'}", options)
+    return 0
+
+
+def _delete(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+    delete_run(record, entry)
+    _print({"run": entry.id, "deleted": True}, f"deleted {_title(entry)}", options)
+    return 0
+
+
+def _print(value: dict[str, Any], line: str, options: argparse.Namespace) -> None:
+    if options.json:
+        print_json(value)
+    else:
+        print(line)
+
+
+def _profile(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     """Save the measurements of a run as a calibration profile."""
     check_can_store()
+    run = Run(record, entry.id)
     name = keep_profile(run)
     if options.json:
         print_json({"run": run.id, "profile": name, "cost": {"kind": "calibrated", "profile": name}})
@@ -117,8 +180,8 @@ def _profile(run: Run, options: argparse.Namespace) -> int:
     return 0
 
 
-def _logs(run: Run, options: argparse.Namespace) -> int:
-    lines = run.log(10_000)
+def _logs(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+    lines = Run(record, entry.id).log(10_000)
     if options.json:
         print_json({"log": [{"process": line.process, "text": line.text} for line in lines]})
     else:
@@ -126,7 +189,8 @@ def _logs(run: Run, options: argparse.Namespace) -> int:
     return 0
 
 
-def _cancel(run: Run, options: argparse.Namespace) -> int:
+def _cancel(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+    run = open_run(record, entry.id)
     run.cancel()
     state = run.wait(timeout_s=5)
     if options.json:
@@ -134,3 +198,15 @@ def _cancel(run: Run, options: argparse.Namespace) -> int:
     else:
         print(f"{run.id}: {str(state).lower()}")
     return 0 if state.is_over else 1
+
+
+_ACTIONS: dict[str, Callable[[Record, Entry, argparse.Namespace], int]] = {
+    "show": _show,
+    "follow": _follow,
+    "logs": _logs,
+    "cancel": _cancel,
+    "resume": _resume,
+    "export": _export,
+    "delete": _delete,
+    "profile": _profile,
+}

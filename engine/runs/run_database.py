@@ -187,6 +187,12 @@ class Record:
             statement = f"INSERT OR IGNORE INTO runs ({', '.join(columns)}) VALUES ({places})"
             db.execute(statement, [values[column] for column in columns])
 
+    def delete(self, run: str) -> None:
+        """Remove a run from the index; its folder stays."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM transitions WHERE run = ?", (run,))
+            db.execute("DELETE FROM runs WHERE id = ?", (run,))
+
     def move(self, run: str, state: State, reason: str = "") -> bool:
         """Change the state of a run; return False if that is not possible, as for a run that is over."""
         now = time.time()

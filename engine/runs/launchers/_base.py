@@ -281,22 +281,28 @@ def reconcile(record: Record) -> None:
     listed, and before one is launched. A new index is filled with the runs of which there are folders.
     """
     if record.is_new:
-        _enter_folders(record)
+        enter_folders(record)
     for entry in record.active():
         with suppress(InputError, RunError):  # of a launcher of another version; or the disk is full
             _launcher_of(record, entry).poll(Run(record, entry.id))
 
 
-def _enter_folders(record: Record) -> None:
-    """Enter the runs of which there are only folders, as after a damaged index was moved aside."""
-    for folder in (record.place / "runs").iterdir():
+def enter_folders(record: Record) -> list[str]:
+    """Enter the runs of which there are only folders, as after a damaged index was moved aside; return their ids."""
+    known = {entry.id for entry in record.all()}
+    entered = []
+    for folder in sorted((record.place / "runs").iterdir()):
+        if folder.name in known or folder.name.startswith("."):
+            continue
         with suppress(MeshwaveError, OSError):  # a folder that holds no run
-            record.adopt(_entry_of(folder))
+            record.adopt(entry_of_folder(folder))
+            entered.append(folder.name)
     record.is_new = False
+    return entered
 
 
-def _entry_of(folder: Path) -> Entry:
-    """The entry of a run, read from its folder.
+def entry_of_folder(folder: Path) -> Entry:
+    """Return the entry of a run, read from its folder.
 
     Raises:
         RunFolderError: it is damaged, or no run folder.

@@ -1,0 +1,112 @@
+"""A run as one file: the run folder as a compressed tar archive."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path, PurePosixPath
+
+from meshwave.engine.findings import Refusal, RunRefusal
+from meshwave.engine.runs.launchers import entry_of_folder
+from meshwave.engine.runs.run_database import Entry, Record
+
+SUFFIX = ".meshwave-run.tar.gz"
+LARGEST_RUN_BYTES = 200_000_000_000
+"""Bytes of all files of an archive that is imported."""
+MOST_FILES = 100_000
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+
+
+def export_run(record: Record, entry: Entry, file: Path | None = None) -> Path:
+    """Write the folder of a run as one file, and return the file.
+
+    Args:
+        record: the runs of the user.
+        entry: the run, which is over.
+        file: default: the id of the run in the current folder.
+
+    Raises:
+        Refusal: the run is not over, or the file exists.
+        RunRefusal: the file cannot be written.
+    """
+    if not entry.state.is_over:
+        raise Refusal("run_is_active", {"run": entry.id})
+    target = file if file is not None else Path(entry.id + SUFFIX)
+    unfinished = target.with_name(f".{target.name}.part")
+    try:
+        if target.exists():
+            raise Refusal("archive_exists", {"file": str(target)})
+        with tarfile.open(unfinished, "w:gz", compresslevel=3) as archive:
+            archive.add(record.folder(entry.id), entry.id)
+        unfinished.replace(target)
+    except OSError as error:
+        raise RunRefusal("archive_unwritable", {"file": str(target), "error": error.strerror}) from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return target
+
+
+def import_run(record: Record, file: Path) -> Entry:
+    """Enter the run of an archive in the record, with its folder.
+
+    Raises:
+        Refusal: the file is not an archive of a run, or the run exists here.
+        RunFolderError: the archive holds a damaged run folder.
+    """
+    runs = record.place / "runs"
+    with tempfile.TemporaryDirectory(prefix=".import-", dir=runs) as temporary:
+        try:
+            with tarfile.open(file, "r:*") as archive:
+                run = _check_members(archive, file)
+                if record.folder(run).exists():
+                    raise Refusal("run_exists", {"run": run})
+                archive.extractall(temporary, filter="data")
+        except (OSError, EOFError, tarfile.TarError) as error:
+            raise _not_an_archive(file, str(error)) from None
+        folder = Path(temporary) / run
+        entry = entry_of_folder(folder)
+        folder.chmod(0o700)
+        folder.rename(record.folder(run))
+    record.adopt(entry)
+    return record.get(run)
+
+
+def delete_run(record: Record, entry: Entry) -> None:
+    """Delete a run with its folder.
+
+    Raises:
+        Refusal: it is not over.
+        RunRefusal: its folder cannot be deleted.
+    """
+    if not entry.state.is_over:
+        raise Refusal("run_is_active", {"run": entry.id})
+    folder = record.folder(entry.id)
+    removed = folder.with_name(f".deleted-{entry.id}")
+    try:
+        if folder.exists():
+            folder.rename(removed)  # at once; a run that is deleted halfway would be a damaged one
+        record.delete(entry.id)
+        shutil.rmtree(removed, ignore_errors=True)
+    except OSError as error:
+        raise RunRefusal("run_not_deleted", {"run": entry.id, "error": error.strerror}) from None
+
+
+def _check_members(archive: tarfile.TarFile, file: Path) -> str:
+    """Return the id of the run whose folder is all that an archive holds; checked before anything is extracted."""
+    names, total_bytes = set(), 0
+    for count, member in enumerate(archive, 1):
+        total_bytes += member.size
+        if count > MOST_FILES or total_bytes > LARGEST_RUN_BYTES:
+            raise _not_an_archive(file, "it holds more than a run can have")
+        if not (member.isfile() or member.isdir() or member.islnk()):
+            raise _not_an_archive(file, f"{member.name} is not a file")
+        names.add(PurePosixPath(member.name).parts[0] if member.name else "")
+    if len(names) != 1 or not _RUN_ID.fullmatch(run := names.pop()):
+        raise _not_an_archive(file, "it does not hold one run folder")
+    return run
+
+
+def _not_an_archive(file: Path, reason: str) -> Refusal:
+    return Refusal("not_a_run_archive", {"file": str(file), "reason": reason})

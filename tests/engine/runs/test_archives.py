@@ -1,0 +1,159 @@
+"""``meshwave runs export | import | delete | rebuild | resume | follow``."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwave.engine.cli import main as cli
+from meshwave.engine.findings import Refusal
+from meshwave.engine.runs import Entry, Record
+from meshwave.engine.runs.archives import delete_run, import_run
+from meshwave.engine.runs.checkpoints import complete_checkpoints
+
+DRY_RUN = ["run", "01-first-wave", "--rehearse", "--steps", "1", "--on", "threads"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Record]]:
+    """Opens a home of its own by name, which the command line uses from then on."""
+    opened: list[Record] = []
+
+    def use(name: str) -> Record:
+        monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / name))
+        opened.append(Record())
+        return opened[-1]
+
+    monkeypatch.chdir(tmp_path)
+    yield use
+    for record in opened:
+        record.close()
+
+
+def newest(record: Record) -> Entry:
+    return record.all(1)[0]
+
+
+def test_a_run_is_exported_deleted_and_imported_elsewhere(
+    home: Callable[[str], Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = home("here")
+    assert cli.main(DRY_RUN) == 0
+    run = newest(record)
+    shown = capsys.readouterr()
+    assert cli.main(["runs", "export", run.id, "--out", "run.tar.gz"]) == 0
+    assert cli.main(["runs", "export", run.id, "--out", "run.tar.gz"]) == 2
+    assert cli.main(["runs", "delete", run.id]) == 0
+    assert record.all() == []
+    assert not record.folder(run.id).exists()
+
+    other = home("elsewhere")
+    assert cli.main(["runs", "import", "run.tar.gz"]) == 0
+    assert cli.main(["runs", "import", "run.tar.gz"]) == 2
+    capsys.readouterr()
+    assert cli.main(["runs", "show", run.id]) == 0
+
+    found = newest(other)
+    assert (found.id, found.state, found.digest, found.manner) == (run.id, run.state, run.digest, run.manner)
+    assert capsys.readouterr().out.splitlines()[1] in shown.out
+    assert [path.name for path in (tmp_path / "elsewhere" / "runs").iterdir()] == [run.id]
+
+
+def test_an_index_is_rebuilt_from_the_folders(
+    home: Callable[[str], Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = home("here")
+    assert cli.main(DRY_RUN) == 0
+    run = newest(record)
+    record.delete(run.id)
+    capsys.readouterr()
+
+    assert cli.main(["runs", "rebuild", "--json"]) == 0
+
+    assert json.loads(capsys.readouterr().out) == {"entered": [run.id]}
+    assert newest(record).digest == run.digest
+
+
+def test_a_run_that_is_under_way_is_neither_exported_nor_deleted(home: Callable[[str], Record]) -> None:
+    record = home("here")
+    entry, _ = record.submit(name="x", launcher="local", handle={}, digest="", processes=1, steps=1)
+
+    with pytest.raises(Refusal, match="is not over"):
+        delete_run(record, entry)
+
+
+def archive(path: Path, *members: tuple[str, bytes, bytes]) -> Path:
+    """A tar file of members: name, type, content or target."""
+    with tarfile.open(path, "w:gz") as made:
+        for name, kind, content in members:
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            if kind == tarfile.REGTYPE:
+                info.size = len(content)
+            else:
+                info.linkname = content.decode()
+            made.addfile(info, io.BytesIO(content))
+    return path
+
+
+FOLDER = "20260101-000000-abcd"
+FILE, LINK, DEVICE = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [],
+        [("a.txt", FILE, b"x")],
+        [("../outside", FILE, b"x")],
+        [("/tmp/outside", FILE, b"x")],
+        [(f"{FOLDER}/../../outside", FILE, b"x")],
+        [(f"{FOLDER}/link", LINK, b"/etc/passwd")],
+        [(f"{FOLDER}/device", DEVICE, b"")],
+        [(f"{FOLDER}/a", FILE, b"x"), ("20260101-000000-abce/a", FILE, b"x")],
+    ],
+)
+def test_an_archive_of_anything_else_is_refused_and_leaves_nothing(
+    home: Callable[[str], Record], tmp_path: Path, members: list[Any]
+) -> None:
+    record = home("here")
+    with pytest.raises(Refusal, match="is not an exported run"):
+        import_run(record, archive(tmp_path / "x.tar.gz", *members))
+
+    assert list((tmp_path / "here" / "runs").iterdir()) == []
+    assert not (tmp_path / "outside").exists()
+
+
+def test_a_damaged_run_in_an_archive_is_refused(home: Callable[[str], Record], tmp_path: Path) -> None:
+    record = home("here")
+    made = archive(tmp_path / "x.tar.gz", (f"{FOLDER}/design.json", FILE, b"{}"))
+
+    assert cli.main(["runs", "import", str(made)]) in (1, 2)
+    assert cli.main(["runs", "import", str(tmp_path / "none.tar.gz")]) == 2
+
+    assert record.all() == []
+
+
+@pytest.mark.torch
+def test_a_run_is_resumed_by_its_id(home: Callable[[str], Record], capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(home("here")) as record:
+        assert cli.main(["run", "01-first-wave", "--steps", "2", "--checkpoint-every", "2"]) == 0
+        first = newest(record)
+        capsys.readouterr()
+
+        assert cli.main(["runs", "resume", first.id]) == 2
+        assert "set training.steps above 2" in capsys.readouterr().err
+        assert cli.main(["runs", "resume", first.id, "--steps", "4", "--json"]) == 0
+
+        assert [row["step"] for row in json.loads(capsys.readouterr().out)["metrics"]] == [2, 3]
+        assert complete_checkpoints(record.folder(newest(record).id))[-1].name == "step-000000004"
+        assert cli.main(["runs", "follow", first.id]) == 0
