@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, and workers that need no torch."""
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(commands, "launchers", {"local": stand_in})
+    monkeypatch.setattr(commands, "open_target", lambda record, name: stand_in(record))
     return tmp_path
 
 
@@ -172,7 +172,7 @@ def test_what_a_run_measured_prices_its_design_and_the_history_tells_how_predict
     assert said_by(["runs", "profile", first], capsys).startswith(f"run-{first}.json: use it in a design with ")
     monkeypatch.undo()
     monkeypatch.setenv("MESHWAVE_HOME", str(home / "home"))
-    monkeypatch.setattr(commands, "launchers", {"local": stand_in})
+    monkeypatch.setattr(commands, "open_target", lambda record, name: stand_in(record))
     as_measured = load_design(newest().folder / "design.json").model_dump(mode="json")
     path = home / "calibrated.json"
     path.write_text(json.dumps({**as_measured, "cost": {"kind": "calibrated", "profile": f"run-{first}.json"}}))
@@ -320,7 +320,7 @@ COMMAND = """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     from meshwave.engine.cli import launch, main as cli
     from tests.engine.runs.test_commands import stand_in
-    launch.launchers = {"local": stand_in}
+    launch.open_target = lambda record, name: stand_in(record)
     sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -380,7 +380,7 @@ def test_links_that_are_not_said_are_those_that_are_drawn() -> None:
 def test_a_rehearsal_is_marked_wherever_it_is_told_of(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "launchers", {"threads": ThreadsLauncher})
+    monkeypatch.setattr(commands, "open_target", lambda record, name: ThreadsLauncher(record))
     monkeypatch.setattr(commands, "usual_launcher", lambda design, options: "threads")
     design = write(home, cost={"kind": "unit"}, training={"data": "nowhere.txt", "steps": 2})
 
