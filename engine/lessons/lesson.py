@@ -124,7 +124,7 @@ class Condition(Part):
     """A comparison of a number of a prediction, or of a key of its design, with a value."""
 
     number: Text
-    """A number of ``simulate --json``, a key such as ``pipeline.schedule``, or ``devices`` or ``stages``."""
+    """A number of ``simulate --json``, a key such as ``pipeline.schedule``, ``devices``, ``stages`` or ``sequences``."""
     op: Literal["<", "<=", "==", "!=", ">=", ">"]
     """How the number compares with the value."""
     value: bool | int | float | str | None = None

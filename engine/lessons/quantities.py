@@ -18,11 +18,13 @@ SCALES: dict[str, float] = {
     "": 1.0, "%": 0.01, "s": 1.0, "ms": 1e-3, "us": 1e-6, "GB": 1e9, "MB": 1e6, "TFLOP/s": 1e12,
 }  # fmt: skip
 """Value of one of each unit."""
-COUNTS: dict[str, Callable[[Design], int]] = {
-    "devices": lambda design: sum(len(mesh.devices) for mesh in design.meshes),
-    "stages": lambda design: design.stages,
+OTHERS: dict[str, Callable[[Prediction], float]] = {
+    "devices": lambda prediction: sum(len(mesh.devices) for mesh in prediction.design.meshes),
+    "stages": lambda prediction: prediction.design.stages,
+    "sequences": lambda prediction: prediction.costs.samples,
+    "mean_busy_s": lambda prediction: float(prediction.timeline.busy.mean()),
 }
-"""Numbers of a design that neither its document nor its prediction has: devices in use, and stages."""
+"""Numbers beside those of a prediction: devices in use, stages, sequences per step, and compute time of a mesh."""
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}")
 _CONTENT = re.compile(r"\s*([\w-]+)(?:\s*/\s*([\w-]+))?\s*:\s*([\w.\[\]-]+)(?:\s+(\S+))?\s*")
 
@@ -34,18 +36,18 @@ def look_up(prediction: Prediction, name: str) -> Any:
         Refusal: there is no such number.
     """
     first, *rest = parse_path(name) or [name]
-    if name in COUNTS:
-        return COUNTS[name](prediction.design)
+    if name in OTHERS:
+        return OTHERS[name](prediction)
     numbers = prediction.numbers
     values: Any = prediction.design.model_dump(mode="json") if first in Design.model_fields else numbers
     if first not in values:
-        raise unknown_name("number", name, [*numbers, *COUNTS])
+        raise unknown_name("number", name, [*numbers, *OTHERS])
     value = values[first]
     try:
         for step in rest:
             value = value[step]
     except (KeyError, IndexError, TypeError):
-        raise unknown_name("number", name, [*numbers, *COUNTS]) from None
+        raise unknown_name("number", name, [*numbers, *OTHERS]) from None
     return max(value) if isinstance(value, list) and all(isinstance(each, int | float) for each in value) else value
 
 
@@ -63,7 +65,7 @@ def number_of(lesson: Lesson, design: str, name: str, over: str | None = None) -
 
 def format_value(value: float, unit: str) -> str:
     """Format a value in a unit: ``33.3%``, ``41.5 GB``."""
-    text = format_number(value / SCALES[unit])
+    text = format_number(value / SCALES[unit], 3 if unit else 4)
     return text + ("%" if unit == "%" else f" {unit}" if unit else "")
 
 

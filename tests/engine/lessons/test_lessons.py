@@ -94,7 +94,7 @@ def test_a_step_has_text_a_check_and_an_explanation(tmp_path: Path) -> None:
     [step] = lesson.steps
     assert (step.title, step.explanation) == ("A question", "Because.")
     assert fill_numbers(lesson, step.text) == "Text about the [[bubble]], 27.3%."
-    assert fill_numbers(lesson, "{{ start / more : makespan_s }}") == "0.579"
+    assert fill_numbers(lesson, "{{ start / more : makespan_s }}") == "0.5789"
     assert lesson.about.minutes == 5
 
 
