@@ -17,8 +17,8 @@ from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Later
 from meshwave.engine.costs.contention import ROWS, describe_contention
-from meshwave.engine.costs.profile import Block, Pair, Phase, Profile, excess
-from meshwave.engine.costs.profile_coverage import outside
+from meshwave.engine.costs.profile import Block, Pair, Phase, Profile, relative_excess
+from meshwave.engine.costs.profile_coverage import coverage_warnings
 from meshwave.engine.costs.profile_store import (
     DEFAULT_PROFILE,
     describe_other_machine,
@@ -120,7 +120,7 @@ class Profiles(Overlay):
             used=bool(self.chosen) and used == self.chosen,
             machine=machine_words(found) if found else [why_not] * bool(why_not),
             charts=charts(found) if found else [],
-            warnings=[problem.message for problem in outside(self._session.design, found)] if found else [],
+            warnings=[problem.message for problem in coverage_warnings(self._session.design, found)] if found else [],
         )
 
     # one method a gesture
@@ -276,7 +276,7 @@ def _of_lines(key: str, title: str, unit: str, lines: Lines) -> dict[str, Any]:
         drawn = [[size, max(seconds(size), 1e-9)] for size in np.geomspace(least, most, DRAWN).tolist()]
         series.append({"name": name, "colour": OF_LINES[number % len(OF_LINES)], "points": points, "line": drawn})
         rate = speed(beta, f"{unit.strip()}/s", "–")
-        worst = max((excess(took, seconds(size)) for size, took in samples), key=abs)
+        worst = max((relative_excess(took, seconds(size)) for size, took in samples), key=abs)
         rows.append([name, quantity(alpha, "s"), rate, f"{r2:.3f}", f"{worst:+.0%}"])
     every = [point for each in series for point in (*each["points"], *each["line"])]
     xs, ys = ([point[at] for point in every] for at in (0, 1))

@@ -1,9 +1,9 @@
-"""What things cost: seconds and bytes of every action, and what the devices hold."""
+"""Cost models: seconds and bytes of every action, and the memory that each device needs."""
 
-from meshwave.engine.costs.cost_model import CostModel, Costs, estimate, layers_per_stage, pricing_model, waits
+from meshwave.engine.costs.cost_model import CostModel, Costs, estimate, layers_per_stage, pricing_model, wait_seconds
 from meshwave.engine.costs.memory import PeakMemory, memory_over_time, peak_inflight, peak_memory
 from meshwave.engine.costs.stage_balance import balanced_split, equal_split
 from meshwave.engine.document.cost import cost_models
 
 __all__ = ["CostModel", "Costs", "PeakMemory", "balanced_split", "cost_models", "equal_split", "estimate"]
-__all__ += ["layers_per_stage", "memory_over_time", "peak_inflight", "peak_memory", "pricing_model", "waits"]
+__all__ += ["layers_per_stage", "memory_over_time", "peak_inflight", "peak_memory", "pricing_model", "wait_seconds"]

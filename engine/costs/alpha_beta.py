@@ -1,9 +1,9 @@
-"""Seconds on the links: a message of ``n`` bytes takes ``alpha + n * beta``.
+"""Seconds of messages on links: a message of ``n`` bytes takes ``alpha + n * beta``.
 
-The model of Hockney, as used for collectives by Thakur, Rabenseifner and Gropp ("Optimization of
-collective communication operations in MPICH", 2005). Alpha is a link's latency, beta one over
-its bandwidth; which link it is depends on where the two devices really sit. A device has one
-port of its link in each direction; the devices of a node share its NICs.
+The model of Hockney, as used for collectives by Thakur, Rabenseifner and Gropp ("Optimization of collective
+communication operations in MPICH", 2005). Alpha is the latency of a link and beta one over its bandwidth. The nodes of
+the two devices decide which link a message takes. A device has one port per direction on its link inside the node; the
+devices of a node share its NICs.
 """
 
 from __future__ import annotations
@@ -11,40 +11,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from math import ceil, log2
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-
-class Link(Protocol):
-    @property
-    def latency_s(self) -> float: ...
-    @property
-    def bandwidth(self) -> float: ...
-
-
-class Cluster(Protocol):
-    """What is read from the ``cluster`` section of a design."""
-
-    @property
-    def intra_node(self) -> Link: ...
-    @property
-    def inter_node(self) -> Link: ...
-    @property
-    def nics_per_node(self) -> int: ...
-    def node_of(self, device: int) -> int: ...
+from meshwave.engine.document import Cluster, Link
 
 
 class Message(NamedTuple):
+    """Bytes sent from one device to another."""
+
     source: int  # a device
     destination: int  # a device
     bytes: float
 
 
 def transfer_seconds(cluster: Cluster, messages: Iterable[Message]) -> float:
-    """Seconds until the last of some messages that leave together has arrived.
+    """Return the seconds until the last of the messages, all sent at once, has arrived.
 
-    Each waits for the busiest thing on its way: the port of its sender or receiver, or the NICs
-    of its sender's or receiver's node, which all messages between nodes share. With ``k`` equal
-    messages out of a node of ``n`` NICs each gets ``min(1, n / k)`` of a NIC.
+    Each message waits for the busiest resource on its path: the port of its sender or receiver, or the NICs of either
+    node, which all messages between nodes share. With ``k`` equal messages out of a node of ``n`` NICs each gets
+    ``min(1, n / k)`` of a NIC.
     """
     intra: dict[tuple[str, int], float] = defaultdict(float)
     inter: dict[tuple[str, int], float] = defaultdict(float)
@@ -70,20 +55,19 @@ def _seconds(link: Link, size: float | None) -> float:
 
 
 def ring_all_reduce_seconds(cluster: Cluster, groups: Sequence[Sequence[int]], size: float) -> float:
-    """Seconds for groups of devices that each all-reduce ``size`` bytes at the same time.
+    """Return the seconds in which groups of devices concurrently all-reduce ``size`` bytes each.
 
-    A ring of ``n`` does a reduce-scatter and an all-gather of ``n - 1`` steps each, and each step
-    moves ``size / n``: ``2(n-1) alpha + 2(n-1)/n size beta``, the least any algorithm can move
-    (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-    2009). The ring runs through each node once, so that one of its links leaves each node; rings
-    that leave the same node share its NICs. The slowest link sets the pace of a ring.
+    A ring of ``n`` performs a reduce-scatter and an all-gather of ``n - 1`` steps each, and each step moves ``size /
+    n``: ``2(n-1) alpha + 2(n-1)/n size beta``, the least any algorithm can move (Patarasuk and Yuan, "Bandwidth optimal
+    all-reduce algorithms for clusters of workstations", 2009). The ring passes through each node once, so that one of
+    its hops leaves each node; rings that leave the same node share its NICs. The slowest hop limits a ring.
     """
     out = _rings_out(cluster, groups)
     return max((_ring_seconds(cluster, group, size, out) for group in groups), default=0.0)
 
 
 def _rings_out(cluster: Cluster, groups: Sequence[Sequence[int]]) -> Counter[int]:
-    """How many rings leave each node."""
+    """Count the rings that leave each node."""
     nodes = ({cluster.node_of(device) for device in group} for group in groups)
     return Counter(node for crossed in nodes if len(crossed) > 1 for node in crossed)
 
@@ -99,9 +83,9 @@ def _ring_seconds(cluster: Cluster, group: Sequence[int], size: float, rings_out
 
 
 def small_all_reduce_seconds(cluster: Cluster, devices: Sequence[int], size: float) -> float:
-    """Seconds to all-reduce a few bytes by recursive doubling: ``ceil(log2 n) (alpha + size beta)``.
+    """Return the seconds to all-reduce a few bytes by recursive doubling: ``ceil(log2 n) (alpha + size beta)``.
 
-    For short messages the fewest steps win (Thakur et al., 2005, section 4.5).
+    Short messages are fastest with the fewest steps (Thakur et al., 2005, section 4.5).
     """
     if len(devices) < 2:
         return 0.0

@@ -1,4 +1,4 @@
-"""Models of any blocks: what their stages hold and take, by the operators of each block."""
+"""Models described block by block: memory and work of their stages from the operators of each block."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ from meshwave.engine.document.model import Model
 
 
 class BlockModel(Model):
-    """A model whose blocks may differ, by the operators of each; a stage runs its blocks one after the other.
+    """A model whose blocks may differ; a stage runs its blocks one after the other.
 
-    Blocks hand on messages of ``[batch, sequence, n hidden]``, where ``n`` is :meth:`onward_units`. Its devices
+    Blocks pass on messages of ``[batch, sequence, n hidden]``, where ``n`` is :meth:`onward_units`. Its devices
     exchange nothing inside a stage.
     """
 
     @property
     def moe(self) -> None:
-        """Its blocks have no experts."""
+        """None: the blocks have no experts."""
 
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
-        """Blocks (from, to) of its skip connections."""
+        """Skip connections as (source block, target block)."""
         return ()
 
     @abstractmethod
     def block_operators(self, load: Workload, number: int) -> tuple[Operator, ...]:
-        """The operators of a block."""
+        """Return the operators of a block."""
 
     @abstractmethod
     def embedding_operators(self, load: Workload) -> tuple[Operator, ...]:
-        """The operators of the first stage before its blocks."""
+        """Return the operators of the first stage before its blocks."""
 
     @abstractmethod
     def head_operators(self, load: Workload) -> tuple[Operator, ...]:
-        """The operators of the last stage after its blocks, the loss included."""
+        """Return the operators of the last stage after its blocks, including the loss."""
 
     @property
     @abstractmethod
     def example_bytes(self) -> tuple[float, float]:
-        """Bytes of the inputs and of the targets of one sample, as data has them."""
+        """Bytes of the inputs and of the targets of one sample, in the types of the dataset."""
 
     def shared_bytes(self, load: Workload) -> float:
-        """Bytes that all blocks of a stage take beside what the block before hands on."""
+        """Return the bytes of other inputs that all blocks of a stage read, besides the previous block's output."""
         return 0.0
 
     def skips_its_output(self, block: int) -> bool:
-        """Whether the skip connection of a block carries the tensor that the block hands on."""
+        """Return whether the skip connection of a block carries the block's own output tensor."""
         return True
 
     # ---- derived ----
 
     def workload(self, batch: float, precision: str = "fp32") -> Workload:
-        """What one device does for a microbatch of ``batch`` samples."""
+        """Return the work of one device for a microbatch of ``batch`` samples."""
         return Workload(self.sequence, self.hidden, batch, PRECISIONS[precision])
 
     def end_operators(self, load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
-        """The operators of a stage besides its blocks."""
+        """Return the operators of a stage other than its blocks."""
         return (self.embedding_operators(load) if first else ()) + (self.head_operators(load) if last else ())
 
     def stage_operators(self, load: Workload, first: int, blocks: int, *, last: bool) -> tuple[Operator, ...]:
-        """The operators of a stage of ``blocks`` blocks from ``first`` on; ``last``: it has the head and the loss."""
+        """Return the operators of a stage of ``blocks`` blocks from ``first`` on, with head and loss if ``last``."""
         own = [operator for n in range(first, first + blocks) for operator in self.block_operators(load, n)]
         return (*own, *self.end_operators(load, first=first == 0, last=last))
 
     def all_operators(self, samples: float) -> tuple[Operator, ...]:
-        """The operators of the whole model."""
+        """Return the operators of the whole model."""
         return self.stage_operators(self.workload(samples), 0, self.layers, last=True)
 
     @property
@@ -76,29 +76,36 @@ class BlockModel(Model):
         return sum(operator.parameters for operator in self.all_operators(1))
 
     def flops(self, samples: float) -> float:
-        """FLOPs of ``samples`` through the whole model, forward and backward: three times the forward."""
+        """Return the FLOPs of ``samples`` through the whole model, forward and backward: three times the forward."""
         return 3.0 * sum(operator.forward.flops for operator in self.all_operators(samples))
 
     def taken_units(self, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
-        """Units of messages that a stage takes in, of its neighbour and of skip connections; none of the first, which
-        takes samples."""
+        """Return the message units that a stage receives from the previous stage and over skip connections.
+
+        The first stage receives none: it reads samples.
+        """
         before = sum(layers[:stage])
         came = sum(units for _, target, units in skips if target == stage)
         return came + (self.onward_units(before - 1) if stage else 0)
 
     def given_units(self, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
-        """Units that a stage hands on in tensors of their own, which are held for its backward: what the next stage
-        takes, what skips further side by side, and a single tensor that nothing else of the stage keeps."""
+        """Return the message units of the output tensors that a stage keeps for its backward.
+
+        These are the output for the next stage, skip tensors that leave with it, and skip tensors for later stages
+        unless another kept tensor shares their storage.
+        """
         end = sum(layers[: stage + 1])
         goes = [(target, units) for source, target, units in skips if source == stage]
         if stage == len(layers) - 1:
             return 0
         beside = sum(units for target, units in goes if target == stage + 1)
-        beyond = sum(units for target, units in goes if target > stage + 1 and self._is_held(layers, stage, target))
+        beyond = sum(
+            units for target, units in goes if target > stage + 1 and self._needs_storage(layers, stage, target)
+        )
         return self.onward_units(end - 1) + beside + beyond
 
-    def _is_held(self, layers: Sequence[int], stage: int, target: int) -> bool:
-        """Whether what skips from a stage to another is no view of something that is kept anyway."""
+    def _needs_storage(self, layers: Sequence[int], stage: int, target: int) -> bool:
+        """Return whether the skip tensors between two stages need storage of their own."""
         ends = list(accumulate(layers))
         own = range(ends[stage] - layers[stage], ends[stage])
         there = range(ends[target] - layers[target], ends[target])
@@ -106,6 +113,6 @@ class BlockModel(Model):
         return len(blocks) > 1 or (blocks == [own[-1]] and self.skips_its_output(own[-1]))
 
     def input_bytes(self, load: Workload, taken: float, *, first: bool, last: bool) -> float:
-        """Bytes a device keeps of a stage that is recomputed: what it takes in, and the targets if it has the loss."""
+        """Return the bytes that a device keeps of a recomputed stage: its input, and the targets if it has the loss."""
         inputs, targets = self.example_bytes
         return (load.batch * inputs if first else taken) + (load.batch * targets if last else 0.0)

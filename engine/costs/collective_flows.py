@@ -1,6 +1,6 @@
-"""The collectives of a design as messages: what reductions of gradients and exchanges inside stages send.
+"""Collectives of a design as messages: gradient reductions, and exchanges inside stages.
 
-Their seconds come from the model of cost; this module returns the messages and their sizes.
+Their seconds come from the cost model; this module returns messages and sizes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from meshwave.engine.costs import operators as flops
 from meshwave.engine.costs.alpha_beta import Message
 from meshwave.engine.costs.block_models import BlockModel
-from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_of, workload
+from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_per_stage, workload
 from meshwave.engine.costs.distinct_actions import Kinds
-from meshwave.engine.costs.expert_blocks import EXPERTS, Sharing, counts, expert_block, sharing
-from meshwave.engine.costs.network import Fabric, NetworkBuilder, Usage, exchange_usage, merged, ring_messages
+from meshwave.engine.costs.expert_blocks import EXPERTS, Sharing, expert_block, expert_layers_per_stage, expert_sharing
+from meshwave.engine.costs.network import Fabric, NetworkBuilder, Usage, exchange_usage, ring_messages, sum_usages
 from meshwave.engine.costs.operators import PRECISIONS, Operator
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.program.action import Op
@@ -26,8 +26,11 @@ from meshwave.engine.program.program import Program
 
 
 def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[Sharing]]:
-    """[stages] the rings of devices that reduce gradients together, with ``share`` in bytes: first the experts over
-    those that hold them, and the gates over all devices, then what all copies share."""
+    """Return, by stage, the rings of devices that reduce gradients together, with ``share`` in bytes.
+
+    Each expert is reduced over the devices that hold it and partial gates over all devices; then follow the weights
+    that all copies share.
+    """
     size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
     gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
     found = []
@@ -36,7 +39,7 @@ def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[
         rings: list[Sharing] = []
         shared = float(size[stage] - experts[stage])
         if experts[stage]:
-            parts, partial = sharing(design, meshes)
+            parts, partial = expert_sharing(design, meshes)
             shared -= float(gates[stage]) if partial else 0.0
             rings += [Sharing(part.devices, part.share * float(experts[stage])) for part in parts]
             everyone = tuple(device for mesh in meshes for device in mesh.devices)
@@ -55,7 +58,7 @@ def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping
 
 
 def weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
-    """The devices that sum the gradients of the same cut of the weights: a group for each tensor-parallel cut."""
+    """Return the groups of devices that sum gradients of the same weights: one group per tensor-parallel shard."""
     cuts = max(mesh.tp for mesh in meshes)
     return [
         [mesh.devices[copy * mesh.tp + cut % mesh.tp] for mesh in meshes for copy in range(mesh.dp)]
@@ -72,41 +75,47 @@ def add_exchanges(
     *,
     measured: bool = False,
 ) -> None:
-    """Add what computations exchange inside to a network: it alternates with computing as often as there are layers.
+    """Add the collectives inside computations to a network; they alternate with compute once per layer.
 
-    ``waits``: [kinds] seconds of each computation in which it waits for exchanges.
+    Args:
+        builder: receives the exchanges.
+        design: the design.
+        kinds: distinct actions of its program.
+        layers: layers of each stage.
+        waits: [kinds] seconds of each computation in which it waits for exchanges.
+        measured: the seconds of collectives come from a calibration.
     """
     if isinstance(design.model, BlockModel):  # whose devices exchange nothing inside a stage
         return
     stages = blocks_of_stages(design, layers)
-    usage_of = cache(lambda rank, stage: exchanged(builder.fabric, design, design.meshes[rank], stages[stage]))
+    usage_of = cache(lambda rank, stage: exchange_usages(builder.fabric, design, design.meshes[rank], stages[stage]))
     for row in np.flatnonzero(waits > 0).tolist():
         stage = int(kinds.stage[row])
         forward, backward = usage_of(int(kinds.rank[row]), stage)
         again = [forward] if design.pipeline.recomputes(stage) else []
-        usage = forward if kinds.op[row] == Op.F else merged([*again, backward])
+        usage = forward if kinds.op[row] == Op.F else sum_usages([*again, backward])
         builder.add_exchange(row, usage, float(waits[row]), layers[stage], measured=measured)
 
 
 class StageBlocks(NamedTuple):
-    """The blocks of a stage."""
+    """Number and kinds of the blocks of a stage."""
 
     layers: int
-    experts: int  # of the layers, those with experts
-    joins: int  # and those that a skip connection ends in
+    experts: int  # layers with experts
+    joins: int  # layers in which a skip connection ends
     first: bool
     last: bool
 
 
 def blocks_of_stages(design: Design, layers: Sequence[int]) -> list[StageBlocks]:
-    """[stages] the blocks of each stage of a model of attention layers."""
-    columns = zip(layers, counts(design, layers), joins_of(design, layers), strict=True)
+    """Return the blocks of each stage of a model of attention layers."""
+    columns = zip(layers, expert_layers_per_stage(design, layers), joins_per_stage(design, layers), strict=True)
     last = len(layers) - 1
     return [StageBlocks(*column, stage == 0, stage == last) for stage, column in enumerate(columns)]
 
 
 def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float, float]:
-    """Bytes that each tensor-parallel group sums up in a forward and a backward of a stage."""
+    """Return the bytes that each tensor-parallel group all-reduces in a forward and in a backward of a stage."""
     load = workload(design, mesh)
     block = expert_block(design, mesh, load)
     around = [operator for operator in block.operators if operator.name != EXPERTS] if block else []
@@ -114,7 +123,7 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
         (flops.layer(load), stage.layers - stage.experts - stage.joins),
         (flops.joining_layer(load) if stage.joins else (), stage.joins),
         (around, stage.experts),
-        (flops.ends(load, first=stage.first, last=stage.last), 1),
+        (flops.end_operators(load, first=stage.first, last=stage.last), 1),
     )
     forward, backward = (
         sum(count * sum(getattr(each, way)) for operators, count in counted for each in operators)
@@ -123,9 +132,11 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
     return forward, backward
 
 
-def exchanged(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[Usage, Usage]:
-    """Bytes that a forward and a backward of a stage put on each port: tensor-parallel reductions, and what experts
-    exchange."""
+def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[Usage, Usage]:
+    """Return the bytes that a forward and a backward of a stage put on each port.
+
+    They come from tensor-parallel reductions and from exchanges of experts.
+    """
     block = expert_block(design, mesh, workload(design, mesh))
     groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
     found = []
@@ -134,5 +145,5 @@ def exchanged(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBlocks) ->
         if block and stage.experts:
             of_layer = exchange_usage(fabric, mesh.devices, getattr(block, sent))
             usage.append({port: stage.experts * part for port, part in of_layer.items()})
-        found.append({port: part for port, part in merged(usage).items() if part > 0})
+        found.append({port: part for port, part in sum_usages(usage).items() if part > 0})
     return found[0], found[1]

@@ -1,7 +1,7 @@
-"""What messages that use one link at the same time do to each other, as ``meshwave calibrate`` measures it.
+"""Slowdown of messages that use one link at the same time, as ``meshwave calibrate`` measures it.
 
-A profile has one :class:`Contention` for each kind of link. Every figure is a ratio to the same message alone,
-measured in the same repetition; the figure is the median, and the repetitions are kept beside it.
+A profile has one :class:`Contention` per kind of link. Every value is a ratio to the same message alone, measured in
+the same repetition; the value is the median, and the repetitions are kept with it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class CollectiveBesideTransfer(Part):
 
 
 class Contention(Part):
-    """What simultaneous messages over one kind of link do to each other."""
+    """Rates and orders of simultaneous messages over one kind of link."""
 
     pair: LinkKind
     """*same_node*: between processes of one node; *across_nodes*: over the NICs of two nodes."""
@@ -114,7 +114,7 @@ class Contention(Part):
 
 @dataclass(frozen=True)
 class LinkSharing:
-    """How many messages' worth of rate a link has, for a model of the network.
+    """Capacity of links in multiples of the rate of one message, for the network model.
 
     Each factor is a multiple of the rate of one message alone, 1.0 where it was not measured.
     """
@@ -130,8 +130,8 @@ class LinkSharing:
     """Rate of each direction inside a node when both are busy: 0.5 to 1."""
 
 
-AS_DRAWN = LinkSharing()
-"""Of a link that nobody measured."""
+UNMEASURED_LINK = LinkSharing()
+"""Factors of a link that was not measured."""
 
 
 def link_sharing(measured: Iterable[Contention]) -> LinkSharing:
@@ -144,13 +144,13 @@ def link_sharing(measured: Iterable[Contention]) -> LinkSharing:
 
 
 def _factors(found: Contention | None) -> tuple[float, float]:
-    """Capacity and duplex factor of a kind of link."""
+    """Return the capacity and the duplex factor of a kind of link."""
     if found is None:
         return 1.0, 1.0
-    return _limited(found.shared_rate, 1.0, 2.0), _limited(found.duplex_rate, 0.5, 1.0)
+    return _clamp(found.shared_rate, 1.0, 2.0), _clamp(found.duplex_rate, 0.5, 1.0)
 
 
-def _limited(ratio: Ratio | None, least: float, most: float) -> float:
+def _clamp(ratio: Ratio | None, least: float, most: float) -> float:
     return 1.0 if ratio is None else min(most, max(least, ratio.median))
 
 
@@ -191,6 +191,6 @@ def _describe_collective(beside: CollectiveBesideTransfer) -> str:
 
 
 def _times(ratio: Ratio) -> str:
-    """``1.02x (IQR 0.99-1.04)``"""
+    """Return a ratio as text: ``1.02x (IQR 0.99-1.04)``."""
     first, third = ratio.quartiles
     return f"{ratio.median:.2f}x (IQR {first:.2f}-{third:.2f})"

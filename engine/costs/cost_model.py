@@ -1,4 +1,4 @@
-"""Seconds and bytes for every row of a program: what the simulator plays it against."""
+"""Cost models, and the seconds and bytes that they assign to every row of a program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs.device_sizes import Sizes, bytes_of_kinds, sent_bytes, sizes
+from meshwave.engine.costs.device_sizes import Sizes, bytes_of_kinds, device_sizes, sent_bytes
 from meshwave.engine.costs.distinct_actions import Kinds, kinds
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.operators import PRECISIONS
@@ -27,17 +27,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """What every row of a program costs, and what the devices hold."""
+    """Costs of every row of a program, and memory of the devices."""
 
     seconds: (
-        Floats  # [rows] of a computation, REDUCE_GRAD or STEP, of a SEND its transfer; RECV 0; a slot takes its sum
+        Floats  # [rows] of compute, REDUCE_GRAD and STEP; of the transfer of a SEND; 0 for RECV; a slot takes its sum
     )
     bytes: Floats  # [rows] that one device sends in a SEND or reduces in a REDUCE_GRAD; else 0
     transfer_model: TransferModel
-    unit: Unit  # of ``seconds``: unit costs are no seconds
+    unit: Unit  # of ``seconds``, which unit costs do not count in seconds
     static_bytes: Mapping[str, Floats]  # [ranks] on one device: weights, gradients, optimizer
-    gradient_bytes: Floats  # [ranks, stages] of them the gradients of each stage; 0 where a rank does not hold it
-    sent_bytes: Floats  # [2, stages, microbatches] by which a forward and a backward change what was sent and is held
+    gradient_bytes: Floats  # [ranks, stages] gradients of each stage; 0 where a rank does not hold it
+    sent_bytes: Floats  # [2, stages, microbatches] change of unacknowledged sent bytes by each forward and backward
     activation_bytes: Floats  # [stages] one device keeps for a microbatch, from F to the end of B or I
     deferred_bytes: Floats  # [stages] one device keeps for a microbatch, from the end of I to the end of W
     working_bytes: Floats  # [ranks] on one device: largest transient and message buffers
@@ -47,12 +47,12 @@ class Costs:
     samples: int  # sequences in one iteration
     tokens: int  # in one iteration
     layers: tuple[int, ...]  # [stages]
-    network: Network | None = None  # whose links are shared; None where no flow disturbs another
+    network: Network | None = None  # None if transfers do not share links
 
     def play(self, program: Program, seconds: Floats | None = None, meshes: tuple[str, ...] | None = None) -> Timeline:
-        """Simulate the program that was priced, with other ``seconds`` where some are given.
+        """Simulate the program that was priced, with other ``seconds`` if given.
 
-        A computation that takes half of its seconds takes half of what it exchanges, too.
+        The collectives inside a computation scale with its seconds.
         """
         network, given = self.network, self.seconds if seconds is None else seconds
         if network is not None and seconds is not None:
@@ -63,7 +63,7 @@ class Costs:
         return simulate(program, given, self.transfer_model, meshes, network=network, alone=alone)
 
     def play_alone(self, program: Program) -> Timeline:
-        """Simulate the program that was priced on links that are free; the answer is kept."""
+        """Simulate the program that was priced without link sharing; the result is cached."""
         known = self.__dict__.get("_alone")
         if known is None or known.digest != program.digest:
             known = self.__dict__["_alone"] = simulate(program, self.seconds)
@@ -71,77 +71,83 @@ class Costs:
 
 
 class Slots(NamedTuple):
-    """One of the two actions of each slot."""
+    """Seconds of one of the two actions of each slot."""
 
     seconds: Floats  # [slots] alone
-    waits: Floats  # [slots] of them those in which it waits for messages inside it
+    waits: Floats  # [slots] part in which it waits for collectives inside it
 
 
 class CostModel(CostSection, ABC):
     """A way to price a program. A member is one file in ``costs/models``.
 
-    Its fields are its keys in the document and its form on the page, ``kind`` and ``transfer_model`` among them;
-    its docstring is its help text.
+    Its fields, including ``kind`` and ``transfer_model``, are its keys in the document and its form on the page; its
+    docstring is its help text.
     """
 
     @abstractmethod
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
-        """The layers of each stage where the design leaves them open."""
+        """Return the layers of each stage for a design that does not set them."""
 
     def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
-        """What the devices hold."""
-        return sizes(design, program, layers)
+        """Return the memory that the devices need."""
+        return device_sizes(design, program, layers)
 
     def peak_flops(self, design: Design) -> float:
-        """Peak FLOP/s of one device, the denominator of MFU."""
+        """Return the peak FLOP/s of one device, the denominator of MFU."""
         return design.cluster.device.peak_flops
 
     @abstractmethod
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
-        """``[kinds]`` for each distinct action of the program; see :class:`Costs`."""
+        """Return ``[kinds]`` seconds of each distinct action of the program; see :class:`Costs`."""
 
-    def waits(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
-        """``[kinds]`` of the seconds of a computation those in which it waits for messages inside it: the exchanges
-        of experts and the reductions of tensor-parallel layers."""
+    def wait_seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
+        """Return ``[kinds]`` the seconds in which each computation waits for collectives inside it.
+
+        These are exchanges of experts and reductions of tensor-parallel layers.
+        """
         return np.zeros(len(kinds))
 
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
     ) -> tuple[Network | None, Floats]:
-        """Return the network that flows which take ``seconds`` [kinds] alone share, None if they share nothing; and
-        [kinds] the seconds with what a port adds to a flow that is alone."""
+        """Return the network that flows share, and the ``[kinds]`` seconds that a flow takes on it alone.
+
+        The network is None if flows share nothing. A port may be slower than the ``seconds`` given for a flow.
+        """
         return None, seconds
 
     def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
-        """``[slots]`` how long a forward and a backward take that share a slot: one after the other, unless the model
-        knows what of them overlaps."""
+        """Return ``[slots]`` the seconds of a forward and a backward that share a slot.
+
+        By default they run one after the other without overlap.
+        """
         return first.seconds + second.seconds
 
     def warnings(self, design: Design) -> Iterable[Problem]:
-        """Warnings of what the model cannot price well in a design."""
+        """Yield warnings for parts of a design that the model prices inaccurately."""
         return ()
 
 
 def pricing_model(design: Design) -> CostModel:
-    """Return the cost model of a design, which is its ``cost`` section."""
+    """Return the cost model in the ``cost`` section of a design."""
     assert isinstance(design.cost, CostModel), "all members of the registry are"
     return design.cost
 
 
 def layers_per_stage(design: Design) -> tuple[int, ...]:
-    """The layers of each stage: as the design gives them, else balanced by its cost model.
+    """Return the layers of each stage: those of the design, else a split balanced by its cost model.
 
     Raises:
-        InputError: there are more stages than layers, or the profile that it is priced by is not there.
+        InputError: there are more stages than layers, or the calibration profile is missing.
     """
     return design.pipeline.stages or pricing_model(design).layers_per_stage(design)
 
 
 def estimate(design: Design, program: Program) -> Costs:
-    """Price ``program``, which ``design`` was lowered to, by the cost model that it names.
+    """Price ``program``, which ``design`` was lowered to, by the cost model of the design.
 
     Raises:
-        InputError: there are more stages than layers, or the profile that it is priced by is not there.
+        InputError: there are more stages than layers, or the calibration profile is missing.
     """
     model = pricing_model(design)
     layers = layers_per_stage(design)
@@ -157,7 +163,7 @@ def estimate(design: Design, program: Program) -> Costs:
     seconds = of_kinds[distinct.of_row]
     size = bytes_of_kinds(design, distinct, held)[distinct.of_row]
     return Costs(
-        seconds=_with_slots(model, design, program, seconds, layers),
+        seconds=_subtract_slot_savings(model, design, program, seconds, layers),
         bytes=size,
         transfer_model=transfer_model,
         unit=model.unit,
@@ -177,22 +183,24 @@ def estimate(design: Design, program: Program) -> Costs:
     )
 
 
-def waits(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
-    """``[rows]`` of the seconds of a computation those in which it waits for messages inside it; 0 of all else.
+def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
+    """Return ``[rows]`` the seconds in which each computation waits for collectives inside it; 0 for other actions.
 
-    Separate from :func:`estimate`: a search for an order calls that often and never needs this.
+    Separate from :func:`estimate`, which order searches call often without needing this.
     """
     distinct = kinds(program)
-    return pricing_model(design).waits(design, program, distinct, layers)[distinct.of_row]
+    return pricing_model(design).wait_seconds(design, program, distinct, layers)[distinct.of_row]
 
 
-def _with_slots(model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...]) -> Floats:
-    """What a slot of two saves is taken off its second row, which can leave that below zero."""
+def _subtract_slot_savings(
+    model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...]
+) -> Floats:
+    """Return the seconds with the time saved by each slot subtracted from its second row, which may become negative."""
     second = np.flatnonzero(program.fused)
     if not second.size:
         return seconds
     distinct = kinds(program)
-    of_rows = model.waits(design, program, distinct, layers)[distinct.of_row]
+    of_rows = model.wait_seconds(design, program, distinct, layers)[distinct.of_row]
     first = second - 1
     both = model.slot_seconds(design, *(Slots(seconds[rows], of_rows[rows]) for rows in (first, second)))
     seconds[second] = both - seconds[first]

@@ -1,4 +1,4 @@
-"""What every device of a design holds and sends: parameters, activations, messages."""
+"""Memory and messages of every device: parameters, activations, buffers, and bytes that it sends."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs import flops, operators
 from meshwave.engine.costs.block_models import BlockModel
-from meshwave.engine.costs.boundary_transfers import crossing_bytes
+from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
-from meshwave.engine.costs.expert_blocks import ExpertBlock, counts, expert_block, sparse
+from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block, expert_layers_per_stage, sparse_layers
 from meshwave.engine.costs.operators import PRECISIONS, Sparse, Workload
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.model import LanguageModel
@@ -26,64 +26,63 @@ Floats = NDArray[np.float64]
 
 
 class StageSizes(NamedTuple):
-    """What one device holds of a stage, and of one microbatch in it; counts of parameters, else bytes."""
+    """Memory of one stage on one device, and of one microbatch in it: counts of parameters, otherwise bytes."""
 
     parameters: float
     copied: float
-    """Parameters that mixed precision holds a second time."""
+    """Parameters of which mixed precision keeps a second copy."""
     kept: float
     recomputed: float
-    """What is kept instead where the stage is recomputed."""
+    """Bytes kept instead of ``kept`` if the stage is recomputed."""
     deferred: float
     transient: float
 
 
 class Sizes(NamedTuple):
-    """Bytes on one device, and parameters."""
+    """Memory and parameters of one device of each rank."""
 
     parameters: Floats  # [ranks, stages] of one device; 0 where a rank does not hold the stage
-    gates: Floats  # [ranks, stages] of them those of gates
-    experts: Floats  # [ranks, stages] and those of experts
+    gates: Floats  # [ranks, stages] part of ``parameters`` in gates
+    experts: Floats  # [ranks, stages] part of ``parameters`` in experts
     static_bytes: Mapping[str, Floats]  # [ranks] weights, gradients, optimizer
     activation_bytes: Floats  # [stages] kept for one microbatch from its forward to its backward
     deferred_bytes: Floats  # [stages] kept for one microbatch between the halves of a split backward
-    working_bytes: Floats  # [ranks] largest transient, and the buffers of messages on their way
+    working_bytes: Floats  # [ranks] largest transient, and the buffers of messages in flight
 
 
 def workload(design: Design, mesh: Mesh) -> Workload:
-    """What one device of ``mesh`` does for one microbatch.
+    """Return the work of one device of ``mesh`` for one microbatch.
 
-    A microbatch is ``micro_batch_size`` sequences on each data-parallel copy of the first mesh;
-    a mesh of another ``dp`` cuts the same sequences otherwise.
+    A microbatch is ``micro_batch_size`` sequences on each data-parallel copy of the first mesh; a mesh of another
+    ``dp`` splits the same sequences differently.
     """
     batch = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp
     model, precision = design.model, design.training.precision
     if isinstance(model, BlockModel):
         return model.workload(batch, precision)
     assert isinstance(model, LanguageModel), "a model is one or the other"
-    return Workload.of(model, batch=batch, tp=mesh.tp, precision=precision)
+    return Workload.from_model(model, batch=batch, tp=mesh.tp, precision=precision)
 
 
-def copies(program: Program) -> Iterator[tuple[int, int]]:
-    """Each (rank, stage) such that the rank holds a copy of the stage."""
+def stage_copies(program: Program) -> Iterator[tuple[int, int]]:
+    """Yield each (rank, stage) where the rank holds a copy of the stage."""
     for route in program.placement.tolist():
         yield from ((rank, stage) for stage, rank in enumerate(route))
 
 
-def joins_of(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
-    """[stages] in how many of the layers of each stage a skip connection ends."""
+def joins_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
+    """Return, by stage, the number of layers in which a skip connection ends."""
     joins = [target for _, target in design.model.skips]
     ends = list(accumulate(layers))
     return tuple(sum(end - n <= join < end for join in joins) for n, end in zip(layers, ends, strict=True))
 
 
-def passed(design: Design, program: Program, layers: Sequence[int]) -> NDArray[np.int64]:
-    """[2, stages] of what skips stages the tensors that a stage keeps until its backward because it takes them in,
-    and those that it keeps for other reasons.
+def skip_units(design: Design, program: Program, layers: Sequence[int]) -> NDArray[np.int64]:
+    """Return ``[2, stages]`` the skip tensors that a stage keeps until its backward: received ones, and others.
 
-    These are copies: several side by side, or one beside its output; a single one that skips further is the input
-    of a norm, and counted there. And where the first layer joins, it keeps what it made of the stage's input
-    besides that input.
+    The others are copies: several concatenated tensors, or one sent along with the output. A single tensor for a later
+    stage is the input of a norm and is counted there. If the first layer joins a skip connection, the stage also keeps
+    the result of the join.
     """
     kept = np.zeros((2, program.stages), np.int64)
     for source, target, tensors in program.skips.tolist():
@@ -95,24 +94,23 @@ def passed(design: Design, program: Program, layers: Sequence[int]) -> NDArray[n
     return kept
 
 
-def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
-    """What the devices hold.
+def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
+    """Return the memory that the devices need.
 
-    Weights, gradients and optimizer states are those of all stages of a rank, by precision
-    (arXiv:1910.02054, section 3.1: 16 bytes a parameter with AdamW and fp32, 18 with mixed
-    precision and fp32 gradients); data parallelism does not cut them. Where replicas of a stage
-    lie on meshes of different shape, its activations are those of the larger device. A stage that
-    is recomputed keeps its input, and its activations are part of the working set of its backward.
-    What skips to other stages, or comes from them, is kept with what a stage takes in and hands on.
+    Weights, gradients and optimizer states cover all stages of a rank, by precision (arXiv:1910.02054, section 3.1: 16
+    bytes per parameter with AdamW and fp32, 18 with mixed precision and fp32 gradients); data parallelism does not
+    shard them. If replicas of a stage are on meshes of different shape, its activations are those of the larger device.
+    A recomputed stage keeps its input, and its activations are part of the working set of its backward. Tensors of skip
+    connections are kept with the inputs and outputs of a stage.
     """
     parameters, copied, gates, experts = np.zeros((4, program.ranks, program.stages))
     activations, deferred = np.zeros((2, program.stages))
     transients = np.zeros(program.ranks)
     loads = [workload(design, mesh) for mesh in design.meshes]
     blocks = [expert_block(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
-    with_experts = counts(design, layers)
+    with_experts = expert_layers_per_stage(design, layers)
     stage_sizes = _stage_sizes(design, program, layers)
-    for rank, stage in copies(program):
+    for rank, stage in stage_copies(program):
         load, block = loads[rank], blocks[rank]
         if block is not None:
             gates[rank, stage] = with_experts[stage] * block.gate_parameters
@@ -144,7 +142,7 @@ def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
 
 
 StageSizesOf = Callable[[int, Workload, ExpertBlock | None], StageSizes]
-"""The sizes of a stage on a device of some work, with the experts that its layers may have."""
+"""Returns the sizes of a stage for the workload of a device and the experts of its layers, if any."""
 
 
 def _stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
@@ -154,11 +152,15 @@ def _stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> Sta
 
 
 def _transformer_stages(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
-    with_experts, joins, skipped = counts(design, layers), joins_of(design, layers), passed(design, program, layers)
+    with_experts, joins, skipped = (
+        expert_layers_per_stage(design, layers),
+        joins_per_stage(design, layers),
+        skip_units(design, program, layers),
+    )
 
-    def of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
+    def sizes_of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        uncommon = sparse(block, with_experts[stage])
+        uncommon = sparse_layers(block, with_experts[stage])
         if joins[stage]:
             uncommon = Sparse(joins[stage], operators.joining_layer(load))
         how: dict[str, Any] = {**ends, "sparse": uncommon}
@@ -172,13 +174,13 @@ def _transformer_stages(design: Design, program: Program, layers: Sequence[int])
             transient=operators.transient_bytes(load, layers[stage], **how),
         )
 
-    return of_stage
+    return sizes_of_stage
 
 
 def _block_stages(model: BlockModel, program: Program, layers: Sequence[int]) -> StageSizesOf:
     skips = program.skips.tolist()
 
-    def of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
+    def sizes_of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
         first, last = stage == 0, stage == program.stages - 1
         operators = model.stage_operators(load, sum(layers[:stage]), layers[stage], last=last)
         taken = model.taken_units(layers, stage, skips) * load.hidden_bytes
@@ -193,22 +195,28 @@ def _block_stages(model: BlockModel, program: Program, layers: Sequence[int]) ->
             transient=max(each.transient_bytes for each in operators),
         )
 
-    return of_stage
+    return sizes_of_stage
 
 
 @lru_cache(maxsize=8)  # by the program alone: numbers of the design do not matter
 def _buffers(program: Program) -> Floats:
-    """[ranks] units of messages that a device holds at once: receives posted and not taken yet, what skips
-    stages of its own, and the largest message that leaves."""
+    """Return ``[ranks]`` the message units that a device buffers at once.
+
+    These are receives that were posted and not consumed, skip tensors for stages of the same rank, and the largest
+    outgoing message.
+    """
     leaving = np.zeros(program.ranks)
     sends = program.is_send
     np.maximum.at(leaving, program.rank[sends], program.tensors[sends])
-    return most_alive(program, _waiting(program)) + leaving
+    return peak_per_rank(program, _buffer_changes(program)) + leaving
 
 
-def _waiting(program: Program) -> Floats:
-    """[rows] by how many each changes the tensors that wait for a computation: up where a receive is posted or
-    something is made for a later stage of the rank, down where it is taken."""
+def _buffer_changes(program: Program) -> Floats:
+    """Return ``[rows]`` the change in buffered message units at each row.
+
+    The number grows where a receive is posted or a tensor is made for a later stage of the rank, and shrinks where a
+    computation consumes it.
+    """
     change, table = np.zeros(len(program)), program.tables
     for op, takers in ((Op.RECV_F, table.forward), (Op.RECV_B, table.backward)):
         rows = np.flatnonzero(program.op == op)
@@ -227,9 +235,12 @@ def _waiting(program: Program) -> Floats:
 
 
 def sent_bytes(program: Program, size: Floats) -> Floats:
-    """[2, stages, microbatches] by how much a forward, and a backward, changes what its device has sent and still
-    holds, by the bytes that a row sends: up by what it makes for others, down by what surely came there, since the
-    computation takes an answer to it. See :mod:`meshwave.engine.program.acknowledgements`.
+    """Return ``[2, stages, microbatches]`` the change of unacknowledged sent bytes at each forward and backward.
+
+    Args:
+        program: the program.
+        size: [rows] bytes that a row sends. They are added at the computation that makes them, and subtracted at the
+            computation that receives an acknowledgement; see :mod:`meshwave.engine.program.acknowledgements`.
     """
     (send, maker, taker), answer = answers(program)
     change: Floats = np.bincount(maker, size[send], minlength=len(program) + 1).astype(np.float64)
@@ -238,28 +249,28 @@ def sent_bytes(program: Program, size: Floats) -> Floats:
     return change[np.stack((program.tables.forward, program.tables.backward))]  # none of a row that is not there
 
 
-def most_alive(program: Program, change: Floats) -> Floats:
-    """[ranks] the highest that the running sum of ``change``, one a row, gets on each rank."""
+def peak_per_rank(program: Program, change: Floats) -> Floats:
+    """Return ``[ranks]`` the maximum of the running sum of ``change`` ``[rows]`` on each rank."""
     alive = np.concatenate(([0.0], np.cumsum(change)))
     highest = [alive[first : end + 1].max() for first, end in pairwise(program.offsets)]
     return np.array(highest) - alive[program.offsets[:-1]]
 
 
 def bytes_of_kinds(design: Design, kinds: Kinds, held: Sizes) -> Floats:
-    """[kinds] bytes that one device sends in a SEND, or reduces in a REDUCE_GRAD; 0 elsewhere.
+    """Return ``[kinds]`` bytes that one device sends in a SEND or reduces in a REDUCE_GRAD; 0 for other actions.
 
-    Of a SEND what moves in all, over the devices that send: with tensor parallelism each device of the
+    A SEND counts all bytes of the transfer divided by the source devices: with tensor parallelism each device of the
     receiver gets all of its copy's ``[b, s, h]``.
     """
     size = np.zeros(len(kinds))
     columns = (kinds.rank, kinds.peer, kinds.tensors)
     ends = zip(*(column[kinds.sends].tolist() for column in columns), strict=True)
-    size[kinds.sends] = [crossing_bytes(design, *each) for each in ends]
-    reduces = kinds.of(Op.REDUCE_GRAD)
+    size[kinds.sends] = [boundary_bytes(design, *each) for each in ends]
+    reduces = kinds.indices_of(Op.REDUCE_GRAD)
     size[reduces] = gradient_bytes(design, held)[kinds.stage[reduces]]
     return size
 
 
 def gradient_bytes(design: Design, held: Sizes) -> Floats:
-    """[stages] bytes of a stage's gradients on one device."""
+    """Return ``[stages]`` the bytes of a stage's gradients on one device."""
     return np.asarray(held.parameters.max(axis=0) * PRECISIONS[design.training.precision].gradients)

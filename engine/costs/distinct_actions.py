@@ -1,4 +1,4 @@
-"""The distinct actions of a program: rows that must cost the same are priced once."""
+"""Distinct actions of a program: rows with equal costs are priced once."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """Rows alike but for their microbatch are of one kind; 128 ranks x 1024 microbatches have a
-    few thousand kinds in a million rows, so that a changed cost is priced in milliseconds."""
+    """Distinct actions: rows that differ only in their microbatch are of one kind.
+
+    A program of 128 ranks x 1024 microbatches has a few thousand kinds in a million rows, so that it is priced in
+    milliseconds.
+    """
 
     op: NDArray[np.int8]  # [kinds]
     rank: Ints  # [kinds]
     stage: Ints  # [kinds]
     peer: Ints  # [kinds]
-    tensors: Ints  # [kinds] how many units a message holds; 0 for no message
+    tensors: Ints  # [kinds] units of a message; 0 for other actions
     of_row: Ints  # [rows] the kind of each row
 
     @property
     def sends(self) -> NDArray[np.intp]:
-        """The kinds that are a SEND."""
-        return self.of(*SENDS)
+        """Indices of the kinds that are a SEND."""
+        return self.indices_of(*SENDS)
 
-    def of(self, *ops: Op) -> NDArray[np.intp]:
-        """The kinds that are one of ``ops``."""
+    def indices_of(self, *ops: Op) -> NDArray[np.intp]:
+        """Return the indices of the kinds whose op is one of ``ops``."""
         return np.flatnonzero(np.isin(self.op, ops))
 
     def __len__(self) -> int:
@@ -41,7 +44,7 @@ class Kinds:
 
 @lru_cache(maxsize=8)  # a program is priced again whenever a number of its design changes
 def kinds(program: Program) -> Kinds:
-    """The kinds of a program's rows."""
+    """Return the distinct actions of a program."""
     code = _codes(program)
     row = np.full(int(code.max(initial=-1)) + 1, -1, np.int64)
     row[code] = np.arange(len(code))  # one row stands for each code
@@ -55,7 +58,7 @@ def kinds(program: Program) -> Kinds:
 
 
 def _codes(program: Program) -> NDArray[np.int64]:
-    """[rows] a small number: by op and rank, and by the peer of a message and what it holds, or else by the stage."""
+    """Return ``[rows]`` a small number per kind: op and rank, with peer and size for messages, else with the stage."""
     width = max(program.ranks, program.stages) + 1
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
     last = np.where(message, program.peer, program.stage) + 1

@@ -1,14 +1,13 @@
-"""What a layer with experts costs: attention, a gate, experts on the devices of a mesh, and their messages.
+"""Costs of layers with experts: attention, gate, experts on the devices of a mesh, and their messages.
 
-The seconds are those of :func:`meshwave.engine.experts.play`, the same that the layer's timeline shows. The bytes
-and parameters are those of the fullest device.
+The seconds are those of :func:`meshwave.engine.experts.play`, which the layer's timeline shows too. Bytes and
+parameters are those of the device that holds the most.
 
-What is kept of the experts between forward and backward (``R`` rows on a device, ``M`` hidden, ``H``
-the experts' width, cut in ``esp``): the rows themselves and both sides of the GELU,
-``R (M + 2H / esp)``, which is where the dispatch buffers stay, ``N_ESP D`` of the baseline against
-``N_ESP D / N_MP`` of Parm; the slots that the gate's weights multiply; and the gate's input and
-probabilities. A backward makes the gradient of what goes into the GELU, beside that of what comes out of
-it or, later, those of the rows and of the weights, before these are added to what is there.
+The experts keep, between forward and backward (``R`` rows on a device, ``M`` hidden, ``H`` the experts' width, sharded
+by ``esp``), the rows and both sides of the GELU: ``R (M + 2H / esp)``. The dispatch buffers are part of it: ``N_ESP D``
+for the baseline against ``N_ESP D / N_MP`` for Parm. Also kept are the slots that the gate's weights multiply, and the
+gate's input and probabilities. The backward makes the gradient of the GELU's input beside that of its output, and later
+the gradients of rows and weights before they are accumulated.
 """
 
 from __future__ import annotations
@@ -46,31 +45,31 @@ Sent = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class ExpertBlock:
-    """One layer with experts on one device of a mesh, for one microbatch."""
+    """Costs of one layer with experts on one device of a mesh, for one microbatch."""
 
-    operators: tuple[Operator, ...]  # all of the layer; the one called "experts" takes the seconds below
-    forward_s: float  # of gate, experts and their messages
+    operators: tuple[Operator, ...]  # the whole layer; the one called "experts" takes the seconds below
+    forward_s: float  # gate, experts and their messages
     input_gradient_s: float
     weight_gradient_s: float
-    hidden_s: float  # of a whole backward: weight gradients that run beside messages
-    forward_waits_s: float  # of forward_s: the device that has the most to compute stands still for messages
-    input_waits_s: float  # of input_gradient_s; of a whole backward less what is hidden
+    hidden_s: float  # weight gradients that overlap with messages in a whole backward
+    forward_waits_s: float  # part of forward_s in which the device with the most compute waits for messages
+    input_waits_s: float  # the same part of input_gradient_s; a whole backward waits ``hidden_s`` less
     gate_parameters: float
-    expert_parameters: float  # of all experts on the device
+    expert_parameters: float  # all experts on the device
     forward_sent: Sent
     backward_sent: Sent
 
 
 def expert_block(design: Design, mesh: Mesh, load: Workload) -> ExpertBlock | None:
-    """The layers with experts of ``design`` on ``mesh``; none where the model has none."""
+    """Return the costs of a layer with experts of ``design`` on ``mesh``; None if the model has no experts."""
     if design.model.moe is None:
         return None
     name, layer, _ = resolve_expert_layer(design, mesh)
     return _block(load, name, layer, mesh_links(design, mesh), device_rates(design))
 
 
-def counts(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
-    """[stages] how many of the layers of each stage have experts."""
+def expert_layers_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
+    """Return, by stage, the number of layers with experts."""
     moe = design.model.moe
     if moe is None:
         return (0,) * len(layers)
@@ -79,8 +78,8 @@ def counts(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
     return tuple(sum(end - n <= block < end for block in blocks) for n, end in zip(layers, ends, strict=True))
 
 
-def sparse(block: ExpertBlock | None, count: int) -> Sparse:
-    """So many layers of a stage."""
+def sparse_layers(block: ExpertBlock | None, count: int) -> Sparse:
+    """Return ``count`` layers with experts of a stage."""
     return DENSE if block is None else Sparse(count, block.operators)
 
 
@@ -91,12 +90,14 @@ class Sharing(NamedTuple):
     """Devices that hold the same experts, or the same shards of them."""
 
     devices: tuple[int, ...]
-    share: float  # of the experts of the fullest device
+    share: float  # relative to the experts of the device that holds the most
 
 
-def sharing(design: Design, meshes: Sequence[Mesh]) -> tuple[list[Sharing], bool]:
-    """Who reduces the gradients of which experts, of a stage that ``meshes`` hold; and whether its gates
-    are reduced over all of their devices."""
+def expert_sharing(design: Design, meshes: Sequence[Mesh]) -> tuple[list[Sharing], bool]:
+    """Return the groups of devices that reduce gradients of the same experts for a stage held by ``meshes``.
+
+    Also return whether the gates are reduced over all their devices.
+    """
     name, layer, _ = resolve_expert_layer(design, meshes[0])
     schedule = expert_schedules[name]()
     most, shards = expert_weight_bytes(schedule, layer), layer.esp if schedule.cuts else 1
@@ -115,10 +116,10 @@ def sharing(design: Design, meshes: Sequence[Mesh]) -> tuple[list[Sharing], bool
 # ---- prices ----
 
 EXPERTS = "experts"
-"""The operator that stands for gate, experts and their messages."""
+"""Name of the operator for gate, experts and their messages."""
 
 
-@lru_cache(maxsize=256)  # every edit asks again, and mostly of the same layer
+@lru_cache(maxsize=256)  # consecutive edits mostly price the same layer
 def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) -> ExpertBlock:
     priced = price(name, layer, links, rates)
     norm, *_, residual = flops.mlp(load)
@@ -135,27 +136,30 @@ def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) 
         input_gradient_s=input_s,
         weight_gradient_s=weight_s,
         hidden_s=max(0.0, input_s + weight_s - whole),
-        forward_waits_s=max(0.0, forward_s - _computed(priced.forward)),
-        input_waits_s=max(0.0, input_s - _computed(inputs)),
+        forward_waits_s=max(0.0, forward_s - _compute_seconds(priced.forward)),
+        input_waits_s=max(0.0, input_s - _compute_seconds(inputs)),
         gate_parameters=float(layer.experts * layer.hidden),
         expert_parameters=expert_weight_bytes(expert_schedules[name](), layer) * expert_parameters(layer, cut),
-        forward_sent=_sent(priced.forward),
-        backward_sent=_sent(priced.backward),
+        forward_sent=_sent_bytes(priced.forward),
+        backward_sent=_sent_bytes(priced.backward),
     )
 
 
-def _sent(steps: Sequence[Costed]) -> Sent:
+def _sent_bytes(steps: Sequence[Costed]) -> Sent:
     inside, outside = np.sum([costed.sent for costed in steps], axis=0).tolist()
     return tuple(inside), tuple(outside)
 
 
-def _computed(steps: Sequence[Costed]) -> float:
-    """Seconds in which the device that has the most to compute does so."""
+def _compute_seconds(steps: Sequence[Costed]) -> float:
+    """Return the compute seconds of the device with the most compute."""
     return float(np.sum([costed.compute_s for costed in steps], axis=0).max())
 
 
 def split_backward(priced: Price) -> tuple[list[Costed], list[Costed]]:
-    """The backward for the input, and what is left of it for the weights: half of the products of gate and experts."""
+    """Return the steps of the backward for the input, and the rest for the weights.
+
+    Each has half of the products of gate and experts.
+    """
     inputs, weights = [], []
     for costed in priced.backward:
         if not costed.weights_s.any():
@@ -169,8 +173,10 @@ def split_backward(priced: Price) -> tuple[list[Costed], list[Costed]]:
 
 
 def expert_parameters(layer: Layer, cut: int = 1) -> float:
-    """Of one expert on the first of the ``cut`` devices that share it: two matrices and two biases, the
-    second of which is on that device alone."""
+    """Return the parameters of one expert on the first of the ``cut`` devices that shard it.
+
+    They are two matrices and two biases; the second bias is on that device only.
+    """
     return (2 * layer.hidden + 1) * layer.ffn_hidden / cut + layer.hidden
 
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from meshwave.engine.costs.operators import (
     DENSE,
     PRECISIONS,
-    Model,
-    MoE,
     Operator,
     Sparse,
     Workload,
@@ -22,6 +20,7 @@ from meshwave.engine.costs.operators import (
     mlp,
     sum_over_stage,
 )
+from meshwave.engine.document.model import LanguageModel
 
 
 def stage_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
@@ -34,16 +33,16 @@ def copied_parameters(load: Workload, layers: int, *, first: bool, last: bool, s
     return sum_over_stage(lambda operator: operator.copied, load, layers, first, last, sparse)
 
 
-def model_parameters(model: Model) -> float:
+def model_parameters(model: LanguageModel) -> float:
     """Return the parameters of the whole model: ``12lh^2 (1 + 13/12h + (2v+s)/12lh) + 2h`` for ``f = 4h``.
 
     arXiv:2104.04473, eq. 2, with a second ``vh`` for the untied head and with the last norm. A layer with ``E`` experts
     has ``E`` feed-forward blocks and a gate of ``hE``; the end of a skip connection adds ``2h^2 + h``.
     """
-    load = Workload.of(model, batch=1)
-    joins = Sparse(len(skips_of(model)), joining_layer(load))
+    load = Workload.from_model(model, batch=1)
+    joins = Sparse(len(model.skips), joining_layer(load))
     dense = stage_parameters(load, model.layers, first=True, last=True, sparse=joins)
-    moe: MoE | None = getattr(model, "moe", None)
+    moe = model.moe
     if moe is None:
         return dense
     h, f = model.hidden, model.ffn_hidden
@@ -51,7 +50,7 @@ def model_parameters(model: Model) -> float:
     return dense + len(moe.blocks(model.layers)) * (moe.experts * (one + h) - one)
 
 
-def model_flops(model: Model, sequences: float) -> float:
+def model_flops(model: LanguageModel, sequences: float) -> float:
     """Return the FLOPs of ``sequences`` through the whole model, forward and backward.
 
     ``72 b s l h^2 (1 + s/6h + v/12lh)`` for ``f = 4h``: three times the forward, since a backward costs two forwards
@@ -60,19 +59,14 @@ def model_flops(model: Model, sequences: float) -> float:
     saves nothing. A layer with experts counts the ``top_k`` experts of each token and the gate's ``2bshE``, whatever the
     capacity pads or drops. The end of a skip connection adds ``4bsh^2``.
     """
-    load = Workload.of(model, batch=sequences)
+    load = Workload.from_model(model, batch=sequences)
     attended, dense = (_forward_flops(part(load)) for part in (attention, mlp))
-    once = model.layers * (attended + dense) + len(skips_of(model)) * _forward_flops(join(load))
-    moe: MoE | None = getattr(model, "moe", None)
+    once = model.layers * (attended + dense) + len(model.skips) * _forward_flops(join(load))
+    moe = model.moe
     if moe is not None:  # a token's experts and its gate, instead of the dense block
         gate = 2.0 * load.tokens * load.hidden * moe.experts
         once += len(moe.blocks(model.layers)) * (moe.top_k * dense + gate - dense)
     return 3.0 * (once + _forward_flops(head(load)))
-
-
-def skips_of(model: Model) -> tuple[tuple[int, int], ...]:
-    """Return the layers (from, to) of the skip connections of a model."""
-    return tuple(getattr(model, "skips", ()))
 
 
 def _forward_flops(operators: Iterable[Operator]) -> float:

@@ -1,4 +1,4 @@
-"""Lines through what was measured: least squares on a scale of ratios, with nothing negative."""
+"""Non-negative least-squares fits of seconds to work, on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -9,36 +9,42 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-STEPS = 40
-"""Of a fit at most; a handful is enough."""
+MAX_ITERATIONS = 40
+"""Maximum number of iterations of a fit; a few suffice."""
 Floats = NDArray[np.float64]
 
 
 class Line(NamedTuple):
+    """Seconds of a message: ``alpha_s + bytes * beta_s_per_byte``."""
+
     alpha_s: float
     beta_s_per_byte: float
     r2: float
 
 
 def fit_line(samples: Sequence[tuple[float, float]]) -> Line:
-    """The line through (bytes, seconds): :func:`fit` with a constant and the bytes."""
+    """Fit a line to (bytes, seconds): :func:`fit_terms` with a constant and the bytes as terms."""
     size, seconds = np.array(samples, float).T
-    (alpha, beta), r2 = fit(np.stack([np.ones_like(size), size], axis=1), seconds)
+    (alpha, beta), r2 = fit_terms(np.stack([np.ones_like(size), size], axis=1), seconds)
     return Line(alpha, beta, r2)
 
 
-def fit(columns: Floats, seconds: Floats) -> tuple[list[float], float]:
-    """What a unit of each of ``columns [samples, terms]`` takes such that their sums come near ``seconds [samples]``.
+def fit_terms(columns: Floats, seconds: Floats) -> tuple[list[float], float]:
+    """Fit seconds per unit of each term, and return them with the ``r2`` of the seconds.
 
-    The squares are those of ``log(seconds / predicted)``, so that small sizes, which decide the constants,
-    count as much as large ones, and twice as long as much as half as long (Gauss-Newton). Nothing is
-    negative: no work takes time off another. Also returns the ``r2`` of the seconds themselves, as papers give it.
+    The squares are those of ``log(seconds / predicted)``, minimized by Gauss-Newton. Small sizes, which determine the
+    constants, thus count as much as large ones, and twice as long as much as half as long. No coefficient is negative.
+    The ``r2`` is that of the seconds themselves, as papers report it.
+
+    Args:
+        columns: [samples, terms] amount of each term.
+        seconds: [samples] measured seconds.
     """
     per = _non_negative(columns / seconds[:, None], np.ones_like(seconds))
-    for _ in range(STEPS):
+    for _ in range(MAX_ITERATIONS):
         predicted = columns @ per
         off = np.log(seconds / predicted)
-        off /= max(1, 2 * np.abs(off).max())  # a part of the way where it is far
+        off /= max(1, 2 * np.abs(off).max())  # damp large steps
         before, per = per, _non_negative(columns / predicted[:, None], 1 + off)
         if np.allclose(before, per, rtol=1e-9, atol=0.0):
             break
@@ -48,14 +54,13 @@ def fit(columns: Floats, seconds: Floats) -> tuple[list[float], float]:
 
 
 def _non_negative(columns: Floats, wanted: Floats) -> Floats:
-    """Least squares with the best choice of terms of which none comes out negative.
+    """Return the least-squares solution over the best subset of terms whose coefficients are all non-negative.
 
-    There are a handful of terms, so that all choices are tried; those that the samples cannot tell apart are
-    left to the choices without one of them.
+    All subsets are tried, since there are few terms. A subset of terms that the samples cannot distinguish is skipped.
     """
     terms = columns.shape[1]
     scale = np.abs(columns).max(axis=0)
-    scale[scale == 0] = 1.0  # a term that no sample has
+    scale[scale == 0] = 1.0  # the term is in no sample
     scaled = columns / scale
     best, least = np.zeros(terms), float("inf")
     for chosen in (each for count in range(1, terms + 1) for each in combinations(range(terms), count)):

@@ -1,4 +1,4 @@
-"""FLOPs of a whole model, of whichever family."""
+"""FLOPs of a whole model of any family."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from meshwave.engine.document.model import LanguageModel, Model
 
 
 def model_flops(model: Model, samples: float) -> float:
-    """FLOPs of ``samples`` through the whole model, forward and backward."""
+    """Return the FLOPs of ``samples`` through the whole model, forward and backward."""
     if isinstance(model, BlockModel):
         return model.flops(samples)
     assert isinstance(model, LanguageModel), "a model is one or the other"

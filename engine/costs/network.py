@@ -1,16 +1,16 @@
-"""The network of a design: its ports, and the bytes that transfers, reductions and exchanges put on them.
+"""Network of a design: its ports, and the bytes that transfers, reductions and exchanges put on them.
 
-Seconds come from the model of cost, which prices each flow as if it were alone. Here is what each of them uses
-meanwhile, so that :mod:`meshwave.engine.program.shared_links` can play all of them together:
+The cost model prices each flow as if it were alone. This module computes the use of ports by each flow, so that
+:mod:`meshwave.engine.program.shared_links` can play all flows together:
 
-- a message between two devices of a node passes the sender's link out and the receiver's link in;
+- a message between two devices of a node passes the sender's outgoing and the receiver's incoming link;
 - a message between nodes passes the NICs of both nodes, which all their devices share, and is never faster than one
-  NIC; where a node has several NICs, a device uses one of them at a time;
-- where a node's switch or the uplinks of leaf switches are drawn, or a calibration found that two messages inside a
-  node or two directions of a NIC get in each other's way, these are ports too;
-- a transfer between two meshes is one flow: the bytes of all its messages, by the plan that it follows;
+  NIC; if a node has several NICs, a device uses one of them at a time;
+- a node's switch and the uplinks of leaf switches are ports if the cluster defines them, or if a calibration found that
+  two messages inside a node, or two directions of a NIC, slow each other down;
+- a transfer between two meshes is one flow: the bytes of all messages of its plan;
 - a ring of ``n`` devices moves ``2 (n - 1) / n`` of its bytes over each of its hops, ``(n - 1) / n`` for a gather or a
-  scatter. Of a ring over several meshes each counts the hops that begin in it.
+  scatter. If a ring spans several meshes, each counts the hops that begin in it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs.alpha_beta import Message
-from meshwave.engine.costs.boundary_transfers import crossing_messages, is_direct, tensor_of
-from meshwave.engine.costs.contention import AS_DRAWN, LinkSharing
+from meshwave.engine.costs.boundary_transfers import boundary_messages, boundary_tensor, is_direct
+from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.document import Cluster, Design, Link
 from meshwave.engine.program.action import Op
@@ -36,14 +36,15 @@ from meshwave.engine.program.shared_links import Network, Port, PortKind
 Floats = NDArray[np.float64]
 Usage = dict[Port, float]
 """Bytes that pass each port."""
-MEASURED_MOST = 2.0
-"""Largest total rate that two simultaneous messages can show: a switch that carries both in full may carry more."""
+MAX_MEASURED_CAPACITY = 2.0
+"""Largest total rate that two simultaneous messages can reach; a switch that carries both at full rate may carry
+more."""
 
 MAX_EXCHANGE_PHASES = 4
 """Maximum number of phases in which exchanges and computing alternate inside an action. More phases cost simulation
 time and change the makespan little."""
 UNLIMITED_RATE = 1e300
-"""Bytes/s of a port that carries one flow at a time, whatever it holds."""
+"""Bytes/s of a port that carries one flow at a time, whatever its size."""
 SERIAL_PORTS = ("nic-out", "nic-in", "link-out", "link-in")
 """Ports that carry one transfer at a time in the model link-serial."""
 
@@ -52,24 +53,24 @@ SERIAL_PORTS = ("nic-out", "nic-in", "link-out", "link-in")
 
 
 class Fabric:
-    """Ports of a cluster: those that a message between two devices passes, and the capacity of each."""
+    """Ports of a cluster, their capacities, and the ports on the path between two devices."""
 
-    def __init__(self, cluster: Cluster, sharing: LinkSharing = AS_DRAWN) -> None:
+    def __init__(self, cluster: Cluster, sharing: LinkSharing = UNMEASURED_LINK) -> None:
         self.cluster, self._sharing = cluster, sharing
         self._between: dict[tuple[int, int], tuple[Port, ...]] = {}
         together = sharing.same_node_capacity
         together = None if together is None else max(1.0, min(together, 2 * sharing.same_node_duplex))
-        limit = together * cluster.intra_node.bandwidth if together and together < MEASURED_MOST else None
+        limit = together * cluster.intra_node.bandwidth if together and together < MAX_MEASURED_CAPACITY else None
         drawn = [rate for rate in (cluster.node_bandwidth, limit) if rate is not None]
         self._switch = min(drawn, default=None)
 
     def ports(self, source: int, target: int) -> tuple[Port, ...]:
-        """The ports that a message from one device to another passes."""
+        """Return the ports on the path from one device to another."""
         if (source, target) not in self._between:
-            self._between[source, target] = tuple(self._passed(source, target))
+            self._between[source, target] = tuple(self._path(source, target))
         return self._between[source, target]
 
-    def _passed(self, source: int, target: int) -> Iterator[Port]:
+    def _path(self, source: int, target: int) -> Iterator[Port]:
         nodes = self.cluster.node_of(source), self.cluster.node_of(target)
         if nodes[0] == nodes[1]:
             yield from (Port("link-out", source), Port("link-in", target))
@@ -87,7 +88,7 @@ class Fabric:
             yield from (Port("uplink-out", leaves[0]), Port("uplink-in", leaves[1]))
 
     def capacity(self, port: Port) -> float:
-        """Bytes/s of a port."""
+        """Return the bytes/s of a port."""
         return self._capacity[port.kind]
 
     @cached_property
@@ -115,7 +116,7 @@ class Fabric:
         return self.cluster.intra_node if near else self.cluster.inter_node
 
     def usage(self, messages: Iterable[Message]) -> Usage:
-        """Bytes that some messages between devices put on each port."""
+        """Return the bytes that messages between devices put on each port."""
         found: Usage = defaultdict(float)
         for source, target, size in messages:
             if source != target:
@@ -125,8 +126,11 @@ class Fabric:
 
 
 def ring_messages(cluster: Cluster, group: Sequence[int], size: float, rounds: int = 2) -> list[Message]:
-    """The messages of a ring that goes through each node once: ``rounds`` is 2 for an all-reduce of ``size`` bytes, 1
-    for an all-gather or a reduce-scatter of as many in all."""
+    """Return the messages of a ring that passes through each node once.
+
+    ``rounds`` is 2 for an all-reduce of ``size`` bytes, and 1 for an all-gather or a reduce-scatter of ``size`` bytes
+    in total.
+    """
     n = len(group)
     if n < 2:
         return []
@@ -136,11 +140,11 @@ def ring_messages(cluster: Cluster, group: Sequence[int], size: float, rounds: i
 
 
 def transfer_messages(design: Design, source: int, destination: int, tensors: int) -> Iterable[Message]:
-    """The messages between devices of one message between two meshes."""
+    """Return the messages between devices that make up one message between two meshes."""
     ends = design.meshes[source], design.meshes[destination]
     if not is_direct(*ends):
-        return crossing_messages(design, source, destination, tensors)
-    share = tensor_of(design, tensors).bytes / ends[0].dp
+        return boundary_messages(design, source, destination, tensors)
+    share = boundary_tensor(design, tensors).bytes / ends[0].dp
     return [Message(*pair, share) for pair in zip(ends[0].devices, ends[1].devices, strict=True)]
 
 
@@ -150,20 +154,22 @@ def transfer_messages(design: Design, source: int, destination: int, tensors: in
 class Exchange(NamedTuple):
     """Exchanges inside a kind of computation."""
 
-    usage: Usage  # bytes of all of them
+    usage: Usage  # bytes of all exchanges
     seconds: float  # alone
-    phases: int  # in which they alternate with computing
+    phases: int  # number of times they alternate with compute
 
 
 class NetworkBuilder:
-    """Collect the kinds of flows of a program, and raise the seconds of those that a port slows even when alone."""
+    """Collects the kinds of flows of a program, and extends seconds that are less than a port needs."""
 
     def __init__(self, fabric: Fabric, kinds: Kinds, seconds: Floats, *, serial: bool = False) -> None:
         """Start without flows.
 
         Args:
+            fabric: the ports.
+            kinds: distinct actions of the program.
             seconds: [kinds] of each action alone.
-            serial: a NIC carries one flow at a time, and a flow takes its seconds whatever it holds.
+            serial: a NIC carries one flow at a time, and a flow takes its seconds whatever its size.
         """
         self.fabric, self.seconds, self._serial = fabric, seconds.copy(), serial
         self._kinds = kinds
@@ -177,10 +183,10 @@ class NetworkBuilder:
         self._exchanges: dict[int, Exchange] = {}
 
     def add_transfer(self, row: int, usage: Usage, connection: object, *, direct_bytes: float = 0.0) -> None:
-        """Add the kind of SENDs ``row``; transfers of one ``connection`` go one after another.
+        """Add the kind of SENDs ``row``; transfers of one ``connection`` run one after another.
 
-        A plan takes its price or what its ports need, whichever is longer. If ``direct_bytes``, bytes of each of several
-        messages without a plan, are given, it takes what its links and ports need.
+        A plan takes its price or the time its ports need, whichever is longer. With ``direct_bytes``, the bytes of each
+        of several messages without a plan, it takes the time that its links and ports need.
         """
         seconds = float(self.seconds[row])
         if not self._serial and seconds > 0:
@@ -190,7 +196,7 @@ class NetworkBuilder:
         self._of_kind[row] = self._append(usage, seconds, connection)
 
     def add_collective(self, row: int, usage: Usage, connection: object, *, measured: bool) -> None:
-        """Add the kind of reductions ``row``. If its seconds were ``measured``, no port makes them longer."""
+        """Add the kind of reductions ``row``; ``measured`` seconds are not extended by ports."""
         if usage and self.seconds[row] > 0:
             if not measured:
                 self.seconds[row] = max(self.seconds[row], self._latency(usage) + self._port_seconds(usage))
@@ -206,7 +212,7 @@ class NetworkBuilder:
         self._exchanges[row] = Exchange(usage, needed, phases)
 
     def build(self, program: Program) -> Network | None:
-        """Return the network; None where nothing uses it."""
+        """Return the network; None if there are no flows."""
         of_row = self._kinds.of_row
         exchange_s, phases = np.zeros(len(program)), np.ones(len(program), np.int64)
         row_kind = self._of_kind[of_row]
@@ -214,7 +220,7 @@ class NetworkBuilder:
             found = [self._exchanges[kind] for kind in slot_kind if kind in self._exchanges]
             if not found:
                 continue
-            joined = _joined(found)
+            joined = _join_exchanges(found)
             parts = {port: size / joined.phases for port, size in joined.usage.items()}
             row_kind[rows] = self._append(parts, joined.seconds / joined.phases, ("inside", slot_kind))
             exchange_s[rows], phases[rows] = joined.seconds, joined.phases
@@ -237,7 +243,7 @@ class NetworkBuilder:
         )
 
     def _slots(self, program: Program) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
-        """The kinds of the computations of each slot, one or two, and the first rows of such slots."""
+        """Yield the one or two kinds in a slot, and the first rows of all such slots."""
         if not self._exchanges:
             return
         of_row = self._kinds.of_row.astype(np.int64)
@@ -286,9 +292,9 @@ class NetworkBuilder:
         return max((self.fabric.link_of(port).latency_s for port in usage), default=0.0)
 
 
-def _joined(found: Sequence[Exchange]) -> Exchange:
-    """Both exchanges of a slot, one after the other."""
-    usage = merged(each.usage for each in found)
+def _join_exchanges(found: Sequence[Exchange]) -> Exchange:
+    """Return the exchanges of both actions of a slot, one after the other."""
+    usage = sum_usages(each.usage for each in found)
     return Exchange(usage, sum(each.seconds for each in found), max(each.phases for each in found))
 
 
@@ -298,7 +304,7 @@ def add_transfers(builder: NetworkBuilder, design: Design, kinds: Kinds) -> None
     for row in kinds.sends.tolist():
         ends, tensors = (int(kinds.rank[row]), int(kinds.peer[row])), int(kinds.tensors[row])
         source, target = (design.meshes[end] for end in ends)
-        direct_bytes = tensor_of(design, tensors).bytes / source.dp if is_direct(source, target) else 0.0
+        direct_bytes = boundary_tensor(design, tensors).bytes / source.dp if is_direct(source, target) else 0.0
         builder.add_transfer(row, usage_of(*ends, tensors), ends, direct_bytes=direct_bytes)
 
 
@@ -310,17 +316,19 @@ def add_reductions(
     *,
     measured: bool = False,
 ) -> None:
-    """Add the reductions of gradients: each mesh that holds a stage sends what its own devices send of ``messages``,
-    which are those of all reductions of a stage."""
-    for row in kinds.of(Op.REDUCE_GRAD).tolist():
+    """Add the gradient reductions.
+
+    Each mesh that holds a stage sends those of the stage's ``messages`` whose source is one of its devices.
+    """
+    for row in kinds.indices_of(Op.REDUCE_GRAD).tolist():
         rank = int(kinds.rank[row])
         mine = set(design.meshes[rank].devices)
         sent = (message for message in messages.get(int(kinds.stage[row]), ()) if message.source in mine)
         builder.add_collective(row, builder.fabric.usage(sent), ("gradients", rank), measured=measured)
 
 
-def merged(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:
-    """The sum of what several put on each port."""
+def sum_usages(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:
+    """Return the total of several usages per port."""
     total: defaultdict[Port, float] = defaultdict(float)
     for usage in usages:
         for port, size in usage.items():
@@ -329,10 +337,13 @@ def merged(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:
 
 
 def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequence[float]]) -> Usage:
-    """Bytes that a layer of experts puts on each port of a mesh.
+    """Return the bytes that a layer of experts puts on each port of a mesh.
 
-    The layer lies on blocks of devices, one after the other. ``sent``: [inside the node, to other nodes] [devices of a
-    block] bytes that each sends, to all others of its block there alike.
+    Args:
+        fabric: the ports.
+        devices: devices of the mesh; the layer occupies consecutive blocks of them.
+        sent: [inside the node, to other nodes] [devices of a block] bytes that each sends, spread evenly over the other
+            devices of its block there.
     """
     found: Usage = defaultdict(float)
     size = len(sent[0])
@@ -342,11 +353,11 @@ def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequen
 
 
 def _add_block(found: Usage, fabric: Fabric, block: Sequence[int], near: Sequence[float], far: Sequence[float]) -> None:
-    """Add the bytes of one block, node by node: pairs of devices would be too many."""
+    """Add the bytes of one block node by node, since pairs of devices would be too many."""
     nodes: dict[int, list[int]] = defaultdict(list)  # places in the block
     for place, device in enumerate(block):
         nodes[fabric.cluster.node_of(device)].append(place)
-    each = {  # what each device of another node gets from a node
+    each = {  # bytes that each device of another node gets from a node
         node: sum(far[place] for place in places) / max(1, len(block) - len(places)) for node, places in nodes.items()
     }
     for node, places in nodes.items():
@@ -367,7 +378,7 @@ def _add_block(found: Usage, fabric: Fabric, block: Sequence[int], near: Sequenc
 
 
 def _add_inside(found: Usage, fabric: Fabric, devices: Sequence[int], sent: Sequence[float], total: float) -> None:
-    """Add what devices of a node send to each other."""
+    """Add the messages between devices of a node."""
     for device, size in zip(devices, sent, strict=True):
         found[Port("link-out", device)] += size
         found[Port("link-in", device)] += (total - size) / (len(devices) - 1)
@@ -377,7 +388,7 @@ def _add_inside(found: Usage, fabric: Fabric, devices: Sequence[int], sent: Sequ
 
 
 def serial_network(design: Design, program: Program, kinds: Kinds, seconds: Floats) -> Network | None:
-    """Return a network whose NICs carry one transfer at a time in each direction, and links inside a node likewise."""
+    """Return a network whose NICs and links inside nodes carry one transfer at a time in each direction."""
     builder = NetworkBuilder(Fabric(design.cluster), kinds, seconds, serial=True)
     add_transfers(builder, design, kinds)
     return builder.build(program)

@@ -18,48 +18,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-
-class Model(Protocol):
-    """The sizes that are read from the ``model`` section of a design."""
-
-    @property
-    def layers(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def vocab(self) -> int: ...
-    @property
-    def ffn_hidden(self) -> int: ...
-
-
-class MoE(Protocol):
-    """What is read of its experts."""
-
-    @property
-    def experts(self) -> int: ...
-    @property
-    def top_k(self) -> int: ...
-    def blocks(self, layers: int) -> tuple[int, ...]: ...
+from meshwave.engine.document.model import LanguageModel
 
 
 class Precision(NamedTuple):
-    """Bytes of one number, by what the number is for."""
+    """Bytes of one number, by its purpose."""
 
-    item: int  # activations, and what stages send to each other
+    item: int  # activations, and messages between stages
     weights: int
-    copy: int  # of a weight that a product takes, in the precision that it computes in
+    copy: int  # copy of a weight in the precision of products
     gradients: int
-    statistics: int  # what norms, softmax and loss keep
+    statistics: int  # kept by norms, softmax and loss
 
     @property
     def moment(self) -> int:
-        """One of AdamW's two moments has the precision of the gradients."""
+        """Bytes of one of AdamW's two moments, which has the precision of the gradients."""
         return self.gradients
 
 
@@ -80,26 +55,26 @@ class Work(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """One step through a part of the model, on one device, for one microbatch."""
+    """One operation of a part of the model, on one device, for one microbatch."""
 
     name: str
     forward: Work
     input_gradient: Work = Work()
     weight_gradient: Work = Work()
     parameters: float = 0.0
-    copied: float = 0.0  # parameters of which there is a copy in the precision of the products
-    kept_bytes: float = 0.0  # what autograd holds from the forward to the backward
-    deferred_bytes: float = 0.0  # what a split backward holds from its first half to the weight gradients
-    transient_bytes: float = 0.0  # what the backward makes and drops again
+    copied: float = 0.0  # parameters with a copy in the precision of products
+    kept_bytes: float = 0.0  # held by autograd from the forward to the backward
+    deferred_bytes: float = 0.0  # held by a split backward from its first half to the weight gradients
+    transient_bytes: float = 0.0  # allocated and freed within the backward
     forward_reduced: tuple[float, ...] = ()  # bytes of each tensor-parallel all-reduce
     backward_reduced: tuple[float, ...] = ()
 
 
 class Sparse(NamedTuple):
-    """The layers of a stage that are not like the others but all alike: those with experts, or those that join."""
+    """Layers of a stage that differ from its dense layers: those with experts, or with incoming skip connections."""
 
     layers: int = 0
-    operators: tuple[Operator, ...] = ()  # of one of them, attention included
+    operators: tuple[Operator, ...] = ()  # of one such layer, attention included
 
 
 DENSE = Sparse()
@@ -107,7 +82,7 @@ DENSE = Sparse()
 
 @dataclass(frozen=True)
 class Workload:
-    """What one device does for one microbatch: ``batch`` sequences, a ``1/tp`` cut of the model."""
+    """Work of one device for one microbatch: ``batch`` sequences, a ``1/tp`` shard of the model."""
 
     sequence: int
     hidden: int
@@ -119,8 +94,8 @@ class Workload:
     vocab: int = 0
 
     @classmethod
-    def of(cls, model: Model, *, batch: float, tp: int = 1, precision: str = "fp32") -> Workload:
-        """That of a language model."""
+    def from_model(cls, model: LanguageModel, *, batch: float, tp: int = 1, precision: str = "fp32") -> Workload:
+        """Return the workload of a language model."""
         return cls(
             sequence=model.sequence,
             hidden=model.hidden,
@@ -134,6 +109,7 @@ class Workload:
 
     @property
     def tokens(self) -> float:
+        """Tokens of one microbatch on the device."""
         return self.batch * self.sequence
 
     @property
@@ -144,43 +120,41 @@ class Workload:
 
 @lru_cache(maxsize=256)
 def layer(load: Workload) -> tuple[Operator, ...]:
-    """A transformer layer: attention, then the feed-forward block.
+    """Return the operators of a transformer layer: attention, then the feed-forward block.
 
-    ``4h^2 + 6h`` and ``2hf + f + 3h`` parameters, together ``12h^2 + 13h`` for ``f = 4h``
-    (arXiv:2104.04473, section 2.4). Forward FLOPs ``24bsh^2 + 4bs^2h`` (the same, appendix).
+    ``4h^2 + 6h`` and ``2hf + f + 3h`` parameters, together ``12h^2 + 13h`` for ``f = 4h`` (arXiv:2104.04473, section
+    2.4). Forward FLOPs ``24bsh^2 + 4bs^2h`` (the same, appendix).
 
-    What is kept is the published ``sbh(34 + 5as/h)`` bytes at 16 bits (Korthikanti et al.,
-    arXiv:2205.05198, eq. 1) less what our runtime does not keep: the ``5abs^2`` of the attention
-    matrix, which scaled_dot_product_attention computes again from its row sums (Dao et al.,
-    arXiv:2205.14135), and the two dropout masks of ``sbh`` bytes, as there is no dropout. That
-    leaves 16 numbers a token and hidden unit for ``f = 4h``: the inputs of the two norms (2),
-    of the products behind them (2), queries, keys and values (3), the mixed values (1), and both
-    sides of the GELU (``2f/h``). With ``t`` devices the first four stay whole and the others are
-    cut, as in eq. 2 there: ``sbh(8 + 24/t)`` bytes at 16 bits. (A GPU's autocast norms in 32 bits
-    and keeps the inputs of the norms so, ``4sbh`` bytes more; a CPU's does not.)
+    The kept activations are the published ``sbh(34 + 5as/h)`` bytes at 16 bits (Korthikanti et al., arXiv:2205.05198,
+    eq. 1) less two parts: the ``5abs^2`` of the attention matrix, which scaled_dot_product_attention recomputes from
+    its row sums (Dao et al., arXiv:2205.14135), and the two dropout masks of ``sbh`` bytes, since there is no dropout.
+    That leaves 16 numbers per token and hidden unit for ``f = 4h``: the inputs of the two norms (2), of the products
+    behind them (2), queries, keys and values (3), the attention output (1), and both sides of the GELU (``2f/h``). With
+    ``t`` devices the first four stay whole and the others are sharded, as in eq. 2 there: ``sbh(8 + 24/t)`` bytes at 16
+    bits. (Autocast on a GPU computes norms in 32 bits and keeps their inputs in that precision, ``4sbh`` bytes more; on
+    a CPU it does not.)
     """
     return attention(load) + mlp(load)
 
 
 def attention(load: Workload) -> tuple[Operator, ...]:
-    """Norm, projections, the ``s^2`` part and the residual sum.
+    """Return norm, projections, the ``s^2`` part and the residual sum.
 
-    Tensor-parallel devices hold ``a/t`` heads each: the first projection is cut by columns and
-    all-reduces in the backward, the second by rows and all-reduces in the forward (Shoeybi et
-    al., arXiv:1909.08053, section 3).
+    Tensor-parallel devices hold ``a/t`` heads each: the first projection is sharded by columns and all-reduces in the
+    backward, the second by rows and all-reduces in the forward (Shoeybi et al., arXiv:1909.08053, section 3).
     """
     cut = load.hidden / load.tp
     return (
         _norm("attention norm", load),
         product("query, key, value", load, load.hidden, 3 * cut, backward_reduced=load.hidden_bytes),
-        mixing(load),
+        attention_product(load),
         product("attention output", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
         _residual("attention residual", load),
     )
 
 
 def mlp(load: Workload) -> tuple[Operator, ...]:
-    """Norm, ``h`` to ``f``, GELU, ``f`` to ``h``, residual sum; cut like :func:`attention`."""
+    """Return norm, ``h`` to ``f``, GELU, ``f`` to ``h`` and residual sum, sharded like :func:`attention`."""
     cut = load.ffn_hidden / load.tp
     return (
         _norm("feed-forward norm", load),
@@ -193,13 +167,16 @@ def mlp(load: Workload) -> tuple[Operator, ...]:
 
 @lru_cache(maxsize=256)
 def joining_layer(load: Workload) -> tuple[Operator, ...]:
-    """A layer of a U-ViT that a skip connection ends in."""
+    """Return the operators of a U-ViT layer in which a skip connection ends."""
     return join(load) + layer(load)
 
 
 def join(load: Workload) -> tuple[Operator, ...]:
-    """Two tensors side by side, and a product of ``2h`` to ``h`` (U-ViT: Bao et al., arXiv:2209.12152, section 3.2):
-    ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs. Tensor-parallel devices hold and compute it whole."""
+    """Return a concatenation of two tensors, and a product of ``2h`` to ``h``.
+
+    ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs (U-ViT: Bao et al., arXiv:2209.12152, section 3.2). Tensor
+    parallelism replicates it.
+    """
     return (
         pointwise("skip concatenation", load, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
         product("skip projection", load, 2 * load.hidden, load.hidden),
@@ -208,12 +185,12 @@ def join(load: Workload) -> tuple[Operator, ...]:
 
 @lru_cache(maxsize=256)
 def embedding(load: Workload) -> tuple[Operator, ...]:
-    """Token plus position: ``vh + sh`` parameters, no FLOPs to speak of.
+    """Return token plus position embedding: ``vh + sh`` parameters, negligible FLOPs.
 
-    The forward gathers rows. The backward writes a gradient of the whole table, which autograd
-    then adds to the one it holds. The table is cut over ``t`` by tokens, so that the forward
-    ends in an all-reduce (arXiv:1909.08053, section 3) of rows in the precision of the table; a
-    byte a token notes which of them lie elsewhere.
+    The forward gathers rows. The backward writes a gradient of the whole table, which autograd then adds to the
+    accumulated one. The table is sharded over ``t`` by tokens, so that the forward ends in an all-reduce
+    (arXiv:1909.08053, section 3) of rows in the precision of the table; one byte per token marks those in another
+    shard.
     """
     item = load.precision.item
     table = (load.vocab / load.tp + load.sequence) * load.hidden
@@ -222,7 +199,7 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
         Operator(
             "embedding",
             forward=Work(bytes=3 * load.hidden_bytes),
-            weight_gradient=Work(bytes=load.hidden_bytes + accumulated(table, load)),
+            weight_gradient=Work(bytes=load.hidden_bytes + accumulation_bytes(table, load)),
             parameters=table,
             kept_bytes=8 * load.tokens + _flags(1, load),  # the token ids
             deferred_bytes=8 * load.tokens + rows * load.hidden * load.precision.weights,
@@ -234,7 +211,7 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
 
 @lru_cache(maxsize=256)
 def head(load: Workload) -> tuple[Operator, ...]:
-    """The last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs."""
+    """Return the last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs."""
     return (
         _norm("last norm", load),
         product("logits", load, load.hidden, load.vocab / load.tp, bias=False, backward_reduced=load.hidden_bytes),
@@ -243,13 +220,12 @@ def head(load: Workload) -> tuple[Operator, ...]:
 
 @lru_cache(maxsize=256)
 def loss(load: Workload) -> tuple[Operator, ...]:
-    """Cross-entropy over ``[bs, v/t]`` logits, in at least 32 bits.
+    """Return cross-entropy over ``[bs, v/t]`` logits, in at least 32 bits.
 
-    The forward reads the logits and writes their log-probabilities, which are kept (the
-    ``4sbv`` bytes of arXiv:2205.05198, section 4.3); the backward reads them and writes the
-    logits' gradient. Tensor-parallel devices exchange a row's largest logit, its sum and the
-    target's logit, not the logits (arXiv:1909.08053, section 3), and keep two bytes a token:
-    whether it counts, and whether its target is theirs.
+    The forward reads the logits and writes their log-probabilities, which are kept (the ``4sbv`` bytes of
+    arXiv:2205.05198, section 4.3); the backward reads them and writes the logits' gradient. Tensor-parallel devices
+    exchange a row's largest logit, its sum and the target's logit, not the logits (arXiv:1909.08053, section 3), and
+    keep two bytes per token: whether it counts, and whether its target is in this shard.
     """
     logits = load.tokens * load.vocab / load.tp
     item, wide = load.precision.item, load.precision.statistics
@@ -266,40 +242,41 @@ def loss(load: Workload) -> tuple[Operator, ...]:
     )
 
 
-def ends(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
-    """What a stage has besides its layers: the embedding if it is the first, head and loss if the last."""
+def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
+    """Return the operators of a stage besides its layers: the embedding of the first, head and loss of the last."""
     return (embedding(load) if first else ()) + (head(load) + loss(load) if last else ())
 
 
 def sum_over_stage(
     value: Callable[[Operator], float], load: Workload, layers: int, first: bool, last: bool, sparse: Sparse
 ) -> float:
-    """The sum of something over the operators of a stage, ``sparse`` of whose layers are not like the others."""
+    """Return the sum of ``value`` over the operators of a stage, ``sparse`` of whose layers differ from the others."""
     parts = (
         (layer(load), layers - sparse.layers),
         (sparse.operators, sparse.layers),
-        (ends(load, first=first, last=last), 1),
+        (end_operators(load, first=first, last=last), 1),
     )
     return sum(count * sum(map(value, operators)) for operators, count in parts)
 
 
 def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """Bytes a device keeps of a stage and a microbatch between the two halves of a split backward.
+    """Return the bytes that a device keeps for a microbatch of a stage between the halves of a split backward.
 
-    Every weight's gradient is computed from what its operator took and the gradient of what it
-    gave: for ``f = 4h`` that is ``h(1 + 3)``, ``h(1 + 1)``, ``h(1 + 4)`` and ``h(4 + 1)`` numbers a
-    token for the four products of a layer, the ``M_W`` of Qi et al. (arXiv:2401.10241, section 2)
-    in its table 1: ``32sbh`` bytes at 16 bits; and ``2h`` for each of the two norms.
+    Every weight gradient is computed from the input of its operator and the gradient of its output: for ``f = 4h`` that
+    is ``h(1 + 3)``, ``h(1 + 1)``, ``h(1 + 4)`` and ``h(4 + 1)`` numbers per token for the four products of a layer, the
+    ``M_W`` of Qi et al. (arXiv:2401.10241, section 2) in its table 1: ``32sbh`` bytes at 16 bits; and ``2h`` for each
+    of the two norms.
     """
     return sum_over_stage(lambda operator: operator.deferred_bytes, load, layers, first, last, sparse)
 
 
 def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """The largest working set of an operator of a stage: what its backward makes and drops again.
+    """Return the largest working set of an operator of a stage: bytes that its backward allocates and frees again.
 
-    The embedding's comes last, when all that the stage has kept for other operators is gone, and counts less that.
+    The embedding's backward comes last, when the kept activations of all other operators are freed, so they are
+    subtracted from its working set.
     """
-    operators = layer(load) + ends(load, first=False, last=last) + (sparse.operators if sparse.layers else ())
+    operators = layer(load) + end_operators(load, first=False, last=last) + (sparse.operators if sparse.layers else ())
     largest = max(operator.transient_bytes for operator in operators)
     if not first:
         return largest
@@ -308,12 +285,12 @@ def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, spa
 
 
 def _flags(count: int, load: Workload) -> float:
-    """Bytes of ``count`` booleans a token, which only a cut vocabulary has."""
+    """Return the bytes of ``count`` Booleans per token, which only a sharded vocabulary has."""
     return count * load.tokens if load.tp > 1 else 0.0
 
 
-def accumulated(numbers: float, load: Workload) -> float:
-    """Bytes to write a fresh weight gradient and to add it to the one that is held."""
+def accumulation_bytes(numbers: float, load: Workload) -> float:
+    """Return the bytes to write a new weight gradient and to add it to the accumulated one."""
     return numbers * (2 * load.precision.item + 2 * load.precision.gradients)
 
 
@@ -327,7 +304,7 @@ def product(
     forward_reduced: float | None = None,
     backward_reduced: float | None = None,
 ) -> Operator:
-    """A linear map of all tokens: three products of the same size, forward and twice backward.
+    """Return a linear map of all tokens: three products of the same size, one forward and two backward.
 
     It keeps its input. Each product reads two of the three matrices and writes the third.
     """
@@ -338,7 +315,7 @@ def product(
         name,
         forward=once,
         input_gradient=once,
-        weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulated(k * n, load)),
+        weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulation_bytes(k * n, load)),
         parameters=parameters,
         copied=parameters,
         kept_bytes=m * k * item,
@@ -349,12 +326,11 @@ def product(
     )
 
 
-def mixing(load: Workload) -> Operator:
-    """``softmax(q k^T) v`` without ever holding the ``s^2`` matrix (arXiv:2205.14135).
+def attention_product(load: Workload) -> Operator:
+    """Return ``softmax(q k^T) v`` without materializing the ``s^2`` matrix (arXiv:2205.14135).
 
-    Two products of ``2bs^2h`` FLOPs forward, five backward: the scores are computed again. It
-    keeps queries, keys, values and a log-sum a row; the mixed values are kept by the projection
-    that takes them.
+    Two products of ``2bs^2h`` FLOPs forward, five backward, since the scores are recomputed. It keeps queries, keys,
+    values and one log-sum per row; its output is kept by the projection that reads it.
     """
     cut = load.hidden / load.tp
     product = 2 * load.batch * load.sequence**2 * cut
@@ -370,7 +346,7 @@ def mixing(load: Workload) -> Operator:
 
 
 def _norm(name: str, load: Workload) -> Operator:
-    """Layer norm: reads and writes ``[b, s, h]``; keeps its input, a mean and a deviation a token."""
+    """Return a layer norm: reads and writes ``[b, s, h]``; keeps its input, and a mean and a deviation per token."""
     statistics = 2 * load.tokens * load.precision.statistics
     return Operator(
         name,
@@ -384,11 +360,20 @@ def _norm(name: str, load: Workload) -> Operator:
 
 
 def _residual(name: str, load: Workload) -> Operator:
-    """``x + y``: two reads and a write, forward and, to join the two gradients, backward."""
+    """Return ``x + y``: two reads and a write, forward and, to add the two gradients, backward."""
     return pointwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
 
 
 def pointwise(name: str, load: Workload, width: float, *, kept: int, read_and_written: tuple[float, float]) -> Operator:
+    """Return an elementwise operator over ``[tokens, width]``.
+
+    Args:
+        name: name of the operator.
+        load: workload of the device.
+        width: numbers per token.
+        kept: tensors of that shape kept for the backward.
+        read_and_written: tensors of that shape moved by the forward and by the backward.
+    """
     size = load.tokens * width * load.precision.item
     forward, backward = read_and_written
     return Operator(

@@ -1,8 +1,9 @@
 """Calibration profile: measured costs of blocks, optimizer, links, collectives and memory of a machine.
 
-``meshwave calibrate`` measures and writes a profile (:mod:`meshwave.engine.runtime.calibration`); a run gives one too, by
-its ``actions``. A design refers to it by its file name (``cost.profile``). Bytes are those of one rank: for an all-to-all
-the whole buffer that it sends, for an all-gather its contribution, for a reduce-scatter or an all-reduce the whole input.
+``meshwave calibrate`` measures and writes a profile (:mod:`meshwave.engine.runtime.calibration`); a run can be turned
+into one as well, with its ``actions``. A design refers to it by its file name (``cost.profile``). Bytes are those of
+one rank: for an all-to-all the whole buffer that it sends, for an all-gather its contribution, for a reduce-scatter or
+an all-reduce the whole input.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "over
 Group = Literal["mp", "esp", "ep", "ep_esp"]
 Positive = Annotated[float, Field(gt=0, le=1e30)]
 Sample = tuple[Positive, Positive]
-"""Bytes, and the seconds that they took."""
+"""Bytes, and their measured seconds."""
 Ranks = Annotated[int, Field(ge=1, le=4096)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
@@ -33,12 +34,12 @@ NotNegative = Annotated[float, Field(ge=0, le=1e30)]
 Precision = Literal["fp32", "bf16", "fp64"]
 Pair = Literal["same_device", "same_node", "across_nodes"]
 BlockKind = Literal["layer", "experts", "joining", "embedding", "head"]
-"""Of a stage: a dense layer, one with experts, one that a skip connection ends in, and what its ends have besides."""
+"""Parts of a stage: a dense layer, a layer with experts, a layer in which a skip connection ends, embedding, head."""
 Phase = Literal["forward", "input_gradient", "weight_gradient", "backward", "recomputed"]
-"""*backward* is a whole one, *recomputed* one that first runs the forward again."""
+"""*backward* is a whole one; *recomputed* is a backward that runs the forward again first."""
 Term = Literal["action", "block", "products", "attention", "bytes"]
-"""What seconds are a sum over: once an action, once a block, and FLOPs of matrix products, FLOPs of
-attention's own, and bytes moved, as :mod:`meshwave.engine.costs.flops` counts them."""
+"""Terms of a fit: 1 per action, 1 per block, FLOPs of matrix products, FLOPs of attention, and bytes moved, as
+:mod:`meshwave.engine.costs.flops` counts them."""
 OpName = Literal["F", "B", "I", "W", "REDUCE_GRAD", "STEP"]
 
 FORMAT: Literal["meshwave-profile/1"] = "meshwave-profile/1"
@@ -50,53 +51,53 @@ USUAL_GROUP: Mapping[str, Group] = {
     "all_to_all": "ep_esp",
     "overlap": "ep_esp",
 }
-"""Whose line stands for a collective where a line for all groups is asked for: Parm's use of it."""
+"""Group whose line represents a collective if one line for all groups is wanted: the group in which Parm uses it."""
 
 
-SHORTEST_S = 1e-12
-"""A line that says less, such as one of no cost at all, is compared with as if it said so much."""
+MIN_LINE_S = 1e-12
+"""Lower bound on the seconds of a line when residuals are computed, so that a zero cost does not divide by zero."""
 
 
-def excess(seconds: float, line: float) -> float:
-    """Return how much longer something took than its line says, as a share of what the line says."""
-    return seconds / max(line, SHORTEST_S) - 1
+def relative_excess(seconds: float, line: float) -> float:
+    """Return the deviation of measured seconds from those of a line, relative to the line."""
+    return seconds / max(line, MIN_LINE_S) - 1
 
 
 class Machine(Part):
-    """Where it was measured."""
+    """Machine and software of a measurement."""
 
     ranks: Ranks
     """Processes, numbered node by node."""
     ranks_per_node: Ranks
     backend: Literal["gloo", "nccl"] = "gloo"
     network: Annotated[str, Field(max_length=200), Printable] = ""
-    """What the messages went over, in words."""
+    """Description of the network."""
     cores: Annotated[int, Field(ge=1)] | None = None
-    """Of the host, which all processes of an emulated cluster share."""
+    """Cores of the host, which all processes of an emulated cluster share."""
     processor: Annotated[str, Field(max_length=200), Printable] = ""
-    """Whose cores these are."""
+    """Model of the processor."""
     load_before: Annotated[float, Field(ge=0)] | None = None
-    """Processes that wanted a core just before: others' work makes messages slower."""
+    """Processes that were runnable just before: other load on the machine slows messages down."""
     software: Annotated[str, Field(max_length=200), Printable] = ""
     device: Annotated[str, Field(max_length=200), Printable] = ""
-    """What computed."""
+    """Name of the device that computed."""
     made_s: Annotated[float, Field(ge=0)] | None = None
-    """When; Unix seconds."""
+    """Time of the measurement in Unix seconds."""
     run: Annotated[str, Field(max_length=200), Printable] = ""
-    """The run whose actions these are, in words."""
+    """Description of the run that the actions are from."""
 
 
 class ShapedRates(Part):
-    """What links were held to, in bytes/s and each direction."""
+    """Rates in bytes/s and each direction to which an emulated cluster limited its links."""
 
     intra: Annotated[float, Field(gt=0)]
-    """Of each process."""
+    """Rate of each process."""
     inter: Annotated[float, Field(gt=0)]
-    """Of a node's uplink, which its processes share."""
+    """Rate of a node's uplink, which its processes share."""
 
 
-class Measured(Part):
-    """One collective over all groups of a kind at once, and the line through its samples."""
+class MeasuredCollective(Part):
+    """One collective over all groups of a kind at once, and the line fitted to its samples."""
 
     collective: Name
     """*overlap* is an all-to-all of ``ep_esp`` with the all-gather of ``mp`` that hides under it."""
@@ -106,45 +107,47 @@ class Measured(Part):
     alpha_s: Annotated[float, Field(ge=0)]
     beta_s_per_byte: Annotated[float, Field(ge=0)]
     r2: float
-    """The share of the samples' variance that the line explains."""
+    """Share of the samples' variance that the line explains."""
     samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
     mp: Ranks | None = None
-    """Of an overlap: the layout that it was measured for."""
+    """Layout for which an overlap was measured."""
     esp: Ranks | None = None
 
     @property
     def residuals(self) -> list[float]:
-        """Of each sample: how much longer it took than the line says, as a share of what the line says."""
-        return [excess(seconds, self.seconds(size)) for size, seconds in self.samples]
+        """Deviation of each sample from the line, relative to the line."""
+        return [relative_excess(seconds, self.seconds(size)) for size, seconds in self.samples]
 
     def seconds(self, size: float) -> float:
+        """Return the seconds of the collective for ``size`` bytes."""
         return self.alpha_s + size * self.beta_s_per_byte
 
 
 class LinkLine(Part):
-    """A message between two processes, and the line through its samples."""
+    """A message between two processes, and the line fitted to its samples."""
 
     pair: Pair
-    """*same_device*: a tensor that is copied where it is; the others go from process to process."""
+    """*same_device*: a copy of a tensor on its device; the others go from process to process."""
     alpha_s: NotNegative
     beta_s_per_byte: NotNegative
     r2: float
     samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
 
     def seconds(self, size: float) -> float:
+        """Return the seconds of a message of ``size`` bytes."""
         return self.alpha_s + size * self.beta_s_per_byte
 
 
 class MatrixRate(Part):
-    """What large matrix products of a precision reach on one device."""
+    """Rate of large matrix products of a precision on one device."""
 
     precision: Precision
     flops: Annotated[float, Field(ge=1, le=1e24)]
     """FLOP/s."""
 
 
-class Timed(Part):
-    """One phase of a stage: its seconds, and the work of its blocks."""
+class TimedPhase(Part):
+    """Seconds of one phase of a stage, and the work of its blocks."""
 
     seconds: Seconds
     products: NotNegative = 0.0
@@ -152,12 +155,13 @@ class Timed(Part):
     bytes: NotNegative = 0.0
 
     def terms(self, blocks: int) -> dict[Term, float]:
+        """Return the amount of each term for a stage of ``blocks`` blocks."""
         work: dict[Term, float] = {"products": self.products, "attention": self.attention, "bytes": self.bytes}
         return {"action": 1.0, "block": float(blocks), **work}
 
 
 class BlockSample(Part):
-    """A stage of some blocks of one size, measured."""
+    """Measurement of a stage of equal blocks."""
 
     blocks: Count
     batch: Count
@@ -167,10 +171,11 @@ class BlockSample(Part):
     heads: Count
     vocab: Count
     experts: Count | None = None
-    phases: Mapping[Phase, Timed]
+    phases: Mapping[Phase, TimedPhase]
 
     @property
     def tokens(self) -> int:
+        """Tokens of one microbatch."""
         return self.batch * self.sequence
 
 
@@ -178,15 +183,16 @@ class Fit(Part):
     """Seconds of a phase as a sum over terms."""
 
     per: Mapping[Term, NotNegative]
-    """Seconds that a unit of each term takes."""
+    """Seconds per unit of each term."""
     r2: float
 
     def seconds(self, terms: Mapping[Term, float]) -> float:
+        """Return the seconds for an amount of each term."""
         return sum(self.per.get(term, 0.0) * amount for term, amount in terms.items())
 
 
 class Block(Part):
-    """A kind of block: a line over its work for each phase, and what the lines go through."""
+    """A kind of block: a fit of its seconds for each phase, and the samples it was fitted to."""
 
     kind: BlockKind
     precision: Precision
@@ -201,107 +207,107 @@ class Block(Part):
         return self
 
     def points(self, phase: Phase) -> list[tuple[BlockSample, float, float]]:
-        """Of each sample of a phase: its seconds, and those of the line."""
+        """Return each sample of a phase with its measured and its fitted seconds."""
         fit = self.fits[phase]
         timed = ((sample, sample.phases[phase]) for sample in self.samples if phase in sample.phases)
         return [(sample, each.seconds, fit.seconds(each.terms(sample.blocks))) for sample, each in timed]
 
     def residuals(self, phase: Phase) -> list[float]:
-        """Of each sample of a phase: how much longer it took than the line says, as a share of what the line says."""
-        return [excess(seconds, line) for _, seconds, line in self.points(phase)]
+        """Return the deviation of each sample of a phase from the fit, relative to the fit."""
+        return [relative_excess(seconds, line) for _, seconds, line in self.points(phase)]
 
     def span(self, size: str) -> tuple[float, float]:
-        """The least and the most of a size, such as ``hidden`` or ``tokens``, that was measured."""
+        """Return the smallest and the largest measured value of a size such as ``hidden`` or ``tokens``."""
         found = [float(getattr(sample, size)) for sample in self.samples]
         return min(found), max(found)
 
 
 class OptimizerLine(Part):
-    """The end of a step: the line through (parameters, seconds)."""
+    """Optimizer step: a line fitted to (parameters, seconds)."""
 
     optimizer: Literal["adamw", "sgd"]
     precision: Precision
     clipped: bool
-    """Whether the norm of all gradients is taken first."""
+    """Whether the norm of all gradients is computed first."""
     alpha_s: NotNegative
     s_per_parameter: NotNegative
     r2: float
     samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
 
     def seconds(self, parameters: float) -> float:
+        """Return the seconds to update so many parameters."""
         return self.alpha_s + parameters * self.s_per_parameter
 
 
-class Kept(Part):
-    """What a block keeps between its forward and its backward."""
+class KeptActivations(Part):
+    """Activation memory that a block keeps between its forward and its backward."""
 
     kind: BlockKind
     precision: Precision
     samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
-    """Bytes that the formulas say, and bytes that were allocated."""
+    """Bytes by the formulas, and bytes that were allocated."""
 
     @property
     def ratio(self) -> float:
-        """Allocated bytes for one of the formulas', over all samples."""
+        """Allocated bytes divided by computed bytes, over all samples."""
         return sum(allocated for _, allocated in self.samples) / sum(said for said, _ in self.samples)
 
 
 class ActionTime(Part):
-    """How long an action of a run took, beside what roofline costs say of it.
+    """Measured time of an action in a run, beside its roofline time.
 
-    A design is priced from it: its own roofline seconds times measured over roofline of the action nearest to
-    its own.
+    A design is priced by its own roofline seconds times the ratio of measured to roofline seconds of the most similar
+    action.
     """
 
     op: OpName
     layers: Annotated[int, Field(ge=0, le=10**6)]
-    """Of the stage; of a STEP of all stages of the rank."""
+    """Layers of the stage; for a STEP, of all stages of the rank."""
     experts: Annotated[int, Field(ge=0, le=10**6)] = 0
-    """Layers of them with experts."""
+    """Number of these layers that have experts."""
     first: bool = False
     """Whether the stage has the embedding."""
     last: bool = False
-    """Whether it has head and loss."""
+    """Whether the stage has head and loss."""
     tp: Ranks = 1
     seconds: Seconds
-    """The median over steps, microbatches and processes, warm-up left out."""
+    """Median over steps, microbatches and processes, without warm-up steps."""
     roofline_s: Seconds
-    """What :mod:`meshwave.engine.costs.models.roofline` says of it on the ``reference`` device, with the profile's own
-    links and, for a pair that these lack, the link that the design which ran has drawn
-    (:func:`meshwave.engine.costs.profile_prices.measured`)."""
+    """Seconds by :mod:`meshwave.engine.costs.models.roofline` on the ``reference`` device, with the links of the
+    profile or, where it has none, of the design that ran (:func:`meshwave.engine.costs.profile_prices.measured_design`)."""
 
 
 class Profile(Part):
-    """What was measured on a machine; every section can be left out."""
+    """Measurements of a machine; every section can be omitted."""
 
     format: Literal["meshwave-profile/1"] = FORMAT
     machine: Machine
     rates: ShapedRates | None = None
-    """Of an emulated cluster; null: the links are as they are."""
+    """Rates of an emulated cluster; null if its links were not limited."""
     reference: Device | None = None
-    """The device that ``roofline_s`` of the actions is of: that of the design that ran."""
+    """The device to which ``roofline_s`` of the actions refers: that of the design that ran."""
     matrix: Annotated[tuple[MatrixRate, ...], Field(max_length=100)] = ()
-    collectives: Annotated[tuple[Measured, ...], Field(max_length=10_000)] = ()
+    collectives: Annotated[tuple[MeasuredCollective, ...], Field(max_length=10_000)] = ()
     links: Annotated[tuple[LinkLine, ...], Field(max_length=100)] = ()
     contention: Annotated[tuple[Contention, ...], Field(max_length=2)] = ()
-    """What simultaneous messages do to each other, one entry per kind of link."""
+    """Slowdown of simultaneous messages, one entry per kind of link."""
     blocks: Annotated[tuple[Block, ...], Field(max_length=100)] = ()
     optimizer: Annotated[tuple[OptimizerLine, ...], Field(max_length=100)] = ()
-    memory: Annotated[tuple[Kept, ...], Field(max_length=100)] = ()
+    memory: Annotated[tuple[KeptActivations, ...], Field(max_length=100)] = ()
     actions: Annotated[tuple[ActionTime, ...], Field(max_length=100_000)] = ()
 
     def fit(self, mp: int, esp: int) -> dict[str, dict[str, float]]:
-        """The ``fit`` of ``meshwave moe`` for experts laid out so: alpha and beta by collective, for the
-        group that usually calls it and, as ``all_to_all@ep``, for each kind of group that was measured.
+        """Return the ``fit`` section of an expert-layer document for a layout: alpha and beta by collective.
 
-        There an all-gather goes by all that was gathered, so that its beta is divided by its ranks.
+        A collective appears for the group that usually runs it and, as ``all_to_all@ep``, for each measured kind of
+        group. The document counts an all-gather by all gathered bytes, so that its beta is divided by its ranks.
 
         Raises:
-            InputError: nothing was measured for this layout.
+            InputError: the profile has no measurement for this layout.
         """
         found: dict[str, dict[str, float]] = {}
-        for measured in self._of(mp, esp):
-            line = _as_fit(measured)
+        for measured in self._layout_measurements(mp, esp):
+            line = _fit_parameters(measured)
             if USUAL_GROUP[measured.collective] == measured.group or measured.collective not in found:
                 found[measured.collective] = line
             if measured.collective != "overlap":
@@ -312,8 +318,8 @@ class Profile(Part):
             raise InputError(f"the profile has nothing for mp={mp} and esp={esp}; it has {listed or 'no collectives'}")
         return found
 
-    def _of(self, mp: int, esp: int) -> list[Measured]:
-        """What was measured on the groups of a layout, those of one rank left out."""
+    def _layout_measurements(self, mp: int, esp: int) -> list[MeasuredCollective]:
+        """Return the measurements for the groups of a layout, except groups of one rank."""
         sizes = group_sizes(self.machine.ranks, mp, esp)
         return [
             each
@@ -322,7 +328,7 @@ class Profile(Part):
         ]
 
     def to_json(self) -> str:
-        """The document, ending with a newline; everything that was measured is a line."""
+        """Return the profile as JSON with one line per measurement and a final newline."""
         document = self.model_dump(mode="json", exclude_none=True)
         lists = {name: document.pop(name) for name in LISTS}
         parts = [json.dumps(document, indent=2).removesuffix("\n}")]
@@ -332,13 +338,13 @@ class Profile(Part):
         return ",\n".join(parts) + "\n}\n"
 
 
-def _as_fit(measured: Measured) -> dict[str, float]:
+def _fit_parameters(measured: MeasuredCollective) -> dict[str, float]:
     parts = measured.size if measured.collective == "all_gather" else 1
     return {"alpha_s": measured.alpha_s, "beta_s_per_byte": measured.beta_s_per_byte / parts}
 
 
 def group_sizes(ranks: int, mp: int, esp: int) -> dict[str, int]:
-    """Ranks of each kind of group.
+    """Return the number of ranks of each kind of group.
 
     Raises:
         InputError: the groups do not divide the ranks.
@@ -349,8 +355,11 @@ def group_sizes(ranks: int, mp: int, esp: int) -> dict[str, int]:
     return {"mp": mp, "esp": esp, "ep": ranks // esp, "ep_esp": ranks}
 
 
-def members(group: str, ranks: int, mp: int, esp: int) -> list[list[int]]:
-    """All groups of a kind: ``mp`` and ``esp`` are neighbours, an ``ep`` group has every ``esp``-th rank."""
+def group_members(group: str, ranks: int, mp: int, esp: int) -> list[list[int]]:
+    """Return the ranks of all groups of a kind.
+
+    ``mp`` and ``esp`` groups have adjacent ranks; an ``ep`` group has every ``esp``-th rank.
+    """
     size = group_sizes(ranks, mp, esp)[group]
     if group == "ep":
         return [list(range(first, ranks, esp)) for first in range(esp)]
@@ -363,7 +372,8 @@ LISTS = ("matrix", "collectives", "links", "contention", "blocks", "optimizer", 
 
 
 def parse_profile(text: str | bytes) -> Profile:
-    """
+    """Parse a profile from JSON.
+
     Raises:
         DesignError: with every problem of the document.
     """
@@ -374,6 +384,6 @@ def load_profile(path: Path | str) -> Profile:
     """Read a profile from a file.
 
     Raises:
-        InputError: it cannot be read, or what is in it is no profile.
+        InputError: the file cannot be read or is not a profile.
     """
     return parse_profile(read_whole(path, "profile", LARGEST_FILE_BYTES))

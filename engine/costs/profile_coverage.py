@@ -1,4 +1,4 @@
-"""The parts of a design that a profile has not measured."""
+"""Coverage of a design by a calibration profile."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Problem
 
 Place = tuple[str, str, dict[str, Any]]
-"""Where, code and parameters of a warning."""
+"""Location, code and parameters of a warning."""
 TOLERANCE = 1.25
 """Factor by which a size may lie outside the measured range without a warning."""
 
 
-def outside(design: Design, profile: Profile) -> list[Problem]:
+def coverage_warnings(design: Design, profile: Profile) -> list[Problem]:
     """Return a warning for each part of a design that a profile does not cover."""
-    computed = _outside_of_blocks(design, profile) if profile.blocks else _outside_of_a_run(design, profile)
-    sent = (*_outside_of_links(design, profile), *_outside_of_collectives(design, profile))
-    found = (*computed, *(sent if _goes_over_measured_links(design) else ()))
+    computed = _uncovered_blocks(design, profile) if profile.blocks else _uncovered_actions(design, profile)
+    sent = (*_uncovered_links(design, profile), *_uncovered_collectives(design, profile))
+    found = (*computed, *(sent if _uses_measured_links(design) else ()))
     return [Problem(*each, "warning") for each in found]
 
 
-def _goes_over_measured_links(design: Design) -> bool:
-    """Whether the measured links are used: not if the design asks for those that it draws."""
+def _uses_measured_links(design: Design) -> bool:
+    """Return whether the measured links are used, which a design can turn off."""
     return not design.cost.profile_name or not design.cost.links_are_drawn
 
 
-def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Place]:
+def _uncovered_blocks(design: Design, profile: Profile) -> Iterator[Place]:
     model, training = design.model, design.training
     blocks = {block.kind: block for block in block_lines(profile, training.precision)}
     known = {block.precision for block in profile.blocks}
@@ -50,26 +50,26 @@ def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Place]:
         if is_used and kind not in blocks:
             yield where, "unmeasured_blocks", {"blocks": blocks_of_kind}
     if "layer" in blocks:
-        yield from _sizes_outside(design, blocks["layer"])
+        yield from _uncovered_sizes(design, blocks["layer"])
     if "head" in blocks:
-        yield from _size_outside("model.vocab", "vocabulary", model.vocab, blocks["head"].span("vocab"))
+        yield from _uncovered_size("model.vocab", "vocabulary", model.vocab, blocks["head"].span("vocab"))
 
 
-def _sizes_outside(design: Design, layers: Block) -> Iterator[Place]:
+def _uncovered_sizes(design: Design, layers: Block) -> Iterator[Place]:
     model = design.model
-    yield from _size_outside("model.hidden", "hidden size", model.hidden, layers.span("hidden"))
-    yield from _size_outside("model.sequence", "sequence", model.sequence, layers.span("sequence"))
+    yield from _uncovered_size("model.hidden", "hidden size", model.hidden, layers.span("hidden"))
+    yield from _uncovered_size("model.sequence", "sequence", model.sequence, layers.span("sequence"))
     tokens = max(workload(design, mesh).tokens for mesh in design.meshes)
-    yield from _size_outside("training.micro_batch_size", "microbatch in tokens", tokens, layers.span("tokens"))
+    yield from _uncovered_size("training.micro_batch_size", "microbatch in tokens", tokens, layers.span("tokens"))
 
 
-def _size_outside(where: str, quantity: str, size: float, span: tuple[float, float]) -> Iterator[Place]:
+def _uncovered_size(where: str, quantity: str, size: float, span: tuple[float, float]) -> Iterator[Place]:
     least, most = span
     if not least / TOLERANCE <= size <= most * TOLERANCE:
         yield where, "unmeasured_size", {"quantity": quantity, "size": size, "least": least, "most": most}
 
 
-def _outside_of_a_run(design: Design, profile: Profile) -> Iterator[Place]:
+def _uncovered_actions(design: Design, profile: Profile) -> Iterator[Place]:
     if not profile.actions:
         yield "cost.profile", "unmeasured_computations", {}
         return
@@ -81,7 +81,7 @@ def _outside_of_a_run(design: Design, profile: Profile) -> Iterator[Place]:
             return
 
 
-def _outside_of_links(design: Design, profile: Profile) -> Iterator[Place]:
+def _uncovered_links(design: Design, profile: Profile) -> Iterator[Place]:
     known = {line.pair for line in profile.links}
     nodes = {design.cluster.node_of(device) for mesh in design.meshes for device in mesh.devices}
     if len(nodes) > 1 and "across_nodes" not in known:
@@ -90,7 +90,7 @@ def _outside_of_links(design: Design, profile: Profile) -> Iterator[Place]:
         yield "cluster.intra_node", "unmeasured_intra_node_link", {}
 
 
-def _outside_of_collectives(design: Design, profile: Profile) -> Iterator[Place]:
+def _uncovered_collectives(design: Design, profile: Profile) -> Iterator[Place]:
     """Check the all-reduces of tensor parallelism, which occur several times per layer."""
     known = {each.size for each in profile.collectives if each.collective == "all_reduce"}
     for number, mesh in enumerate(design.meshes):

@@ -14,12 +14,12 @@ from statistics import median
 from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block
 from meshwave.engine.costs.operators import Operator, Work, Workload
-from meshwave.engine.costs.profile import ActionTime, Block, BlockKind, OpName, Pair, Phase, Profile, Term, Timed
+from meshwave.engine.costs.profile import ActionTime, Block, BlockKind, OpName, Pair, Phase, Profile, Term, TimedPhase
 from meshwave.engine.costs.stage_prices import AllReduce, MeshPrices, Seconds
 from meshwave.engine.document import Cluster, Design, Device, Link, Mesh
 
-FASTEST = 1e24
-"""Bytes/s, of a link whose bytes cost nothing that can be measured."""
+MAX_RATE = 1e24
+"""Maximum rate in bytes/s, for links and memory whose fitted seconds per byte are 0."""
 
 # ---- the work of a block ----
 
@@ -30,11 +30,11 @@ PHASES: Mapping[Phase, Callable[[Operator], tuple[Work, ...]]] = {
     "backward": lambda each: (each.input_gradient, each.weight_gradient),
     "recomputed": lambda each: (each.forward, each.input_gradient, each.weight_gradient),
 }
-"""What an operator does in each phase."""
+"""Work of an operator in each phase."""
 
 
-def work_of(operators: Iterable[Operator], phase: Phase) -> dict[Term, float]:
-    """The terms of a block that its operators make, in a phase."""
+def phase_work(operators: Iterable[Operator], phase: Phase) -> dict[Term, float]:
+    """Return the terms of a block's fit for its operators in a phase."""
     products = attention = moved = 0.0
     for operator in operators:
         for work in PHASES[phase](operator):
@@ -46,10 +46,10 @@ def work_of(operators: Iterable[Operator], phase: Phase) -> dict[Term, float]:
     return {"products": products, "attention": attention, "bytes": moved}
 
 
-def timed(operators: Iterable[Operator], phase: Phase, blocks: int, seconds: float) -> Timed:
-    """A phase of a stage of so many alike blocks, as a profile has it."""
-    work = {str(term): blocks * amount for term, amount in work_of(operators, phase).items()}
-    return Timed(seconds=seconds, **work)
+def timed_phase(operators: Iterable[Operator], phase: Phase, blocks: int, seconds: float) -> TimedPhase:
+    """Return a phase of a stage of ``blocks`` equal blocks, in the format of a profile."""
+    work = {str(term): blocks * amount for term, amount in phase_work(operators, phase).items()}
+    return TimedPhase(seconds=seconds, **work)
 
 
 # ---- prices ----
@@ -60,58 +60,67 @@ class MeasuredPrices(MeshPrices):
 
     def __init__(self, profile: Profile, design: Design, mesh: Mesh, load: Workload) -> None:
         block = expert_block(design, mesh, load)
-        super().__init__(design.cluster, mesh, load, block, all_reduce_of(profile))
+        super().__init__(design.cluster, mesh, load, block, measured_all_reduce(profile))
         self._tp = mesh.tp
         self._slowness = Slowness(profile.actions)
         self._lines = {line.kind: line for line in block_lines(profile, design.training.precision)}
 
     @property
     def expert_layer(self) -> Seconds:
+        """Seconds of a layer with experts."""
         if self._block is None or "experts" not in self._lines:
             return super().expert_layer
-        return self._block_of("experts", self._block.operators) + _waits(self._block)
+        return self._block_seconds("experts", self._block.operators) + _exchange_waits(self._block)
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
-        """What their own lines say has what an action costs at all in it, which any other stage has too."""
+        """Return the seconds of the embedding, or of head and loss.
+
+        Their own fits include the constant cost of an action; a stage without ends adds the constant of the layer's
+        fit.
+        """
         if first or last or "layer" not in self._lines:
             return super().ends(first=first, last=last)
-        return self._by(self._lines["layer"], {"action": 1.0})
+        return self._fitted_seconds(self._lines["layer"], {"action": 1.0})
 
     def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
+        """Return the seconds of a stage, scaled by its slowness in a run if the profile is from one."""
         found = super().stage(layers, first=first, last=last, experts=experts, joins=joins)
-        return self._as_in_the_run(found, layers, experts, first=first, last=last)
+        return self._scale_to_run(found, layers, experts, first=first, last=last)
 
     def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
+        """Return the seconds of a stage of unequal layers, scaled like those of :meth:`stage`."""
         found = super().unequal_stage(operators, layers, first=first, last=last)
-        return self._as_in_the_run(found, layers, 0, first=first, last=last)
+        return self._scale_to_run(found, layers, 0, first=first, last=last)
 
-    def _as_in_the_run(self, found: Seconds, layers: int, experts: int, *, first: bool, last: bool) -> Seconds:
-        """As many times longer as the nearest stage took in the run that was measured, if one was."""
+    def _scale_to_run(self, found: Seconds, layers: int, experts: int, *, first: bool, last: bool) -> Seconds:
+        """Scale a stage's seconds by the measured slowness of the most similar stage, if the profile is from a run."""
         if self._lines or not self._slowness.ops:
             return found
         like = ActionTime(
             op="F", layers=layers, experts=experts, first=first, last=last, tp=self._tp, seconds=1.0, roofline_s=1.0
         )
-        return _scaled(found, lambda op: self._slowness.of(like.model_copy(update={"op": op})))
+        return _scale_seconds(found, lambda op: self._slowness.of(like.model_copy(update={"op": op})))
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
-        """Without what a block costs at all, which is no operator's."""
+        """Return the seconds of operators without the constant cost of a block."""
         operators = [*operators]
-        line = self._lines.get(_kind_of(operators), self._lines.get("layer"))
-        return super().part(operators) if line is None else self._priced(line, operators, whole=False)
+        line = self._lines.get(_block_kind(operators), self._lines.get("layer"))
+        return super().part(operators) if line is None else self._fitted_price(line, operators, whole=False)
 
-    def _block_of(self, kind: BlockKind, operators: Iterable[Operator]) -> Seconds:
+    def _block_seconds(self, kind: BlockKind, operators: Iterable[Operator]) -> Seconds:
         operators = [*operators]
         line = self._lines.get(kind, self._lines.get("layer"))
-        return super()._block_of(kind, operators) if line is None else self._priced(line, operators, whole=True)
+        return (
+            super()._block_seconds(kind, operators) if line is None else self._fitted_price(line, operators, whole=True)
+        )
 
-    def _priced(self, line: Block, operators: Sequence[Operator], *, whole: bool) -> Seconds:
-        ends = line.kind in ("embedding", "head")  # whose constant is one, of action and block together
+    def _fitted_price(self, line: Block, operators: Sequence[Operator], *, whole: bool) -> Seconds:
+        ends = line.kind in ("embedding", "head")  # their fits have one constant, for action and block together
         once: dict[Term, float] = {"block": 1.0, "action": float(ends)} if whole else {}
-        return self._by(line, once, operators) + self._reductions(operators)
+        return self._fitted_seconds(line, once, operators) + self._reductions(operators)
 
-    def _by(self, line: Block, once: Mapping[Term, float], operators: Sequence[Operator] = ()) -> Seconds:
-        took = {phase: fit.seconds({**once, **work_of(operators, phase)}) for phase, fit in line.fits.items()}
+    def _fitted_seconds(self, line: Block, once: Mapping[Term, float], operators: Sequence[Operator] = ()) -> Seconds:
+        took = {phase: fit.seconds({**once, **phase_work(operators, phase)}) for phase, fit in line.fits.items()}
         return Seconds(
             took["forward"],
             took["input_gradient"],
@@ -121,21 +130,21 @@ class MeasuredPrices(MeshPrices):
         )
 
 
-def _kind_of(operators: Sequence[Operator]) -> BlockKind:
-    """Of which kind of block they are a part."""
+def _block_kind(operators: Sequence[Operator]) -> BlockKind:
+    """Return the kind of block that the operators belong to."""
     names = {operator.name for operator in operators}
     kinds: dict[str, BlockKind] = {"embedding": "embedding", "logits": "head", "skip projection": "joining"}
     return next((kind for name, kind in kinds.items() if name in names), "layer")
 
 
-def _waits(block: ExpertBlock) -> Seconds:
-    """What the messages of a layer with experts add to what it computes."""
+def _exchange_waits(block: ExpertBlock) -> Seconds:
+    """Return the time that a layer with experts spends waiting for its messages."""
     forward, backward, hidden = block.forward_waits_s, block.input_waits_s, block.hidden_s
     return Seconds(forward, backward, 0.0, hidden, forward, forward, backward, hidden)
 
 
 def block_lines(profile: Profile, precision: str) -> list[Block]:
-    """Those of a precision, or of another that was measured where none of this was."""
+    """Return the fits for a precision, or for another precision if that one was not measured."""
     known = {block.precision for block in profile.blocks}
     chosen = precision if precision in known else min(known, default=precision)
     return [block for block in profile.blocks if block.precision == chosen]
@@ -144,8 +153,8 @@ def block_lines(profile: Profile, precision: str) -> list[Block]:
 # ---- links and reductions ----
 
 
-def measured(design: Design, profile: Profile) -> Design:
-    """The same on a cluster whose device and links are as fast as they were measured."""
+def measured_design(design: Design, profile: Profile) -> Design:
+    """Return the design with the measured rates of device and links in its cluster."""
     cluster, lines = design.cluster, {line.pair: line for line in profile.links}
 
     def link(pair: Pair, drawn: Link) -> Link:
@@ -153,15 +162,15 @@ def measured(design: Design, profile: Profile) -> Design:
         return drawn if line is None else Link(latency_s=line.alpha_s, bandwidth=_rate(1.0, line.beta_s_per_byte))
 
     update = {
-        "device": _device(design, profile),
+        "device": _measured_device(design, profile),
         "intra_node": link("same_node", cluster.intra_node),
         "inter_node": link("across_nodes", cluster.inter_node),
     }
     return design.model_copy(update={"cluster": cluster.model_copy(update=update)})
 
 
-def _device(design: Design, profile: Profile) -> Device:
-    """As it was measured, or as the roofline seconds of a run's actions are told of."""
+def _measured_device(design: Design, profile: Profile) -> Device:
+    """Return the device with measured rates, based on the reference device of a run if the profile has one."""
     device = profile.reference or design.cluster.device
     own = {"name": design.cluster.device.name, "memory_bytes": design.cluster.device.memory_bytes}
     rate = matrix_rate(profile, design.training.precision)
@@ -172,16 +181,16 @@ def _device(design: Design, profile: Profile) -> Device:
 
 
 def _rate(amount: float, seconds: float) -> float:
-    return min(FASTEST, max(1.0, amount / seconds)) if seconds else FASTEST
+    return min(MAX_RATE, max(1.0, amount / seconds)) if seconds else MAX_RATE
 
 
 def matrix_rate(profile: Profile, precision: str) -> float | None:
-    """FLOP/s of large matrix products on the device; none where it was not measured."""
+    """Return the FLOP/s of large matrix products on the device; None if it was not measured."""
     return next((each.flops for each in profile.matrix if each.precision == precision), None)
 
 
-def all_reduce_of(profile: Profile) -> AllReduce:
-    """The measured all-reduce of groups of that size, inside nodes or across them; the ring of the links elsewhere."""
+def measured_all_reduce(profile: Profile) -> AllReduce:
+    """Return the measured all-reduce for groups of measured size and location; the ring formula for others."""
     lines = {
         (each.size, each.size > profile.machine.ranks_per_node): each
         for each in profile.collectives
@@ -189,9 +198,9 @@ def all_reduce_of(profile: Profile) -> AllReduce:
     }
 
     def seconds(cluster: Cluster, groups: Sequence[Sequence[int]], size: float) -> float:
-        return max((of_group(cluster, group, groups, size) for group in groups), default=0.0)
+        return max((group_seconds(cluster, group, groups, size) for group in groups), default=0.0)
 
-    def of_group(cluster: Cluster, group: Sequence[int], groups: Sequence[Sequence[int]], size: float) -> float:
+    def group_seconds(cluster: Cluster, group: Sequence[int], groups: Sequence[Sequence[int]], size: float) -> float:
         if len(group) < 2:
             return 0.0
         line = lines.get((len(group), len({cluster.node_of(device) for device in group}) > 1))
@@ -204,7 +213,7 @@ def all_reduce_of(profile: Profile) -> AllReduce:
 
 
 class Slowness:
-    """How many times longer than its roofline an action takes: as the one nearest to it did in a run."""
+    """Ratio of measured to roofline seconds, taken from the most similar action of a run."""
 
     def __init__(self, actions: Sequence[ActionTime]) -> None:
         found: dict[ActionTime, list[float]] = defaultdict(list)
@@ -212,26 +221,29 @@ class Slowness:
             found[each.model_copy(update={"seconds": 1.0, "roofline_s": 1.0})].append(each.seconds / each.roofline_s)
         self._of = {kind: median(ratios) for kind, ratios in found.items()}
         self.ops = {kind.op for kind in self._of}
-        self.of = cache(self._nearest)  # most stages of a pipeline are alike
+        self.of = cache(self._nearest)  # most stages of a pipeline are equal
 
     def _nearest(self, like: ActionTime) -> float:
-        """1 where the run had no such action; halves of a backward go by whole ones, and these by their halves."""
+        """Return the ratio of the most similar action; 1 if the run had none.
+
+        The halves of a backward fall back to the whole backward, and vice versa.
+        """
         others = {"B": ("I", "W"), "I": ("B",), "W": ("B",)}.get(like.op, ())
         ops = (like.op,) if like.op in self.ops else others
         near = {kind: ratio for kind, ratio in self._of.items() if kind.op in ops}
-        least = min((distance(kind, like) for kind in near), default=0.0)
-        return median([ratio for kind, ratio in near.items() if distance(kind, like) <= least] or [1.0])
+        least = min((action_distance(kind, like) for kind in near), default=0.0)
+        return median([ratio for kind, ratio in near.items() if action_distance(kind, like) <= least] or [1.0])
 
 
-def distance(one: ActionTime, other: ActionTime) -> float:
-    """How little two actions have in common; what they compute besides layers counts most."""
+def action_distance(one: ActionTime, other: ActionTime) -> float:
+    """Return the dissimilarity of two actions; a difference in embedding, head or experts weighs most."""
     ends = (one.first != other.first) + (one.last != other.last)
     kinds = (one.experts > 0) != (other.experts > 0)
     sizes = ((one.layers, other.layers), (one.experts, other.experts), (one.tp, other.tp))
     return 8.0 * ends + 4.0 * kinds + sum(abs(log((mine + 1) / (theirs + 1))) for mine, theirs in sizes)
 
 
-def _scaled(seconds: Seconds, slowness: Callable[[OpName], float]) -> Seconds:
+def _scale_seconds(seconds: Seconds, slowness: Callable[[OpName], float]) -> Seconds:
     forward, first, second = (seconds.forward, seconds.input_gradient, seconds.weight_gradient)
     first, second = first * slowness("I"), second * slowness("W")
     whole = seconds.backward * slowness("B")

@@ -10,7 +10,7 @@ from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds, small_all_
 from meshwave.engine.costs.collective_flows import weight_groups
 from meshwave.engine.costs.cost_model import Floats
 from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes
-from meshwave.engine.costs.expert_blocks import Sharing, sharing
+from meshwave.engine.costs.expert_blocks import Sharing, expert_sharing
 from meshwave.engine.costs.operators import PRECISIONS
 from meshwave.engine.costs.stage_prices import AllReduce
 from meshwave.engine.document import Cluster, Design
@@ -33,7 +33,7 @@ def reduce_seconds(
         meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
         shared = float(size[stage] - experts[stage])
         if experts[stage]:
-            parts, partial = sharing(design, meshes)
+            parts, partial = expert_sharing(design, meshes)
             shared -= float(gates[stage]) if partial else 0.0
             seconds[stage] += _expert_reduction_seconds(design.cluster, parts, float(experts[stage]), all_reduce)
             everyone = [device for mesh in meshes for device in mesh.devices]

@@ -1,4 +1,4 @@
-"""How many layers each stage gets when the design leaves it open."""
+"""Balance of layers over stages, for designs that do not set it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from meshwave.engine.errors import InputError
 
 
 def equal_split(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage, as equal as they can be; the first stages take what is left over.
+    """Return the layers of each stage, as equal as possible; the first stages take the remainder.
 
     Raises:
-        InputError: a stage would be left without a layer.
+        InputError: a stage would have no layer.
     """
-    _refuse_empty_stages(layers, stages)
+    _check_stage_count(layers, stages)
     share, over = divmod(layers, stages)
     return tuple(share + (stage < over) for stage in range(stages))
 
 
 def balanced_split(layers: int, layer_seconds: Sequence[float], extra_seconds: Sequence[float]) -> tuple[int, ...]:
-    """Layers of each stage such that the slowest stage is as fast as it can be.
+    """Return the layers of each stage that minimize the time of the slowest stage.
 
-    Stage ``s`` with ``n`` layers takes ``n * layer_seconds[s] + extra_seconds[s]``; the extras
-    are the embedding and the head. As all layers cost the same, giving each next layer to the
-    stage that is the fastest with it reaches the least maximum: a stage passes it only when all
-    others would too. Within that maximum the layers are then spread as equally as they can be.
+    Stage ``s`` with ``n`` layers takes ``n * layer_seconds[s] + extra_seconds[s]``; the extras are the embedding and
+    the head. All layers cost the same, so that giving each next layer to the stage that is the fastest with it
+    minimizes the maximum. Within that maximum the layers are then distributed as equally as possible.
 
     Raises:
-        InputError: a stage would be left without a layer.
+        InputError: a stage would have no layer.
     """
-    _refuse_empty_stages(layers, len(layer_seconds))
+    _check_stage_count(layers, len(layer_seconds))
     greedy = _hand_out(layers, layer_seconds, extra_seconds)
     slowest = max(_seconds(greedy, layer_seconds, extra_seconds))
     most = [
@@ -52,17 +51,18 @@ def unequal_split(
     block_seconds: Sequence[float],
     extra_seconds: Sequence[float],
 ) -> tuple[int, ...]:
-    """The same where the layers ``blocks`` take ``block_seconds[s]`` on stage ``s``, all others ``layer_seconds[s]``.
+    """Return the balanced layers of each stage where some layers cost more than others.
 
-    The least bound on the slowest stage that can be kept is found by halving. Where every stage may take
-    any one layer within it, it can be kept if and only if it is when every stage takes as many as fit;
-    below that, a stage that takes fewer can leave the next one a layer that it can take, and all ends are
-    tried. Each stage ends where an even share of the seconds does, or as near to that as the bound allows.
+    The layers ``blocks`` take ``block_seconds[s]`` on stage ``s``, all others ``layer_seconds[s]``. Bisection finds the
+    smallest bound on the slowest stage that some split satisfies. If every stage can take any one layer within the
+    bound, the bound is feasible exactly when it is feasible with every stage taking as many layers as fit. Below that,
+    a stage that takes fewer can leave the next one a layer that it can take, and all possible ends are tried. Each
+    stage ends where an even share of the seconds does, or as near to that as the bound allows.
 
     Raises:
-        InputError: a stage would be left without a layer.
+        InputError: a stage would have no layer.
     """
-    _refuse_empty_stages(layers, len(layer_seconds))
+    _check_stage_count(layers, len(layer_seconds))
     row = _Row(layers, blocks, layer_seconds, block_seconds, extra_seconds)
     low, high = 0.0, row.longest
     for _ in range(200):
@@ -74,16 +74,17 @@ def unequal_split(
 
 
 def block_split(block_seconds: Sequence[Sequence[float]], extra_seconds: Sequence[float]) -> tuple[int, ...]:
-    """Layers of each stage where layers differ: ``block_seconds[s][l]`` is layer ``l`` on stage ``s``.
+    """Return the balanced layers of each stage where every layer may cost differently.
 
-    Among the splits whose slowest stage is as fast as it can be it takes the one with the least sum of squares.
-    Both are found stage by stage over all places where a stage can end, with time in ``stages * layers^2``.
+    ``block_seconds[s][l]`` is layer ``l`` on stage ``s``. Among the splits that minimize the slowest stage, it returns
+    the one with the least sum of squares. Dynamic programming over the ends of stages finds both in ``O(stages *
+    layers^2)``.
 
     Raises:
-        InputError: a stage would be left without a layer.
+        InputError: a stage would have no layer.
     """
     stages, layers = len(block_seconds), len(block_seconds[0]) if block_seconds else 0
-    _refuse_empty_stages(layers, stages)
+    _check_stage_count(layers, stages)
     taken = [np.concatenate(([0.0], np.cumsum(seconds))) for seconds in block_seconds]
     of_stage = [  # [layers + 1, layers + 1] seconds from one place to another, none backwards
         np.where(np.tri(layers + 1, dtype=np.bool_), np.inf, (before[None, :] - before[:, None]) + extra)
@@ -108,11 +109,11 @@ def block_split(block_seconds: Sequence[Sequence[float]], extra_seconds: Sequenc
 
 
 SLACK = 1 + 1e-9
-"""On a bound, so that no sum is too large by its rounding."""
+"""Factor on a bound, so that rounding of a sum does not exceed it."""
 
 
 class _Row:
-    """Layers of two kinds in a row, to be cut into stages."""
+    """Layers of two kinds in a row, to be split into stages."""
 
     def __init__(
         self,
@@ -125,18 +126,18 @@ class _Row:
         of_blocks = [0] * (layers + 1)
         for block in blocks:
             of_blocks[block + 1] = 1
-        self._blocks = list(accumulate(of_blocks))  # [layers + 1] of the layers before each
+        self._blocks = list(accumulate(of_blocks))  # [layers + 1] blocks before each layer
         self._each, self._extra = list(zip(layer_seconds, block_seconds, strict=True)), extra_seconds
         self._layers, self._stages = layers, len(self._each)
 
     @property
     def longest(self) -> float:
-        """No less than any split takes."""
-        return max(self._before(self._layers, each) for each in self._each) + max(self._extra)
+        """Upper bound on the slowest stage of any split."""
+        return max(self._seconds_before(self._layers, each) for each in self._each) + max(self._extra)
 
     @property
     def _any_layer(self) -> float:
-        """The bound from which on every stage may take any one layer."""
+        """Smallest bound within which every stage can take any one layer."""
         return max(max(each) + extra for each, extra in zip(self._each, self._extra, strict=True))
 
     def fits(self, bound: float) -> bool:
@@ -145,18 +146,22 @@ class _Row:
         return bool(self._reachable(bound)[-1][-1])
 
     def spread(self, bound: float) -> tuple[int, ...]:
-        even = self._even()
-        ends = self._forth(bound * SLACK, even) if bound >= self._any_layer else self._back(bound * SLACK, even)
+        even = self._even_ends()
+        ends = (
+            self._ends_from_first(bound * SLACK, even)
+            if bound >= self._any_layer
+            else self._ends_from_last(bound * SLACK, even)
+        )
         return tuple(end - start for start, end in pairwise([0, *ends]))
 
-    def _even(self) -> list[int]:
-        """[stages] where each ends if all take as long, whatever the bound."""
+    def _even_ends(self) -> list[int]:
+        """Return the end of each stage if all take equally long, regardless of the bound."""
         mean = [sum(part) / self._stages for part in zip(*self._each, strict=True)]
-        whole = self._before(self._layers, mean)
-        return [self._nearest(whole * (stage + 1) / self._stages, mean) for stage in range(self._stages)]
+        whole = self._seconds_before(self._layers, mean)
+        return [self._nearest_end(whole * (stage + 1) / self._stages, mean) for stage in range(self._stages)]
 
-    def _forth(self, bound: float, even: Sequence[int]) -> list[int]:
-        """[stages] where each ends, from the first to the last."""
+    def _ends_from_first(self, bound: float, even: Sequence[int]) -> list[int]:
+        """Return the end of each stage, computed from the first to the last."""
         last, first = self._ends(bound), self._starts(bound)
         assert last is not None, "the bound is one that fits"
         ends, at = [], 0
@@ -165,8 +170,8 @@ class _Row:
             ends.append(at)
         return ends
 
-    def _back(self, bound: float, even: Sequence[int]) -> list[int]:
-        """The same from the last to the first, among all ends that can be reached."""
+    def _ends_from_last(self, bound: float, even: Sequence[int]) -> list[int]:
+        """Return the end of each stage, computed from the last to the first among all reachable ends."""
         reachable, ends = self._reachable(bound), [self._layers]
         for stage in reversed(range(1, self._stages)):
             starts = np.flatnonzero(reachable[stage - 1][: ends[-1]])
@@ -175,7 +180,7 @@ class _Row:
         return ends[::-1]
 
     def _reachable(self, bound: float) -> list[NDArray[np.bool_]]:
-        """[stages][layers + 1] whether a stage can end there, with all before it within the bound."""
+        """Return ``[stages][layers + 1]`` whether a stage can end there with all stages before it within the bound."""
         starts = np.zeros(self._layers + 1, np.bool_)
         starts[0] = True
         found = []
@@ -191,35 +196,35 @@ class _Row:
             found.append(starts)
         return found
 
-    def _before(self, layer: int, each: Sequence[float]) -> float:
-        """Seconds of all layers before one, where they take so long ``each``."""
+    def _seconds_before(self, layer: int, each: Sequence[float]) -> float:
+        """Return the seconds of all layers before one; ``each`` has the seconds of a plain layer and of a block."""
         with_experts = self._blocks[layer]
         return (layer - with_experts) * each[0] + with_experts * each[1]
 
     def _end_within(self, seconds: float, each: Sequence[float]) -> int:
-        """How many of the first layers take no longer than that."""
-        return bisect_right(range(self._layers + 1), seconds, key=lambda layer: self._before(layer, each)) - 1
+        """Return the largest number of first layers that take at most ``seconds``."""
+        return bisect_right(range(self._layers + 1), seconds, key=lambda layer: self._seconds_before(layer, each)) - 1
 
     def _end_before(self, seconds: float, each: Sequence[float]) -> int:
-        """How many of the first layers take that long at least."""
-        return bisect_left(range(self._layers + 1), seconds, key=lambda layer: self._before(layer, each))
+        """Return the smallest number of first layers that take at least ``seconds``."""
+        return bisect_left(range(self._layers + 1), seconds, key=lambda layer: self._seconds_before(layer, each))
 
-    def _nearest(self, seconds: float, each: Sequence[float]) -> int:
-        """How many of the first layers take as long as that, as nearly as can be."""
+    def _nearest_end(self, seconds: float, each: Sequence[float]) -> int:
+        """Return the number of first layers whose time is nearest to ``seconds``."""
         below = self._end_within(seconds, each)
         options = range(below, min(below + 1, self._layers) + 1)
-        return min(options, key=lambda layer: abs(self._before(layer, each) - seconds))
+        return min(options, key=lambda layer: abs(self._seconds_before(layer, each) - seconds))
 
     def _reach(self, stage: int, start: int, bound: float) -> int:
-        """The end of the longest run of layers from ``start`` that ``stage`` can take."""
+        """Return the end of the longest run of layers from ``start`` that ``stage`` can take."""
         each = self._each[stage]
-        return self._end_within(bound - self._extra[stage] + self._before(start, each), each)
+        return self._end_within(bound - self._extra[stage] + self._seconds_before(start, each), each)
 
     def _ends(self, bound: float) -> list[int] | None:
-        """[stages] where each ends at the latest; none where the bound cannot be kept."""
+        """Return the latest end of each stage; None if the bound is infeasible."""
         ends, at = [], 0
         for stage in range(self._stages):
-            most = self._layers - (self._stages - 1 - stage)  # each that follows needs one
+            most = self._layers - (self._stages - 1 - stage)  # each later stage needs a layer
             reached = min(self._reach(stage, at, bound), most)
             if reached <= at:
                 return None
@@ -228,16 +233,16 @@ class _Row:
         return ends if at == self._layers else None
 
     def _starts(self, bound: float) -> list[int]:
-        """[stages] where each ends at the earliest, so that those that follow can take the rest."""
+        """Return the earliest end of each stage such that the stages after it can take the rest."""
         earliest, at = [0] * self._stages, self._layers
         for stage in reversed(range(self._stages)):
             earliest[stage], each = at, self._each[stage]
-            room = self._before(at, each) - (bound - self._extra[stage])
+            room = self._seconds_before(at, each) - (bound - self._extra[stage])
             at = max(stage, self._end_before(room, each))
         return earliest
 
 
-def _refuse_empty_stages(layers: int, stages: int) -> None:
+def _check_stage_count(layers: int, stages: int) -> None:
     if stages < 1:
         raise InputError("there are no stages to hold the layers; give every mesh a computation")
     if stages > layers:
@@ -265,7 +270,7 @@ def _hand_out(layers: int, layer_seconds: Sequence[float], extra_seconds: Sequen
 def _spread(
     layers: int, most: Sequence[int], layer_seconds: Sequence[float], extra_seconds: Sequence[float]
 ) -> tuple[int, ...]:
-    """Hand out layers to the stage with the fewest that may have more; of equals, to the fastest."""
+    """Give each layer to the stage with the fewest layers that has not reached its maximum; ties go to the fastest."""
     split = [1] * len(most)
     queue = [(1, each + extra_seconds[stage], stage) for stage, each in enumerate(layer_seconds)]
     heapq.heapify(queue)

@@ -84,7 +84,7 @@ class MeshPrices:
     @cached_property
     def layer(self) -> Seconds:
         """Seconds of a dense layer."""
-        return self._block_of("layer", operators.layer(self._load))
+        return self._block_seconds("layer", operators.layer(self._load))
 
     @cached_property
     def expert_layer(self) -> Seconds:
@@ -107,13 +107,13 @@ class MeshPrices:
     @cached_property
     def joining_layer(self) -> Seconds:
         """Seconds of a layer in which a skip connection ends."""
-        return self._block_of("joining", operators.joining_layer(self._load))
+        return self._block_seconds("joining", operators.joining_layer(self._load))
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Return the seconds of the embedding, or of head and loss."""
-        embedding = self._block_of("embedding", operators.embedding(self._load)) if first else Seconds()
+        embedding = self._block_seconds("embedding", operators.embedding(self._load)) if first else Seconds()
         return (
-            embedding + self._block_of("head", operators.ends(self._load, first=False, last=True))
+            embedding + self._block_seconds("head", operators.end_operators(self._load, first=False, last=True))
             if last
             else embedding
         )
@@ -132,7 +132,7 @@ class MeshPrices:
         """Return the seconds of any operators of a stage."""
         return self._price(operators)
 
-    def _block_of(self, kind: BlockKind, operators: Iterable[Operator]) -> Seconds:
+    def _block_seconds(self, kind: BlockKind, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of a whole block; a subclass may have measured them by ``kind``."""
         return self._price(operators)
 
@@ -155,10 +155,10 @@ class MeshPrices:
         """Return the tensor-parallel reductions of operators, for which their devices wait."""
         operators = [*operators]
         forward, backward = (
-            self._reduced(size for each in operators for size in getattr(each, way))
+            self._all_reduce_seconds(size for each in operators for size in getattr(each, way))
             for way in ("forward_reduced", "backward_reduced")
         )
         return Seconds(forward, backward, again=forward, forward_waits=forward, input_waits=backward)
 
-    def _reduced(self, messages: Iterable[float]) -> float:
+    def _all_reduce_seconds(self, messages: Iterable[float]) -> float:
         return sum(self._all_reduce(self._cluster, self._groups, size) for size in messages)

@@ -38,7 +38,7 @@ class CostSection(Member):
         """Whether messages are priced on the links of the cluster, not on measured ones."""
         return True
 
-    def on_drawn_links(self) -> CostSection:
+    def use_drawn_links(self) -> CostSection:
         """Return the same model with messages priced on the links of the cluster."""
         return self
 

@@ -14,7 +14,15 @@ from functools import lru_cache
 from math import gcd
 from typing import Literal, NamedTuple
 
-from meshwave.engine.costs.operators import Operator, Work, Workload, accumulated, mixing, pointwise, product
+from meshwave.engine.costs.operators import (
+    Operator,
+    Work,
+    Workload,
+    accumulation_bytes,
+    attention_product,
+    pointwise,
+    product,
+)
 
 MOST_GROUPS = 32
 """Groups of a group norm (Wu and He, arXiv:1803.08494), where they divide the channels."""
@@ -126,7 +134,7 @@ def _attention(load: Workload, heads: int, channels: int, side: int) -> Iterator
     yield _group_norm("attention norm", tokens, channels)
     yield pointwise("pixels as tokens", tokens, channels, kept=0, read_and_written=(2, 2))
     yield product("query, key, value", tokens, channels, 3 * channels)
-    yield mixing(replace(tokens, heads=heads))
+    yield attention_product(replace(tokens, heads=heads))
     yield product("attention output", tokens, channels, channels)
     yield pointwise("attention residual", tokens, channels, kept=0, read_and_written=(3, 2))
 
@@ -195,7 +203,7 @@ def _convolution(
         name,
         forward=once,
         input_gradient=once,
-        weight_gradient=Work(once.flops, taken + given + accumulated(weights, load)),
+        weight_gradient=Work(once.flops, taken + given + accumulation_bytes(weights, load)),
         parameters=weights + outer,
         copied=weights + outer,
         kept_bytes=taken,

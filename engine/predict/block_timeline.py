@@ -192,11 +192,11 @@ class _BlockPrediction:
             return
         sparse = self._design.model.expert_blocks
         if first:
-            yield partial(self._add_dense, "embedding", operators.ends(self._load, first=True, last=False))
+            yield partial(self._add_dense, "embedding", operators.end_operators(self._load, first=True, last=False))
         for number in numbers:
             yield partial(self._add_expert_layer if number in sparse else self._add_dense_layer, number)
         if last:
-            yield partial(self._add_dense, "head and loss", operators.ends(self._load, first=False, last=True))
+            yield partial(self._add_dense, "head and loss", operators.end_operators(self._load, first=False, last=True))
 
     def _block_parts(
         self, model: BlockModel, numbers: range, *, first: bool, last: bool

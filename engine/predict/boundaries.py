@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from meshwave.engine.costs.boundary_transfers import crossing, most_chunks
+from meshwave.engine.costs.boundary_transfers import boundary_transfer, max_chunks
 from meshwave.engine.document import Design
 from meshwave.engine.document.meshes import find_mesh
 from meshwave.engine.document.transfer_document import (
@@ -70,7 +70,7 @@ def boundary_transfer_spec(design: Design, source: int, destination: int, tensor
     Activations move forward, their gradients backward. Ranks are device numbers of the cluster; hosts are its nodes,
     or the devices themselves where every message stays inside a node.
     """
-    found = crossing(design, source, destination, tensors)
+    found = boundary_transfer(design, source, destination, tensors)
     host = _cluster_hosts(design, found.links.host)
     return TransferSpec(
         format="meshwave-transfer/1",
@@ -92,7 +92,7 @@ def _cluster_hosts(design: Design, host: Mapping[int, int]) -> dict[int, int]:
 
 def _limited_chunks(found: Transfer) -> int | None:
     """Return the largest number of chunks where the planner's best number exceeds it, else None."""
-    most = most_chunks(unit_tasks(found.tensor, *found.source, *found.destination))
+    most = max_chunks(unit_tasks(found.tensor, *found.source, *found.destination))
     best = plan(found.tensor, found.source, found.destination, found.links, strategy="broadcast", ordering="naive")
     return most if any(each.chunks > most for each in best.tasks) else None
 

@@ -19,7 +19,7 @@ from meshwave.engine.costs import (
     peak_inflight,
     peak_memory,
     pricing_model,
-    waits,
+    wait_seconds,
 )
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import resolve_expert_layer
@@ -88,7 +88,7 @@ class Prediction:
 
         They are part of the compute time and not of the communication exposed between blocks.
         """
-        of_rows = waits(self.design, self.program, self.costs.layers)
+        of_rows = wait_seconds(self.design, self.program, self.costs.layers)
         return np.asarray(np.bincount(self.program.rank, of_rows, minlength=self.program.ranks), np.float64)
 
     @cached_property

@@ -14,7 +14,7 @@ from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.field_limits import field_limit
-from meshwave.engine.costs.boundary_transfers import crossing_bytes, crossing_seconds
+from meshwave.engine.costs.boundary_transfers import boundary_bytes, boundary_seconds
 from meshwave.engine.document import Design, Training, parse_design
 from meshwave.engine.document import Mesh as MeshPart
 from meshwave.engine.errors import InputError
@@ -401,13 +401,13 @@ def test_skips_are_arcs_that_say_what_travels_from_which_mesh_to_which() -> None
     prediction = predict(design)
     far, near = stages(design, prediction.program, prediction.costs)["skips"]
 
-    size = quantity(crossing_bytes(design, 0, 3, 3), "B")
-    took = quantity(crossing_seconds(design, 0, 3, 3), "s")
+    size = quantity(boundary_bytes(design, 0, 3, 3), "B")
+    took = quantity(boundary_seconds(design, 0, 3, 3), "s")
     assert far["words"] == (
         f"3 tensors skip from stage 0 to stage 3: {size} a microbatch, in one message straight from mesh A to mesh D, "
         f"{took} on the link; their gradients come back the same way"
     )
-    with_its_input = quantity(crossing_bytes(design, 1, 2, 4), "B")
+    with_its_input = quantity(boundary_bytes(design, 1, 2, 4), "B")
     assert f"they travel beside its input, {with_its_input} a microbatch with it" in near["words"]
     assert "from mesh B to mesh C" in near["words"]
 

@@ -14,7 +14,7 @@ from meshwave.designer.state import background_calibration as beside
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.profiles import Profiles, axis, charts, listed, machine_words
-from meshwave.engine.costs.profile import Measured, Profile
+from meshwave.engine.costs.profile import MeasuredCollective, Profile
 from meshwave.engine.costs.profile_store import describe_other_machine, list_profiles, store_profile
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
@@ -94,8 +94,8 @@ def test_a_profile_that_is_gone_is_named_and_told_at_its_field(session: Session)
 # ---- charts ----
 
 
-def line(size: int) -> Measured:
-    return Measured(
+def line(size: int) -> MeasuredCollective:
+    return MeasuredCollective(
         collective="all_reduce", group="mp", size=size, alpha_s=1e-3, beta_s_per_byte=1e-9, r2=1.0,
         samples=((1e3, 1e-3), (1e6, 2e-3)),
     )  # fmt: skip

@@ -13,14 +13,20 @@ import numpy as np
 from meshwave.engine.costs import operators as flops
 from meshwave.engine.costs.contention import LinkSharing, link_sharing
 from meshwave.engine.costs.cost_model import Floats
-from meshwave.engine.costs.device_sizes import Sizes, joins_of, workload
+from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, workload
 from meshwave.engine.costs.distinct_actions import Kinds
-from meshwave.engine.costs.expert_blocks import counts
+from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
 from meshwave.engine.costs.models.roofline import OperatorCost, RooflineCost
 from meshwave.engine.costs.operators import Operator
 from meshwave.engine.costs.profile import ActionTime, BlockKind, OpName, OptimizerLine, Profile
-from meshwave.engine.costs.profile_coverage import outside
-from meshwave.engine.costs.profile_prices import MeasuredPrices, Slowness, all_reduce_of, matrix_rate, measured
+from meshwave.engine.costs.profile_coverage import coverage_warnings
+from meshwave.engine.costs.profile_prices import (
+    MeasuredPrices,
+    Slowness,
+    matrix_rate,
+    measured_all_reduce,
+    measured_design,
+)
 from meshwave.engine.costs.profile_store import (
     DEFAULT_PROFILE,
     describe_other_machine,
@@ -43,7 +49,7 @@ from meshwave.engine.program.simulation import TransferModel
 
 @cost_models.register("calibrated")
 class CalibratedCost(OperatorCost):
-    """Seconds from tables that were measured."""
+    """Seconds from measured tables."""
 
     title: ClassVar = "Calibrated"
 
@@ -66,11 +72,11 @@ class CalibratedCost(OperatorCost):
     def links_are_drawn(self) -> bool:
         return self.links == "drawn"
 
-    def on_drawn_links(self) -> CalibratedCost:
+    def use_drawn_links(self) -> CalibratedCost:
         return self.model_copy(update={"links": "drawn"})
 
     def portable(self) -> RooflineCost:
-        """Roofline costs: a profile stays on its machine."""
+        """Return roofline costs, since a profile stays on its machine."""
         return RooflineCost()
 
     def external_data(self) -> str:
@@ -80,24 +86,24 @@ class CalibratedCost(OperatorCost):
         return describe_other_machine(self.load())
 
     def warnings(self, design: Design) -> Sequence[Problem]:
-        """Parts of a design that lie outside of what was measured."""
-        return outside(design, self.load())
+        """Return a warning for each part of a design that the profile does not cover."""
+        return coverage_warnings(design, self.load())
 
     @classmethod
     def initial_values(cls) -> Mapping[str, Any]:
-        """The profile of this machine, or another that is kept."""
+        """Return the profile of this machine, or another stored one."""
         names = list_profiles()
         return {"profile": DEFAULT_PROFILE if DEFAULT_PROFILE in names else names[0]} if names else {}
 
     def choices(self, key: str) -> Sequence[str]:
-        """The profiles that are kept, and the one that is named though it is not."""
+        """Return the stored profiles, and the one that the design names even if it is missing."""
         return list(dict.fromkeys((*list_profiles(), self.profile))) if key == "profile" else []
 
     def load(self) -> Profile:
-        """Read the profile, without its links and collectives if those of the cluster are used.
+        """Load the profile, without its links and collectives if the design uses those of the cluster.
 
         Raises:
-            DesignError: the profile is missing or invalid, at its place in the document.
+            DesignError: the profile is missing or invalid.
         """
         where, fixes = "cost.profile", [Fix("use_roofline", {}, (("cost", {"kind": "roofline"}),))]
         try:
@@ -112,34 +118,34 @@ class CalibratedCost(OperatorCost):
         except InputError as error:
             params = {"name": self.profile, "reason": str(error)}
             raise DesignError([Problem(where, "unreadable_profile", params, fixes=fixes)]) from None
-        return _without_links(found) if self.links_are_drawn else found
+        return _remove_links(found) if self.links_are_drawn else found
 
     # ---- prices ----
 
     def prices(self, design: Design) -> list[MeshPrices]:
-        return super().prices(measured(design, self.load()))
+        return super().prices(measured_design(design, self.load()))
 
     def prices_on(self, design: Design, mesh: Mesh) -> MeshPrices:
         return MeasuredPrices(self.load(), design, mesh, workload(design, mesh))
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         profile = self.load()
-        seconds = super().seconds(measured(design, profile), program, kinds, layers, held)
+        seconds = super().seconds(measured_design(design, profile), program, kinds, layers, held)
         slowness = Slowness(profile.actions)
         ends: dict[Op, OpName] = {Op.REDUCE_GRAD: "REDUCE_GRAD", Op.STEP: "STEP"}
         for op, name in ends.items():
             if name in slowness.ops:
-                for row in kinds.of(op).tolist():
+                for row in kinds.indices_of(op).tolist():
                     rank = int(kinds.rank[row])
                     stages = [int(kinds.stage[row])] if op == Op.REDUCE_GRAD else program.stages_of(rank)
-                    like = _like(name, design, layers, stages, design.meshes[rank].tp)
+                    like = _action_like(name, design, layers, stages, design.meshes[rank].tp)
                     seconds[row] *= slowness.of(like)
         return seconds
 
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
     ) -> tuple[Network | None, Floats]:
-        return super().network(measured(design, self.load()), program, kinds, layers, held, seconds)
+        return super().network(measured_design(design, self.load()), program, kinds, layers, held, seconds)
 
     def measures_collectives(self, design: Design) -> bool:
         return bool(self.load().collectives)
@@ -148,16 +154,16 @@ class CalibratedCost(OperatorCost):
         return link_sharing(self.load().contention)
 
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
-        return reduce_seconds(design, program, held, all_reduce_of(self.load()))
+        return reduce_seconds(design, program, held, measured_all_reduce(self.load()))
 
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
-        line = _optimizer(self.load(), design)
+        line = _optimizer_line(self.load(), design)
         if line is None:
             return super().step_seconds(design, program, held)
         return np.array([line.seconds(each) + norm_seconds(design) for each in held.parameters.sum(axis=1)])
 
     def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
-        """With the activations that were allocated where the formulas say so many."""
+        """Return the memory that the devices need, with activations scaled by the measured ratio of allocated bytes."""
         held = super().sizes(design, program, layers)
         found = {each.kind: each.ratio for each in self.load().memory}
         if not found:
@@ -166,13 +172,13 @@ class CalibratedCost(OperatorCost):
         return held._replace(activation_bytes=held.activation_bytes * ratios)
 
     def peak_flops(self, design: Design) -> float:
-        """What large products were measured to reach, where they were."""
+        """Return the measured rate of large matrix products, or the device's peak if it was not measured."""
         return matrix_rate(self.load(), design.training.precision) or super().peak_flops(design)
 
 
-def _like(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
-    """An action of some stages, to be looked for among those of a run."""
-    experts = counts(design, layers)
+def _action_like(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
+    """Return an action of some stages as a key to look up the most similar measured action."""
+    experts = expert_layers_per_stage(design, layers)
     return ActionTime(
         op=op,
         layers=sum(layers[stage] for stage in stages),
@@ -185,8 +191,8 @@ def _like(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[in
     )
 
 
-def _optimizer(profile: Profile, design: Design) -> OptimizerLine | None:
-    """The line of the design's optimizer: of its own precision and clipping, or of others where there is none."""
+def _optimizer_line(profile: Profile, design: Design) -> OptimizerLine | None:
+    """Return the line of the design's optimizer, with the same precision and clipping if it was measured."""
     training = design.training
     asked = training.precision, training.clip_norm is not None
     known = [line for line in profile.optimizer if line.optimizer == training.optimizer]
@@ -198,24 +204,27 @@ def _optimizer(profile: Profile, design: Design) -> OptimizerLine | None:
 
 
 def _kept_ratio(design: Design, layers: Sequence[int], stage: int, ratios: Mapping[BlockKind, float]) -> float:
-    """Allocated bytes for one of the formulas', of what a stage keeps; 1 of a model whose blocks are never measured."""
+    """Return the ratio of allocated bytes to computed bytes for the activations of a stage.
+
+    It is 1 for models whose blocks are never measured.
+    """
     if not isinstance(design.model, LanguageModel):
         return 1.0
     load = workload(design, design.meshes[0])
-    joins, experts = joins_of(design, layers)[stage], counts(design, layers)[stage]
+    joins, experts = joins_per_stage(design, layers)[stage], expert_layers_per_stage(design, layers)[stage]
     parts: list[tuple[BlockKind, int, Sequence[Operator]]] = [
         ("layer", layers[stage] - joins - experts, flops.layer(load)),
         ("joining", joins, flops.joining_layer(load)),
         ("experts", experts, flops.layer(load)),
         ("embedding", int(stage == 0), flops.embedding(load)),
-        ("head", int(stage == len(layers) - 1), flops.ends(load, first=False, last=True)),
+        ("head", int(stage == len(layers) - 1), flops.end_operators(load, first=False, last=True)),
     ]
     said = [(kind, count * sum(each.kept_bytes for each in operators)) for kind, count, operators in parts]
     whole = sum(size for _, size in said)
     return sum(ratios.get(kind, 1.0) * size for kind, size in said) / whole if whole else 1.0
 
 
-def _without_links(profile: Profile) -> Profile:
-    """Return what the profile measured of single devices."""
+def _remove_links(profile: Profile) -> Profile:
+    """Return a profile with the measurements of single devices only."""
     own = tuple(line for line in profile.links if line.pair == "same_device")
     return profile.model_copy(update={"links": own, "collectives": (), "contention": ()})

@@ -1,7 +1,7 @@
-"""Roofline costs: seconds from the shapes of the model and what the cluster's data sheets promise.
+"""Roofline costs: seconds from the shapes of the model and the data sheets of the cluster.
 
-Each operator takes the longer of its FLOPs and its bytes; messages take alpha plus bytes times beta on the link where
-their two devices really sit, as if each were alone; while they are played, all of them share the links
+Each operator takes the longer of its FLOP time and its memory time; messages take alpha plus bytes times beta on the
+link between their two devices, as if each were alone. The simulation then shares links between them
 (:mod:`meshwave.engine.costs.network`).
 """
 
@@ -16,13 +16,13 @@ from pydantic import Field
 
 from meshwave.engine.costs import flops
 from meshwave.engine.costs.block_models import BlockModel
-from meshwave.engine.costs.boundary_transfers import crossing_seconds
+from meshwave.engine.costs.boundary_transfers import boundary_seconds
 from meshwave.engine.costs.collective_flows import add_exchanges, reduction_messages
-from meshwave.engine.costs.contention import AS_DRAWN, LinkSharing
+from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
 from meshwave.engine.costs.cost_model import CostModel, Floats, Slots
-from meshwave.engine.costs.device_sizes import Sizes, copies, joins_of, workload
+from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, stage_copies, workload
 from meshwave.engine.costs.distinct_actions import Kinds
-from meshwave.engine.costs.expert_blocks import counts, expert_block
+from meshwave.engine.costs.expert_blocks import expert_block, expert_layers_per_stage
 from meshwave.engine.costs.network import Fabric, NetworkBuilder, add_reductions, add_transfers, serial_network
 from meshwave.engine.costs.operators import Workload
 from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
@@ -38,12 +38,12 @@ from meshwave.engine.program.simulation import TransferModel
 
 
 class OperatorCost(CostModel):
-    """Price a stage by its operators, and messages by the links that they take."""
+    """Prices stages by their operators, and messages by their links."""
 
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
-        """Balanced over forward and backward, embedding and head included."""
+        """Return the layers of each stage, balanced over forward and backward, embedding and head included."""
         prices = self.prices(design)
-        holders = _holders(design)
+        holders = _stage_holders(design)
         last = len(holders) - 1
         again = [design.pipeline.recomputes(stage) for stage in range(len(holders))]
         if isinstance(design.model, BlockModel):
@@ -70,17 +70,17 @@ class OperatorCost(CostModel):
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         table = _compute_seconds(design, program, layers, self.prices(design))
-        seconds = _of_computations(kinds, table)
+        seconds = _seconds_by_kind(kinds, table)
         seconds[kinds.sends] = _transfer_seconds(design, kinds)
-        reduces = kinds.of(Op.REDUCE_GRAD)
+        reduces = kinds.indices_of(Op.REDUCE_GRAD)
         if len(reduces):
             seconds[reduces] = self.reduce_seconds(design, program, held)[kinds.stage[reduces]]
-        steps = kinds.of(Op.STEP)
+        steps = kinds.indices_of(Op.STEP)
         seconds[steps] = self.step_seconds(design, program, held)[kinds.rank[steps]]
         return seconds
 
-    def waits(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
-        return _of_computations(kinds, _compute_waits(design, program, layers, self.prices(design)))
+    def wait_seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
+        return _seconds_by_kind(kinds, _compute_waits(design, program, layers, self.prices(design)))
 
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
@@ -91,21 +91,24 @@ class OperatorCost(CostModel):
         measured = self.measures_collectives(design)
         add_transfers(builder, design, kinds)
         add_reductions(builder, design, kinds, reduction_messages(design, program, held), measured=measured)
-        waits = self.waits(design, program, kinds, layers)
+        waits = self.wait_seconds(design, program, kinds, layers)
         add_exchanges(builder, design, kinds, layers, waits, measured=measured)
         return builder.build(program), builder.seconds
 
     def overlap_share(self) -> float:
-        """Return the share of what a forward and a backward in one slot could hide that is hidden."""
+        """Return the share of the hideable exchanges of a slot that is hidden."""
         return 0.0
 
     def measures_collectives(self, design: Design) -> bool:
-        """Return whether the seconds of collectives were measured, with whatever limits them."""
+        """Return whether the seconds of collectives are measured and thus already include their bottlenecks."""
         return False
 
     def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
-        """Computing does not overlap, and neither do exchanges; what one waits for can hide behind what the other
-        computes. Of what could be saved so, the :meth:`overlap_share` is."""
+        """Return ``[slots]`` the seconds of a forward and a backward that share a slot.
+
+        Compute does not overlap with compute, nor exchanges with exchanges; the wait of one action can hide behind the
+        compute of the other. :meth:`overlap_share` of the possible saving is subtracted.
+        """
         in_turn = first.seconds + second.seconds
         waits = first.waits + second.waits
         best = np.max([in_turn - waits, waits, first.seconds, second.seconds], axis=0)
@@ -114,10 +117,10 @@ class OperatorCost(CostModel):
 
     def link_sharing(self, design: Design) -> LinkSharing:
         """Return the measured factors of simultaneous messages; those of the drawn links if none were measured."""
-        return AS_DRAWN
+        return UNMEASURED_LINK
 
     def prices(self, design: Design) -> list[MeshPrices]:
-        """Prices on each mesh; meshes that cost the same share theirs."""
+        """Return the prices on each mesh; meshes with equal costs share one object."""
         known: dict[tuple[int, int, tuple[int, ...]], MeshPrices] = {}
 
         def prices(mesh: Mesh) -> MeshPrices:
@@ -134,11 +137,11 @@ class OperatorCost(CostModel):
         return MeshPrices(design.cluster, mesh, load, expert_block(design, mesh, load))
 
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
-        """[stages] to all-reduce the gradients of a stage."""
+        """Return ``[stages]`` the seconds to all-reduce the gradients of a stage."""
         return reduce_seconds(design, program, held)
 
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
-        """[ranks] to update all weights of a rank."""
+        """Return ``[ranks]`` the seconds to update all weights of a rank."""
         return _step_seconds(design, held)
 
 
@@ -149,10 +152,10 @@ class RooflineCost(OperatorCost):
     title: ClassVar = "Roofline"
 
     kind: Literal["roofline"] = "roofline"
-    """Seconds from the shapes of model and cluster."""
+    """Seconds from FLOPs, bytes and links."""
     overlap: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Of what a forward and a backward in one slot could hide of their exchanges behind each other's computing, the
-    share that is hidden: 0 none, 1 all."""
+    """Share of the hideable exchanges of a forward and a backward in one slot that is hidden behind the other's
+    compute: 0 none, 1 all."""
     transfer_model: TransferModel = "shared-links"
     """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
 
@@ -161,19 +164,19 @@ class RooflineCost(OperatorCost):
 
 
 def mesh_prices(design: Design) -> list[MeshPrices]:
-    """Prices on each mesh, by the design's own cost model where that prices operators."""
+    """Return the prices on each mesh, by roofline costs if the design's cost model does not price operators."""
     model = design.cost
     return (model if isinstance(model, OperatorCost) else RooflineCost()).prices(design)
 
 
 def _shape_on_nodes(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
-    """Which devices of a mesh share a node, whatever the nodes are called."""
+    """Return a canonical number of the node of each device, equal for meshes of the same layout on nodes."""
     seen: dict[int, int] = {}
     return tuple(seen.setdefault(cluster.node_of(device), len(seen)) for device in mesh.devices)
 
 
-def _holders(design: Design) -> list[list[int]]:
-    """[stages] the ranks that hold a copy of each stage, before there is a program."""
+def _stage_holders(design: Design) -> list[list[int]]:
+    """Return, by stage, the ranks that hold a copy of it, before there is a program."""
     pipeline = design.pipeline
     routes = [list(route) for route in pipeline.routes(design.pipe)]
     names = meshes_by_rank(routes[0], pipeline.placement) if pipeline.placement else None
@@ -183,10 +186,10 @@ def _holders(design: Design) -> list[list[int]]:
 
 
 def _compute_seconds(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
-    """[op, ranks, stages] of F, B, I and W.
+    """Return ``[op, ranks, stages]`` the seconds of F, B, I and W.
 
-    A stage that is recomputed runs its forward once more before its backward, its collectives
-    and the loss included (Chen et al., arXiv:1604.06174).
+    A recomputed stage runs its forward again before its backward, its collectives and the loss included (Chen et al.,
+    arXiv:1604.06174).
     """
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
     for rank, stage, price in _stage_prices(design, program, layers, prices):
@@ -199,7 +202,7 @@ def _compute_seconds(design: Design, program: Program, layers: Sequence[int], pr
 
 
 def _compute_waits(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
-    """[op, ranks, stages] of them those that are waited for messages inside."""
+    """Return ``[op, ranks, stages]`` the seconds in which F, B and I wait for collectives inside them."""
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
     for rank, stage, price in _stage_prices(design, program, layers, prices):
         again = price.forward_waits if design.pipeline.recomputes(stage) else 0.0
@@ -212,12 +215,12 @@ def _compute_waits(design: Design, program: Program, layers: Sequence[int], pric
 def _stage_prices(
     design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
 ) -> Iterator[tuple[int, int, Seconds]]:
-    """Each copy of a stage: its rank, its number and what a microbatch takes through it."""
+    """Yield the rank, the number and the seconds of one microbatch for each copy of a stage."""
     if isinstance(design.model, BlockModel):
         yield from _block_stage_prices(design, design.model, program, layers, prices)
         return
-    with_experts, joins = counts(design, layers), joins_of(design, layers)
-    for rank, stage in copies(program):
+    with_experts, joins = expert_layers_per_stage(design, layers), joins_per_stage(design, layers)
+    for rank, stage in stage_copies(program):
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
         yield rank, stage, prices[rank].stage(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
 
@@ -225,7 +228,7 @@ def _stage_prices(
 def _block_stage_prices(
     design: Design, model: BlockModel, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
 ) -> Iterator[tuple[int, int, Seconds]]:
-    for rank, stage in copies(program):
+    for rank, stage in stage_copies(program):
         load, last = workload(design, design.meshes[rank]), stage == program.stages - 1
         operators = model.stage_operators(load, sum(layers[:stage]), layers[stage], last=last)
         yield rank, stage, prices[rank].unequal_stage(operators, layers[stage], first=stage == 0, last=last)
@@ -234,11 +237,13 @@ def _block_stage_prices(
 def _block_seconds(
     design: Design, model: BlockModel, prices: Sequence[MeshPrices], holders: Sequence[Sequence[int]]
 ) -> tuple[list[list[float]], list[float]]:
-    """[stages][blocks] seconds of each block, and [stages] of what the first and the last stage have besides, on the
-    slowest of the meshes that hold the stage."""
+    """Return ``[stages][blocks]`` seconds of each block, and ``[stages]`` seconds of the ends of the model.
+
+    Both are those of the slowest mesh that holds the stage.
+    """
 
     @cache
-    def of_blocks(price: MeshPrices, load: Workload, again: bool) -> list[float]:
+    def block_seconds(price: MeshPrices, load: Workload, again: bool) -> list[float]:
         operators = (model.block_operators(load, number) for number in range(model.layers))
         return [price.part(each).total(recomputed=again) for each in operators]
 
@@ -247,34 +252,34 @@ def _block_seconds(
         again, first, last = design.pipeline.recomputes(stage), stage == 0, stage == len(holders) - 1
         held = [(prices[rank], workload(design, design.meshes[rank])) for rank in ranks]
         blocks.append(
-            [max(each) for each in zip(*(of_blocks(price, load, again) for price, load in held), strict=True)]
+            [max(each) for each in zip(*(block_seconds(price, load, again) for price, load in held), strict=True)]
         )
         besides = ((price, model.end_operators(load, first=first, last=last)) for price, load in held)
         extra.append(max(price.part(operators).total(recomputed=again) for price, operators in besides))
     return blocks, extra
 
 
-def _of_computations(kinds: Kinds, table: Floats) -> Floats:
-    """[kinds] of a table [op, ranks, stages] of F, B, I and W; 0 of all else."""
+def _seconds_by_kind(kinds: Kinds, table: Floats) -> Floats:
+    """Return ``[kinds]`` the entries of a table ``[op, ranks, stages]`` of F, B, I and W; 0 for other kinds."""
     found = np.zeros(len(kinds))
-    compute = kinds.of(Op.F, Op.B, Op.I, Op.W)
+    compute = kinds.indices_of(Op.F, Op.B, Op.I, Op.W)
     found[compute] = table[kinds.op[compute], kinds.rank[compute], kinds.stage[compute]]
     return found
 
 
 def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
-    """For each kind of SEND, from the mesh of its rank to that of its peer."""
+    """Return the seconds of each kind of SEND, from the mesh of its rank to that of its peer."""
 
     @cache
-    def between(source: int, destination: int, tensors: int) -> float:
-        return crossing_seconds(design, source, destination, tensors)
+    def seconds(source: int, destination: int, tensors: int) -> float:
+        return boundary_seconds(design, source, destination, tensors)
 
     columns = (kinds.rank, kinds.peer, kinds.tensors)
-    return [between(*ends) for ends in zip(*(column[kinds.sends].tolist() for column in columns), strict=True)]
+    return [seconds(*ends) for ends in zip(*(column[kinds.sends].tolist() for column in columns), strict=True)]
 
 
 def _step_seconds(design: Design, held: Sizes) -> Floats:
-    """[ranks] to update all weights of a rank: bytes over memory bandwidth."""
+    """Return ``[ranks]`` the seconds to update all weights of a rank: bytes over memory bandwidth."""
     training = design.training
     clipped = training.clip_norm is not None
     traffic = flops.optimizer_traffic_bytes(training.optimizer, training.precision, clipped=clipped)

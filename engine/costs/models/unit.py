@@ -1,11 +1,11 @@
 """Unit costs: every stage costs its share of one number, for teaching and to compare with papers.
 
-``forward`` and ``backward`` are one microbatch through the whole model over the number of meshes, the ``T_F`` and
-``T_B`` of the Hanayo paper (arXiv:2308.15762): a stage that is ``1/k`` of that share costs ``1/k``. Stages whose layers
-are given cost in proportion to them; stages that nobody cut are priced at equal shares, as papers do, also where the
-layers do not divide over them, which the prediction warns of. One that is recomputed runs its forward once more before
-its backward. A message takes ``transfer`` for each tensor that it holds; where tensors differ in size, one as large as
-the largest that a stage hands to the next takes so long. Reductions and steps are free.
+``forward`` and ``backward`` are one microbatch through the whole model divided by the number of meshes, the ``T_F`` and
+``T_B`` of the Hanayo paper (arXiv:2308.15762): a stage that is ``1/k`` of that share costs ``1/k``. If the design sets
+the layers of each stage, stages cost in proportion to them. Otherwise all stages cost the same, as in papers, even if
+the stages do not divide the layers; the prediction then has a warning. A recomputed stage runs its forward again before
+its backward. A message takes ``transfer`` for each of its tensors; if tensors differ in size, for one of the largest
+size that a stage passes to the next. Reductions and steps are free.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class UnitCost(CostModel):
         whole[[Op.F, Op.B, Op.I, Op.W]] = self.forward, self.backward, self.backward - weight, weight
         seconds = whole[kinds.op] * share[kinds.stage]
         again = np.array([design.pipeline.recomputes(stage) for stage in range(program.stages)])
-        backward = kinds.of(Op.B, Op.I)
+        backward = kinds.indices_of(Op.B, Op.I)
         seconds[backward] += (again * share)[kinds.stage[backward]] * self.forward
         seconds[kinds.sends] = self.transfer * kinds.tensors[kinds.sends] / program.onward.max(initial=1)
         return seconds
@@ -93,7 +93,7 @@ class UnitCost(CostModel):
         return ratio * (first.seconds + second.seconds)
 
     def warnings(self, design: Design) -> Iterator[Problem]:
-        """Warn if stages without given layers are priced alike, but cannot hold equally many."""
+        """Warn if stages without given layers are priced alike although they cannot hold equally many layers."""
         layers, stages = design.model.layers, design.stages
         if design.pipeline.stages is None and layers % stages:
             least, larger = divmod(layers, stages)
@@ -104,7 +104,7 @@ class UnitCost(CostModel):
 
 
 def _share_of_a_mesh(design: Design, layers: tuple[int, ...]) -> Floats:
-    """[stages] how much of one mesh's share of the model each stage is."""
+    """Return ``[stages]`` each stage's size relative to one mesh's share of the model."""
     if design.pipeline.stages is None:  # all the same, also where the layers do not divide
         return np.full(design.stages, design.ranks / design.stages)
     return np.array(layers) * design.ranks / sum(layers)

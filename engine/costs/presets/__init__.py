@@ -1,4 +1,4 @@
-"""Clusters to start from, as data: one JSON file each, with where its numbers come from."""
+"""Cluster presets: one JSON file each, with the sources of its numbers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from meshwave.engine.frozen import Part
 
 
 class Preset(Part):
-    """A cluster that a person can pick by its name."""
+    """A cluster that users can select by name."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
-    """What it is called on the command line and in menus."""
+    """Name on the command line and in menus."""
     title: str
-    """What people call it."""
+    """Displayed name."""
     source: str
-    """Where the numbers come from, and which are assumed."""
+    """Sources of the numbers, and which of them are assumed."""
     cluster: Cluster
 
 
@@ -33,15 +33,15 @@ def _all() -> tuple[Preset, ...]:
 
 
 def presets() -> dict[str, Preset]:
-    """All presets by name, in the order of their names."""
+    """Return all presets by name, sorted."""
     return {preset.name: preset for preset in _all()}
 
 
 def preset(name: str) -> Preset:
-    """The preset called ``name``.
+    """Return the preset called ``name``.
 
     Raises:
-        InputError: there is none; the nearest name is given.
+        InputError: there is none; the message suggests the closest name.
     """
     known = presets()
     if name not in known:

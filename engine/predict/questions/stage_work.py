@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs import Costs
-from meshwave.engine.costs.device_sizes import joins_of, workload
-from meshwave.engine.costs.operators import Operator, Workload, ends, join, layer
+from meshwave.engine.costs.device_sizes import joins_per_stage, workload
+from meshwave.engine.costs.operators import Operator, Workload, end_operators, join, layer
 from meshwave.engine.document import Design
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
@@ -36,10 +36,10 @@ def stage_flops(design: Design, program: Program, costs: Costs) -> Work | None:
         return (
             layers * _direction_flops(layer(load))
             + joins * _direction_flops(join(load))
-            + _direction_flops(ends(load, first=first, last=last))
+            + _direction_flops(end_operators(load, first=first, last=last))
         )
 
-    joins = joins_of(design, costs.layers)
+    joins = joins_per_stage(design, costs.layers)
     found = np.zeros((Op.W + 1, program.replicas, program.stages))
     for (replica, stage), rank in np.ndenumerate(program.placement):
         load = workload(design, design.meshes[rank])

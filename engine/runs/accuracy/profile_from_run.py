@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs.boundary_transfers import is_direct
-from meshwave.engine.costs.device_sizes import sizes
+from meshwave.engine.costs.device_sizes import device_sizes
 from meshwave.engine.costs.distinct_actions import kinds
-from meshwave.engine.costs.expert_blocks import counts
+from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
 from meshwave.engine.costs.line_fits import fit_line
 from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.costs.profile import ActionTime, LinkLine, Machine, Pair, Profile
-from meshwave.engine.costs.profile_prices import measured as measured_cluster
+from meshwave.engine.costs.profile_prices import measured_design as measured_cluster
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
@@ -49,10 +49,10 @@ def profile_of(comparison: Comparison, run: str = "") -> Profile:
     by_key: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for row in np.flatnonzero(_is_timed(program) & (roofline > 0)).tolist():
         by_key[_key(prediction, row)].append(row)
-    measured, predicted = comparison.rows.seconds, roofline.copy()
+    measured_design, predicted = comparison.rows.seconds, roofline.copy()
     found = {}
     for key, rows in by_key.items():
-        ratio = float(np.median(measured[rows] / roofline[rows]))
+        ratio = float(np.median(measured_design[rows] / roofline[rows]))
         if ratio > 0:
             found[key] = float(np.median(roofline[rows]))
             predicted[rows] = ratio * roofline[rows]
@@ -83,7 +83,7 @@ def _key(prediction: Prediction, row: int) -> tuple[Any, ...]:
     design, program, layers = prediction.design, prediction.program, prediction.costs.layers
     op, rank, stage = Op(int(program.op[row])), int(program.rank[row]), int(program.stage[row])
     stages = program.stages_of(rank) if op == Op.STEP else [stage]
-    experts = counts(design, layers)
+    experts = expert_layers_per_stage(design, layers)
     return (
         op.name,
         sum(layers[each] for each in stages),
@@ -99,7 +99,7 @@ def _roofline(prediction: Prediction, profile: Profile) -> Floats:
     roofline = RooflineCost()
     priced = prediction.design.model_copy(update={"cost": roofline})
     program, layers = prediction.program, prediction.costs.layers
-    distinct, held = kinds(program), sizes(priced, program, layers)
+    distinct, held = kinds(program), device_sizes(priced, program, layers)
     return roofline.seconds(measured_cluster(priced, profile), program, distinct, layers, held)[distinct.of_row]
 
 

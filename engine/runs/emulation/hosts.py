@@ -62,7 +62,7 @@ def _on(design: Design, hosts: Hosts) -> Design:
     update: dict[str, Any] = {"cluster": cluster.model_copy(update=links)}
     if hosts.nodes != cluster.nodes:
         update = _with_blocks_of_processes(design, hosts.nodes, links)
-    return design.model_copy(update={**update, "cost": design.cost.on_drawn_links()})
+    return design.model_copy(update={**update, "cost": design.cost.use_drawn_links()})
 
 
 def _with_blocks_of_processes(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,16 @@ from math import lcm
 from typing import Any
 
 from meshwave.engine.costs.line_fits import fit_line
-from meshwave.engine.costs.profile import Group, Machine, Measured, Name, Profile, ShapedRates, group_sizes, members
+from meshwave.engine.costs.profile import (
+    Group,
+    Machine,
+    MeasuredCollective,
+    Name,
+    Profile,
+    ShapedRates,
+    group_members,
+    group_sizes,
+)
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
 COLLECTIVES: tuple[Name, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
@@ -65,7 +74,7 @@ class CollectivePlan:
             size_by_group = group_sizes(ranks, mp, esp)
             for group, name in product(GROUPS, COLLECTIVES):
                 if size_by_group[group] > 1 and (only is None or (name, group) in only):
-                    case = CollectiveCase(name, tuple(map(tuple, members(group, ranks, mp, esp))))
+                    case = CollectiveCase(name, tuple(map(tuple, group_members(group, ranks, mp, esp))))
                     kinds = cases.setdefault(case, [])
                     kinds += [group] if group not in kinds else []
             if mp > 1:
@@ -95,11 +104,11 @@ class CollectivePlan:
 
 def _fit_case(
     case: CollectiveCase, groups: Sequence[Group], sizes: Sequence[int], seconds: Sequence[float]
-) -> list[Measured]:
+) -> list[MeasuredCollective]:
     samples = tuple((case.model_bytes(size), each) for size, each in zip(sizes, seconds, strict=True))
     line = fit_line(samples)
     return [
-        Measured(
+        MeasuredCollective(
             collective=case.collective,
             group=group,
             size=len(case.groups[0]),

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from meshwave.engine.costs.line_fits import fit, fit_line
+from meshwave.engine.costs.line_fits import fit_line, fit_terms
 from meshwave.engine.costs.profile import (
     Block,
     BlockSample,
     Fit,
-    Kept,
+    KeptActivations,
     LinkLine,
     Machine,
     MatrixRate,
@@ -206,7 +206,7 @@ def _measure_blocks(options: CalibrationOptions, profile: Profile, on_line: OnLi
             "links": (*profile.links, fit_link("same_device", found["copies"])),
             "blocks": tuple(fit_blocks(found["blocks"])),
             "optimizer": tuple(fit_optimizer(**each) for each in found["optimizer"]),
-            "memory": tuple(Kept.model_validate(each, strict=False) for each in found["memory"]),
+            "memory": tuple(KeptActivations.model_validate(each, strict=False) for each in found["memory"]),
         }
     )
 
@@ -312,7 +312,7 @@ def fit_phase(kind: str, phase: Phase, samples: Sequence[BlockSample]) -> Fit:
     terms = TERMS[kind]
     rows = [sample.phases[phase].terms(sample.blocks) for sample in samples if phase in sample.phases]
     seconds = np.array([sample.phases[phase].seconds for sample in samples if phase in sample.phases])
-    coefficients, r2 = fit(np.array([[row[term] for term in terms] for row in rows]), seconds)
+    coefficients, r2 = fit_terms(np.array([[row[term] for term in terms] for row in rows]), seconds)
     return Fit(per=dict(zip(terms, coefficients, strict=True)), r2=r2)
 
 

@@ -25,7 +25,7 @@ from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.expert_blocks import expert_block
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.profile import BlockKind, BlockSample, Phase
-from meshwave.engine.costs.profile_prices import PHASES, timed
+from meshwave.engine.costs.profile_prices import PHASES, timed_phase
 from meshwave.engine.document import Design
 from meshwave.engine.runtime.calibration.device_timing import matrix_flops_per_s, time_copies, time_optimizers
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
@@ -182,7 +182,7 @@ class TimedStage:
         """Return the medians of all rounds that count."""
         size, model = self.size, self._inputs.design.model
         phases = {
-            phase: timed(self._operators, phase, size.blocks, max(1e-9, median(self._seconds[phase])))
+            phase: timed_phase(self._operators, phase, size.blocks, max(1e-9, median(self._seconds[phase])))
             for phase in PHASES
         }
         return BlockSample(
@@ -276,6 +276,6 @@ def block_operators(size: StageSize, design: Design) -> tuple[Operator, ...]:
         "layer": flops.layer,
         "joining": flops.joining_layer,
         "embedding": flops.embedding,
-        "head": lambda load: flops.ends(load, first=False, last=True),
+        "head": lambda load: flops.end_operators(load, first=False, last=True),
     }
     return by_kind[size.kind](load)

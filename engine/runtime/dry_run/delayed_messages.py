@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from meshwave.engine.costs.collective_flows import reduction_rings
-from meshwave.engine.costs.device_sizes import sizes
+from meshwave.engine.costs.device_sizes import device_sizes
 from meshwave.engine.document import Design
 from meshwave.engine.program.action import Action, Op, message_key
 from meshwave.engine.runs.dry_run import Device, Waits
@@ -231,7 +231,7 @@ def reduction_groups(design: Design, layout: ProcessLayout, layers: tuple[int, .
     process = dict(
         zip((device for mesh in design.meshes for device in mesh.devices), range(layout.processes), strict=True)
     )
-    rings = reduction_rings(design, layout.program, sizes(design, layout.program, layers))
+    rings = reduction_rings(design, layout.program, device_sizes(design, layout.program, layers))
     return {
         stage: [
             (tuple(process[device] for device in members), size)

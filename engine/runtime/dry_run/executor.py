@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from meshwave.engine.costs import Costs, estimate
-from meshwave.engine.costs.boundary_transfers import tensor_of
+from meshwave.engine.costs.boundary_transfers import boundary_tensor
 from meshwave.engine.document import Design
 from meshwave.engine.program.action import SENDS, Action, Op, backward, forward
 from meshwave.engine.program.program import Program
@@ -95,7 +95,7 @@ class DryRunner:
         self._world, self._process, self._rank = world, process, layout.rank(process)
         lengths = Lengths.of(program, costs)
         smaller, size_note = shrink_to_fit(job, costs, self._scale, lengths)
-        rows = tensor_of(smaller).shape[0] // layout.mesh_shape(process).dp
+        rows = boundary_tensor(smaller).shape[0] // layout.mesh_shape(process).dp
         shape = rows, smaller.model.sequence, smaller.model.hidden
         message = MessageFormat(shape, MESSAGE_DTYPES[design.training.precision])
         transfers = plan_boundary_transfers(smaller, layout)
@@ -191,7 +191,7 @@ def shrink_to_fit(job: Job, costs: Costs, scale: float, lengths: Lengths) -> tup
         ratio = min(ratio, _sendable_ratio(job, costs, scale, lengths, sends))
     design = _shrink_messages(job.design, ratio)
     links = "links are emulated; " if job.emulates_links else ""
-    sent = largest * tensor_of(design).bytes / tensor_of(job.design).bytes
+    sent = largest * boundary_tensor(design).bytes / boundary_tensor(job.design).bytes
     numbers = {"message_bytes": sent, "modelled_message_bytes": largest}
     if design is job.design:
         return design, RunNote(
@@ -236,7 +236,7 @@ def _exchange_ratio(job: Job, smaller: Design, waits: Waits, lengths: Lengths) -
             ratio,
             rate / program.ranks * float((seconds / mesh_bytes).min()),  # all meshes may exchange at once
             rate * lengths.step / float((mesh_bytes * flows.parts[rows]).sum()),
-            tensor_of(smaller).bytes / tensor_of(job.design).bytes,
+            boundary_tensor(smaller).bytes / boundary_tensor(job.design).bytes,
         )
     if ratio >= 1:
         return 1.0, f"collectives inside stages have their full size (up to {quantity(largest, 'B')} per mesh at once)"

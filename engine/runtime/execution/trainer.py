@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from meshwave.engine.costs.boundary_transfers import crossing, is_direct, renamed, tensor_of
+from meshwave.engine.costs.boundary_transfers import boundary_tensor, boundary_transfer, is_direct, renumber_ranks
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
 from meshwave.engine.runtime.communication.communicator import BoundaryTransfers, MessageFormat
@@ -62,7 +62,7 @@ class Trainer:
             )
         training, model, rank = design.training, design.model, layout.rank(process)
         dp, dp_index = layout.mesh_shape(process).dp, layout.dp_index(process)
-        rows = tensor_of(design).shape[0] // dp  # of a microbatch, in this process
+        rows = boundary_tensor(design).shape[0] // dp  # of a microbatch, in this process
         self._batches = TrainingBatches(
             job.text,
             model,
@@ -192,7 +192,7 @@ def plan_boundary_transfers(design: Design, layout: ProcessLayout) -> BoundaryTr
         for lane, device in enumerate(mesh.devices)
     }
     return {
-        (source, target, tensors): renamed(crossing(design, source, target, tensors), process)
+        (source, target, tensors): renumber_ranks(boundary_transfer(design, source, target, tensors), process)
         for source, target, tensors in layout.message_sizes()
         if not is_direct(design.meshes[source], design.meshes[target])
     }

@@ -23,7 +23,7 @@ from meshwave.engine.bench.papers.resharding_training import (
     step_seconds,
     u_transformers,
 )
-from meshwave.engine.costs.boundary_transfers import crossing, crossing_seconds
+from meshwave.engine.costs.boundary_transfers import boundary_seconds, boundary_transfer
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.resharding import Mesh, boxes, rewrite
@@ -143,12 +143,12 @@ def test_the_u_transformer_has_as_many_parameters_as_it_is_called_by(channels: i
 def test_skips_cross_every_cut_between_their_levels() -> None:
     layers = u_transformer.layers(1)
 
-    def crossing(cut: int) -> list[tuple[int, int]]:
+    def boundary_transfer(cut: int) -> list[tuple[int, int]]:
         return [(made.channels, made.side) for made in u_transformer.crossing(layers, cut)]
 
-    assert crossing(8) == [(1, 32), (1, 32), (2, 16), (4, 8), (4, 4)]
-    assert crossing(9) == [(1, 32), (1, 32), (2, 16), (4, 8)]
-    assert crossing(12) == [(1, 32)] and crossing(1) == [(1, 32)]
+    assert boundary_transfer(8) == [(1, 32), (1, 32), (2, 16), (4, 8), (4, 4)]
+    assert boundary_transfer(9) == [(1, 32), (1, 32), (2, 16), (4, 8)]
+    assert boundary_transfer(12) == [(1, 32)] and boundary_transfer(1) == [(1, 32)]
 
 
 def test_a_residual_block_is_two_convolutions_and_a_shortcut() -> None:
@@ -221,8 +221,8 @@ def test_what_crosses_takes_what_the_plan_of_a_design_does() -> None:
     for name, of in gpts().items():
         design = gpt_design(GPTS[name])
         if design.meshes[0].tp > 1:
-            assert of.crossing["Broadcast"] == pytest.approx(crossing(design, 0, 1).plan.makespan_s)
-            assert crossing_seconds(design, 0, 1) == pytest.approx(of.crossing["Broadcast"], rel=0.02)
+            assert of.crossing["Broadcast"] == pytest.approx(boundary_transfer(design, 0, 1).plan.makespan_s)
+            assert boundary_seconds(design, 0, 1) == pytest.approx(of.crossing["Broadcast"], rel=0.02)
 
 
 def test_every_table_has_figures_for_all_its_columns() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from meshwave.engine.cli import main as cli
 from meshwave.engine.costs import profile_store as profiles
-from meshwave.engine.costs.profile import Measured, Profile, load_profile, parse_profile
+from meshwave.engine.costs.profile import MeasuredCollective, Profile, load_profile, parse_profile
 from meshwave.engine.errors import InputError
 from tests.engine.costs.profiles import known
 
@@ -107,7 +107,7 @@ def no_room(**how: Any) -> None:
 
 def test_a_profile_whose_line_says_no_time_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = {"collective": "all_gather", "group": "mp", "size": 2, "alpha_s": 0.0, "beta_s_per_byte": 0.0, "r2": 1.0}
-    free = Measured(**line, samples=((1024.0, 1e-3),))
+    free = MeasuredCollective(**line, samples=((1024.0, 1e-3),))
     path = tmp_path / "profile.json"
     path.write_text(known().model_copy(update={"collectives": (free,)}).to_json())
 

@@ -12,7 +12,7 @@ from meshwave.engine.costs.profile import (
     Machine,
     OptimizerLine,
     Profile,
-    Timed,
+    TimedPhase,
 )
 
 FORWARD = {"action": 1e-4, "block": 1e-3, "products": 1e-12, "attention": 3e-12, "bytes": 1e-11}
@@ -24,7 +24,7 @@ ONCE = ("action", "block")
 def block(kind: str, **sizes: int) -> Block:
     fits = {phase: Fit(per=_per(kind, times), r2=1.0) for phase, times in PHASES.items()}
     size = {"blocks": 1, "batch": 1, "sequence": 32, "hidden": 64, "ffn_hidden": 256, "heads": 4, "vocab": 300} | sizes
-    sample: Any = {**size, "phases": {phase: Timed(seconds=1e-3) for phase in PHASES}}
+    sample: Any = {**size, "phases": {phase: TimedPhase(seconds=1e-3) for phase in PHASES}}
     return Block(kind=kind, precision="fp32", fits=fits, samples=(BlockSample(**sample),))  # type: ignore[arg-type]
 
 

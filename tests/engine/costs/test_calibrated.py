@@ -16,9 +16,9 @@ from meshwave.engine.costs.cost_model import Costs
 from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Workload
-from meshwave.engine.costs.profile import ActionTime, Kept, MatrixRate, Measured
-from meshwave.engine.costs.profile_coverage import outside
-from meshwave.engine.costs.profile_prices import Slowness, distance, measured, work_of
+from meshwave.engine.costs.profile import ActionTime, KeptActivations, MatrixRate, MeasuredCollective
+from meshwave.engine.costs.profile_coverage import coverage_warnings
+from meshwave.engine.costs.profile_prices import Slowness, action_distance, measured_design, phase_work
 from meshwave.engine.costs.profile_store import list_profiles, load_stored_profile, store_profile
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
@@ -99,7 +99,7 @@ def test_the_update_takes_what_the_optimizer_was_measured_to_take(design: Make) 
 
 
 def test_an_all_reduce_of_a_measured_size_takes_its_own_line_and_others_the_ring_of_the_links(design: Make) -> None:
-    line = Measured(
+    line = MeasuredCollective(
         collective="all_reduce", group="mp", size=2, alpha_s=1.0, beta_s_per_byte=0.0, r2=1.0, samples=((1e3, 1.0),)
     )
     made = calibrated(design, 2, tp=2, schedule="gpipe")
@@ -128,7 +128,7 @@ def test_what_was_allocated_takes_the_place_of_what_the_formulas_say(design: Mak
     made = calibrated(design, pipeline={"stages": [8] * 4})
     usual = priced(made, known()).activation_bytes
 
-    kept = priced(made, known(memory=(Kept(kind="layer", precision="fp32", samples=((100.0, 150.0),)),)))
+    kept = priced(made, known(memory=(KeptActivations(kind="layer", precision="fp32", samples=((100.0, 150.0),)),)))
 
     assert kept.activation_bytes[1] == pytest.approx(1.5 * usual[1])
     assert usual[3] < kept.activation_bytes[3] < 1.5 * usual[3]
@@ -151,7 +151,7 @@ def test_terms_hold_all_flops_and_bytes_of_a_block(hidden: int, sequence: int, b
     load = Workload(sequence, hidden, batch, flops.PRECISIONS["fp32"], ffn_hidden=4 * hidden, heads=4, vocab=300)
     operators = flops.layer(load)
 
-    work = work_of(operators, phase)
+    work = phase_work(operators, phase)
 
     assert work["products"] + work["attention"] == pytest.approx(sum(getattr(each, phase).flops for each in operators))
     assert work["bytes"] == pytest.approx(sum(getattr(each, phase).bytes for each in operators))
@@ -182,8 +182,8 @@ def test_halves_of_a_backward_go_by_whole_ones_where_a_run_had_no_halves() -> No
 def test_nothing_is_nearer_to_an_action_than_itself(layers: int, first: bool, last: bool, tp: int) -> None:
     own = ActionTime(op="F", layers=layers, first=first, last=last, tp=tp, seconds=1.0, roofline_s=1.0)
 
-    assert distance(own, own) == 0
-    assert distance(own, own.model_copy(update={"first": not first})) > distance(
+    assert action_distance(own, own) == 0
+    assert action_distance(own, own.model_copy(update={"first": not first})) > action_distance(
         own, own.model_copy(update={"layers": 2 * layers})
     )
 
@@ -193,7 +193,7 @@ def test_roofline_of_a_run_is_that_of_its_own_device(design: Make) -> None:
     slow = made.cluster.device.model_copy(update={"peak_flops": 1e9})
     profile = of_a_run({"op": "F"}).model_copy(update={"reference": slow})
 
-    assert measured(made, profile).cluster.device.peak_flops == 1e9
+    assert measured_design(made, profile).cluster.device.peak_flops == 1e9
 
 
 # ---- what was not measured ----
@@ -202,7 +202,7 @@ def test_roofline_of_a_run_is_that_of_its_own_device(design: Make) -> None:
 def test_a_design_within_what_was_measured_has_no_warnings(design: Make) -> None:
     made = calibrated(design)
 
-    assert outside(made, known()) == []
+    assert coverage_warnings(made, known()) == []
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_design_within_what_was_measured_has_no_warnings(design: Make) -> None
 def test_a_part_that_was_not_measured_is_a_warning_at_its_place(
     design: Make, changes: dict[str, Any], where: str, code: str
 ) -> None:
-    found = outside(calibrated(design, **changes), known())
+    found = coverage_warnings(calibrated(design, **changes), known())
 
     assert (where, code) in [(problem.where, problem.code) for problem in found]
     assert {problem.severity for problem in found} == {"warning"}
@@ -230,7 +230,7 @@ def test_a_part_that_was_not_measured_is_a_warning_at_its_place(
 def test_a_link_between_nodes_that_was_not_measured_is_a_warning(design: Make) -> None:
     made = calibrated(design, 4, dp=4)
 
-    found = [(problem.where, problem.code) for problem in outside(made, known())]
+    found = [(problem.where, problem.code) for problem in coverage_warnings(made, known())]
 
     assert [each for each in found if each[0].startswith("cluster")] == [
         ("cluster.inter_node", "unmeasured_inter_node_link")
@@ -240,13 +240,13 @@ def test_a_link_between_nodes_that_was_not_measured_is_a_warning(design: Make) -
 def test_an_all_reduce_that_was_not_measured_is_a_warning(design: Make) -> None:
     made = calibrated(design, 2, tp=2, schedule="gpipe")
 
-    found = [(problem.where, problem.code) for problem in outside(made, known())]
+    found = [(problem.where, problem.code) for problem in coverage_warnings(made, known())]
 
     assert found == [("meshes[0].axes.tp", "unmeasured_all_reduce")]
 
 
 def test_a_run_without_such_cuts_is_told(design: Make) -> None:
-    told = outside(calibrated(design, 2, tp=2), of_a_run({"op": "F"}))
+    told = coverage_warnings(calibrated(design, 2, tp=2), of_a_run({"op": "F"}))
 
     assert any(problem.where == "meshes[0].axes.tp" for problem in told)
 

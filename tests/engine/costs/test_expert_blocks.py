@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.costs import estimate, layers_per_stage
-from meshwave.engine.costs.device_sizes import sizes, workload
-from meshwave.engine.costs.expert_blocks import counts, expert_block, sharing
+from meshwave.engine.costs.device_sizes import device_sizes, workload
+from meshwave.engine.costs.expert_blocks import expert_block, expert_layers_per_stage, expert_sharing
 from meshwave.engine.costs.flops import model_flops, model_parameters
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Workload, layer, mlp
@@ -52,15 +52,15 @@ def design(dp: int = 2, tp: int = 2, meshes: int = 1, moe: dict[str, Any] | None
 
 def held(of: Design) -> Any:
     program = lower(of)
-    return sizes(of, program, layers_per_stage(of))
+    return device_sizes(of, program, layers_per_stage(of))
 
 
 def test_every_second_layer_has_experts_wherever_the_stages_are_cut() -> None:
     of = design(meshes=2)
 
-    assert counts(of, (4,)) == (2,)
-    assert counts(of, (1, 3)) == (0, 2)
-    assert counts(of, (1, 1, 1, 1)) == (0, 1, 0, 1)
+    assert expert_layers_per_stage(of, (4,)) == (2,)
+    assert expert_layers_per_stage(of, (1, 3)) == (0, 2)
+    assert expert_layers_per_stage(of, (1, 1, 1, 1)) == (0, 1, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_split_backward_leaves_the_weights_of_experts_and_gates_for_later() ->
     costs = estimate(split, program)
 
     of_first = [costs.seconds[(program.op == op) & (program.stage == 0)][0] for op in (Op.I, Op.W)]
-    with_experts = counts(split, costs.layers)[0]
+    with_experts = expert_layers_per_stage(split, costs.layers)[0]
     first = mesh_prices(split)[0].stage(costs.layers[0], first=True, last=False, experts=with_experts)
     dense = mesh_prices(split)[0].stage(costs.layers[0] - with_experts, first=True, last=False)
     block = expert_block(split, split.meshes[0], workload(split, split.meshes[0]))
@@ -213,17 +213,17 @@ def test_the_load_of_a_dropless_layer_is_that_of_its_hottest_device() -> None:
 
 def test_experts_are_reduced_over_the_devices_that_hold_them_alone() -> None:
     of = design(dp=4, tp=2, ep=4)
-    parts, partial = sharing(of, of.meshes)
+    parts, partial = expert_sharing(of, of.meshes)
 
     assert [part.devices for part in parts] == [(0, 4), (1, 5), (2, 6), (3, 7)]
     assert {part.share for part in parts} == {1.0}
     assert not partial
-    assert sharing(design(schedule="parm-s1"), design().meshes)[1]
+    assert expert_sharing(design(schedule="parm-s1"), design().meshes)[1]
 
 
 def test_replicas_of_an_expert_share_its_gradient() -> None:
     of = design(dp=4, tp=1, ep=4, schedule="expert-parallel", placement=[[0, 1, 2], [3, 4], [5, 6, 0], [7]])
-    parts, _ = sharing(of, of.meshes)
+    parts, _ = expert_sharing(of, of.meshes)
 
     assert {part.devices: part.share for part in parts} == {
         (0, 2): 1 / 3,
@@ -292,7 +292,7 @@ def test_a_large_model_is_split_at_once() -> None:
 
 
 def test_workloads_of_a_mesh_of_another_dp_have_as_many_tokens() -> None:
-    load = Workload.of(design().model, batch=2, tp=2)
+    load = Workload.from_model(design().model, batch=2, tp=2)
     assert load.tokens == 64
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwave.engine.costs.line_fits import fit, fit_line
+from meshwave.engine.costs.line_fits import fit_line, fit_terms
 
 COLUMNS = np.array(
     [
@@ -29,7 +29,7 @@ COLUMNS = np.array(
 def test_what_a_unit_of_each_term_takes_is_found_again(once: float, block: float, product: float, byte: float) -> None:
     per = np.array([once, block, product, byte])
 
-    found, r2 = fit(COLUMNS, COLUMNS @ per)
+    found, r2 = fit_terms(COLUMNS, COLUMNS @ per)
 
     assert np.allclose(COLUMNS @ found, COLUMNS @ per, rtol=1e-4)
     assert r2 == pytest.approx(1)
@@ -37,7 +37,7 @@ def test_what_a_unit_of_each_term_takes_is_found_again(once: float, block: float
 
 @given(seconds=st.lists(st.floats(1e-6, 1.0), min_size=6, max_size=6))
 def test_nothing_takes_time_off_another(seconds: list[float]) -> None:
-    found, _ = fit(COLUMNS, np.array(seconds))
+    found, _ = fit_terms(COLUMNS, np.array(seconds))
 
     assert min(found) >= 0
     assert max(found) > 0
@@ -47,7 +47,7 @@ def test_nothing_takes_time_off_another(seconds: list[float]) -> None:
 def test_a_little_noise_stays_a_little(noise: list[float]) -> None:
     clean = COLUMNS @ np.array([1e-4, 1e-3, 1e-10, 1e-9])
 
-    found, _ = fit(COLUMNS, clean * np.exp(noise))
+    found, _ = fit_terms(COLUMNS, clean * np.exp(noise))
 
     assert np.abs(np.log(COLUMNS @ found / clean)).max() < 0.3
 
@@ -55,13 +55,13 @@ def test_a_little_noise_stays_a_little(noise: list[float]) -> None:
 def test_a_term_that_no_sample_has_takes_nothing() -> None:
     columns = np.concatenate([COLUMNS, np.zeros((6, 1))], axis=1)
 
-    found, _ = fit(columns, COLUMNS[:, 2] * 1e-10)
+    found, _ = fit_terms(columns, COLUMNS[:, 2] * 1e-10)
 
     assert found[4] == 0
 
 
 def test_terms_that_samples_cannot_tell_apart_are_priced_together() -> None:
-    found, _ = fit(np.ones((3, 2)), np.full(3, 2.0))
+    found, _ = fit_terms(np.ones((3, 2)), np.full(3, 2.0))
 
     assert sum(found) == pytest.approx(2.0)
 

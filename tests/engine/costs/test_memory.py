@@ -78,7 +78,7 @@ def test_the_peak_is_the_sum_of_its_categories(design: Callable[..., Design]) ->
     lowered = lower(made)
     costs = estimate(made, lowered)
     peak = peak_memory(lowered, costs)
-    load = Workload.of(made.model, batch=1, precision="bf16")
+    load = Workload.from_model(made.model, batch=1, precision="bf16")
     first = stage_parameters(load, 4, first=True, last=False)
     copied = copied_parameters(load, 4, first=True, last=False)
 

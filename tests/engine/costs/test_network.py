@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.costs.alpha_beta import Message, ring_all_reduce_seconds
-from meshwave.engine.costs.boundary_transfers import tensor_of
+from meshwave.engine.costs.boundary_transfers import boundary_tensor
 from meshwave.engine.costs.contention import LinkSharing
 from meshwave.engine.costs.network import Fabric, exchange_usage, ring_messages, transfer_messages
 from meshwave.engine.document import Cluster, Design, parse_design
@@ -245,7 +245,7 @@ def test_every_receiver_of_a_plan_gets_all_that_it_needs(strategy: str, boundary
     for source, destination in ((0, 1), (1, 0)):
         messages = list(transfer_messages(design, source, destination, 1))
         ends = design.meshes[destination]
-        needed = tensor_of(design).bytes / ends.dp
+        needed = boundary_tensor(design).bytes / ends.dp
         for device in ends.devices:
             came = sum(each.bytes for each in messages if each.destination == device)
             assert came >= needed * (1 - 1e-9), (device, messages)

@@ -16,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.costs.line_fits import fit_line
-from meshwave.engine.costs.profile import Machine, Measured, Profile, group_sizes, load_profile, members, parse_profile
+from meshwave.engine.costs.profile import (
+    Machine,
+    MeasuredCollective,
+    Profile,
+    group_members,
+    group_sizes,
+    load_profile,
+    parse_profile,
+)
 from meshwave.engine.costs.profile_store import save_profile, write_spare_profile
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError
@@ -94,13 +102,13 @@ def test_a_curve_that_starts_below_nothing_starts_at_nothing() -> None:
 
 
 def test_groups_lie_as_the_layout_says() -> None:
-    assert members("mp", 8, 2, 4) == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert members("esp", 8, 2, 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert members("ep", 8, 2, 4) == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert members("ep_esp", 8, 2, 4) == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    assert group_members("mp", 8, 2, 4) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert group_members("esp", 8, 2, 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert group_members("ep", 8, 2, 4) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert group_members("ep_esp", 8, 2, 4) == [[0, 1, 2, 3, 4, 5, 6, 7]]
     assert group_sizes(8, 2, 4) == {"mp": 2, "esp": 4, "ep": 2, "ep_esp": 8}
     with pytest.raises(InputError, match="groups of esp=3 do not divide 8 ranks"):
-        members("ep", 8, 2, 3)
+        group_members("ep", 8, 2, 3)
 
 
 def test_the_fit_is_what_an_expert_layer_takes() -> None:
@@ -178,7 +186,7 @@ def test_what_there_is_no_room_for_leaves_nothing_behind(tmp_path: Path, monkeyp
 
 
 def test_residuals_are_shares_of_the_line() -> None:
-    measured = Measured(
+    measured = MeasuredCollective(
         collective="all_reduce",
         group="mp",
         size=2,

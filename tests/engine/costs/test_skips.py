@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from meshwave.engine.costs import estimate, layers_per_stage
-from meshwave.engine.costs.boundary_transfers import crossing_bytes, crossing_seconds
-from meshwave.engine.costs.device_sizes import joins_of, sizes, workload
+from meshwave.engine.costs.boundary_transfers import boundary_bytes, boundary_seconds
+from meshwave.engine.costs.device_sizes import device_sizes, joins_per_stage, workload
 from meshwave.engine.costs.flops import model_flops, model_parameters, stage_parameters
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Workload, join
@@ -41,7 +41,7 @@ def as_bert(model: Model) -> LanguageModel:
 
 
 def test_a_join_is_a_product_of_two_widths_to_one() -> None:
-    load = Workload.of(SimpleNamespace(**MODEL, ffn_hidden=64), batch=3)
+    load = Workload.from_model(SimpleNamespace(**MODEL, ffn_hidden=64), batch=3)
     product = join(load)[1]
 
     assert product.parameters == 2 * 16 * 16 + 16
@@ -61,12 +61,12 @@ def test_layers_that_join_are_counted_by_stage_and_priced() -> None:
     of = design({"schedule": "1f1b", "stages": [3, 1, 3]}, 3)
     prices = mesh_prices(of)[0]
 
-    assert joins_of(of, (3, 1, 3)) == (0, 0, 3)
+    assert joins_per_stage(of, (3, 1, 3)) == (0, 0, 3)
     joining = prices.stage(3, first=False, last=True, joins=3).forward
     assert joining == pytest.approx(
         prices.stage(3, first=False, last=True).forward + 3 * prices.part(join(workload(of, of.meshes[0]))).forward
     )
-    held = sizes(of, lower(of), (3, 1, 3))
+    held = device_sizes(of, lower(of), (3, 1, 3))
     load = workload(of, of.meshes[0])
     plain = stage_parameters(load, 3, first=False, last=True)
     assert held.parameters[2, 2] == plain + 3 * (2 * 16 * 16 + 16)
@@ -98,8 +98,8 @@ def test_a_message_costs_by_the_tensors_that_it_holds() -> None:
     assert set(program.tensors[sends].tolist()) == {1, 3}
     for row in sends.tolist():
         ends = int(program.rank[row]), int(program.peer[row]), int(program.tensors[row])
-        assert costs.seconds[row] == crossing_seconds(of, *ends)
-        assert costs.bytes[row] == crossing_bytes(of, *ends) == ends[2] * 12 * 16 * 4
+        assert costs.seconds[row] == boundary_seconds(of, *ends)
+        assert costs.bytes[row] == boundary_bytes(of, *ends) == ends[2] * 12 * 16 * 4
 
 
 def test_in_units_a_message_takes_one_transfer_a_tensor() -> None:
@@ -117,7 +117,10 @@ def test_what_waits_for_a_later_stage_of_the_mesh_takes_room() -> None:
     program = lower(wave)
     plain = lower(wave.model_copy(update={"model": as_bert(wave.model)}))
 
-    waiting = sizes(wave, program, (2, 1, 1, 3)).working_bytes[0] - sizes(wave, plain, (2, 1, 1, 3)).working_bytes[0]
+    waiting = (
+        device_sizes(wave, program, (2, 1, 1, 3)).working_bytes[0]
+        - device_sizes(wave, plain, (2, 1, 1, 3)).working_bytes[0]
+    )
 
     assert program.beyond == [(0, 3), (1, 3)]
     assert waiting >= 2 * workload(of, of.meshes[0]).hidden_bytes
@@ -140,7 +143,7 @@ def test_torch_keeps_what_the_sizes_say(layers: tuple[int, ...], precision: str,
         training={"precision": precision, "micro_batch_size": 3},
     )
     program = lower(of)
-    said = sizes(of, program, layers).activation_bytes
+    said = device_sizes(of, program, layers).activation_bytes
     item, last = MESSAGE_DTYPES[precision], len(layers) - 1
     for stage in range(len(layers)):
         module = build_stage(of.model, layers, stage, 0)

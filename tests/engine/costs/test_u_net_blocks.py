@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from meshwave.engine.costs import estimate, layers_per_stage
-from meshwave.engine.costs.device_sizes import sizes
-from meshwave.engine.costs.profile_coverage import outside
+from meshwave.engine.costs.device_sizes import device_sizes
+from meshwave.engine.costs.profile_coverage import coverage_warnings
 from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.costs.stage_balance import block_split
 from meshwave.engine.document import parse_design
@@ -126,7 +126,7 @@ def test_torch_keeps_what_the_formulas_say(stages: list[int], precision: str) ->
     pipeline = {"schedule": "gpipe", "microbatches": 2, "stages": stages}
     design = parse_design(drawn(pipeline, len(stages), precision=precision))
     program = lower(design)
-    held = sizes(design, program, tuple(stages))
+    held = device_sizes(design, program, tuple(stages))
     model, rows, dtype = design.model, 3, DTYPES[precision]
     for stage in range(len(stages)):
         module = build_stage(model, stages, stage, 0, dtype)
@@ -183,7 +183,7 @@ def test_a_split_backward_holds_what_the_formulas_say(precision: str) -> None:
     stages = [5, 2, 6]
     design = parse_design(drawn({"schedule": "zb-h1", "microbatches": 3, "stages": stages}, 3, precision=precision))
     program = lower(design)
-    held = sizes(design, program, tuple(stages))
+    held = device_sizes(design, program, tuple(stages))
     model: Any = design.model
     module = build_stage(model, stages, 1, 0, DTYPES[precision])
     local = LocalStage(module, precision, torch.device("cpu"), 1.0, splits_backward=True)
@@ -290,7 +290,7 @@ def test_a_run_that_was_measured_prices_its_stages() -> None:
 def test_a_profile_without_its_blocks_says_so() -> None:
     design = parse_design(drawn({"schedule": "1f1b", "microbatches": 4}, 2))
 
-    found = [(problem.where, problem.code) for problem in outside(design, known())]
+    found = [(problem.where, problem.code) for problem in coverage_warnings(design, known())]
 
     assert found[0] == ("model.kind", "unmeasured_blocks")
     assert not {"model.hidden", "model.sequence", "model.vocab"} & {where for where, _ in found}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.engine.costs.boundary_transfers import tensor_of
+from meshwave.engine.costs.boundary_transfers import boundary_tensor
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.errors import InputError
@@ -114,8 +114,8 @@ def test_a_dry_run_can_send_smaller_messages() -> None:
     design = parse_design(drawn())
     smaller = design.model_copy(update={"model": design.model.with_message_unit(1, 3)})
 
-    assert tensor_of(design, 17).shape == (1, 1, 17 * design.model.hidden)
-    assert tensor_of(smaller, 17).shape == (1, 1, 17 * 3)
+    assert boundary_tensor(design, 17).shape == (1, 1, 17 * design.model.hidden)
+    assert boundary_tensor(smaller, 17).shape == (1, 1, 17 * 3)
 
 
 def test_torchtitan_has_none() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from meshwave.engine.costs import waits
+from meshwave.engine.costs import wait_seconds
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
@@ -59,7 +59,7 @@ def test_the_inside_of_a_block_ends_when_the_block_does(name: str) -> None:
 
 
 def waits_of(prediction: Prediction) -> NDArray[np.float64]:
-    return waits(prediction.design, prediction.program, prediction.costs.layers)
+    return wait_seconds(prediction.design, prediction.program, prediction.costs.layers)
 
 
 @pytest.mark.parametrize("name", ["dense", "ppmoe", "recomputed"])

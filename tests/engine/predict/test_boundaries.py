@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwave.designer.state.transfer_drawing import Drawing
-from meshwave.engine.costs.boundary_transfers import crossing, crossing_bytes, crossing_seconds
+from meshwave.engine.costs.boundary_transfers import boundary_bytes, boundary_seconds, boundary_transfer
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.files import example
 from meshwave.engine.predict.boundaries import boundary_transfer_spec
@@ -43,7 +43,7 @@ def test_a_crossing_alone_takes_as_long_as_in_the_pipeline(
 
         found = Drawing.of(spec, strategy, "ensemble").as_data()["played_s"]
 
-        assert found == pytest.approx(crossing_seconds(asked, *ends))
+        assert found == pytest.approx(boundary_seconds(asked, *ends))
 
 
 def test_only_meshes_of_as_many_copies_and_no_tensor_parallelism_send_all_at_once() -> None:
@@ -51,11 +51,11 @@ def test_only_meshes_of_as_many_copies_and_no_tensor_parallelism_send_all_at_onc
     link = straight.cluster.inter_node
     bytes_of_a_copy = 4 * straight.model.sequence * straight.model.hidden * 4
 
-    assert crossing_seconds(straight, 0, 1) == pytest.approx(link.latency_s + 2 * bytes_of_a_copy / link.bandwidth)
+    assert boundary_seconds(straight, 0, 1) == pytest.approx(link.latency_s + 2 * bytes_of_a_copy / link.bandwidth)
 
     planned = design((1, 1), (2, 1), per_node=1)
     beside = link.latency_s + bytes_of_a_copy / link.bandwidth
-    assert crossing_seconds(planned, 0, 1) == pytest.approx(beside, rel=0.01), "what a host sends shares its NIC"
+    assert boundary_seconds(planned, 0, 1) == pytest.approx(beside, rel=0.01), "what a host sends shares its NIC"
 
 
 def test_the_tensor_lies_on_the_copies_and_its_ranks_are_devices() -> None:
@@ -87,17 +87,17 @@ def test_where_each_device_has_a_nic_slices_leave_side_by_side(
 ) -> None:
     """Four devices that send a quarter each to four that need all, and gather it among themselves."""
     whole, sliced = (large(each, strategy, (1, 4), (1, 4), per_node=4, nics=4) for each in ("batch", boundary))
-    crossed, link = crossing(sliced, 0, 1), sliced.cluster.inter_node
+    crossed, link = boundary_transfer(sliced, 0, 1), sliced.cluster.inter_node
 
     assert boundary_transfer_spec(sliced, 0, 1).source.spec == spec and crossed.destination[1] == ("S0", "R", "R")
-    assert {move.source for move in crossing(whole, 0, 1).moves} & {0, 1, 2, 3} == {0}
+    assert {move.source for move in boundary_transfer(whole, 0, 1).moves} & {0, 1, 2, 3} == {0}
     assert {move.source for move in crossed.moves} >= {0, 1, 2, 3}
-    assert crossing_bytes(sliced, 0, 1) == crossing_bytes(whole, 0, 1) == crossed.tensor.bytes
-    assert crossing_seconds(whole, 0, 1) == pytest.approx(crossed.tensor.bytes / link.bandwidth, rel=0.06)
-    assert crossing_seconds(sliced, 0, 1) == pytest.approx(crossed.tensor.bytes / link.bandwidth / 4, rel=0.03)
+    assert boundary_bytes(sliced, 0, 1) == boundary_bytes(whole, 0, 1) == crossed.tensor.bytes
+    assert boundary_seconds(whole, 0, 1) == pytest.approx(crossed.tensor.bytes / link.bandwidth, rel=0.06)
+    assert boundary_seconds(sliced, 0, 1) == pytest.approx(crossed.tensor.bytes / link.bandwidth / 4, rel=0.03)
 
 
 def test_slices_share_the_one_nic_of_a_node_and_copies_are_not_sliced() -> None:
     whole, sliced = (large(each, "broadcast", (1, 2), (2, 1), per_node=2, nics=1) for each in ("batch", "sequence"))
-    assert crossing_seconds(sliced, 0, 1) == pytest.approx(crossing_seconds(whole, 0, 1), rel=0.01)
-    assert crossing(sliced, 1, 0).moves == crossing(whole, 1, 0).moves
+    assert boundary_seconds(sliced, 0, 1) == pytest.approx(boundary_seconds(whole, 0, 1), rel=0.01)
+    assert boundary_transfer(sliced, 1, 0).moves == boundary_transfer(whole, 1, 0).moves

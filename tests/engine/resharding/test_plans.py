@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.cli.main import main
-from meshwave.engine.costs.boundary_transfers import crossing_seconds
+from meshwave.engine.costs.boundary_transfers import boundary_seconds
 from meshwave.engine.document import load_design
 from meshwave.engine.document.transfer_document import parse_transfer
 from meshwave.engine.files import example
@@ -267,7 +267,7 @@ def test_a_boundary_of_a_design_is_priced_as_the_design_is(
     source, destination, tensors = find_boundary(design, lower(design), wanted)
     how = design.transfer.strategy, design.transfer.ordering
     (own,) = (plan for plan in found["plans"] if (plan["strategy"], plan["ordering"]) == how)
-    assert own["played_s"] == pytest.approx(crossing_seconds(design, source, destination, tensors))
+    assert own["played_s"] == pytest.approx(boundary_seconds(design, source, destination, tensors))
     assert parse_transfer(json.dumps(found["spec"])) == boundary_transfer_spec(design, source, destination, tensors)
     assert found["boundary"] == [design.meshes[rank].name for rank in (source, destination)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwave.engine.costs.device_sizes import most_alive, sent_bytes
+from meshwave.engine.costs.device_sizes import peak_per_rank, sent_bytes
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
@@ -26,7 +26,7 @@ def modelled_peaks(program: Program) -> list[int]:
     for way, ops in enumerate(((Op.F,), (Op.B, Op.I))):
         rows = np.flatnonzero(np.isin(program.op, ops))
         change[rows] = sent[way, program.stage[rows], program.microbatch[rows]]
-    return most_alive(program, change).astype(int).tolist()
+    return peak_per_rank(program, change).astype(int).tolist()
 
 
 @pytest.mark.parametrize("shapes", [[(1, 1), (1, 1)], [(1, 1), (2, 1)]], ids=["direct", "resharded"])

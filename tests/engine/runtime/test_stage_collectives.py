@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from meshwave.engine.bench.accuracy.cases import DEEP, EVERY, MOE, document  # noqa: E402
 from meshwave.engine.costs import layers_per_stage  # noqa: E402
-from meshwave.engine.costs.collective_flows import blocks_of_stages, exchanged  # noqa: E402
+from meshwave.engine.costs.collective_flows import blocks_of_stages, exchange_usages  # noqa: E402
 from meshwave.engine.costs.network import Fabric  # noqa: E402
 from meshwave.engine.document import Design, parse_design  # noqa: E402
 from meshwave.engine.lowering.lower import lower  # noqa: E402
@@ -83,7 +83,7 @@ def test_all_bytes_of_the_cost_model_are_sent(monkeypatch: pytest.MonkeyPatch, n
 
     layers = layers_per_stage(design)
     stage = blocks_of_stages(design, layers)[0]
-    usage = exchanged(Fabric(design.cluster), design, design.meshes[0], stage)[op == Op.B]
+    usage = exchange_usages(Fabric(design.cluster), design, design.meshes[0], stage)[op == Op.B]
     modelled = sum(size for port, size in usage.items() if port.kind in ("link-out", "nic-out"))
     assert modelled > 0
     assert parts * recorder.sent == pytest.approx(modelled, rel=0.01)

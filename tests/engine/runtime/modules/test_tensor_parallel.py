@@ -55,8 +55,8 @@ def test_shards_reduce_keep_and_hold_the_bytes_of_the_cost_model(tp: int, precis
     for outcome in call(crew, "count_bytes", tp, cases):
         for case, counted in zip(cases, outcome, strict=True):
             ends = {"first": case.stage == 0, "last": case.stage == STAGES[-1]}
-            load, layers = Workload.of(SHAPE, batch=BATCH, tp=tp, precision=precision), LAYERS[case.stage]
-            reduced = [*layers * operators.layer(load), *operators.ends(load, **ends)]
+            load, layers = Workload.from_model(SHAPE, batch=BATCH, tp=tp, precision=precision), LAYERS[case.stage]
+            reduced = [*layers * operators.layer(load), *operators.end_operators(load, **ends)]
             assert sorted(counted.forward) == sorted(size for each in reduced for size in each.forward_reduced)
             assert sorted(counted.backward) == sorted(size for each in reduced for size in each.backward_reduced)
             assert counted.parameters == flops.stage_parameters(load, layers, **ends)

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from meshwave.engine.costs import CostModel, cost_models, equal_split
-from meshwave.engine.costs.boundary_transfers import crossing_seconds
+from meshwave.engine.costs.boundary_transfers import boundary_seconds
 from meshwave.engine.costs.cost_model import Floats
 from meshwave.engine.costs.device_sizes import Sizes
 from meshwave.engine.costs.distinct_actions import Kinds
@@ -38,11 +38,11 @@ class PerLayerCost(CostModel):
         seconds = np.zeros(len(kinds))
         again = np.array([design.pipeline.recomputes(stage) for stage in range(program.stages)])
         for op, forwards in FORWARDS.items():
-            rows = kinds.of(op)
+            rows = kinds.indices_of(op)
             stages = kinds.stage[rows]
             repeated = again[stages] * (op in (Op.B, Op.I))
             seconds[rows] = (forwards + repeated) * self.layer_s * np.array(layers)[stages]
         for row in kinds.sends.tolist():
             ends = int(kinds.rank[row]), int(kinds.peer[row])
-            seconds[row] = crossing_seconds(design, *ends, int(kinds.tensors[row]))
+            seconds[row] = boundary_seconds(design, *ends, int(kinds.tensors[row]))
         return seconds
