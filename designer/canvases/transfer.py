@@ -21,14 +21,14 @@ from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem
-from meshwave.engine.resharding import MOST_PLAYED, orderings, strategies
+from meshwave.engine.resharding import MAX_PLAYED_MESSAGES, orderings, strategies
 from meshwave.engine.units import quantity
 
 LARGEST_FILE_BYTES = 1_000_000  # read in 0.2 s; meshes of 4,096 devices take a tenth of it
 KEPT_TABLES = 8
 PLANNING = "This transfer is being planned; until then the last one is drawn."
 UNPLAYED = (
-    f"These are more than {MOST_PLAYED:,} messages, too many to be played one by one: below is the plan, and the time as "
+    f"These are more than {MAX_PLAYED_MESSAGES:,} messages, too many to be played one by one: below is the plan, and the time as "
     "played is taken to be the planned one."
 )
 

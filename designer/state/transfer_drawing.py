@@ -17,22 +17,22 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.program.link_shares import Share, most_at_once
 from meshwave.engine.resharding import (
     Box,
-    Held,
     Hops,
     Lane,
+    LaneUse,
     Plan,
-    Played,
+    Playback,
+    PlayedMessage,
     Port,
-    Sent,
     UnitTask,
     boxes,
-    every_transfer,
+    candidate_transfers,
     hops,
     is_empty,
     lanes,
-    play,
-    shares,
-    sides_of,
+    nic_sides,
+    play_plan,
+    port_shares,
     unit_tasks,
     volume,
 )
@@ -107,7 +107,7 @@ class Drawing:
     tasks: Sequence[UnitTask]
     plan: Plan
     lanes: Sequence[Lane]
-    held: Sequence[Held]
+    held: Sequence[LaneUse]
 
     @classmethod
     def of(cls, spec: TransferSpec, strategy: str, ordering: str) -> Self:
@@ -121,13 +121,13 @@ class Drawing:
                 f"these are {count:,} unit tasks, and up to {MOST_DRAWN_TASKS:,} can be drawn; cut the tensor "
                 "into fewer pieces, or plan it by meshwave reshard"
             )
-        (made,) = every_transfer([spec.load], spec.lines, spec.chunks, [strategy], [ordering])
+        (made,) = candidate_transfers([spec.load], spec.lines, spec.chunks, [strategy], [ordering])
         return cls(spec, made.tasks, made.plan, *lanes(made.plan, made.tasks, spec.lines))
 
     @cached_property
-    def played(self) -> Played:
+    def played(self) -> Playback:
         """The plan as it is played."""
-        return play(self.plan, self.tasks, self.spec.lines)
+        return play_plan(self.plan, self.tasks, self.spec.lines)
 
     def as_data(self) -> dict[str, Any]:
         """All that the page draws, chunks left out; lengths and places of rectangles are parts of the whole."""
@@ -144,7 +144,7 @@ class Drawing:
             "tasks": self._tasks(face),
             "hosts": sorted(set(spec.lines.host.values())),
             "lanes": [lane._asdict() for lane in self.lanes],
-            "held": {name: [getattr(each, name) for each in self.held] for name in Held._fields},
+            "held": {name: [getattr(each, name) for each in self.held] for name in LaneUse._fields},
             "strategy": plan.strategy,
             "ordering": plan.ordering,
             "makespan_s": plan.makespan_s,
@@ -163,7 +163,7 @@ class Drawing:
         is free.
         """
         sent, host = self.played.messages or (), self.spec.lines.host
-        found = sorted(shares(self.played, self.spec.lines).items(), key=lambda each: _lane_place(each[0], host))
+        found = sorted(port_shares(self.played, self.spec.lines).items(), key=lambda each: _lane_place(each[0], host))
         bars = [(lane, *bar) for lane, (_, of_port) in enumerate(found) for bar in of_port]
         return {
             "lanes": [{**_lane_of(port, host), "rows": most_at_once(of_port)} for port, of_port in found],
@@ -178,8 +178,8 @@ class Drawing:
             "bars": {name: [bar[place] for bar in bars] for place, name in enumerate(BAR_COLUMNS)},
         }
 
-    def _share(self, sent: Sent) -> float | None:
-        rate = self.spec.lines.between(sent.move.source, sent.move.target).bandwidth
+    def _share(self, sent: PlayedMessage) -> float | None:
+        rate = self.spec.lines.link_between(sent.move.source, sent.move.target).bandwidth
         took = sent.end_s - sent.start_s
         return round(sent.bytes / took / rate, 4) if rate and took else None
 
@@ -225,7 +225,7 @@ class Drawing:
         columns: dict[str, list[Any]] = {name: [] for name in HOP_COLUMNS}
         for rows in _bundles(found, bundle):
             source, target = int(found.source[rows[0]]), int(found.target[rows[0]])
-            for side in sides_of(source, target, lines):
+            for side in nic_sides(source, target, lines):
                 if side is None:
                     continue
                 entry = {

@@ -47,7 +47,7 @@ def renumber_ranks(transfer: Transfer, names: Mapping[int, int]) -> Transfer:
     planned = tuple(each._replace(sender=names[each.sender]) for each in transfer.plan.tasks)
     plan = replace(transfer.plan, tasks=planned)
     load = Load(transfer.tensor, side(*transfer.source), side(*transfer.destination))
-    return Transfer.of([load], links, plan)
+    return Transfer.from_plan([load], links, plan)
 
 
 def is_direct(source: Mesh, destination: Mesh) -> bool:
@@ -119,7 +119,7 @@ def _plan_transfer(cluster: Cluster, source: Grid, destination: Grid, tensor: Te
     most = max_chunks(tasks)
     if any(each.chunks > most for each in found.tasks):
         found = plan(tensor, *sides, links, strategy=how.strategy, ordering=how.ordering, chunks=most)
-    return Transfer.of([Load(tensor, *sides)], links, found)
+    return Transfer.from_plan([Load(tensor, *sides)], links, found)
 
 
 def max_chunks(tasks: Iterable[UnitTask]) -> int:

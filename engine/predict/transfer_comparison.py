@@ -12,7 +12,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferListSpec, TransferSpec
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.boundaries import boundary_transfer_spec, find_boundary
-from meshwave.engine.resharding import Load, Transfer, UnitTask, every_transfer, unit_tasks
+from meshwave.engine.resharding import Load, Transfer, UnitTask, candidate_transfers, unit_tasks
 
 
 def transfer_answer(spec: TransferSpec | TransferListSpec) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def transfer_answer(spec: TransferSpec | TransferListSpec) -> dict[str, Any]:
     """
     slices = _tasks_data(spec, [task for number, load in enumerate(spec.loads) for task in _plain_tasks(load, number)])
     plans = []
-    for made in every_transfer(spec.loads, spec.lines, spec.chunks):
+    for made in candidate_transfers(spec.loads, spec.lines, spec.chunks):
         own = _tasks_data(spec, made.tasks)
         plans.append({**_plan_data(made, spec), **(own if own != slices else {}), "played_s": made.played_s})
     return {"format": spec.format, "bytes": sum(load.tensor.bytes for load in spec.loads), **slices, "plans": plans}
@@ -82,7 +82,7 @@ def compare_plans(spec: TransferSpec) -> Iterator[dict[str, Any]]:
 
     Each has the planner's estimate, the time simulated with shared links, and whether the estimate is optimal.
     """
-    for made in every_transfer(spec.loads, spec.lines, spec.chunks):
+    for made in candidate_transfers(spec.loads, spec.lines, spec.chunks):
         found = _plan_data(made, spec)
         del found["tasks"]
         yield {**found, "played_s": made.played_s}

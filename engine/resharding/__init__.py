@@ -1,47 +1,54 @@
-"""Cross-mesh resharding: what of a tensor goes where, how, and in which order.
+"""Cross-mesh resharding: plans that send a tensor from one mesh and sharding spec to another.
 
     from meshwave.engine.resharding import Links, Mesh, Tensor, plan
 
     plan(tensor, source, destination, links, strategy="broadcast", ordering="ensemble")
 
-After Zhuang et al., "On Optimizing the Communication of Model Parallelism" (arXiv:2211.05322).
-Nothing here needs torch: a plan is data, the same on every rank for the same input.
+After Zhuang et al., "On Optimizing the Communication of Model Parallelism" (arXiv:2211.05322). This package does not
+need torch: a plan is data, and equal inputs give equal plans on every rank.
 """
 
 from meshwave.engine.program.link_shares import Share, most_at_once
 from meshwave.engine.resharding.boxes import Box, Mesh, SpecError, boxes, is_empty, split_spec, volume
-from meshwave.engine.resharding.link_lanes import Held, Hops, Lane, hops, lanes, sides_of
+from meshwave.engine.resharding.link_lanes import Hops, Lane, LaneUse, hops, lanes, nic_sides
 from meshwave.engine.resharding.links import Link, Links
 from meshwave.engine.resharding.moves import moves
 from meshwave.engine.resharding.orderings import orderings
-from meshwave.engine.resharding.plan import Plan, Planned, plan
-from meshwave.engine.resharding.playback import MOST_PLAYED, Played, Port, Sent, play, played_seconds
-from meshwave.engine.resharding.port_shares import shares
-from meshwave.engine.resharding.problem import Job, Placed, lower_bound, run_in_order
-from meshwave.engine.resharding.rewriting import Rewritten, rewrite
+from meshwave.engine.resharding.plan import Plan, PlannedTask, plan
+from meshwave.engine.resharding.playback import (
+    MAX_PLAYED_MESSAGES,
+    Playback,
+    PlayedMessage,
+    Port,
+    play_plan,
+    played_seconds,
+)
+from meshwave.engine.resharding.port_shares import port_shares
+from meshwave.engine.resharding.problem import Job, PlacedJob, lower_bound, run_in_order
+from meshwave.engine.resharding.rewriting import RewrittenDestination, rewrite_destination
 from meshwave.engine.resharding.strategies import strategies
 from meshwave.engine.resharding.tasks import Load, Move, Side, Tensor, UnitTask, check_load, unit_tasks
-from meshwave.engine.resharding.transfer import Transfer, every_transfer, transfer, transfer_many
+from meshwave.engine.resharding.transfer import Transfer, candidate_transfers, plan_joint_transfer, plan_transfer
 
 __all__ = [
-    "MOST_PLAYED",
+    "MAX_PLAYED_MESSAGES",
     "Box",
-    "Held",
     "Hops",
     "Job",
     "Lane",
+    "LaneUse",
     "Link",
     "Links",
     "Load",
     "Mesh",
     "Move",
-    "Placed",
+    "PlacedJob",
     "Plan",
-    "Planned",
-    "Played",
+    "PlannedTask",
+    "Playback",
+    "PlayedMessage",
     "Port",
-    "Rewritten",
-    "Sent",
+    "RewrittenDestination",
     "Share",
     "Side",
     "SpecError",
@@ -49,26 +56,26 @@ __all__ = [
     "Transfer",
     "UnitTask",
     "boxes",
+    "candidate_transfers",
     "check_load",
-    "every_transfer",
     "hops",
     "is_empty",
     "lanes",
     "lower_bound",
     "most_at_once",
     "moves",
+    "nic_sides",
     "orderings",
     "plan",
-    "play",
+    "plan_joint_transfer",
+    "plan_transfer",
+    "play_plan",
     "played_seconds",
-    "rewrite",
+    "port_shares",
+    "rewrite_destination",
     "run_in_order",
-    "shares",
-    "sides_of",
     "split_spec",
     "strategies",
-    "transfer",
-    "transfer_many",
     "unit_tasks",
     "volume",
 ]

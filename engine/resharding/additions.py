@@ -1,8 +1,8 @@
-"""The sums of a partial tensor: which messages bring addends to who sends the sum on, and how long they take.
+"""Reductions of partial tensors: messages that bring addends to the senders of the sum, and their seconds.
 
-The source reduces and scatters: of every group of ranks that hold addends each one adds one piece of its box,
-and gets that piece from the others directly, one message from each. So a sum is added in the same order
-wherever it is made, in that of the mesh, and equals what one process adds up.
+The source performs a reduce-scatter: in each group of ranks that hold addends, every rank sums one piece of its box and
+receives the addends for it directly, one message from each other rank. A sum is always added in the order of the mesh,
+so that it equals the result of one process.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.tasks import Move, UnitTask
 
 
-def additions(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) -> list[Move]:
-    """Every message that brings an addend, where ``senders`` are pairs of a task and who sends it.
+def addend_moves(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) -> list[Move]:
+    """Return the messages that bring addends.
 
-    In each step every rank of a group sends to another one, so that none gets all at once.
+    In each step every rank of a group sends to a different rank, so that no rank receives all at once.
+
+    Args:
+        tasks: all unit tasks.
+        senders: pairs of a task number and the rank that sends its slice.
     """
     found = []
     for place, (number, sender) in enumerate(senders):
@@ -30,7 +34,7 @@ def additions(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) -> 
 
 
 def addition_seconds(moves: Iterable[Move], tasks: Sequence[UnitTask], links: Links) -> float:
-    """How long addends take: messages go one after another on each rank's link inside its host and on each NIC."""
+    """Return the seconds of addend messages, which run one after another on each rank's link and on each NIC."""
     busy: dict[tuple[str, int], float] = defaultdict(float)
     for move in moves:
         ends = move.source, move.target

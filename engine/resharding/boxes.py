@@ -1,4 +1,4 @@
-"""From a mesh and a sharding spec to the box of the tensor that each rank owns."""
+"""Boxes of a tensor that each rank owns under a sharding spec."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from meshwave.engine.findings import Problem
 
 Box = tuple[tuple[int, int], ...]
-"""``[dims]`` start and stop of an index rectangle; empty where a start is its stop."""
+"""``[dims]`` start and stop of an index rectangle; empty if a start equals its stop."""
 
 _ENTRY = re.compile(r"R|S\d+")
 _PARTIAL = re.compile(r"P\d+")
@@ -31,7 +31,7 @@ class Mesh:
 
     shape: tuple[int, ...]
     ranks: tuple[int, ...]
-    hosts: tuple[int, ...]  # of each rank, in the same order
+    hosts: tuple[int, ...]  # host of each rank, in the same order
 
     def __post_init__(self) -> None:
         if prod(self.shape) != len(self.ranks) or len(self.ranks) != len(self.hosts):
@@ -39,6 +39,7 @@ class Mesh:
             raise ValueError(message)
 
     def host(self, rank: int) -> int:
+        """Return the host of a rank."""
         return self.hosts[self.ranks.index(rank)]
 
 
@@ -52,12 +53,12 @@ def split_spec(spec: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     return tuple(spec), ()
 
 
-def axes_of(spec: Sequence[str], mesh: Mesh, shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """``[dims]`` the mesh axes that cut each tensor dim, outer first.
+def sharding_axes(spec: Sequence[str], mesh: Mesh, shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return ``[dims]`` the mesh axes that shard each tensor dim, outer first.
 
     Raises:
-        SpecError: an entry is no ``R`` or ``S`` with axes, an axis is not there or is used twice, or the
-            spec has not one entry a dim.
+        SpecError: an entry is neither ``R`` nor ``S`` with axes, an axis does not exist or is used twice, or the spec
+            does not have one entry per dim.
     """
     entries, partial = split_spec(spec)
     if len(entries) != len(shape):
@@ -75,9 +76,17 @@ def axes_of(spec: Sequence[str], mesh: Mesh, shape: Sequence[int]) -> list[tuple
 
 
 def _check_axes(dim: int, entry: str, axes: Sequence[int], mesh: Mesh, seen: dict[int, int]) -> None:
-    """
+    """Check the axes of an entry, and add them to ``seen``.
+
+    Args:
+        dim: tensor dim of the entry; the number of dims for partial axes.
+        entry: the entry as text.
+        axes: mesh axes of the entry.
+        mesh: the mesh.
+        seen: dim that uses each axis so far.
+
     Raises:
-        SpecError: an axis is not there, or ``seen`` before; the dim after the last one stands for partial axes.
+        SpecError: an axis does not exist or is used before.
     """
     for axis in axes:
         if axis >= len(mesh.shape):
@@ -92,15 +101,15 @@ def _check_axes(dim: int, entry: str, axes: Sequence[int], mesh: Mesh, seen: dic
 
 
 def boxes(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> list[Box]:
-    """``[ranks]`` what each rank of ``mesh`` owns.
+    """Return ``[ranks]`` the box that each rank of ``mesh`` owns.
 
-    Each dim is cut once an axis, outer first, and the piece is cut again: pieces of ``ceil(n / p)``, the
-    last ones shorter or empty. That is the rule of torch's ``Shard`` placements.
+    Each dim is split once per axis, outer first, into pieces of ``ceil(n / p)``, the last ones shorter or empty. This
+    is the rule of torch's ``Shard`` placements.
 
     Raises:
-        SpecError: see :func:`axes_of`.
+        SpecError: see :func:`sharding_axes`.
     """
-    cuts = axes_of(spec, mesh, shape)
+    cuts = sharding_axes(spec, mesh, shape)
     owned = []
     for place in range(len(mesh.ranks)):
         at = coordinates(place, mesh.shape)
@@ -109,7 +118,7 @@ def boxes(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> list[Box]:
 
 
 def coordinates(place: int, shape: Sequence[int]) -> list[int]:
-    """Return where in a mesh of ``shape`` its ``place``-th rank stands, row-major."""
+    """Return the row-major coordinates of the ``place``-th rank in a mesh of ``shape``."""
     found: list[int] = []
     for size in reversed(shape):
         place, at = divmod(place, size)
@@ -120,21 +129,21 @@ def coordinates(place: int, shape: Sequence[int]) -> list[int]:
 def _piece(size: int, axes: Sequence[int], at: Sequence[int], shape: Sequence[int]) -> tuple[int, int]:
     start, stop = 0, size
     for axis in axes:
-        start, stop = _nth(start, stop, shape[axis], at[axis])
+        start, stop = _nth_part(start, stop, shape[axis], at[axis])
     return start, stop
 
 
-def _nth(start: int, stop: int, parts: int, number: int) -> tuple[int, int]:
-    """Pieces of ``ceil(n / parts)``, the last ones shorter or empty."""
+def _nth_part(start: int, stop: int, parts: int, number: int) -> tuple[int, int]:
+    """Return one of the pieces of ``ceil(n / parts)``, the last of which are shorter or empty."""
     each = -(-(stop - start) // parts)
     first = min(start + number * each, stop)
     return first, min(first + each, stop)
 
 
 def addend_groups(mesh: Mesh, spec: Sequence[str]) -> dict[int, tuple[int, ...]]:
-    """Return for each rank the ranks whose addends make up its box of the tensor, in the order in which they are added.
+    """Return for each rank the ranks whose addends sum to its box, in the order of addition.
 
-    A group holds the rank itself, and it alone where the tensor is not partial.
+    A group contains the rank itself, and only it if the tensor is not partial.
     """
     partial = set(split_spec(spec)[1])
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -145,30 +154,31 @@ def addend_groups(mesh: Mesh, spec: Sequence[str]) -> dict[int, tuple[int, ...]]
 
 
 def nth_piece(box: Box, parts: int, number: int) -> Box | None:
-    """Cut a box into ``parts`` and return one piece; none where it is empty.
+    """Return one of ``parts`` pieces of a box; None if the piece is empty.
 
-    The first dim that divides evenly is cut, or the longest; one element cannot be cut and is in the first piece.
+    The first dim that divides evenly is split, else the longest; a box of one element is the first piece.
     """
     if parts == 1 or not box:
         return box if not number and not is_empty(box) else None
     lengths = [stop - start for start, stop in box]
     dim = next((dim for dim, length in enumerate(lengths) if length % parts == 0), lengths.index(max(lengths)))
     start, stop = box[dim]
-    first, last = _nth(start, stop, parts, number)
+    first, last = _nth_part(start, stop, parts, number)
     piece = (*box[:dim], (first, last), *box[dim + 1 :])
     return None if is_empty(piece) else piece
 
 
 def is_empty(box: Box) -> bool:
+    """Return whether a box has no elements."""
     return any(start >= stop for start, stop in box)
 
 
 def volume(box: Box) -> int:
-    """Elements; 1 of a tensor without dims."""
+    """Return the number of elements; 1 for a tensor without dims."""
     return prod(stop - start for start, stop in box)
 
 
 def overlap(one: Box, other: Box) -> Box | None:
-    """What two boxes share; none where that is empty."""
+    """Return the intersection of two boxes; None if it is empty."""
     shared = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
     return None if is_empty(shared) else shared

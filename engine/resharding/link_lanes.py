@@ -1,9 +1,9 @@
-"""What a plan does on the links: who holds which NIC and when, and every message behind a unit task.
+"""Use of links by a plan: NICs that unit tasks occupy, and the messages of each unit task.
 
-A task takes as long as its strategy's formula says (arXiv:2211.05322, section 3); its messages are played
-one by one. The last of them ends when the plan says that the task does, or before, where the formula counts
-what nobody waits for: a send inside the host beside one that leaves it, a ring's start before all pieces are
-dealt, steps whose piece is empty.
+A task takes the time of its strategy's formula (arXiv:2211.05322, section 3); its messages are simulated one by one.
+The last message ends with the task, or earlier if the formula includes time that no message waits for: a send inside
+the host next to one that leaves it, the start of a ring before all pieces are distributed, and steps with an empty
+piece.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.resharding.additions import additions
+from meshwave.engine.resharding.additions import addend_moves
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.plan import Plan
 from meshwave.engine.resharding.strategies import strategies
@@ -25,74 +25,77 @@ from meshwave.engine.resharding.tasks import UnitTask
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Way = Literal["tx", "rx", "in"]
+Direction = Literal["tx", "rx", "in"]
 """Out of a host's NIC, into it, or between devices inside the host."""
-WAYS: tuple[Way, ...] = ("tx", "rx", "in")
+WAYS: tuple[Direction, ...] = ("tx", "rx", "in")
 
 
 class Lane(NamedTuple):
-    """One direction of one NIC of a host; or the links inside it, which are one lane."""
+    """One direction of one NIC of a host, or all links inside the host."""
 
     host: int
-    way: Way
+    way: Direction
     nic: int = 0
 
 
-class Held(NamedTuple):
-    """A lane, for as long as a unit task holds it."""
+class LaneUse(NamedTuple):
+    """Occupation of a lane by a unit task."""
 
-    lane: int  # its place in the list of lanes
+    lane: int  # index in the list of lanes
     task: int
     start_s: float
     end_s: float
 
 
 class Hops(NamedTuple):
-    """The messages of one unit task as columns; seconds count from the task's start."""
+    """Messages of one unit task as columns; seconds count from the start of the task."""
 
     source: Integers  # ranks
     target: Integers
-    chunk: Integers  # from 0, by where it starts in the slice
+    chunk: Integers  # from 0, in the order of starts in the slice
     bytes: Floats
     start_s: Floats
     end_s: Floats
 
 
-MOST_MESSAGES = 400_000
-MOST_LOOKED_AT = 20_000
-"""Messages of a unit task, to see which links it passes: the later ones of a ring pass none that is new."""
+MAX_HOPS = 400_000
+MAX_SCANNED_LEGS = 20_000
+"""Number of messages of a unit task that are scanned for the links they use; later messages of a ring use no others."""
 Port = tuple[int, str, bool]
-"""A rank, *out* or *into*, and whether it is that inside the host."""
+"""A rank, *out* or *into*, and whether the port is the one inside the host."""
 Message = tuple[int, int, int, float, float, float]
 
 
-def lanes(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> tuple[list[Lane], list[Held]]:
-    """The lanes that a plan uses, host by host, and what holds them.
+def lanes(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> tuple[list[Lane], list[LaneUse]]:
+    """Return the lanes that a plan uses, host by host, and their use by unit tasks.
 
-    A task holds a NIC of its sender's host and one of each receiver's host for as long as it takes; what
-    passes a NIC on the way between receivers holds nothing and shows as hops alone.
+    A task occupies a NIC of its sender's host and one of each receiver's host for its whole duration. Messages between
+    receivers do not occupy NICs; they appear as hops only.
     """
-    free: dict[tuple[int, Way], list[float]] = {}
+    free: dict[tuple[int, Direction], list[float]] = {}
     taken: list[tuple[Lane, int, float, float]] = []
     for each in plan.tasks:
         task = tasks[each.task]
         if not task.receivers:
             continue
-        sides: list[tuple[int, Way]] = [(links.host[each.sender], "tx")]
-        sides += [(host, "rx") for host in links.by_host(task.receivers)]
+        sides: list[tuple[int, Direction]] = [(links.host[each.sender], "tx")]
+        sides += [(host, "rx") for host in links.ranks_by_host(task.receivers)]
         for host, way in sides:
             nics = free.setdefault((host, way), [0.0] * links.nics)
             nic = int(np.argmin(nics))
             nics[nic] = each.end_s
             taken.append((Lane(host, way, nic), each.task, each.start_s, each.end_s))
-    used = {lane for lane, *_ in taken} | {Lane(host, way) for host, way in _passed(plan, tasks, links)}
+    used = {lane for lane, *_ in taken} | {Lane(host, way) for host, way in _used_sides(plan, tasks, links)}
     found = sorted(used, key=lambda lane: (lane.host, WAYS.index(lane.way), lane.nic))
     place = {lane: number for number, lane in enumerate(found)}
-    return found, [Held(place[lane], task, start, end) for lane, task, start, end in taken]
+    return found, [LaneUse(place[lane], task, start, end) for lane, task, start, end in taken]
 
 
-def _passed(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> set[tuple[int, Way]]:
-    """What the messages of a plan pass; tasks between the same hosts pass the same."""
+def _used_sides(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> set[tuple[int, Direction]]:
+    """Return the sides of NICs and hosts that the messages of a plan use.
+
+    Tasks between the same hosts use the same sides, so that one of each kind is scanned.
+    """
     strategy = strategies[plan.strategy]()
     kinds: dict[object, tuple[UnitTask, int]] = {}
     for each in plan.tasks:
@@ -100,32 +103,32 @@ def _passed(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> set[tuple[in
         hosts = tuple(links.host[rank] for rank in task.receivers)
         key = links.host[each.sender], hosts, task.elements == 1, task.rings
         kinds.setdefault(key, (task, each.sender))
-    addends = additions(tasks, [(each.task, each.sender) for each in plan.tasks])
-    found = {side for move in addends for side in sides_of(move.source, move.target, links) if side is not None}
+    addends = addend_moves(tasks, [(each.task, each.sender) for each in plan.tasks])
+    found = {side for move in addends for side in nic_sides(move.source, move.target, links) if side is not None}
     for task, sender in kinds.values():
-        legs = islice(strategy.legs(task, sender, links), MOST_LOOKED_AT) if task.receivers else ()
+        legs = islice(strategy.legs(task, sender, links), MAX_SCANNED_LEGS) if task.receivers else ()
         for source, target in {(leg.source, leg.target) for leg in legs}:
-            found |= {side for side in sides_of(source, target, links) if side is not None}
+            found |= {side for side in nic_sides(source, target, links) if side is not None}
     return found
 
 
-def sides_of(source: int, target: int, links: Links) -> tuple[tuple[int, Way], tuple[int, Way] | None]:
-    """What a message passes: a tx and an rx, or the inside of a host."""
+def nic_sides(source: int, target: int, links: Links) -> tuple[tuple[int, Direction], tuple[int, Direction] | None]:
+    """Return the NIC directions that a message uses: a tx and an rx, or the inside of a host."""
     out, to = links.host[source], links.host[target]
     return ((out, "in"), None) if out == to else ((out, "tx"), (to, "rx"))
 
 
 def hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int) -> Hops:
-    """Every message of a unit task, as ranks send them that hand a range on as soon as they hold it.
+    """Return all messages of a unit task, where each rank forwards a range as soon as it has received it.
 
-    A rank sends and receives one message at a time on its link inside the host, and one on that to others.
+    A rank sends and receives one message at a time on its link inside the host, and one on its link to other hosts.
 
     Raises:
-        InputError: there are more than can be told one by one.
+        InputError: there are more than ``MOST_MESSAGES`` messages.
     """
-    legs = list(islice(strategies[strategy]().legs(task, sender, links, chunks), MOST_MESSAGES + 1))
-    if len(legs) > MOST_MESSAGES:
-        raise InputError(f"a unit task of more than {MOST_MESSAGES:,} messages cannot be told message by message")
+    legs = list(islice(strategies[strategy]().legs(task, sender, links, chunks), MAX_HOPS + 1))
+    if len(legs) > MAX_HOPS:
+        raise InputError(f"a unit task has more than {MAX_HOPS:,} messages, too many to list")
     item = task.bytes / max(1, task.elements)
     number = {start: place for place, start in enumerate(sorted({leg.start for leg in legs}))}
     free: defaultdict[Port, float] = defaultdict(float)
@@ -136,16 +139,16 @@ def hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int) 
     for source, target, start, stop in legs:
         near = links.host[source] == links.host[target]
         out, into = (source, "out", near), (target, "into", near)
-        begin = max(free[out], free[into], _held(arrived[source], start, stop))
+        begin = max(free[out], free[into], _arrival_s(arrived[source], start, stop))
         size = (stop - start) * item
-        end = begin + links.between(source, target).seconds(size)
+        end = begin + links.link_between(source, target).seconds(size)
         free[out] = free[into] = arrived.setdefault(target, {})[start, stop] = end
         found.append((source, target, number[start], size, begin, end))
     return _columns(found)
 
 
-def _held(arrived: Mapping[tuple[int, int], float], start: int, stop: int) -> float:
-    """When the last part of a range had come."""
+def _arrival_s(arrived: Mapping[tuple[int, int], float], start: int, stop: int) -> float:
+    """Return the time at which the last part of a range arrived."""
     if (when := arrived.get((start, stop))) is not None:
         return when
     return max(end for (first, last), end in arrived.items() if first < stop and start < last)

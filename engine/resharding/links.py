@@ -1,4 +1,4 @@
-"""Seconds of a message between two ranks: ``alpha + bytes * beta`` inside a host or between hosts."""
+"""Links between ranks: ``alpha + bytes * beta`` seconds inside a host or between hosts."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from typing import NamedTuple
 
 
 class Link(NamedTuple):
+    """Latency and bandwidth of a class of links."""
+
     latency_s: float = 0.0
-    bandwidth: float | None = None  # bytes/s; none: free
+    bandwidth: float | None = None  # bytes/s; None: infinite
 
     def seconds(self, size: float) -> float:
+        """Return the seconds of a message of ``size`` bytes."""
         return self.latency_s + (size / self.bandwidth if self.bandwidth else 0.0)
 
 
 @dataclass(frozen=True)
 class Links:
-    """The two classes of link, and on which host each rank is."""
+    """Links inside and between hosts, and the host of each rank."""
 
     intra_node: Link
     inter_node: Link
-    host: Mapping[int, int]  # of each rank
-    nics: int = 1  # of a host: so many tasks send from it, or receive there, at once
+    host: Mapping[int, int]  # by rank
+    nics: int = 1  # per host: number of tasks that can send from it, or receive there, at once
 
-    def between(self, one: int, other: int) -> Link:
+    def link_between(self, one: int, other: int) -> Link:
+        """Return the link between two ranks."""
         return self.intra_node if self.host[one] == self.host[other] else self.inter_node
 
-    def by_host(self, ranks: tuple[int, ...]) -> dict[int, list[int]]:
-        """Ranks by host; hosts and ranks ascending."""
+    def ranks_by_host(self, ranks: tuple[int, ...]) -> dict[int, list[int]]:
+        """Return the ranks by host, both ascending."""
         found: dict[int, list[int]] = {}
         for rank in sorted(ranks, key=lambda rank: (self.host[rank], rank)):
             found.setdefault(self.host[rank], []).append(rank)

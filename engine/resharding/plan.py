@@ -1,4 +1,4 @@
-"""A plan: for each unit task who sends it, when it starts and ends, and in how many chunks."""
+"""Plans: sender, start, end and number of chunks of each unit task."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshwave.engine.resharding.additions import addition_seconds, additions
+from meshwave.engine.resharding.additions import addend_moves, addition_seconds
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.orderings import Ordering, orderings
 from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
 from meshwave.engine.resharding.strategies import Latency, Strategy, strategies
 from meshwave.engine.resharding.tasks import Load, Side, Tensor, UnitTask
 
-CLOSE = 1e-9
+TOLERANCE = 1e-9
 
 
-class Planned(NamedTuple):
-    """One unit task of a plan, in the order in which all ranks take the tasks."""
+class PlannedTask(NamedTuple):
+    """One unit task of a plan, in the order in which all ranks process the tasks."""
 
     task: int
     sender: int  # a rank
@@ -28,16 +28,16 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Unit tasks in order, between the sums of partial tensors and what a strategy gathers at the end."""
+    """Unit tasks in order, after the sums of partial tensors and before the strategy's final gather."""
 
     strategy: str
     ordering: str
-    tasks: tuple[Planned, ...]
+    tasks: tuple[PlannedTask, ...]
     makespan_s: float
-    bound_s: float  # no plan of this strategy is shorter
-    is_optimal: bool  # shown, not guessed
-    reduce_s: float = 0.0  # before the first unit task: addends of partial tensors are summed in the source
-    gather_s: float = 0.0  # after the last one: receivers gather what they got in parts
+    bound_s: float  # lower bound on all plans of this strategy
+    is_optimal: bool  # proved
+    reduce_s: float = 0.0  # before the first unit task: sums of partial tensors in the source
+    gather_s: float = 0.0  # after the last unit task: gather of parts between receivers
 
 
 def plan(
@@ -50,18 +50,18 @@ def plan(
     ordering: str = "ensemble",
     chunks: int | None = None,
 ) -> Plan:
-    """Plan one tensor from one mesh and spec to another; a pure function, the same on every rank.
+    """Plan one tensor from one mesh and spec to another; a pure function, equal on every rank.
 
     Raises:
         SpecError: a spec does not fit its mesh or the tensor.
         InputError: there is no such strategy or ordering.
     """
-    tasks = tasks_of([Load(tensor, source, destination)], strategy)
+    tasks = strategy_tasks([Load(tensor, source, destination)], strategy)
     return plan_tasks(tasks, links, strategy, ordering, chunks)
 
 
-def tasks_of(loads: Sequence[Load], strategy: str) -> list[UnitTask]:
-    """The unit tasks of tensors, one tensor after another, as a strategy cuts them.
+def strategy_tasks(loads: Sequence[Load], strategy: str) -> list[UnitTask]:
+    """Return the unit tasks of tensors, one tensor after another, as a strategy defines them.
 
     Raises:
         SpecError: a spec does not fit its mesh or its tensor.
@@ -92,11 +92,11 @@ def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering:
     answer = taken.solve(jobs, links.nics)
     placed = run_in_order(jobs, answer.order, links.nics)
     reduce_s = addition_seconds(
-        additions(tasks, [(each.job, senders[each.job][each.host]) for each in placed]), tasks, links
+        addend_moves(tasks, [(each.job, senders[each.job][each.host]) for each in placed]), tasks, links
     )
     gather_s = member.gather_seconds(tasks, links)
     planned = tuple(
-        Planned(
+        PlannedTask(
             each.job,
             senders[each.job][each.host],
             reduce_s + each.start,
@@ -105,19 +105,19 @@ def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering:
         )
         for each in placed
     )
-    # Where who sends decides how long sums take, the search has not looked at them: they bound nothing.
+    # The search ignores the sums, so they count in the bound only if the senders are fixed.
     is_fixed = all(len(task.senders) == 1 for task in tasks if task.addends)
     length = reduce_s + makespan(placed) + gather_s
     bound = (reduce_s if is_fixed else 0.0) + lower_bound(jobs, links.nics) + gather_s
-    is_optimal = (answer.is_optimal and is_fixed) or length <= bound * (1 + CLOSE)
+    is_optimal = (answer.is_optimal and is_fixed) or length <= bound * (1 + TOLERANCE)
     return Plan(strategy, ordering, planned, length, bound, is_optimal, reduce_s, gather_s)
 
 
 def _latencies(
     tasks: Sequence[UnitTask], senders: Sequence[dict[int, int]], member: Strategy, links: Links, chunks: int | None
 ) -> list[dict[int, Latency]]:
-    """[tasks] how long each takes from each host that can send it."""
-    known: dict[object, Latency] = {}  # tasks that differ by ranks and not by hosts take as long
+    """Return ``[tasks]`` the latency of each task for each host that can send it."""
+    known: dict[object, Latency] = {}  # tasks with equal hosts have equal latencies
 
     def latency(task: UnitTask, host: int, rank: int) -> Latency:
         firsts = tuple(links.host[ring[0]] for ring in task.rings if ring[0] in task.receivers)
@@ -133,5 +133,8 @@ def _latencies(
 
 
 def _senders(task: UnitTask, links: Links) -> dict[int, int]:
-    """The lowest rank of each host that owns the slice, hosts ascending; the first one is the lowest rank of all."""
-    return {host: ranks[0] for host, ranks in links.by_host(task.senders).items()}
+    """Return the lowest rank of each host that owns the slice, hosts ascending.
+
+    The first entry is the lowest rank of all.
+    """
+    return {host: ranks[0] for host, ranks in links.ranks_by_host(task.senders).items()}

@@ -1,13 +1,13 @@
-"""How long a plan takes as it is really played: every message by itself, on NICs that are shared.
+"""Playback of a plan: every message simulated on shared NICs.
 
-The plan lets a unit task hold NICs of both its ends for as long as it lasts. That makes a problem of senders
-and orders that can be solved (arXiv:2211.05322, section 3), and is more than a process does: it sends what it
-holds, and messages that pass a NIC in the same direction share it. So they do here, max-min fairly, as
-connections of TCP do (Bertsekas and Gallager, "Data Networks", section 6.5.2). Before its first byte a message
-costs its link's alpha, in which its lane waits and no NIC does.
+The plan lets a unit task occupy NICs of both its ends for its whole duration. That makes the choice of senders and
+orders a solvable problem (arXiv:2211.05322, section 3), but is stricter than real processes: they send all ranges that
+they hold, and messages through a NIC in the same direction share it. Playback shares NICs max-min fairly, as TCP
+connections do (Bertsekas and Gallager, "Data Networks", section 6.5.2). Before its first byte a message takes its
+link's alpha, which occupies its lane and no NIC.
 
-A rank sends in lanes, each of them in the order of the plan: what it owns and sends to other hosts, what it
-owns and sends inside its own, so too the sums that it made, and by each slice what it hands on.
+A rank sends in lanes, each in the order of the plan: one for its own slices to other hosts, one for its own slices
+inside its host, one for sums that it made, and one per slice that it forwards.
 """
 
 from __future__ import annotations
@@ -27,80 +27,83 @@ from meshwave.engine.resharding.plan import Plan
 from meshwave.engine.resharding.tasks import Move, UnitTask
 
 BUFFER_BYTES = 2**22
-"""Of a message, that the transport takes off its sender's hands before anybody has them: the most that Linux keeps
-for a connection (the last of ``tcp_wmem``), and what NCCL does (``NCCL_BUFFSIZE``)."""
-MOST_PLAYED = 5_000
-"""Messages of a plan; of more, its makespan is taken for the truth."""
+"""Bytes of a message that the transport takes from the sender before the receiver has them: the maximum that Linux
+buffers per connection (the last of ``tcp_wmem``), and NCCL's ``NCCL_BUFFSIZE``."""
+MAX_PLAYED_MESSAGES = 5_000
+"""Maximum number of messages to simulate; the duration of a larger plan is its makespan."""
 Port = tuple[Literal["tx", "rx", "out", "into"], int]
-"""One direction of all NICs of a host; or of the link of a rank inside its host."""
+"""One direction of all NICs of a host, or of the link of a rank inside its host."""
 Ports = tuple[Port, Port]
 Lane = tuple[int, bool, int]
-"""A rank, whether the lane is inside its host, and the task of what it hands on; see :func:`_lane_number`."""
+"""A rank, whether the lane is inside its host, and the task that it forwards; see :func:`_lane_number`."""
 
 
-class Sent(NamedTuple):
-    """One message of a plan as it was played."""
+class PlayedMessage(NamedTuple):
+    """One message of a plan with its simulated times."""
 
     move: Move
-    chunk: int  # from 0, by where it starts in the task's slice
+    chunk: int  # from 0, in the order of starts in the task's slice
     bytes: float
-    ports: Ports  # by which it leaves, and by which it comes
-    set_out_s: float  # its link's alpha begins
-    start_s: float  # its first byte
-    end_s: float  # its last
+    ports: Ports  # outgoing and incoming
+    set_out_s: float  # start of its link's alpha
+    start_s: float  # first byte
+    end_s: float  # last byte
 
 
 Rates = tuple[tuple[float, float], ...]
-"""From a moment on so many bytes/s, of every message that passes the same ports."""
+"""Pairs of a time and the bytes/s from then on of each message through the same ports."""
 
 
 @dataclass(frozen=True)
-class Played:
-    """A plan as it was played."""
+class Playback:
+    """Result of a playback."""
 
-    seconds: float  # until the last message has come
-    messages: tuple[Sent, ...] | None  # in the order of the plan; none: more than can be played
+    seconds: float  # until the last message has arrived
+    messages: tuple[PlayedMessage, ...] | None  # in the order of the plan; None: more than MOST_PLAYED
     rates: Mapping[Ports, Rates] = field(default_factory=dict)
 
 
-def play(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Played:
-    """Send every message of a plan; of more than can be played the plan's makespan is taken for the truth."""
-    going = _Play.of(plan, tasks, links)
-    return Played(plan.makespan_s, None) if going is None else going.told()
+def play_plan(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Playback:
+    """Simulate every message of a plan; a plan of more than ``MOST_PLAYED`` messages takes its makespan."""
+    going = _Play.from_plan(plan, tasks, links)
+    return Playback(plan.makespan_s, None) if going is None else going.record()
 
 
 def played_seconds(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> float:
-    """Until the last message of a plan has come; see :func:`play`."""
-    going = _Play.of(plan, tasks, links)
+    """Return the seconds until the last message of a plan has arrived; see :func:`play_plan`."""
+    going = _Play.from_plan(plan, tasks, links)
     return plan.makespan_s if going is None else going.run()
 
 
-def capacity(port: Port, links: Links) -> float:
-    """Bytes/s, of a port whose links are not free."""
+def port_capacity(port: Port, links: Links) -> float:
+    """Return the bytes/s of a port whose links are not free."""
     outside = port[0] in ("tx", "rx")
     link, count = (links.inter_node, links.nics) if outside else (links.intra_node, 1)
     return count * (link.bandwidth or 0.0)
 
 
-class _Way:
-    """All messages that pass the same two ports now. They have the same rate, so that only the next one to end is
-    looked at: ``served`` counts the bytes that one which was always there would have got."""
+class _PortPair:
+    """Messages that currently pass the same two ports.
+
+    They have equal rates, so that only the next one to end matters. ``served`` counts the bytes that a message would
+    have received since the start.
+    """
 
     def __init__(self, ports: Ports, most: float) -> None:
-        self.ports, self.most = ports, most  # bytes/s of one message
+        self.ports, self.most = ports, most  # bytes/s limit of one message
         self.rate = self.served = 0.0
         self.messages = 0
-        self.rates: list[tuple[float, float]] = []  # from a moment on so many bytes/s
-        self._marks: list[tuple[float, int, bool]] = []  # a heap: at what is served, which message, its last byte
+        self.rates: list[tuple[float, float]] = []  # time, and bytes/s from then on
+        self._marks: list[tuple[float, int, bool]] = []  # heap of (``served`` then, message, whether it ends)
 
     def join(self, message: int, size: float, kept: float) -> None:
-        """``kept``: the last bytes, for which the sender does not wait."""
+        """Add a message; the sender does not wait for its last ``kept`` bytes."""
         self.messages += 1
         heappush(self._marks, (self.served + size, message, True))
         heappush(self._marks, (self.served + max(0.0, size - kept), message, False))
 
-    def tell(self, now: float) -> None:
-        """Note the rate, where it is another than before."""
+    def note_rate(self, now: float) -> None:
+        """Record the rate if it changed."""
         if not self.rates or self.rates[-1][1] != self.rate:
             self.rates.append((now, self.rate))
 
@@ -109,8 +112,8 @@ class _Way:
         """Seconds to the next mark."""
         return (self._marks[0][0] - self.served) / self.rate
 
-    def go_on(self, seconds: float) -> list[tuple[int, bool]]:
-        """The messages that pass a mark meanwhile, and whether it is their end."""
+    def advance(self, seconds: float) -> list[tuple[int, bool]]:
+        """Advance the time, and return the messages that pass a mark, with whether it is their end."""
         self.served += seconds * self.rate
         passed = []
         while self._marks and self._marks[0][0] <= self.served * (1 + EVEN):
@@ -121,55 +124,55 @@ class _Way:
 
 
 class _Play:
-    """The messages of one plan on their way."""
+    """Simulation of the messages of one plan."""
 
     def __init__(self, moves: Sequence[Move], tasks: Sequence[UnitTask], links: Links) -> None:
         self._moves, self._tasks, self._links = moves, tasks, links
-        self._missing, self._wanted_by = _needs(moves, tasks)
+        self._missing, self._wanted_by = _dependencies(moves, tasks)
         self._lane = [self._lane_of(move) for move in moves]
-        self._queues: dict[Lane, deque[int]] = {}  # what has not set out yet
+        self._queues: dict[Lane, deque[int]] = {}  # messages that have not started
         for number, lane in enumerate(self._lane):
             self._queues.setdefault(lane, deque()).append(number)
         self._is_busy = dict.fromkeys(self._queues, False)
-        self._set_out, self._first, self._last = ([0.0] * len(moves) for _ in range(3))  # moments of each message
+        self._set_out, self._first, self._last = ([0.0] * len(moves) for _ in range(3))  # times of each message
         self._now = 0.0
-        self._starting: list[tuple[float, int]] = []  # a heap: when the alpha of a message is over
-        self._ways: dict[Ports, _Way] = {}
+        self._starting: list[tuple[float, int]] = []  # heap of (end of the alpha, message)
+        self._ways: dict[Ports, _PortPair] = {}
         self._rates: dict[Ports, list[tuple[float, float]]] = {}
-        self._capacity = partial(capacity, links=links)
+        self._capacity = partial(port_capacity, links=links)
 
     @classmethod
-    def of(cls, plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Self | None:
-        """The play of a plan; none of more messages than can be played."""
-        sent = list(islice(moves(plan, tasks, links), MOST_PLAYED + 1))
-        return None if len(sent) > MOST_PLAYED else cls(sent, tasks, links)
+    def from_plan(cls, plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Self | None:
+        """Return the playback of a plan; None if it has more than ``MOST_PLAYED`` messages."""
+        sent = list(islice(moves(plan, tasks, links), MAX_PLAYED_MESSAGES + 1))
+        return None if len(sent) > MAX_PLAYED_MESSAGES else cls(sent, tasks, links)
 
     def run(self) -> float:
-        """Until the last message has come."""
+        """Run to the end and return the seconds until the last message has arrived."""
         for lane in self._queues:
             self._send(lane)
         while self._starting or self._ways:
             self._step()
         return self._now
 
-    def told(self) -> Played:
-        """The same, with all that happens meanwhile."""
+    def record(self) -> Playback:
+        """Run to the end and return all messages and rates."""
         seconds = self.run()
-        sent = tuple(map(self._sent, range(len(self._moves)), _chunks(self._moves)))
-        return Played(seconds, sent, {ports: tuple(rates) for ports, rates in self._rates.items()})
+        sent = tuple(map(self._played_message, range(len(self._moves)), _chunks(self._moves)))
+        return Playback(seconds, sent, {ports: tuple(rates) for ports, rates in self._rates.items()})
 
-    def _sent(self, message: int, chunk: int) -> Sent:
+    def _played_message(self, message: int, chunk: int) -> PlayedMessage:
         moments = self._set_out[message], self._first[message], self._last[message]
         move = self._moves[message]
-        return Sent(move, chunk, self._size(move), self._ports(move), *moments)
+        return PlayedMessage(move, chunk, self._size(move), self._ports(move), *moments)
 
     def _step(self) -> None:
-        """Go on to the next moment at which something happens."""
+        """Advance to the next event."""
         wait = min((way.next_s for way in self._ways.values()), default=float("inf"))
         if self._starting:
             wait = min(wait, max(0.0, self._starting[0][0] - self._now))
         self._now += wait
-        passed = [mark for way in self._ways.values() for mark in way.go_on(wait)]
+        passed = [mark for way in self._ways.values() for mark in way.advance(wait)]
         while self._starting and self._starting[0][0] <= self._now * (1 + EVEN):
             message = heappop(self._starting)[1]
             if not self._join(message):
@@ -178,43 +181,49 @@ class _Play:
             if is_end:
                 self._end(message)
             else:
-                self._let_go(message)
+                self._release_lane(message)
         self._ways = {ports: way for ports, way in self._ways.items() if way.messages}
-        _share(list(self._ways.values()), self._capacity)
+        _share_ports(list(self._ways.values()), self._capacity)
         for way in self._ways.values():
-            way.tell(self._now)
+            way.note_rate(self._now)
 
     def _send(self, lane: Lane) -> None:
-        """Let the next of a lane set out, if the one before has and what it hands on is there."""
+        """Start the next message of a lane if the lane is free and the range to send has arrived."""
         queue = self._queues[lane]
         if queue and not self._is_busy[lane] and not self._missing[queue[0]]:
             message = queue.popleft()
             self._is_busy[lane] = True
             self._set_out[message] = self._now
             move = self._moves[message]
-            heappush(self._starting, (self._now + self._links.between(move.source, move.target).latency_s, message))
+            heappush(
+                self._starting, (self._now + self._links.link_between(move.source, move.target).latency_s, message)
+            )
 
     def _join(self, message: int) -> bool:
-        """Put a message on its way; false where the link is free, so that it is there."""
+        """Start the transfer of a message; return False if the link is free, so that it arrives at once."""
         self._first[message] = self._now
         move = self._moves[message]
-        link = self._links.between(move.source, move.target)
+        link = self._links.link_between(move.source, move.target)
         if not link.bandwidth:
             return False
         ports = self._ports(move)
         if ports not in self._ways:
-            self._ways[ports] = _Way(ports, link.bandwidth)
+            self._ways[ports] = _PortPair(ports, link.bandwidth)
             self._ways[ports].rates = self._rates.setdefault(ports, [])
-        self._ways[ports].join(message, self._size(move), self._kept(message))
+        self._ways[ports].join(message, self._size(move), self._buffered_bytes(message))
         return True
 
-    def _kept(self, message: int) -> float:
-        """Messages to one rank follow one another; before one to another rank the sender waits for its buffer alone."""
+    def _buffered_bytes(self, message: int) -> float:
+        """Return the last bytes of a message for which its sender does not wait.
+
+        Consecutive messages to one rank wait for each other; before a message to another rank the sender only waits
+        until the rest of the last one fits into the transport's buffer.
+        """
         queue = self._queues[self._lane[message]]
         follows = queue and self._moves[queue[0]].target == self._moves[message].target
         return 0.0 if follows else BUFFER_BYTES
 
-    def _let_go(self, message: int) -> None:
+    def _release_lane(self, message: int) -> None:
         self._is_busy[self._lane[message]] = False
         self._send(self._lane[message])
 
@@ -238,7 +247,7 @@ class _Play:
 
 
 def _lane_number(move: Move, task: UnitTask) -> int:
-    """-1 of what its rank owns, -2 of a sum that it made, the task of what it hands on."""
+    """Return -1 for slices that the rank owns, -2 for sums that it made, and the task of a slice that it forwards."""
     if move.is_addend(task):
         return -1
     if move.source not in task.senders:
@@ -247,7 +256,7 @@ def _lane_number(move: Move, task: UnitTask) -> int:
 
 
 def _chunks(moves: Sequence[Move]) -> list[int]:
-    """The number of each message's range in its task."""
+    """Return the number of each message's range in its task."""
     starts: defaultdict[int, set[int]] = defaultdict(set)
     for move in moves:
         starts[move.task].add(move.start)
@@ -255,12 +264,12 @@ def _chunks(moves: Sequence[Move]) -> list[int]:
     return [number[move.task][move.start] for move in moves]
 
 
-def _needs(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[list[int], list[list[int]]]:
-    """Of each message how many others bring what it hands on, and which ones hand on what it brings."""
+def _dependencies(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[list[int], list[list[int]]]:
+    """Return for each message the number of messages it waits for, and the messages that wait for it."""
     missing: list[int] = [0] * len(moves)
     wanted_by: list[list[int]] = [[] for _ in moves]
-    brought: defaultdict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)  # of a task to a rank: ranges
-    added: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # of a task to a rank: addends
+    brought: defaultdict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)  # by (task, rank): ranges
+    added: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # by (task, rank): addends
     for number, move in enumerate(moves):
         task, source, target, start, stop = move
         if move.is_addend(tasks[task]):
@@ -268,7 +277,7 @@ def _needs(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[list[int],
             continue
         needed = added[task, source]
         if source not in tasks[task].senders:
-            needed = _bringing(brought[task, source], start, stop)
+            needed = _messages_with(brought[task, source], start, stop)
         for brings in needed:
             wanted_by[brings].append(number)
         missing[number] = len(needed)
@@ -276,18 +285,18 @@ def _needs(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[list[int],
     return missing, wanted_by
 
 
-def _bringing(brought: dict[tuple[int, int], int], start: int, stop: int) -> list[int]:
-    """The messages that bring a range, of those that bring ranges."""
-    if (start, stop) in brought:  # as it came
+def _messages_with(brought: dict[tuple[int, int], int], start: int, stop: int) -> list[int]:
+    """Return the messages that bring a part of a range."""
+    if (start, stop) in brought:
         return [brought[start, stop]]
     return [number for (first, last), number in brought.items() if first < stop and start < last]
 
 
-def _share(ways: Sequence[_Way], capacity: Callable[[Port], float]) -> None:
-    """Give every message its max-min fair rate: each way is a class of flows (:func:`meshwave.engine.program._shared_links_loop.share`)."""
+def _share_ports(ways: Sequence[_PortPair], port_capacity: Callable[[Port], float]) -> None:
+    """Give every message its max-min fair rate, with one class of flows per pair of ports."""
     number = {port: at for at, port in enumerate(dict.fromkeys(port for way in ways for port in way.ports))}
     ports = [number[port] for way in ways for port in way.ports]
-    limits, demand = [capacity(port) for port in number], [0.0] * len(number)
+    limits, demand = [port_capacity(port) for port in number], [0.0] * len(number)
     for way in ways:
         for port in way.ports:
             demand[number[port]] += way.most * way.messages

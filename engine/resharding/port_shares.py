@@ -1,4 +1,4 @@
-"""How messages share a port while a plan is played: which of them has which part of it, from when to when."""
+"""Shares of each port's rate that messages have over time during a playback."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 from meshwave.engine.program.link_shares import Passing, Share, Steps, most_per_port, stack_shares
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.playback import Played, Port, Ports, Sent, capacity
+from meshwave.engine.resharding.playback import Playback, PlayedMessage, Port, Ports, port_capacity
 
-NOTHING = Steps((0.0,), (0.0,))
+NO_STEPS = Steps((0.0,), (0.0,))
 
 
-def shares(played: Played, links: Links) -> dict[Port, list[Share]]:
-    """What each port of a play carries, one message on the other; those that follow one another lie in one line as
-    far as others leave it to them. A message on a free link, which takes no time, has all of it."""
+def port_shares(played: Playback, links: Links) -> dict[Port, list[Share]]:
+    """Return the stacked shares of the messages on each port.
+
+    Consecutive messages are in one line as far as others leave it to them. A message on a free link, which takes no
+    time, has the whole port.
+    """
     sent = played.messages or ()
     passing: dict[Port, list[int]] = {}
     for number, each in enumerate(sent):
@@ -21,13 +24,15 @@ def shares(played: Played, links: Links) -> dict[Port, list[Share]]:
             passing.setdefault(port, []).append(number)
     most = most_per_port(len(passing))
     return {
-        port: stack_shares(_of_port(played, sent, numbers, capacity(port, links)), most)
+        port: stack_shares(_port_passings(played, sent, numbers, port_capacity(port, links)), most)
         for port, numbers in passing.items()
     }
 
 
-def _of_port(played: Played, sent: Sequence[Sent], numbers: Sequence[int], most: float) -> list[Passing]:
-    """The messages of a port that can carry ``most`` bytes/s."""
+def _port_passings(
+    played: Playback, sent: Sequence[PlayedMessage], numbers: Sequence[int], most: float
+) -> list[Passing]:
+    """Return the messages of a port that can carry ``most`` bytes/s."""
     parts = {ports: _steps(played, ports, most) for ports in {sent[number].ports for number in numbers}}
     return [
         Passing(number, sent[number].start_s, sent[number].end_s, _mean(sent[number], most), parts[sent[number].ports])
@@ -35,11 +40,11 @@ def _of_port(played: Played, sent: Sequence[Sent], numbers: Sequence[int], most:
     ]
 
 
-def _steps(played: Played, ports: Ports, most: float) -> Steps:
+def _steps(played: Playback, ports: Ports, most: float) -> Steps:
     rates = played.rates.get(ports, ())
-    return Steps([moment for moment, _ in rates], [rate / most for _, rate in rates]) if rates else NOTHING
+    return Steps([moment for moment, _ in rates], [rate / most for _, rate in rates]) if rates else NO_STEPS
 
 
-def _mean(each: Sent, most: float) -> float:
+def _mean(each: PlayedMessage, most: float) -> float:
     took = each.end_s - each.start_s
     return min(1.0, each.bytes / took / most) if took and most else 1.0

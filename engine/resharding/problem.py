@@ -1,9 +1,8 @@
-"""The problem of who sends which slice, and when; and what an answer comes to.
+"""Scheduling problem of a transfer: which host sends each slice, and in which order.
 
-A job holds the sending side of its sender's host and the receiving side of all its receivers' hosts
-for its whole latency, and is not interrupted. Given senders, to start each job in some order as soon
-as all it needs is free reaches the optimum for one of the orders at least, so that an answer is a
-sender for each job and an order (arXiv:2211.05322, section 3.2).
+A job occupies the sending side of its sender's host and the receiving sides of all its receivers' hosts for its whole
+latency, without preemption. For given senders, at least one order reaches the optimum when each job starts as soon as
+its sides are free. An answer is therefore a sender for each job and an order (arXiv:2211.05322, section 3.2).
 """
 
 from __future__ import annotations
@@ -18,55 +17,58 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_UNIONS = 256
-"""Unions of candidate sets that are asked for a bound; of more, each set by itself and all of them."""
-MOST_KINDS_IN_CLIQUES = 256
-"""Kinds of jobs among which sets that exclude each other are sought."""
+MAX_UNIONS = 256
+"""Maximum number of unions of candidate sets in a bound; beyond it, only single sets and the union of all are used."""
+MAX_CLIQUE_KINDS = 256
+"""Maximum number of kinds of jobs for which the bound searches sets of mutually exclusive jobs."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A unit task as the search sees it."""
+    """A unit task in the scheduling problem."""
 
     bytes: int
-    options: Mapping[int, float]  # candidate sender hosts, ascending, with the seconds of each
-    receivers: tuple[int, ...]  # hosts, ascending; none where nothing crosses a link
+    options: Mapping[int, float]  # seconds by candidate sender host, ascending
+    receivers: tuple[int, ...]  # hosts, ascending; empty if no link is used
 
     @property
     def shortest(self) -> float:
+        """Seconds from the fastest sender host."""
         return min(self.options.values())
 
 
-class Placed(NamedTuple):
+class PlacedJob(NamedTuple):
     """One job in an answer."""
 
     job: int
-    host: int  # that sends
+    host: int  # of the sender
     start: float
     end: float
 
 
-class Lanes:
-    """When the NICs of every host are free, each direction by itself."""
+class FreeTimes:
+    """Times at which the NICs of every host become free, per direction."""
 
     def __init__(self, nics: int = 1) -> None:
         self._nics = nics
         self._free: dict[tuple[str, int], list[float]] = {}
 
     def earliest(self, host: int, receivers: Sequence[int]) -> float:
-        return max([self._of("tx", host)[0], *(self._of("rx", receiver)[0] for receiver in receivers)])
+        """Return the earliest start of a job from ``host`` to ``receivers``."""
+        return max([self._times("tx", host)[0], *(self._times("rx", receiver)[0] for receiver in receivers)])
 
     def take(self, host: int, receivers: Sequence[int], end: float) -> None:
-        for lane in (self._of("tx", host), *(self._of("rx", receiver) for receiver in receivers)):
+        """Occupy a NIC of the sender's host and of each receiver's host until ``end``."""
+        for lane in (self._times("tx", host), *(self._times("rx", receiver) for receiver in receivers)):
             heapq.heapreplace(lane, end)
 
-    def _of(self, side: str, host: int) -> list[float]:
+    def _times(self, side: str, host: int) -> list[float]:
         return self._free.setdefault((side, host), [0.0] * self._nics)
 
 
-def run_in_order(jobs: Sequence[Job], order: Sequence[tuple[int, int]], nics: int = 1) -> list[Placed]:
-    """Start the jobs of ``order``, pairs of job and sender host, each as soon as all it needs is free."""
-    lanes = Lanes(nics)
+def run_in_order(jobs: Sequence[Job], order: Sequence[tuple[int, int]], nics: int = 1) -> list[PlacedJob]:
+    """Start the jobs of ``order``, pairs of job and sender host, each as soon as its NICs are free."""
+    lanes = FreeTimes(nics)
     placed = []
     for number, host in order:
         job = jobs[number]
@@ -74,36 +76,40 @@ def run_in_order(jobs: Sequence[Job], order: Sequence[tuple[int, int]], nics: in
         end = start + job.options[host]
         if job.receivers:
             lanes.take(host, job.receivers, end)
-        placed.append(Placed(number, host, start, end))
+        placed.append(PlacedJob(number, host, start, end))
     return placed
 
 
-def makespan(placed: Sequence[Placed]) -> float:
+def makespan(placed: Sequence[PlacedJob]) -> float:
+    """Return the end of the last job."""
     return max((each.end for each in placed), default=0.0)
 
 
 class _Kind(NamedTuple):
-    """Jobs that are alike."""
+    """Equal jobs."""
 
     senders: frozenset[int]
     receivers: tuple[int, ...]
-    seconds: float  # of the shortest way to send one
+    seconds: float  # of one job from its fastest sender
     copies: int
 
 
 def lower_bound(jobs: Sequence[Job], nics: int = 1) -> float:
-    """No answer is shorter: the longest job; what the senders of a set must send among them; what a host
-    receives; and jobs of which no two can run at once."""
+    """Return a lower bound in seconds on the makespan of any answer.
+
+    It is the maximum of the longest job, the work that a set of senders must share, the work that a host receives, and
+    the sum of mutually exclusive jobs.
+    """
     alike = Counter((tuple(job.options.items()), job.receivers) for job in jobs)
-    return _bound(tuple(alike.items()), nics)
+    return _cached_bound(tuple(alike.items()), nics)
 
 
-_Alike = tuple[tuple[tuple[tuple[int, float], ...], tuple[int, ...]], int]
-"""Options and receivers of jobs, and how many there are."""
+_JobCount = tuple[tuple[tuple[tuple[int, float], ...], tuple[int, ...]], int]
+"""Options and receivers of equal jobs, and their number."""
 
 
 @lru_cache(maxsize=32)
-def _bound(alike: tuple[_Alike, ...], nics: int) -> float:
+def _cached_bound(alike: tuple[_JobCount, ...], nics: int) -> float:
     kinds = [
         _Kind(frozenset(dict(options)), receivers, min(seconds for _, seconds in options), count)
         for (options, receivers), count in alike
@@ -114,19 +120,19 @@ def _bound(alike: tuple[_Alike, ...], nics: int) -> float:
     for kind in crossing:
         for host in kind.receivers:
             received[host].append(kind)
-    receiving = max((_shared_out(coming, nics) for coming in received.values()), default=0.0)
+    receiving = max((_lane_bound(coming, nics) for coming in received.values()), default=0.0)
     exclusive = _exclusive_bound(crossing) if nics == 1 else 0.0
     return max(longest, _sending_bound(crossing, nics), receiving, exclusive)
 
 
 def _sending_bound(kinds: Sequence[_Kind], nics: int) -> float:
-    """Over every union of candidate sets: the jobs that its hosts alone can send."""
+    """Return the bound from the jobs that only the hosts of a set can send, over unions of candidate sets."""
     by_set: dict[frozenset[int], list[_Kind]] = defaultdict(list)
     for kind in kinds:
         by_set[kind.senders].append(kind)
     unions = {frozenset[int]()}
     for senders in by_set:
-        if len(unions) > MOST_UNIONS:
+        if len(unions) > MAX_UNIONS:
             unions = {*by_set, frozenset().union(*by_set)}
             break
         unions |= {senders | other for other in unions}
@@ -134,11 +140,14 @@ def _sending_bound(kinds: Sequence[_Kind], nics: int) -> float:
     def theirs(hosts: frozenset[int]) -> list[_Kind]:
         return [kind for senders, of_set in by_set.items() if senders <= hosts for kind in of_set]
 
-    return max((_shared_out(theirs(hosts), len(hosts) * nics) for hosts in unions if hosts), default=0.0)
+    return max((_lane_bound(theirs(hosts), len(hosts) * nics) for hosts in unions if hosts), default=0.0)
 
 
-def _shared_out(kinds: Sequence[_Kind], lanes: int) -> float:
-    """No sharing of jobs over lanes is shorter: their mean; and of the ``q n + 1`` longest some lane gets ``q + 1``."""
+def _lane_bound(kinds: Sequence[_Kind], lanes: int) -> float:
+    """Return a lower bound on sharing jobs over lanes.
+
+    It is the mean per lane; also, one lane gets ``q + 1`` of the ``q n + 1`` longest jobs.
+    """
     each = np.repeat([kind.seconds for kind in kinds], [kind.copies for kind in kinds])
     longest = np.sort(each)[::-1]
     until = np.concatenate(([0.0], np.cumsum(longest)))
@@ -147,16 +156,16 @@ def _shared_out(kinds: Sequence[_Kind], lanes: int) -> float:
 
 
 def _exclusive_bound(kinds: Sequence[_Kind]) -> float:
-    """Jobs of which each two share a side exclude each other, though no side is in all of them.
+    """Return the bound from jobs that exclude each other pairwise because each two share a side.
 
-    Sides are receiving hosts, and sending hosts where there is no choice. The heaviest set is sought greedily
-    from every kind of job: to find it for certain takes too long.
+    Sides are receiving hosts, and sending hosts of jobs with one option. The heaviest set is approximated greedily from
+    every kind of job, since an exact search takes too long.
     """
     held: dict[frozenset[tuple[str, int]], float] = defaultdict(float)
     for kind in kinds:
         own = [("tx", host) for host in kind.senders] if len(kind.senders) == 1 else []
         held[frozenset((*own, *(("rx", host) for host in kind.receivers)))] += kind.copies * kind.seconds
-    if len(held) > MOST_KINDS_IN_CLIQUES:
+    if len(held) > MAX_CLIQUE_KINDS:
         return 0.0
     sides = sorted(frozenset().union(*held))
     holds = np.array([[side in each for side in sides] for each in held], int).reshape(len(held), len(sides))
@@ -166,7 +175,7 @@ def _exclusive_bound(kinds: Sequence[_Kind]) -> float:
 
 
 def _clique(first: int, excluded: NDArray[np.bool_], seconds: NDArray[np.float64]) -> float:
-    """What a set that starts with one kind adds up to, the heaviest that fits taken each time."""
+    """Return the total seconds of a clique that starts with one kind and always adds the heaviest compatible kind."""
     weight = float(seconds[first])
     fits = excluded[first].copy()
     fits[first] = False

@@ -1,7 +1,7 @@
-"""alpa's rule to send a tensor in more parts than its destination asks for, to be gathered there (its released sources).
+"""Alpa's rule to send a tensor in smaller parts than its destination needs, and to gather them there.
 
-What is cut further is the destination's spec, so that the rule decides for a tensor and not for a unit task. Where
-nothing can be cut further every receiver is sent the whole of its box.
+The rule, taken from Alpa's released sources, shards the destination's spec further, so that it decides per tensor and
+not per unit task. If nothing can be sharded further, every receiver is sent its whole box.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import numpy as np
 from meshwave.engine.resharding.boxes import Mesh, boxes, is_empty
 from meshwave.engine.resharding.tasks import Load, Needers, check_load
 
-MOST_AXES = 10
-"""An entry of a spec names each axis by one digit."""
+MAX_AXES = 10
+"""Maximum number of axes, since an entry of a spec names each axis by one digit."""
 
 
-class Rewritten(NamedTuple):
-    """A destination that is cut further: the same ranks under more axes."""
+class RewrittenDestination(NamedTuple):
+    """A destination that is sharded further: the same ranks under more axes."""
 
     mesh: Mesh
     spec: tuple[str, ...]
-    parts: int  # that one rank's box was cut into: so many ranks gather it; 1 where nothing could be cut
-    groups: tuple[tuple[int, ...], ...] = ()  # ranks that gather from each other, in the order of the ring
+    parts: int  # of one rank's box, gathered by as many ranks; 1 if nothing was sharded
+    groups: tuple[tuple[int, ...], ...] = ()  # rings of ranks that gather from each other
 
 
-def rewrite(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> Rewritten:
-    """Return the destination to which alpa sends instead, if there is one.
+def rewrite_destination(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> RewrittenDestination:
+    """Return the destination to which Alpa sends instead, or the given one if nothing can be sharded further.
 
-    A mesh over several hosts must cut a dim by its first axis, for the gather may not leave a host. Then each
-    dim, left to right, is cut into as many further parts as divide both its length on a rank and the copies
-    that are left.
+    On a mesh over several hosts, a dim must be sharded by the first axis, because the gather may not leave a host. Then
+    each dim, left to right, is split into as many further parts as divide both its length on a rank and the remaining
+    copies.
     """
-    same = Rewritten(mesh, tuple(spec), 1)
+    same = RewrittenDestination(mesh, tuple(spec), 1)
     used = {int(axis) for entry in spec for axis in entry[1:]}
     copied = [axis for axis, size in enumerate(mesh.shape) if axis not in used and size > 1]
     if not copied or _shards_by_first_axis(mesh, spec) < len(set(mesh.hosts)):
@@ -48,17 +48,20 @@ def rewrite(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> Rewritten:
         left //= more
     if prod(parts) == 1:
         return same
-    made = _cut(mesh, spec, copied, [*parts, left])
-    if len(made.mesh.shape) > MOST_AXES:
+    made = _split_copied_axes(mesh, spec, copied, [*parts, left])
+    if len(made.mesh.shape) > MAX_AXES:
         return same
-    # By hosts as they are: where axes do not follow them, a group of the rule may lie on two.
+    # If axes do not follow hosts, a group of the rule may span two hosts.
     return made if all(len({mesh.host(rank) for rank in group}) == 1 for group in made.groups) else same
 
 
 def rewritten_needers(load: Load) -> Needers:
-    """The slices of the rewritten destination, each with all ranks that need it in rings from who gets it on."""
+    """Return the slices of the rewritten destination, each with the rings of ranks that need it.
+
+    A ring starts with the rank that receives the slice from its sender.
+    """
     check_load(load)
-    made = rewrite(*load.destination, load.tensor.shape)
+    made = rewrite_destination(*load.destination, load.tensor.shape)
     part = dict(zip(made.mesh.ranks, boxes(made.mesh, made.spec, load.tensor.shape), strict=True))
     found: dict[tuple[tuple[int, int], ...], list[tuple[int, ...]]] = {}
     for group in made.groups or tuple((rank,) for rank in made.mesh.ranks):
@@ -69,14 +72,15 @@ def rewritten_needers(load: Load) -> Needers:
 
 
 def _shards_by_first_axis(mesh: Mesh, spec: Sequence[str]) -> int:
-    """Into how many shards the dim is cut that the first axis cuts; 1 where that axis copies."""
+    """Return the number of shards of the dim that the first axis shards; 1 if that axis replicates."""
     entry = next((entry for entry in spec if "0" in entry[1:]), "")
     return prod(mesh.shape[int(axis)] for axis in entry[1:])
 
 
-def _cut(mesh: Mesh, spec: Sequence[str], copied: Sequence[int], parts: Sequence[int]) -> Rewritten:
-    """Put the axes that copied side by side, and make of them one axis for each of ``parts``: those of the dims, and
-    the copies that stay."""
+def _split_copied_axes(
+    mesh: Mesh, spec: Sequence[str], copied: Sequence[int], parts: Sequence[int]
+) -> RewrittenDestination:
+    """Replace the axes that replicate by one axis for each of ``parts``: one per sharded dim, and the other copies."""
     first = copied[0]
     behind = [axis for axis in range(first, len(mesh.shape)) if axis not in copied]
     order = [*range(first), *copied, *behind]
@@ -89,7 +93,7 @@ def _cut(mesh: Mesh, spec: Sequence[str], copied: Sequence[int], parts: Sequence
         own = [number[int(axis)] for axis in entry[1:]] + [first + n for n, place in enumerate(cutting) if place == dim]
         entries.append(f"S{''.join(map(str, own))}" if own else "R")
     gathered = prod(parts[:-1])
-    # [before, gathered, copies that stay and axes behind]: a group is a row of the second
+    # [axes before, gathered, remaining copies and axes behind]: a group is a row along the second
     grid = np.reshape(ranks, (prod(mesh.shape[:first]), gathered, -1)).swapaxes(1, 2).reshape(-1, gathered)
     groups = tuple(map(tuple, grid.tolist()))
-    return Rewritten(Mesh(shape, tuple(ranks), tuple(hosts)), tuple(entries), gathered, groups)
+    return RewrittenDestination(Mesh(shape, tuple(ranks), tuple(hosts)), tuple(entries), gathered, groups)

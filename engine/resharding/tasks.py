@@ -1,4 +1,4 @@
-"""Unit tasks: one distinct slice each, all who own it, and all who need it."""
+"""Unit tasks: distinct slices of a tensor, each with all its owners and all ranks that need it."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ from meshwave.engine.resharding.boxes import (
 )
 
 Side = tuple[Mesh, Sequence[str]]
-"""A mesh, and how a tensor lies on it."""
+"""A mesh, and the sharding spec of a tensor on it."""
 Holders = Mapping[Box, Mapping[int, tuple[int, ...]]]
-"""Of each distinct slice the ranks that can send it, each with the ranks whose addends it needs; see UnitTask."""
+"""Ranks that can send each distinct slice, each with the ranks whose addends it sums; see :class:`UnitTask`."""
 Needers = Mapping[Box, Sequence[tuple[int, ...]]]
-"""Of each distinct slice the ranks that need it, as rings; see UnitTask."""
+"""Ranks that need each distinct slice, as rings; see :class:`UnitTask`."""
 
 
 @dataclass(frozen=True)
 class Tensor:
+    """Shape of a tensor, and bytes per element."""
+
     shape: tuple[int, ...]
     item_bytes: int
 
     @property
     def bytes(self) -> int:
+        """Bytes of the whole tensor."""
         return prod(self.shape) * self.item_bytes
 
 
 @dataclass(frozen=True)
 class Load:
-    """One tensor to transfer: where it lies and where it is wanted."""
+    """One tensor to transfer, with its source and its destination."""
 
     tensor: Tensor
     source: Side
@@ -49,35 +52,36 @@ class Load:
     name: str = ""
 
     @cached_property
-    def owned(self) -> dict[int, Box]:
-        """The box of each rank of the source."""
+    def source_boxes(self) -> dict[int, Box]:
+        """Box of each rank of the source."""
         return _boxes(self.source, self.tensor)
 
     @cached_property
-    def needed(self) -> dict[int, Box]:
-        """The box of each rank of the destination."""
+    def destination_boxes(self) -> dict[int, Box]:
+        """Box of each rank of the destination."""
         return _boxes(self.destination, self.tensor)
 
 
 @dataclass(frozen=True)
 class UnitTask:
-    """A slice that goes from any of ``senders`` to all of ``receivers``; ranks ascending."""
+    """A slice sent from any of ``senders`` to all of ``receivers``; ranks ascending."""
 
     box: Box
     bytes: int
     elements: int
     senders: tuple[int, ...]
-    receivers: tuple[int, ...]  # those that must get it, owners left out
-    keepers: tuple[int, ...]  # ranks of both meshes that own it already: they copy it from themselves
+    receivers: tuple[int, ...]  # without owners
+    keepers: tuple[int, ...]  # ranks of both meshes that own it already and copy it locally
     addends: tuple[tuple[int, ...], ...] = ()
-    """For each sender the ranks, itself included, whose slices it adds in this order; none of a tensor that is whole."""
+    """For each sender the ranks, itself included, whose slices it sums in this order; empty for a tensor that is not
+    partial."""
     rings: tuple[tuple[int, ...], ...] = ()
-    """Receivers and keepers in rings: the first of each gets the slice and it is handed on; none: no rings."""
+    """Receivers and keepers in rings: the first of each gets the slice and the ring forwards it; empty: no rings."""
     tensor: int = 0
-    """Its place among the tensors of the transfer."""
+    """Index of the tensor in the transfer."""
 
     def addends_of(self, sender: int) -> tuple[int, ...]:
-        """Return the ranks whose slices ``sender`` adds, itself included; none of a tensor that is whole."""
+        """Return the ranks whose slices ``sender`` sums, itself included; empty for a tensor that is not partial."""
         return self.addends[self.senders.index(sender)] if self.addends else ()
 
 
@@ -92,35 +96,37 @@ class Move(NamedTuple):
 
     @property
     def elements(self) -> int:
+        """Number of elements."""
         return self.stop - self.start
 
     def is_addend(self, task: UnitTask) -> bool:
-        """Whether it brings its sender's own part of a sum, and not the slice itself."""
+        """Return whether the message is an addend of a sum rather than the final slice."""
         return bool(task.addends) and self.target in task.senders
 
 
 def unit_tasks(
     tensor: Tensor, source: Mesh, source_spec: Sequence[str], destination: Mesh, destination_spec: Sequence[str]
 ) -> list[UnitTask]:
-    """Every slice of the tensor once: destination box by destination box, source box by source box,
-    each row-major by start (arXiv:2211.05322, section 3).
+    """Return every distinct slice of the tensor once.
+
+    The order is by destination box, then by source box, each row-major by start (arXiv:2211.05322, section 3).
 
     Raises:
         SpecError: a spec does not fit its mesh or the tensor.
     """
     load = Load(tensor, (source, source_spec), (destination, destination_spec))
-    return cut(load, holders(load), needers(load))
+    return cut_tasks(load, holders(load), needers(load))
 
 
 def holders(load: Load) -> Holders:
-    """The slices that the source holds. Of a partial tensor each rank of a group of addends is to add one piece.
+    """Return the slices that the source holds; of a partial tensor, each rank of a group of addends sums one piece.
 
     Raises:
         SpecError: the spec does not fit its mesh or the tensor.
     """
     groups = addend_groups(*load.source) if split_spec(load.source[1])[1] else {}
     found: dict[Box, dict[int, tuple[int, ...]]] = {}
-    for rank, box in load.owned.items():
+    for rank, box in load.source_boxes.items():
         group = groups.get(rank, (rank,))
         piece = nth_piece(box, len(group), group.index(rank))
         if piece is not None:
@@ -129,32 +135,32 @@ def holders(load: Load) -> Holders:
 
 
 def needers(load: Load) -> Needers:
-    """The slices that the destination needs, each rank in a ring of its own.
+    """Return the slices that the destination needs, each rank in a ring of its own.
 
     Raises:
         SpecError: the spec does not fit its mesh or the tensor, or is partial.
     """
     check_load(load)
     found: dict[Box, list[tuple[int, ...]]] = {}
-    for rank, box in load.needed.items():
+    for rank, box in load.destination_boxes.items():
         if not is_empty(box):
             found.setdefault(box, []).append((rank,))
     return found
 
 
 def check_load(load: Load) -> None:
-    """Look whether both ends of a tensor can be.
+    """Check the specs of both sides of a tensor.
 
     Raises:
         SpecError: a spec does not fit its mesh or the tensor, or the destination is partial.
     """
-    _ = load.owned, load.needed  # made once, and refused where a spec does not fit
+    _ = load.source_boxes, load.destination_boxes  # cached; raises if a spec does not fit
     if split_spec(load.destination[1])[1]:
         raise SpecError(len(load.tensor.shape), "partial_destination")
 
 
-def cut(load: Load, held: Holders, needed: Needers, number: int = 0) -> list[UnitTask]:
-    """The unit tasks of the ``number``-th tensor of a transfer: every slice that is both held and needed as one."""
+def cut_tasks(load: Load, held: Holders, needed: Needers, number: int = 0) -> list[UnitTask]:
+    """Return the unit tasks of the ``number``-th tensor of a transfer: intersections of held and needed slices."""
     found = []
     for wanted, rings in sorted(needed.items()):
         for owned, groups in sorted(held.items()):
@@ -171,7 +177,7 @@ def _task(
     senders = tuple(sorted(groups))
     is_partial = any(len(group) > 1 for group in groups.values())
     if is_partial and wanted.intersection(senders):
-        senders = (min(wanted.intersection(senders)),)  # a sum is made in one place: where it is needed
+        senders = (min(wanted.intersection(senders)),)  # a sum is made once, on a rank that needs it
     own = tuple(sorted(wanted.intersection(senders)))
     need = tuple(sorted(wanted.difference(own)))
     elements = volume(box)

@@ -1,4 +1,4 @@
-"""The whole transfer of tensors from one mesh and spec to another: plan, messages, and how long they take."""
+"""Transfers of tensors from one mesh and spec to another: plan, messages and seconds."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from meshwave.engine.resharding.boxes import Box
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.moves import moves
 from meshwave.engine.resharding.orderings import orderings
-from meshwave.engine.resharding.plan import Plan, plan_tasks, tasks_of
-from meshwave.engine.resharding.playback import MOST_PLAYED, played_seconds
+from meshwave.engine.resharding.plan import Plan, plan_tasks, strategy_tasks
+from meshwave.engine.resharding.playback import MAX_PLAYED_MESSAGES, played_seconds
 from meshwave.engine.resharding.strategies import strategies
 from meshwave.engine.resharding.tasks import Load, Move, Side, Tensor, UnitTask
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Tensors on their way by one plan: data alone, the same on every rank."""
+    """A planned transfer of tensors: data only, equal on every rank."""
 
     loads: tuple[Load, ...]
     tasks: tuple[UnitTask, ...]  # of all tensors, one tensor after another
@@ -29,56 +29,59 @@ class Transfer:
     plan: Plan
 
     @classmethod
-    def of(cls, loads: Sequence[Load], links: Links, plan: Plan) -> Self:
-        """The transfer of a plan; see :func:`tasks_of`."""
-        return cls(tuple(loads), tuple(tasks_of(loads, plan.strategy)), links, plan)
+    def from_plan(cls, loads: Sequence[Load], links: Links, plan: Plan) -> Self:
+        """Return the transfer of a plan; see :func:`strategy_tasks`."""
+        return cls(tuple(loads), tuple(strategy_tasks(loads, plan.strategy)), links, plan)
 
     @property
     def tensor(self) -> Tensor:
-        """The first tensor, which most transfers have alone; so are the source and destination its own."""
+        """First tensor; most transfers have one only. ``source`` and ``destination`` belong to it as well."""
         return self.loads[0].tensor
 
     @property
     def source(self) -> Side:
+        """Source of the first tensor."""
         return self.loads[0].source
 
     @property
     def destination(self) -> Side:
+        """Destination of the first tensor."""
         return self.loads[0].destination
 
     @property
-    def owned(self) -> dict[int, Box]:
-        """The box of the first tensor that each rank of its source holds."""
-        return self.loads[0].owned
+    def source_boxes(self) -> dict[int, Box]:
+        """Box of the first tensor on each rank of its source."""
+        return self.loads[0].source_boxes
 
     @property
-    def needed(self) -> dict[int, Box]:
-        """The box of the first tensor that each rank of its destination gets."""
-        return self.loads[0].needed
+    def destination_boxes(self) -> dict[int, Box]:
+        """Box of the first tensor on each rank of its destination."""
+        return self.loads[0].destination_boxes
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
+        """Messages of the plan."""
         return tuple(moves(self.plan, self.tasks, self.links))
 
     @cached_property
     def played_s(self) -> float:
-        """How long it takes as it is played: the price of the transfer; see :func:`played_seconds`."""
+        """Simulated seconds of the transfer, used as its price; see :func:`played_seconds`."""
         return played_seconds(self.plan, self.tasks, self.links)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Everybody who takes part, ascending."""
-        return tuple(sorted({rank for load in self.loads for rank in (*load.owned, *load.needed)}))
+        """All ranks of sources and destinations, ascending."""
+        return tuple(sorted({rank for load in self.loads for rank in (*load.source_boxes, *load.destination_boxes)}))
 
     @cached_property
     def digest(self) -> bytes:
-        """Of the plan: equal where all ranks would do the same."""
+        """Digest of the plan, equal on ranks that would execute the same messages."""
         hosts = [self.links.host[rank] for rank in self.ranks]
         planned = [(each.task, int(each.sender), int(each.chunks)) for each in self.plan.tasks]
         return sha256(repr((self.loads, hosts, self.plan.strategy, planned)).encode()).digest()
 
 
-def transfer(
+def plan_transfer(
     tensor: Tensor,
     source: Side,
     destination: Side,
@@ -88,17 +91,17 @@ def transfer(
     ordering: str = "ensemble",
     chunks: int | None = None,
 ) -> Transfer:
-    """Plan a transfer of one tensor; see :func:`transfer_many`.
+    """Plan a transfer of one tensor; see :func:`plan_joint_transfer`.
 
     Raises:
         SpecError: a spec does not fit its mesh or the tensor.
         InputError: there is no such strategy or ordering.
     """
     load = Load(tensor, (source[0], tuple(source[1])), (destination[0], tuple(destination[1])))
-    return transfer_many([load], links, strategy=strategy, ordering=ordering, chunks=chunks)
+    return plan_joint_transfer([load], links, strategy=strategy, ordering=ordering, chunks=chunks)
 
 
-def transfer_many(
+def plan_joint_transfer(
     loads: Sequence[Load],
     links: Links,
     *,
@@ -106,31 +109,35 @@ def transfer_many(
     ordering: str = "ensemble",
     chunks: int | None = None,
 ) -> Transfer:
-    """Plan one transfer of several tensors: one order, and senders chosen, over the unit tasks of all of them.
+    """Plan one transfer of several tensors: one problem over the unit tasks of all of them.
 
     Args:
-        strategy: its name; none: of all of them the one that takes the shortest as it is played.
+        loads: the tensors with their sources and destinations.
+        links: links between the ranks.
+        strategy: name of a strategy; None selects the one with the shortest playback.
+        ordering: name of an ordering.
+        chunks: number of chunks; None selects the best.
 
     Raises:
         SpecError: a spec does not fit its mesh or its tensor.
         InputError: there is no such strategy or ordering.
     """
     tried = [strategy] if strategy else list(strategies)
-    made = [each for name in tried for each in every_transfer(loads, links, chunks, [name], [ordering])]
+    made = [each for name in tried for each in candidate_transfers(loads, links, chunks, [name], [ordering])]
     if len(made) == 1:
         return made[0]
-    all_play = all(len(each.moves) <= MOST_PLAYED for each in made)  # else the two kinds of seconds would be compared
+    all_play = all(len(each.moves) <= MAX_PLAYED_MESSAGES for each in made)  # do not compare playback with makespans
     return min(made, key=lambda each: each.played_s if all_play else each.plan.makespan_s)
 
 
-def every_transfer(
+def candidate_transfers(
     loads: Sequence[Load],
     links: Links,
     chunks: int | None = None,
     only: Sequence[str] | None = None,
     ordered: Sequence[str] | None = None,
 ) -> Iterator[Transfer]:
-    """The transfers of every strategy with every ordering, or of some of them.
+    """Yield the transfers of every strategy with every ordering, or of the given ones.
 
     Raises:
         SpecError: a spec does not fit its mesh or its tensor.
@@ -138,7 +145,7 @@ def every_transfer(
     """
     cut_by, put_by = list(only or strategies), list(ordered or orderings)
     for number, strategy in enumerate(cut_by):
-        tasks = tuple(tasks_of(loads, strategy))
+        tasks = tuple(strategy_tasks(loads, strategy))
         for place, ordering in enumerate(put_by):
             tell((number + place / len(put_by)) / len(cut_by), f"planning {strategy}, {ordering}")
             yield Transfer(tuple(loads), tasks, links, plan_tasks(tasks, links, strategy, ordering, chunks))

@@ -343,7 +343,7 @@ def test_the_links_as_played_are_told_of_each_picture_as_long_as_they_are_chosen
 
 
 def test_of_too_many_messages_there_is_no_play_and_the_page_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_played, "MOST_PLAYED", 3)
+    monkeypatch.setattr(_played, "MAX_PLAYED_MESSAGES", 3)
     opened = Opened(rows())
 
     opened.do("look", shows="played")

@@ -34,7 +34,7 @@ def _sent_seconds(tasks: Sequence[UnitTask], links: Links) -> float:
         sender = min(task.senders, key=lambda rank: (sent[rank], rank))
         sent[sender] += task.bytes
         host = links.host[sender]
-        took = links.between(sender, receiver).seconds(task.bytes)
+        took = links.link_between(sender, receiver).seconds(task.bytes)
         order.append((len(jobs), host))
         jobs.append(Job(task.bytes, {host: took}, (links.host[receiver],)))
     return max((placed.end for placed in run_in_order(jobs, order, links.nics)), default=0.0)

@@ -23,7 +23,7 @@ from meshwave.engine.resharding import (
     Plan,
     Side,
     Tensor,
-    every_transfer,
+    candidate_transfers,
     orderings,
     strategies,
 )
@@ -111,7 +111,7 @@ def one_to(receivers: tuple[int, int], size: int = 1 << 30) -> Case:
 @lru_cache(maxsize=128)
 def plans(case: Case, model: Model) -> Mapping[tuple[str, str], Plan]:
     """By strategy and ordering."""
-    made = every_transfer([Load(case.tensor, *case.ends)], case.links(model), CHUNKS[model])
+    made = candidate_transfers([Load(case.tensor, *case.ends)], case.links(model), CHUNKS[model])
     return {(each.plan.strategy, each.plan.ordering): each.plan for each in made}
 
 

@@ -99,7 +99,7 @@ def _broadcast(tensor: Tensor, source: Side, destination: Side, links: Links) ->
 
 
 def _signal(tensor: Tensor, source: Side, destination: Side, links: Links) -> float:
-    return links.between(source[0].ranks[0], destination[0].ranks[0]).seconds(1)
+    return links.link_between(source[0].ranks[0], destination[0].ranks[0]).seconds(1)
 
 
 CROSSINGS: Mapping[str, Crossing] = {

@@ -1,4 +1,4 @@
-"""Who sends which slice, and when: one file an ordering."""
+"""Transfer orderings: the choice of senders and of the order of unit tasks, one file each."""
 
 from meshwave.engine.resharding.orderings._base import Answer, Ordering, orderings
 

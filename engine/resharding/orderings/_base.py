@@ -1,4 +1,4 @@
-"""What an ordering is: a sender host for each job, and the order in which they start."""
+"""Base class of transfer orderings: a sender host for each job, and the order in which jobs start."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ import numpy as np
 from meshwave.engine.registry import Registry
 from meshwave.engine.resharding.problem import Job
 
-CLOSE = 1e-9
+TOLERANCE = 1e-9
 Order = list[tuple[int, int]]
 """Pairs of job and sender host."""
 
 
 class Answer(NamedTuple):
+    """Jobs in order with their sender hosts."""
+
     order: Order
-    is_optimal: bool = False  # the search has shown that there is no better one
+    is_optimal: bool = False  # proved by the search
 
 
 class Ordering(ABC):
-    """A way to choose senders and an order. A member is one file in this folder.
+    """A method to choose senders and an order. A member is one file in this folder.
 
-    The first sentence of its docstring is its help text. The same jobs give the same answer everywhere:
-    limits are counted in steps, not in seconds, and chance is seeded.
+    The first sentence of its docstring is its help text. Equal jobs give equal answers on every machine: limits count
+    steps rather than seconds, and random numbers are seeded.
     """
 
     title: ClassVar[str]
 
     @abstractmethod
     def solve(self, jobs: Sequence[Job], nics: int = 1) -> Answer:
-        """An answer for all jobs."""
+        """Return an answer for all jobs."""
 
     @classmethod
     def help(cls) -> str:
@@ -44,8 +46,11 @@ class Ordering(ABC):
 orderings: Registry[type[Ordering]] = Registry("transfer ordering", "meshwave.engine.resharding.orderings")
 
 
-def balanced(jobs: Sequence[Job], weight: Callable[[Job, int], float], *, longest_first: bool) -> list[int]:
-    """[jobs] a sender host for each: in order the one with the least ``weight`` so far, the lowest of equals."""
+def balance_senders(jobs: Sequence[Job], weight: Callable[[Job, int], float], *, longest_first: bool) -> list[int]:
+    """Return ``[jobs]`` sender hosts: each job takes the host with the least ``weight`` so far.
+
+    Ties go to the lowest host.
+    """
     load: dict[int, float] = defaultdict(float)
     hosts = [0] * len(jobs)
     numbers = range(len(jobs))
@@ -57,11 +62,11 @@ def balanced(jobs: Sequence[Job], weight: Callable[[Job, int], float], *, longes
     return hosts
 
 
-def evened(jobs: Sequence[Job], hosts: Sequence[int]) -> list[int]:
-    """[jobs] the senders of ``hosts``, jobs passed on until no busiest host gets less by it.
+def relieve_busiest(jobs: Sequence[Job], hosts: Sequence[int]) -> list[int]:
+    """Return ``[jobs]`` sender hosts, with jobs moved away from the busiest hosts until no move helps.
 
-    A job goes straight to a host with less to do or along others, each of which passes one of its own on: an
-    augmenting path, which for jobs of one length ends at the best there is.
+    A job moves to a host with less work directly, or along other hosts that each pass on one of their own jobs: an
+    augmenting path, which is optimal for jobs of equal length.
     """
     chosen = list(hosts)
     load: dict[int, float] = defaultdict(float)
@@ -87,7 +92,7 @@ def evened(jobs: Sequence[Job], hosts: Sequence[int]) -> list[int]:
 def _relief(
     jobs: Sequence[Job], chosen: Sequence[int], load: Mapping[int, float], held: Mapping[int, set[int]]
 ) -> list[tuple[int, int]]:
-    """Moves of a job to a host, from a busiest host on; none where they would only make another as busy."""
+    """Return the moves of jobs to hosts that relieve a busiest host; empty if another host would become as busy."""
     busiest = max(load, key=lambda host: (load[host], -host), default=0)
     most = load.get(busiest, 0.0)
     seen = {busiest}
@@ -97,25 +102,30 @@ def _relief(
         came = jobs[path[-1][0]].options[host] if path else 0.0
         for number in sorted(held.get(host, ()), key=lambda number: (jobs[number].options[host], number)):
             job = jobs[number]
-            if path and load[host] + came - job.options[host] >= most * (1 - CLOSE):
-                continue  # the host would be as busy as the one that is relieved
+            if path and load[host] + came - job.options[host] >= most * (1 - TOLERANCE):
+                continue  # the host would be as busy as the relieved one
             for other in job.options:
                 if other in seen:
                     continue
                 moves = [*path, (number, other)]
-                if load.get(other, 0.0) + job.options[other] < most * (1 - CLOSE):
+                if load.get(other, 0.0) + job.options[other] < most * (1 - TOLERANCE):
                     return moves
                 seen.add(other)
                 ends.append((other, moves))
     return []
 
 
-def dispatched(jobs: Sequence[Job], hosts: Sequence[int], nics: int = 1, noise: np.ndarray | None = None) -> Order:
-    """An order for jobs whose senders are chosen: whenever something is free, of the jobs that could start
-    the one first whose host has the most left to do (the longest-remaining-time rule of open shops).
+def dispatch_order(jobs: Sequence[Job], hosts: Sequence[int], nics: int = 1, noise: np.ndarray | None = None) -> Order:
+    """Return an order for jobs with chosen senders, by the longest-remaining-time rule of open shops.
 
-    ``noise``, ``[jobs]``, is added to what a job is worth, to try others of nearly the same worth. Jobs that
-    are alike are one row of the arrays, so that a tensor cut many times in both meshes stays small.
+    Whenever a side is free, the job that can start and whose sides have the most work left goes first. Equal jobs share
+    one row of the arrays, so that a tensor with many slices in both meshes stays small.
+
+    Args:
+        jobs: all jobs.
+        hosts: [jobs] sender host of each job.
+        nics: NICs per host.
+        noise: [jobs] added to the priority of each job, to try other jobs of similar priority.
     """
     order: Order = [(number, hosts[number]) for number, job in enumerate(jobs) if not job.receivers]
     alike: dict[object, list[int]] = {}
@@ -124,19 +134,19 @@ def dispatched(jobs: Sequence[Job], hosts: Sequence[int], nics: int = 1, noise: 
             alike.setdefault((hosts[number], job.receivers, job.options[hosts[number]]), []).append(number)
     if not alike:
         return order
-    kinds = [numbers[::-1] for numbers in alike.values()]  # the next one is the last
+    kinds = [numbers[::-1] for numbers in alike.values()]  # the next one is at the end
     first = [numbers[-1] for numbers in kinds]
     names = sorted({host for n in first for host in (*jobs[n].receivers, hosts[n])})
     column = {host: place for place, host in enumerate(names)}
     held = [[column[hosts[n]], *(len(names) + column[host] for host in jobs[n].receivers)] for n in first]
-    none = 2 * len(names)  # a side that is always free, and of which nothing is left
+    none = 2 * len(names)  # a dummy side that is always free and has no work
     needs = np.full((len(kinds), max(map(len, held))), none)
     for row, sides in enumerate(held):
         needs[row, : len(sides)] = sides
     seconds = np.array([jobs[n].options[hosts[n]] for n in first])
     counts = np.array([len(numbers) for numbers in kinds])
     added = np.zeros(len(kinds)) if noise is None else noise[first]
-    # Summed one by one: a product of matrices rounds as the machine likes, and a rounding may choose between equals.
+    # bincount sums in a fixed order; the rounding of a matrix product depends on the machine and could break ties.
     left = np.bincount(needs.ravel(), np.repeat(seconds * counts, needs.shape[1]), none + 1)
     left[none] = -np.inf
     free = np.zeros((none + 1, nics))

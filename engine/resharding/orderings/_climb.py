@@ -1,4 +1,4 @@
-"""Small moves that mend an order: a job elsewhere in it, or sent by another host, kept where the end comes no later."""
+"""Local search on an order: move a job or change its sender, and keep the change if the end is no later."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwave.engine.resharding.orderings._base import CLOSE, Order
-from meshwave.engine.resharding.problem import Job, Lanes
+from meshwave.engine.resharding.orderings._base import TOLERANCE, Order
+from meshwave.engine.resharding.problem import FreeTimes, Job
 
-WORK = 40_000
-"""Moves times jobs: each move plays the whole order."""
+WORK_LIMIT = 40_000
+"""Maximum number of moves times jobs, since each move simulates the whole order."""
 
 
-def climbed(jobs: Sequence[Job], order: Order, nics: int, bound: float) -> Order:
-    """The best order that is met on the way, or that which was given."""
+def improve_order(jobs: Sequence[Job], order: Order, nics: int, bound: float) -> Order:
+    """Return the best order found, or the given one."""
     places = [place for place, (number, _) in enumerate(order) if jobs[number].receivers]
     if len(places) < 2:
         return list(order)
     chance = np.random.default_rng(1)
     here, least = list(order), _ends(jobs, order, nics)
-    for _ in range(WORK // len(order)):
-        if least[0] <= bound * (1 + CLOSE):
+    for _ in range(WORK_LIMIT // len(order)):
+        if least[0] <= bound * (1 + TOLERANCE):
             break
-        there = _moved(jobs, here, places, chance)
+        there = _move_job(jobs, here, places, chance)
         ends = _ends(jobs, there, nics)
         if ends <= least:
             here, least = there, ends
     return here
 
 
-def _moved(jobs: Sequence[Job], order: Order, places: Sequence[int], chance: np.random.Generator) -> Order:
-    """One job put somewhere else, and in one case of three sent by whichever host may."""
+def _move_job(jobs: Sequence[Job], order: Order, places: Sequence[int], chance: np.random.Generator) -> Order:
+    """Return the order with one job moved and, one time out of three, sent by a random option."""
     one, other = (places[at] for at in chance.integers(len(places), size=2).tolist())
     moved = list(order)
     number, host = moved.pop(one)
@@ -43,9 +43,11 @@ def _moved(jobs: Sequence[Job], order: Order, places: Sequence[int], chance: np.
 
 
 def _ends(jobs: Sequence[Job], order: Order, nics: int) -> tuple[float, float]:
-    """When the last job ends, and the squares of all ends together: of two orders that end at once the one whose
-    jobs end earlier leaves more room to go on from."""
-    lanes, last, total = Lanes(nics), 0.0, 0.0
+    """Return the end of the last job and the sum of squares of all ends.
+
+    The sum breaks ties: earlier ends leave more room for improvement.
+    """
+    lanes, last, total = FreeTimes(nics), 0.0, 0.0
     for number, host in order:
         job = jobs[number]
         if job.receivers:

@@ -1,7 +1,7 @@
-"""Rounds in which nobody sends or receives twice: the edges of a bipartite graph, coloured (König, 1916).
+"""Rounds in which no host sends or receives twice, by colouring the edges of a bipartite graph (König, 1916).
 
-Where all jobs take as long and each goes to one host, as few rounds as the busiest side has jobs are enough, so
-that the order is the best there is for its senders (arXiv:2211.05322 has greedy rounds instead).
+If all jobs take equally long and each has one receiving host, the minimum number of rounds equals the jobs of the
+busiest side, so that the order is optimal for its senders (arXiv:2211.05322 uses greedy rounds instead).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from meshwave.engine.resharding.problem import Job
 Side = tuple[str, int]
 
 
-def coloured(jobs: Sequence[Job], hosts: Sequence[int]) -> Order | None:
-    """Jobs round by round, longer ones first in each; none where a job goes to several hosts."""
+def colour_rounds(jobs: Sequence[Job], hosts: Sequence[int]) -> Order | None:
+    """Return the jobs round by round, longer ones first in each; None if a job has several receiving hosts."""
     if any(len(job.receivers) > 1 for job in jobs):
         return None
     edges: dict[int, tuple[Side, Side]] = {
@@ -36,7 +36,7 @@ def coloured(jobs: Sequence[Job], hosts: Sequence[int]) -> Order | None:
 
 
 def _free(used: dict[int, int]) -> int:
-    """The first round in which a side is not busy."""
+    """Return the first round in which a side is free."""
     return next(colour for colour in range(len(used) + 1) if colour not in used)
 
 
@@ -50,8 +50,8 @@ def _swap(
 ) -> None:
     """Exchange two rounds along the path of jobs that starts at ``side`` in round ``one``, so that it is free there.
 
-    The path takes the two in turns. It never comes to the sender that asks, which has no job in round ``one``
-    and would be reached by one.
+    The path alternates between the two rounds. It never reaches the requesting sender, which has no job in round
+    ``one`` and could only be reached by one.
     """
     path, colour = [], one
     while colour in taken[side]:

@@ -1,11 +1,11 @@
-"""Ensemble: the best of all the others."""
+"""Ensemble: the best answer of several other orderings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from meshwave.engine.resharding.orderings._base import CLOSE, Answer, Ordering, orderings
+from meshwave.engine.resharding.orderings._base import TOLERANCE, Answer, Ordering, orderings
 from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
 
 MEMBERS = ("load-balance", "naive", "randomized", "dfs")
@@ -13,7 +13,7 @@ MEMBERS = ("load-balance", "naive", "randomized", "dfs")
 
 @orderings.register("ensemble")
 class Ensemble(Ordering):
-    """The shortest of what the others find, the cheap ones first; it stops at one that cannot be beaten."""
+    """The best answer of the other orderings, cheap ones first; it stops at a provably optimal one."""
 
     title: ClassVar = "Ensemble"
 
@@ -23,8 +23,8 @@ class Ensemble(Ordering):
         for name in MEMBERS:
             answer = orderings[name]().solve(jobs, nics)
             length = makespan(run_in_order(jobs, answer.order, nics))
-            if length < shortest * (1 - CLOSE) or (answer.is_optimal and length <= shortest * (1 + CLOSE)):
+            if length < shortest * (1 - TOLERANCE) or (answer.is_optimal and length <= shortest * (1 + TOLERANCE)):
                 best, shortest = answer, length
-            if shortest <= bound * (1 + CLOSE):
+            if shortest <= bound * (1 + TOLERANCE):
                 return Answer(best.order, is_optimal=True)
         return best

@@ -1,4 +1,4 @@
-"""Naive: the first sender, in the order of the tasks."""
+"""Naive: the first owner sends each slice, in the order of the tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Randomized: many greedy orders with a little chance, the best of them."""
+"""Randomized: the best of many randomized greedy orders."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from typing import ClassVar
 import numpy as np
 
 from meshwave.engine.resharding.orderings._base import (
-    CLOSE,
+    TOLERANCE,
     Answer,
     Order,
     Ordering,
-    balanced,
-    dispatched,
-    evened,
+    balance_senders,
+    dispatch_order,
     orderings,
+    relieve_busiest,
 )
-from meshwave.engine.resharding.orderings._climb import climbed
-from meshwave.engine.resharding.orderings._colouring import coloured
+from meshwave.engine.resharding.orderings._climb import improve_order
+from meshwave.engine.resharding.orderings._colouring import colour_rounds
 from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
 
-WORK = 400_000
-"""Decisions in all rounds together; a decision looks at all jobs, so large problems get few rounds."""
-MOST_ROUNDS = 60
+WORK_LIMIT = 400_000
+"""Maximum number of decisions in all rounds; each decision scans all jobs, so large problems get few rounds."""
+MAX_ROUNDS = 60
 
 
 @orderings.register("randomized")
 class Randomized(Ordering):
-    """Senders are balanced by their time; whenever a host is free, the job goes first whose host has the
-    most left to do. Repeated with some chance in both, from one seed; the best order is mended by small moves."""
+    """Randomized greedy orders with balanced senders, the best of which is improved by local search.
+
+    Whenever a host is free, the job whose host has the most work left goes first. Both rules are repeated with random
+    perturbations from a fixed seed.
+    """
 
     title: ClassVar = "Randomized"
 
@@ -39,28 +42,28 @@ class Randomized(Ordering):
         for order in _orders(jobs, nics):
             length = makespan(run_in_order(jobs, order, nics))
             if length < shortest:
-                best, shortest = Answer(order, length <= bound * (1 + CLOSE)), length
+                best, shortest = Answer(order, length <= bound * (1 + TOLERANCE)), length
             if best.is_optimal:
                 return best
-        order = climbed(jobs, best.order, nics, bound)
+        order = improve_order(jobs, best.order, nics, bound)
         length = makespan(run_in_order(jobs, order, nics))
-        return Answer(order, length <= bound * (1 + CLOSE)) if length < shortest else best
+        return Answer(order, length <= bound * (1 + TOLERANCE)) if length < shortest else best
 
 
 def _orders(jobs: Sequence[Job], nics: int) -> Iterator[Order]:
-    """Without chance, in rounds of an edge colouring, then with chance."""
-    hosts = evened(jobs, balanced(jobs, lambda job, host: job.options[host], longest_first=True))
-    yield dispatched(jobs, hosts, nics)
-    if order := coloured(jobs, hosts):
+    """Yield the greedy order, the order of an edge colouring, then randomized orders."""
+    hosts = relieve_busiest(jobs, balance_senders(jobs, lambda job, host: job.options[host], longest_first=True))
+    yield dispatch_order(jobs, hosts, nics)
+    if order := colour_rounds(jobs, hosts):
         yield order
     chance = np.random.default_rng(0)
-    for _ in range(max(1, min(MOST_ROUNDS, WORK // max(1, len(jobs)) ** 2) - 1)):
-        yield _drawn(jobs, nics, chance)
+    for _ in range(max(1, min(MAX_ROUNDS, WORK_LIMIT // max(1, len(jobs)) ** 2) - 1)):
+        yield _random_order(jobs, nics, chance)
 
 
-def _drawn(jobs: Sequence[Job], nics: int, chance: np.random.Generator) -> Order:
+def _random_order(jobs: Sequence[Job], nics: int, chance: np.random.Generator) -> Order:
     stretch = chance.uniform(0.8, 1.25, len(jobs))
     place = {id(job): number for number, job in enumerate(jobs)}
-    hosts = balanced(jobs, lambda job, host: job.options[host] * stretch[place[id(job)]], longest_first=True)
+    hosts = balance_senders(jobs, lambda job, host: job.options[host] * stretch[place[id(job)]], longest_first=True)
     scale = max((job.shortest for job in jobs), default=0.0)
-    return dispatched(jobs, evened(jobs, hosts), nics, chance.uniform(0, 2 * scale, len(jobs)))
+    return dispatch_order(jobs, relieve_busiest(jobs, hosts), nics, chance.uniform(0, 2 * scale, len(jobs)))

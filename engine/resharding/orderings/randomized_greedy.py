@@ -1,4 +1,4 @@
-"""Randomized greedy: the largest sets of jobs that exclude each other nowhere, one set after another."""
+"""Randomized greedy: repeatedly take the largest set of jobs that can run at once."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from meshwave.engine.resharding.orderings._base import CLOSE, Answer, Order, Ordering, orderings
+from meshwave.engine.resharding.orderings._base import TOLERANCE, Answer, Order, Ordering, orderings
 from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
 
 TRIES = 100
-"""Shuffles for each set, as many as in the released code."""
-WORK = 2_000_000
-"""Jobs that all shuffles look at together; problems of many jobs get fewer shuffles a set."""
+"""Shuffles per set, as in the released code."""
+WORK_LIMIT = 2_000_000
+"""Maximum number of jobs that all shuffles scan; larger problems get fewer shuffles per set."""
 
 
 @orderings.register("randomized-greedy")
 class RandomizedGreedy(Ordering):
-    """The paper's own: jobs that can run at once are packed into sets by random tries, the largest set first.
+    """The paper's method: random tries pack jobs that can run at once into sets, the largest set first.
 
-    A job joins a set if its receivers' hosts are free in it and one of its sender hosts is; of these one is
-    drawn, those that have sent least the most likely. Of 100 tries the set of most jobs is kept, of equals
-    the one that leaves the senders' bytes most even (arXiv:2211.05322, section 3.2). Sets say the order of
-    the jobs; a job does not wait for the end of the set before.
+    A job joins a set if its receivers' hosts and one of its sender hosts are free in it. The sender is drawn at random,
+    favouring hosts that have sent less. Of 100 tries the set with the most jobs is kept, and among equals the one with
+    the most even bytes of senders (arXiv:2211.05322, section 3.2). Sets define the order of the jobs; a job does not
+    wait for the end of the previous set.
     """
 
     title: ClassVar = "Greedy sets"
@@ -34,7 +34,7 @@ class RandomizedGreedy(Ordering):
         order: Order = [(number, next(iter(job.options))) for number, job in enumerate(jobs) if not job.receivers]
         left = [number for number, job in enumerate(jobs) if job.receivers]
         load = dict.fromkeys(sorted({host for number in left for host in jobs[number].options}), 0)
-        tries = max(1, min(TRIES, WORK // max(1, len(left)) ** 2))
+        tries = max(1, min(TRIES, WORK_LIMIT // max(1, len(left)) ** 2))
         while left:
             packed = min((packer.pack(left, load, chance) for _ in range(tries)), key=lambda each: each.rank)
             order += packed.order
@@ -42,18 +42,18 @@ class RandomizedGreedy(Ordering):
             taken = {number for number, _ in packed.order}
             left = [number for number in left if number not in taken]
         length = makespan(run_in_order(jobs, order, nics))
-        return Answer(order, length <= lower_bound(jobs, nics) * (1 + CLOSE))
+        return Answer(order, length <= lower_bound(jobs, nics) * (1 + TOLERANCE))
 
 
 class _Set(NamedTuple):
-    """Jobs that can run at once, with the bytes that each host has sent after them."""
+    """Jobs that can run at once, and the bytes that each host has sent after them."""
 
     order: Order
     load: dict[int, int]
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The least is the best: the most jobs, then the most even load by its variance."""
+        """Sort key: the most jobs first, then the smallest variance of the load."""
         sizes = self.load.values()
         return -len(self.order), len(sizes) * sum(size * size for size in sizes) - sum(sizes) ** 2
 
@@ -67,7 +67,7 @@ class _Packer:
         self._receives = dict.fromkeys((host for job in jobs for host in job.receivers), nics)
 
     def pack(self, left: Sequence[int], load: dict[int, int], chance: np.random.Generator) -> _Set:
-        """Shuffle the jobs that are left, and take those that fit beside the ones before."""
+        """Shuffle the remaining jobs, and take those that fit together."""
         sends, receives = dict(self._sends), dict(self._receives)
         order: Order = []
         after = dict(load)

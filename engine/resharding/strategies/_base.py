@@ -1,4 +1,4 @@
-"""What a strategy is: the seconds of one unit task, in how many chunks, and the messages that it is made of."""
+"""Base class of transfer strategies: latency, number of chunks and messages of a unit task."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from meshwave.engine.registry import Registry
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.tasks import Load, UnitTask, cut, holders, needers
+from meshwave.engine.resharding.tasks import Load, UnitTask, cut_tasks, holders, needers
 
 
 class Latency(NamedTuple):
+    """Seconds of a unit task, and the number of chunks that it takes."""
+
     seconds: float
     chunks: int = 1
 
@@ -30,7 +32,7 @@ class Leg(NamedTuple):
 
 
 class Strategy(ABC):
-    """How a slice reaches all its receivers. A member is one file in this folder.
+    """A way to send a slice to all its receivers. A member is one file in this folder.
 
     The first sentence of its docstring is its help text.
     """
@@ -39,22 +41,22 @@ class Strategy(ABC):
 
     @abstractmethod
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
-        """Seconds until the last receiver has the slice; ``chunks`` none: the best number of them."""
+        """Return the seconds until the last receiver has the slice; ``chunks`` None selects the best number."""
 
     @abstractmethod
     def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
-        """Every message, none of them empty: one that hands a range on comes after the one that brought it."""
+        """Yield all non-empty messages; a message that forwards a range follows the one that brought it."""
 
     def unit_tasks(self, load: Load, number: int = 0) -> list[UnitTask]:
-        """The unit tasks of the ``number``-th tensor of a transfer.
+        """Return the unit tasks of the ``number``-th tensor of a transfer.
 
         Raises:
             SpecError: a spec does not fit its mesh or the tensor.
         """
-        return cut(load, holders(load), needers(load), number)
+        return cut_tasks(load, holders(load), needers(load), number)
 
     def gather_seconds(self, tasks: Sequence[UnitTask], links: Links) -> float:
-        """Seconds after the last unit task, for what receivers gather of whole tensors."""
+        """Return the seconds of a gather of whole tensors after the last unit task."""
         return 0.0
 
     @classmethod
@@ -62,45 +64,45 @@ class Strategy(ABC):
         return cleandoc(cls.__doc__ or "")
 
 
-MOST_CHUNKS = 1024
-"""Numbers of chunks among which the best is sought."""
+MAX_CHUNKS = 1024
+"""Maximum number of chunks to try."""
 strategies: Registry[type[Strategy]] = Registry("transfer strategy", "meshwave.engine.resharding.strategies")
 
 
 def chunk_counts(task: UnitTask, chunks: int | None) -> NDArray[np.int64]:
-    """Return the numbers of chunks to price: the one that is wanted, never more than a slice has elements, or all."""
+    """Return the numbers of chunks to price: the given one, limited by the elements of a slice, or all."""
     most = max(1, task.elements)
-    return np.array([min(chunks, most)]) if chunks else np.arange(1, min(MOST_CHUNKS, most) + 1)
+    return np.array([min(chunks, most)]) if chunks else np.arange(1, min(MAX_CHUNKS, most) + 1)
 
 
 def pieces(task: UnitTask, parts: int) -> list[float]:
-    """Bytes of ``parts`` pieces of ``ceil(elements / parts)`` elements, the last ones shorter or empty."""
+    """Return the bytes of ``parts`` pieces of ``ceil(elements / parts)`` elements, the last ones shorter or empty."""
     item = task.bytes / task.elements if task.elements else 0.0
     each = -(-task.elements // parts)
     return [max(0, min(each, task.elements - number * each)) * item for number in range(parts)]
 
 
 def spans(elements: int, parts: int) -> list[tuple[int, int]]:
-    """Start and stop of each of :func:`pieces`, in elements."""
+    """Return the start and stop of each of :func:`pieces`, in elements."""
     each = -(-elements // parts)
     return [(min(number * each, elements), min((number + 1) * each, elements)) for number in range(parts)]
 
 
-def chunked(elements: int, chunks: int) -> list[tuple[int, int]]:
-    """``elements`` in chunks as equal as can be, none empty; fewer where there are fewer elements."""
+def chunk_spans(elements: int, chunks: int) -> list[tuple[int, int]]:
+    """Return start and stop of non-empty chunks as equal as possible; fewer if there are fewer elements."""
     count = min(chunks, elements)
     return [(number * elements // count, (number + 1) * elements // count) for number in range(count)]
 
 
-def dealt(sender: int, ranks: Sequence[int], elements: int) -> Iterator[Leg]:
-    """A piece to each rank, one after another."""
+def scatter_legs(sender: int, ranks: Sequence[int], elements: int) -> Iterator[Leg]:
+    """Yield one piece to each rank, one after another (scatter)."""
     for rank, (start, stop) in zip(ranks, spans(elements, len(ranks)), strict=True):
         if start < stop:
             yield Leg(sender, rank, start, stop)
 
 
-def gathered(ranks: Sequence[int], elements: int) -> Iterator[Leg]:
-    """A ring of ranks that hold a piece each: in each step every rank hands on what it got last."""
+def ring_legs(ranks: Sequence[int], elements: int) -> Iterator[Leg]:
+    """Yield a ring all-gather of ranks that hold one piece each: in each step every rank forwards its last piece."""
     size = len(ranks)
     parts = spans(elements, size)
     for step in range(size - 1):
@@ -110,8 +112,8 @@ def gathered(ranks: Sequence[int], elements: int) -> Iterator[Leg]:
                 yield Leg(rank, ranks[(place + 1) % size], start, stop)
 
 
-def flowing(edges: Sequence[tuple[int, int]], elements: int, chunks: int) -> Iterator[Leg]:
-    """Chunk by chunk down a tree, whose ``edges`` of source and target go outwards."""
-    for start, stop in chunked(elements, chunks):
+def tree_legs(edges: Sequence[tuple[int, int]], elements: int, chunks: int) -> Iterator[Leg]:
+    """Yield the messages that send chunk by chunk down a tree, given its ``edges`` from the root outwards."""
+    for start, stop in chunk_spans(elements, chunks):
         for source, target in edges:
             yield Leg(source, target, start, stop)

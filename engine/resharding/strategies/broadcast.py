@@ -1,4 +1,4 @@
-"""Broadcast: a chain through all receivers, in chunks that follow one another (arXiv:2211.05322, section 3)."""
+"""Broadcast: a pipelined chain of chunks through all receivers (arXiv:2211.05322, section 3)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import ClassVar
 import numpy as np
 
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, chunk_counts, flowing, strategies
+from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, chunk_counts, strategies, tree_legs
 from meshwave.engine.resharding.tasks import UnitTask
 
 
 @strategies.register("broadcast")
 class Broadcast(Strategy):
-    """Chunks flow along a chain: the sender's own host, then host by host, so that each host's NIC is
-    crossed once: with many chunks hardly longer than one crossing, the least there can be."""
+    """Chunks flow along a chain through all receivers, host by host, and cross the NIC of each host once.
+
+    The chain starts on the sender's own host. With many chunks it takes hardly longer than one crossing, the minimum.
+    """
 
     title: ClassVar = "Broadcast"
 
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
-        chain = chain_of(task, sender, links)
-        hops = [links.between(*edge) for edge in zip(chain[:-1], chain[1:], strict=True)]
+        chain = broadcast_chain(task, sender, links)
+        hops = [links.link_between(*edge) for edge in zip(chain[:-1], chain[1:], strict=True)]
         if not hops:
             return Latency(0.0)
         alpha = np.array([hop.latency_s for hop in hops])
@@ -33,12 +35,12 @@ class Broadcast(Strategy):
         return Latency(float(seconds[best]), int(tried[best]))
 
     def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
-        chain = chain_of(task, sender, links)
-        return flowing(list(zip(chain[:-1], chain[1:], strict=True)), task.elements, chunks)
+        chain = broadcast_chain(task, sender, links)
+        return tree_legs(list(zip(chain[:-1], chain[1:], strict=True)), task.elements, chunks)
 
 
-def chain_of(task: UnitTask, sender: int, links: Links) -> list[int]:
-    """The sender, the receivers on its host, then the other hosts ascending; ranks ascending in each."""
-    by_host = links.by_host(task.receivers)
+def broadcast_chain(task: UnitTask, sender: int, links: Links) -> list[int]:
+    """Return the sender, the receivers on its host, then the other hosts ascending, with ranks ascending in each."""
+    by_host = links.ranks_by_host(task.receivers)
     own = by_host.pop(links.host[sender], [])
     return [sender, *own, *(rank for held in by_host.values() for rank in held)]

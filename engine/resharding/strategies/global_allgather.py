@@ -6,33 +6,43 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, dealt, gathered, pieces, strategies
+from meshwave.engine.resharding.strategies._base import (
+    Latency,
+    Leg,
+    Strategy,
+    pieces,
+    ring_legs,
+    scatter_legs,
+    strategies,
+)
 from meshwave.engine.resharding.tasks import UnitTask
 
 
 @strategies.register("global-allgather")
 class GlobalAllGather(Strategy):
-    """Every receiver gets a piece, and a ring over all of them, host by host, gathers the pieces: about ``2 t``."""
+    """Every receiver gets a piece, and one ring over all receivers gathers the pieces: about ``2 t``."""
 
     title: ClassVar = "Global all-gather"
 
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
-        ranks = _host_by_host(task, links)
+        ranks = _receivers_by_host(task, links)
         if not ranks:
             return Latency(0.0)
         parts = pieces(task, len(ranks))
-        sent = sum(links.between(sender, rank).seconds(size) for rank, size in zip(ranks, parts, strict=True) if size)
+        sent = sum(
+            links.link_between(sender, rank).seconds(size) for rank, size in zip(ranks, parts, strict=True) if size
+        )
         if len(ranks) == 1:
             return Latency(sent)
         ring = zip(ranks, [*ranks[1:], ranks[0]], strict=True)
-        return Latency(sent + (len(ranks) - 1) * max(links.between(*edge).seconds(parts[0]) for edge in ring))
+        return Latency(sent + (len(ranks) - 1) * max(links.link_between(*edge).seconds(parts[0]) for edge in ring))
 
     def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
-        ranks = _host_by_host(task, links)
+        ranks = _receivers_by_host(task, links)
         if ranks:
-            yield from dealt(sender, ranks, task.elements)
-            yield from gathered(ranks, task.elements)
+            yield from scatter_legs(sender, ranks, task.elements)
+            yield from ring_legs(ranks, task.elements)
 
 
-def _host_by_host(task: UnitTask, links: Links) -> list[int]:
-    return [rank for held in links.by_host(task.receivers).values() for rank in held]
+def _receivers_by_host(task: UnitTask, links: Links) -> list[int]:
+    return [rank for held in links.ranks_by_host(task.receivers).values() for rank in held]

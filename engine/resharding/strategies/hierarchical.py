@@ -1,4 +1,4 @@
-"""Hierarchical: a chain over one receiver of each host, which spreads the chunks inside it."""
+"""Hierarchical: a chain over one receiver per host, each of which forwards the chunks inside its host."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import ClassVar
 import numpy as np
 
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, chunk_counts, flowing, strategies
+from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, chunk_counts, strategies, tree_legs
 from meshwave.engine.resharding.tasks import UnitTask
 
 
 @strategies.register("hierarchical")
 class Hierarchical(Strategy):
-    """Chunks flow along a chain of one receiver a host, and inside each host along a chain of its own
-    at the same time: the last host does not wait for the chains of those before it.
+    """Chunks flow along a chain of one receiver per host, and at the same time along a chain inside each host.
 
-    Not in the paper: it wins over broadcast where startup counts and hosts have many receivers.
+    The last host does not wait for the chains of the hosts before it. This strategy is not in the paper; it is faster
+    than broadcast if latency matters and hosts have many receivers.
     """
 
     title: ClassVar = "Hierarchical"
 
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
-        by_host = links.by_host(task.receivers)
+        by_host = links.ranks_by_host(task.receivers)
         if not by_host:
             return Latency(0.0)
         own = by_host.pop(links.host[sender], [])
@@ -41,10 +41,10 @@ class Hierarchical(Strategy):
         return Latency(float(seconds[best]), int(tried[best]))
 
     def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
-        by_host = links.by_host(task.receivers)
+        by_host = links.ranks_by_host(task.receivers)
         own = by_host.pop(links.host[sender], [])
         heads = [sender, *(ranks[0] for ranks in by_host.values())]
         edges = list(zip(heads[:-1], heads[1:], strict=True))
         for chain in ([sender, *own], *by_host.values()):
             edges += zip(chain[:-1], chain[1:], strict=True)
-        return flowing(edges, task.elements, chunks)
+        return tree_legs(edges, task.elements, chunks)

@@ -1,4 +1,4 @@
-"""Send/recv and a local all-gather: each host gets the slice once, in pieces (alpa; Megatron's scatter/gather)."""
+"""Send/recv and a local all-gather: each host gets the slice once, in pieces (Alpa; Megatron's scatter/gather)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,38 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, dealt, gathered, pieces, strategies
+from meshwave.engine.resharding.strategies._base import (
+    Latency,
+    Leg,
+    Strategy,
+    pieces,
+    ring_legs,
+    scatter_legs,
+    strategies,
+)
 from meshwave.engine.resharding.tasks import UnitTask
 
 
 @strategies.register("local-allgather")
 class LocalAllGather(Strategy):
-    """Every receiver of a host gets a piece, and the host gathers them inside: ``A t``. Sends to the
-    next host go on meanwhile."""
+    """Every receiver of a host gets a piece, and the receivers gather the pieces inside the host: ``A t``.
+
+    Meanwhile the sender continues with the next host.
+    """
 
     title: ClassVar = "Local all-gather"
 
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
         sent = done = 0.0
-        for ranks in links.by_host(task.receivers).values():
+        for ranks in links.ranks_by_host(task.receivers).values():
             parts = pieces(task, len(ranks))
             for rank, size in zip(ranks, parts, strict=True):
                 if size:
-                    sent += links.between(sender, rank).seconds(size)
+                    sent += links.link_between(sender, rank).seconds(size)
             done = max(done, sent + (len(ranks) - 1) * links.intra_node.seconds(parts[0]))
         return Latency(done)
 
     def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
-        for ranks in links.by_host(task.receivers).values():
-            yield from dealt(sender, ranks, task.elements)
-            yield from gathered(ranks, task.elements)
+        for ranks in links.ranks_by_host(task.receivers).values():
+            yield from scatter_legs(sender, ranks, task.elements)
+            yield from ring_legs(ranks, task.elements)

@@ -17,7 +17,7 @@ class SendRecv(Strategy):
     title: ClassVar = "Send/recv"
 
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
-        return Latency(sum(links.between(sender, rank).seconds(task.bytes) for rank in task.receivers))
+        return Latency(sum(links.link_between(sender, rank).seconds(task.bytes) for rank in task.receivers))
 
     def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
         return (Leg(sender, rank, 0, task.elements) for rank in task.receivers)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from meshwave.engine.resharding import Link, Links, Mesh, Tensor, Transfer, strategies, transfer
+from meshwave.engine.resharding import Link, Links, Mesh, Tensor, Transfer, plan_transfer, strategies
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 from meshwave.engine.units import quantity
 
@@ -51,7 +51,7 @@ class TransferCase:
     def plan(self, links: Links, strategy: str | None) -> Transfer:
         """Plan the transfer by a strategy; None: the fastest by its prediction."""
         source, destination = (self._side(side, links) for side in (self.source, self.destination))
-        return transfer(Tensor(self.shape, ITEM_BYTES), source, destination, links, strategy=strategy)
+        return plan_transfer(Tensor(self.shape, ITEM_BYTES), source, destination, links, strategy=strategy)
 
     @property
     def bytes(self) -> int:
@@ -209,7 +209,7 @@ def _case(case: Mapping[str, Any]) -> TransferCase:
 def _own(resharding: Any) -> Any:
     import torch
 
-    box = resharding.planned.owned.get(resharding.process)
+    box = resharding.planned.source_boxes.get(resharding.process)
     return None if box is None else torch.ones([stop - start for start, stop in box])
 
 

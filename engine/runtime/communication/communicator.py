@@ -128,7 +128,7 @@ class Communicator(ABC):
             bind = self._bind_batched_send if producer in self._batches else self._bind_direct_send
             return bind(producer, self._layout.process(rank, self._lane))
         assert producer not in self._batches, "a design that reshards at a boundary cannot be batched"
-        tag, owned = self._first_tag(producer), resharding.planned.owned.get(self._process, ())
+        tag, owned = self._first_tag(producer), resharding.planned.source_boxes.get(self._process, ())
         # The mesh shards the first dim only. Devices hold the others whole, but may be planned to send a slice of them.
         part = (slice(None), *(slice(*side) for side in owned[1:]))
         return lambda tensor: resharding.start(tensor[part], tag=tag)

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.resharding import Link, Links, Mesh, SpecError, Transfer, transfer
+from meshwave.engine.resharding import Link, Links, Mesh, SpecError, Transfer, plan_transfer
 from meshwave.engine.resharding import Tensor as Shape
 from meshwave.engine.runtime.resharding.tensor_checks import dtype_name
 
@@ -157,7 +157,7 @@ def plan_agreed_transfer(agreed: Mapping[str, Any], host_names: Sequence[str]) -
     host = assign_hosts(agreed.get("hosts"), [agreed[end] for end in ends], dict(enumerate(host_names)))
     source, destination = (parse_side(end, agreed[end], len(shape), host) for end in ends)
     try:
-        planned = transfer(
+        planned = plan_transfer(
             Shape(shape, dtype.itemsize),
             source,
             destination,

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.resharding import Link, Load, SpecError, Transfer, check_load, transfer_many
+from meshwave.engine.resharding import Link, Load, SpecError, Transfer, check_load, plan_joint_transfer
 from meshwave.engine.resharding import Tensor as Shape
 from meshwave.engine.runtime.device.accelerator import current_device
 from meshwave.engine.runtime.resharding.agreement import (
@@ -270,7 +270,7 @@ def _plan_tensors(
             check_load(loads[-1])
         except SpecError as error:
             raise InputError(f"{loads[-1].name}: {error}") from None
-    return transfer_many(
+    return plan_joint_transfer(
         loads,
         agreed_links(agreed, host),
         strategy=agreed.get("strategy"),

@@ -55,8 +55,8 @@ class ProcessPart:
 
     def __init__(self, planned: Transfer, process: int) -> None:
         self.process = process
-        self.owned: list[Box | None] = [load.owned.get(process) for load in planned.loads]
-        self.needed: list[Box | None] = [load.needed.get(process) for load in planned.loads]
+        self.owned: list[Box | None] = [load.source_boxes.get(process) for load in planned.loads]
+        self.needed: list[Box | None] = [load.destination_boxes.get(process) for load in planned.loads]
         self.slices: list[Slice] = []
         self.sums: list[Sum] = []
         self.receives: list[Receive] = []

@@ -26,7 +26,7 @@ from meshwave.engine.bench.papers.resharding_training import (
 from meshwave.engine.costs.boundary_transfers import boundary_seconds, boundary_transfer
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
-from meshwave.engine.resharding import Mesh, boxes, rewrite
+from meshwave.engine.resharding import Mesh, boxes, rewrite_destination
 
 TASKS = {1: 2, 2: 2, 3: 4, 4: 64, 5: 4, 6: 4, 7: 4, 8: 4, 9: 4}
 SENDERS = {1: 1, 2: 2, 3: 1, 4: 1, 5: 4 / 3, 6: 1, 7: 1, 8: 1, 9: 1}
@@ -102,7 +102,7 @@ def test_alpa_rewrites_the_spec_by_its_rule(
     size = axes[0] * axes[1]
     mesh = Mesh(axes, tuple(range(size)), tuple(rank * hosts // size for rank in range(size)))
 
-    cut = rewrite(mesh, spec.split(), shape)
+    cut = rewrite_destination(mesh, spec.split(), shape)
 
     assert (cut.mesh.shape, " ".join(cut.spec), cut.parts) == (expected or (axes, spec, 1))
 
@@ -113,7 +113,7 @@ def test_the_rewritten_parts_are_gathered_to_what_was_asked_for(rows: int, colum
     mesh = Mesh((rows, columns), tuple(range(rows * columns)), (0,) * (rows * columns))
     asked = boxes(mesh, cut.split(), shape)
 
-    made = rewrite(mesh, cut.split(), shape)
+    made = rewrite_destination(mesh, cut.split(), shape)
 
     parts = boxes(made.mesh, made.spec, shape)
     for box in set(asked):

@@ -14,7 +14,7 @@ from meshwave.engine.cli.main import main
 from meshwave.engine.document.transfer_document import TransferListSpec, parse_transfer, parse_transfers
 from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.transfer_comparison import transfer_answer
-from meshwave.engine.resharding import Link, Links, Load, Mesh, Tensor, orderings, strategies, transfer_many
+from meshwave.engine.resharding import Link, Links, Load, Mesh, Tensor, orderings, plan_joint_transfer, strategies
 from tests.engine.resharding.test_moves import sides
 
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
@@ -54,14 +54,14 @@ def test_every_tensor_has_all_its_slices_and_no_plan_of_one_is_longer(
 ) -> None:
     """All slices share NICs, so that no tensor alone takes longer than all; sharing takes no longer than turns."""
     links = Links(INTRA, INTER, {rank: rank // 2 for rank in range(16)})
-    made = transfer_many(loads, links, strategy=strategy, ordering=ordering)
+    made = plan_joint_transfer(loads, links, strategy=strategy, ordering=ordering)
 
     name = made.plan.strategy
-    alone = [transfer_many([load], links, strategy=name, ordering=ordering) for load in loads]
+    alone = [plan_joint_transfer([load], links, strategy=name, ordering=ordering) for load in loads]
     for number, (load, own) in enumerate(zip(loads, alone, strict=True)):
         slices = [task for task in made.tasks if task.tensor == number]
         assert [task.box for task in slices] == [task.box for task in own.tasks]
-        assert sum(task.bytes for task in slices if len(load.needed)) <= load.tensor.bytes
+        assert sum(task.bytes for task in slices if len(load.destination_boxes)) <= load.tensor.bytes
     assert sorted(each.task for each in made.plan.tasks) == list(range(len(made.tasks)))
     assert made.plan.makespan_s >= max(each.plan.bound_s for each in alone) * (1 - 1e-9)
     if ordering in ("naive", "ensemble"):
@@ -77,11 +77,11 @@ def test_one_order_uses_what_each_tensor_alone_leaves_idle() -> None:
         Load(Tensor((2, 500_000), 1), (mesh, ("S0", "R")), (Mesh((1,), (rank,), (rank,)), ("R", "R")))
         for rank in (2, 3)
     ]
-    alone = [transfer_many([load], links).plan.makespan_s for load in loads]
-    both = transfer_many(loads, links).plan
+    alone = [plan_joint_transfer([load], links).plan.makespan_s for load in loads]
+    both = plan_joint_transfer(loads, links).plan
 
     assert alone == pytest.approx([1.0, 1.0]) and both.makespan_s == pytest.approx(1.0) and both.is_optimal
-    assert transfer_many(loads, links, ordering="naive").plan.makespan_s > 1.4
+    assert plan_joint_transfer(loads, links, ordering="naive").plan.makespan_s > 1.4
 
 
 def test_senders_are_balanced_over_all_tensors() -> None:
@@ -93,7 +93,7 @@ def test_senders_are_balanced_over_all_tensors() -> None:
     ]
 
     for ordering in ("load-balance", "ensemble"):
-        made = transfer_many(loads, links, ordering=ordering)
+        made = plan_joint_transfer(loads, links, ordering=ordering)
         senders = [each.sender for each in made.plan.tasks]
         assert senders.count(0) == senders.count(1) == 4
     assert made.plan.makespan_s == pytest.approx(4e-3)

@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.resharding import Link, Links, Mesh, Tensor, Transfer, UnitTask, orderings, strategies, transfer
+from meshwave.engine.resharding import (
+    Link,
+    Links,
+    Mesh,
+    Tensor,
+    Transfer,
+    UnitTask,
+    orderings,
+    plan_transfer,
+    strategies,
+)
 
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 
@@ -37,7 +47,7 @@ def transfers(draw: st.DrawFn) -> Transfer:
     hosts = {rank: rank // per_host for rank in range(16)}
     first, second = draw(st.sampled_from([(range(8), range(8, 16)), (range(8), range(8)), (range(8), range(4, 12))]))
     ends = [draw(sides(len(shape), list(pool), hosts)) for pool in (first, second)]
-    return transfer(
+    return plan_transfer(
         Tensor(shape, 2),
         *ends,
         Links(INTRA, INTER, hosts),
@@ -61,7 +71,7 @@ def replayed(planned: Transfer) -> dict[int, np.ndarray]:
         part = slice(move.start, move.stop)
         held[move.target, move.task][part] = held[move.source, move.task][part]
     shards = {}
-    for rank, box in planned.needed.items():
+    for rank, box in planned.destination_boxes.items():
         shards[rank] = np.full([stop - start for start, stop in box], -1)
         for number, task in enumerate(planned.tasks):
             if rank in (*task.receivers, *task.keepers):
@@ -81,7 +91,7 @@ def test_every_rank_of_the_destination_gets_its_box(planned: Transfer) -> None:
     whole = np.arange(prod(planned.tensor.shape)).reshape(planned.tensor.shape)
     shards = replayed(planned)
     assert shards.keys() == set(planned.destination[0].ranks)
-    for rank, box in planned.needed.items():
+    for rank, box in planned.destination_boxes.items():
         assert np.array_equal(shards[rank], whole[tuple(slice(*side) for side in box)])
 
 
@@ -112,7 +122,7 @@ def test_bytes_between_hosts_are_those_of_the_formulas(planned: Transfer) -> Non
             crossing[move.task] += move.elements
     for each in planned.plan.tasks:
         task = planned.tasks[each.task]
-        by_host = links.by_host(task.receivers)
+        by_host = links.ranks_by_host(task.receivers)
         away = [len(ranks) for host, ranks in by_host.items() if host != links.host[each.sender]]
         expected = {
             "send-recv": sum(away) * task.elements,
@@ -147,7 +157,7 @@ def _of_the_ring(task: UnitTask, by_host: dict[int, list[int]], sender: int) -> 
 def test_a_chain_hands_on_chunk_by_chunk() -> None:
     source, destination = Mesh((1,), (0,), (0,)), Mesh((2,), (1, 2), (1, 1))
     links = Links(INTRA, INTER, {0: 0, 1: 1, 2: 1})
-    planned = transfer(Tensor((5,), 4), (source, ("R",)), (destination, ("R",)), links, chunks=2)
+    planned = plan_transfer(Tensor((5,), 4), (source, ("R",)), (destination, ("R",)), links, chunks=2)
     assert [tuple(move) for move in planned.moves] == [(0, 0, 1, 0, 2), (0, 1, 2, 0, 2), (0, 0, 1, 2, 5), (0, 1, 2, 2, 5)]  # fmt: skip
 
 
@@ -157,7 +167,7 @@ def test_without_a_strategy_the_shortest_one_is_taken() -> None:
     links = Links(INTRA, INTER, dict(enumerate((0, *hosts))))
 
     def planned(elements: int, strategy: str | None) -> Transfer:
-        return transfer(Tensor((elements,), 4), (source, ("R",)), (destination, ("R",)), links, strategy=strategy)
+        return plan_transfer(Tensor((elements,), 4), (source, ("R",)), (destination, ("R",)), links, strategy=strategy)
 
     for elements in (1, 1 << 20):
         chosen = planned(elements, None)
@@ -170,7 +180,7 @@ def test_a_digest_tells_plans_apart() -> None:
     links = Links(INTRA, INTER, {0: 0, 1: 0, 2: 1, 3: 1})
 
     def digest(spec: str = "S0", **options: int) -> bytes:
-        return transfer(Tensor((8,), 4), (mesh, (spec,)), (other, ("R",)), links, **options).digest  # type: ignore[arg-type]
+        return plan_transfer(Tensor((8,), 4), (mesh, (spec,)), (other, ("R",)), links, **options).digest  # type: ignore[arg-type]
 
     assert digest() == digest()
     assert len({digest(), digest("R"), digest(chunks=2)}) == 3
@@ -179,4 +189,4 @@ def test_a_digest_tells_plans_apart() -> None:
 def test_a_strategy_that_is_not_there_is_told() -> None:
     mesh = Mesh((1,), (0,), (0,))
     with pytest.raises(InputError, match="send-recv"):
-        transfer(Tensor((1,), 4), (mesh, ("R",)), (mesh, ("R",)), Links(INTRA, INTER, {0: 0}), strategy="send")
+        plan_transfer(Tensor((1,), 4), (mesh, ("R",)), (mesh, ("R",)), Links(INTRA, INTER, {0: 0}), strategy="send")

@@ -26,8 +26,8 @@ from meshwave.engine.resharding import (
     Tensor,
     Transfer,
     orderings,
+    plan_transfer,
     strategies,
-    transfer,
     unit_tasks,
     volume,
 )
@@ -48,7 +48,7 @@ def partial_transfers(draw: st.DrawFn) -> Transfer:
     free = [axis for axis in range(len(mesh.shape)) if str(axis) not in "".join(spec)]
     partial = draw(st.permutations(free))[: draw(st.integers(1, max(1, len(free))))]
     spec = (*spec, f"P{''.join(map(str, partial))}") if free else spec
-    return transfer(
+    return plan_transfer(
         Tensor(shape, 2),
         (mesh, spec),
         draw(sides(len(shape), list(second), hosts)),
@@ -96,7 +96,7 @@ def test_every_receiver_ends_with_the_sum(planned: Transfer) -> None:
         for rank in (*task.receivers, *task.keepers):
             assert (held[rank, number] == whole).all()
             got[rank] += task.elements
-    assert got == Counter({rank: volume(box) for rank, box in planned.needed.items() if volume(box)})
+    assert got == Counter({rank: volume(box) for rank, box in planned.destination_boxes.items() if volume(box)})
 
 
 @settings(max_examples=100, deadline=None)
@@ -115,7 +115,9 @@ def test_a_group_reduces_and_scatters_so_that_each_rank_sends_a_piece() -> None:
     """Four addends of 4 MB on a host: each rank gets three quarters of a fourth, and all four NICs' worth is shared."""
     source, destination = Mesh((4,), (0, 1, 2, 3), (0, 0, 0, 0)), Mesh((1,), (4,), (1,))
     links = Links(Link(1e-5, 1e9), Link(0.0, 1e8), dict(enumerate((0, 0, 0, 0, 1))))
-    made = transfer(Tensor((1 << 20,), 4), (source, ("R", "P0")), (destination, ("R",)), links, strategy="send-recv")
+    made = plan_transfer(
+        Tensor((1 << 20,), 4), (source, ("R", "P0")), (destination, ("R",)), links, strategy="send-recv"
+    )
 
     assert [(task.senders, task.addends) for task in made.tasks] == [((rank,), ((0, 1, 2, 3),)) for rank in range(4)]
     assert made.plan.reduce_s == pytest.approx(3 * (1e-5 + (1 << 20) / 1e9))
@@ -130,7 +132,7 @@ def test_copies_of_a_sum_are_balanced_as_other_copies_are() -> None:
     source = Mesh((2, 2), (0, 1, 2, 3), (0, 0, 1, 1))
     destination = Mesh((2,), (4, 5), (2, 3))
     links = Links(FREE, Link(0.0, 1e6), dict(enumerate((0, 0, 1, 1, 2, 3))))
-    made = transfer(Tensor((1000, 1000), 4), (source, ("R", "R", "P1")), (destination, ("S0", "R")), links)
+    made = plan_transfer(Tensor((1000, 1000), 4), (source, ("R", "R", "P1")), (destination, ("S0", "R")), links)
 
     assert {each.sender // 2 for each in made.plan.tasks} == {0, 1}
     assert made.plan.makespan_s == pytest.approx(2.0)
@@ -138,7 +140,7 @@ def test_copies_of_a_sum_are_balanced_as_other_copies_are() -> None:
 
 def test_a_rank_that_needs_a_sum_makes_it() -> None:
     mesh = Mesh((2,), (0, 1), (0, 0))
-    made = transfer(Tensor((6,), 4), (mesh, ("R", "P0")), (mesh, ("S0",)), Links(FREE, FREE, {0: 0, 1: 0}))
+    made = plan_transfer(Tensor((6,), 4), (mesh, ("R", "P0")), (mesh, ("S0",)), Links(FREE, FREE, {0: 0, 1: 0}))
 
     assert [(task.senders, task.keepers, task.receivers) for task in made.tasks] == [((0,), (0,), ()), ((1,), (1,), ())]
     assert [tuple(move) for move in made.moves] == [(0, 1, 0, 0, 3), (1, 0, 1, 0, 3)]
@@ -165,7 +167,7 @@ def test_a_partial_destination_is_refused() -> None:
     mesh = Mesh((2,), (0, 1), (0, 0))
     for strategy in strategies:
         with pytest.raises(SpecError, match="receives the sum and cannot be partial itself"):
-            transfer(
+            plan_transfer(
                 Tensor((4,), 4), (mesh, ("R",)), (mesh, ("R", "P0")), Links(FREE, FREE, {0: 0, 1: 0}), strategy=strategy
             )
 
@@ -234,5 +236,5 @@ def test_a_whole_tensor_has_no_sums() -> None:
     source = Mesh((2, 1), (0, 1), (0, 0))
     asked = Tensor((4,), 4), (Mesh((2,), (2, 3), (1, 1)), ("R",)), Links(INTRA, INTER, dict(enumerate((0, 0, 1, 1))))
     tensor, destination, links = asked
-    partial, whole = (transfer(tensor, (source, spec), destination, links) for spec in (("S0", "P1"), ("S0",)))
+    partial, whole = (plan_transfer(tensor, (source, spec), destination, links) for spec in (("S0", "P1"), ("S0",)))
     assert replace(partial, loads=()) == replace(whole, loads=())

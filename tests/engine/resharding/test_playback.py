@@ -16,14 +16,14 @@ from meshwave.engine.resharding import (
     Link,
     Links,
     Mesh,
-    Played,
+    Playback,
     Port,
     Tensor,
     Transfer,
-    play,
-    shares,
+    plan_transfer,
+    play_plan,
+    port_shares,
     strategies,
-    transfer,
 )
 from meshwave.engine.resharding import playback as played
 from meshwave.engine.runtime.benchmarks.resharding import CASES, CLUSTER
@@ -41,7 +41,7 @@ def moved(
     source = Mesh((senders,), tuple(range(senders)), tuple(hosts[:senders]))
     destination = Mesh((receivers,), tuple(range(senders, len(hosts))), tuple(hosts[senders:]))
     lines = Links(*links, dict(enumerate(hosts)), **more)
-    return transfer(Tensor((elements,), 1), (source, ("S0",)), (destination, ("R",)), lines, strategy=strategy)
+    return plan_transfer(Tensor((elements,), 1), (source, ("S0",)), (destination, ("R",)), lines, strategy=strategy)
 
 
 @pytest.mark.parametrize("strategy", strategies)
@@ -80,11 +80,11 @@ def test_what_comes_from_two_hosts_shares_a_nic_unless_there_are_two() -> None:
 
 def test_what_one_message_cannot_use_is_left_to_the_others() -> None:
     """Three come to host 2 and get a third each, so that host 0 has two thirds left for host 1."""
-    ways = [played._Way((("tx", source), ("rx", target)), 1.0) for source, target in ((0, 1), (0, 2), (3, 2))]
+    ways = [played._PortPair((("tx", source), ("rx", target)), 1.0) for source, target in ((0, 1), (0, 2), (3, 2))]
     for message, way in enumerate((*ways, ways[-1])):
         way.join(message, 100.0, 0.0)
 
-    played._share(ways, lambda port: 1.0)
+    played._share_ports(ways, lambda port: 1.0)
 
     assert [way.rate for way in ways] == pytest.approx([2 / 3, 1 / 3, 1 / 3])
 
@@ -96,7 +96,7 @@ def test_the_sheets_example_needs_no_order_where_nobody_waits_for_a_whole_task(o
         Mesh((3, 2), tuple(range(4, 10)), (2, 2, 3, 3, 4, 4)),
     )
     links = Links(FREE, SECOND_A_BYTE, dict(enumerate((0, 0, 1, 1, 2, 2, 3, 3, 4, 4))))
-    found = transfer(
+    found = plan_transfer(
         Tensor((13, 6), 2), (source, ("S0", "R")), (destination, ("S0", "R")), links, ordering=ordering, chunks=64
     )
     assert found.plan.makespan_s == pytest.approx(84 if ordering == "ensemble" else 156, rel=0.02)
@@ -125,16 +125,16 @@ def test_pieces_that_the_transport_keeps_are_dealt_side_by_side() -> None:
 
 def test_a_plan_of_too_many_messages_takes_its_makespan(monkeypatch: pytest.MonkeyPatch) -> None:
     found = moved(1000, 2, 4, "send-recv", (INTRA, INTER))
-    monkeypatch.setattr(played, "MOST_PLAYED", 7)
+    monkeypatch.setattr(played, "MAX_PLAYED_MESSAGES", 7)
     assert len(found.moves) == 8 and found.played_s == found.plan.makespan_s
-    assert plays(found) == Played(found.plan.makespan_s, None)
+    assert plays(found) == Playback(found.plan.makespan_s, None)
 
 
 # every message
 
 
-def plays(found: Transfer) -> Played:
-    return play(found.plan, found.tasks, found.links)
+def plays(found: Transfer) -> Playback:
+    return play_plan(found.plan, found.tasks, found.links)
 
 
 @settings(max_examples=50, deadline=None)
@@ -147,7 +147,7 @@ def test_every_byte_is_played_once_and_the_last_one_ends_the_play(found: Transfe
     assert max((each.end_s for each in sent), default=0.0) == told.seconds == found.played_s
     got: Counter[tuple[int, int]] = Counter()
     for each in sent:
-        link = found.links.between(each.move.source, each.move.target)
+        link = found.links.link_between(each.move.source, each.move.target)
         got[each.move.task, each.move.target] += round(each.bytes)
         assert each.start_s - each.set_out_s == pytest.approx(link.latency_s)
         assert each.end_s - each.start_s >= each.bytes / (link.bandwidth or 1.0) * (1 - 1e-3)
@@ -170,20 +170,22 @@ def test_at_no_moment_a_port_carries_more_than_it_can(found: Transfer) -> None:
                 for port in each.ports:
                     on[port] += rate
         for port, rate in on.items():
-            assert rate <= played.capacity(port, found.links) * (1 + 1e-9)
+            assert rate <= played.port_capacity(port, found.links) * (1 + 1e-9)
 
     assert [carried[number] for number in range(len(sent))] == pytest.approx([each.bytes for each in sent], rel=1e-3)
 
 
 def drawn(found: Transfer) -> dict[Port, list[Share]]:
-    return shares(plays(found), found.links)
+    return port_shares(plays(found), found.links)
 
 
 def test_who_shares_a_nic_has_a_part_of_it_and_then_what_the_other_leaves() -> None:
     """Host 0 sends 100 bytes to host 2, host 1 sends 50, so that this is done when each has got 50."""
     source, destination = Mesh((2,), (0, 1), (0, 1)), Mesh((1,), (2,), (2,))
     links = Links(FREE, SECOND_A_BYTE, {0: 0, 1: 1, 2: 2})
-    found = transfer(Tensor((3, 50), 1), (source, ("S0", "R")), (destination, ("R", "R")), links, strategy="send-recv")
+    found = plan_transfer(
+        Tensor((3, 50), 1), (source, ("S0", "R")), (destination, ("R", "R")), links, strategy="send-recv"
+    )
 
     assert drawn(found) == {
         ("tx", 0): [Share(0, 0.0, 100.0, 0.0, 0.5), Share(0, 100.0, 150.0, 0.0, 1.0)],
@@ -197,7 +199,7 @@ def test_who_shares_a_nic_has_a_part_of_it_and_then_what_the_other_leaves() -> N
 def test_the_bars_of_a_port_leave_each_other_room_and_have_the_area_of_their_bytes(found: Transfer) -> None:
     sent = plays(found).messages or ()
     for port, bars in drawn(found).items():
-        most = played.capacity(port, found.links)
+        most = played.port_capacity(port, found.links)
         areas: defaultdict[int, float] = defaultdict(float)
         lengths: defaultdict[int, float] = defaultdict(float)
         for bar in bars:

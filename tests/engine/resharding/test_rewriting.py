@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.bench.papers import alpa
 from meshwave.engine.bench.papers.resharding import ASSUMED, CASES, FREE, one_to, plans
-from meshwave.engine.resharding import Link, Links, Mesh, Tensor, boxes, rewrite, transfer
+from meshwave.engine.resharding import Link, Links, Mesh, Tensor, boxes, plan_transfer, rewrite_destination
 from tests.engine.resharding.test_moves import sides
 
 LINKS = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
@@ -25,7 +25,7 @@ def test_groups_lie_on_a_host_and_gather_what_was_asked_for(data: st.DataObject)
     mesh, spec = data.draw(sides(len(shape), list(range(8)), hosts))
     asked = dict(zip(mesh.ranks, boxes(mesh, spec, shape), strict=True))
 
-    made = rewrite(mesh, spec, shape)
+    made = rewrite_destination(mesh, spec, shape)
 
     part = dict(zip(made.mesh.ranks, boxes(made.mesh, made.spec, shape), strict=True))
     assert part.keys() == asked.keys() and (made.parts > 1) == bool(made.groups)
@@ -47,7 +47,7 @@ def _indices(box: tuple[tuple[int, int], ...]) -> set[tuple[int, ...]]:
 def test_parts_are_sent_once_and_gathered_in_rings() -> None:
     """One device to four of one host: a quarter to each, then a ring of three steps."""
     case = one_to((1, 4), 1 << 22)
-    made = transfer(case.tensor, *case.ends, case.links(ASSUMED), strategy=NAME)
+    made = plan_transfer(case.tensor, *case.ends, case.links(ASSUMED), strategy=NAME)
     quarter = case.tensor.bytes / 4
     sent, gathered = 4 * LINKS[1].seconds(quarter), 3 * LINKS[0].seconds(quarter)
 
@@ -61,7 +61,9 @@ def test_parts_are_sent_once_and_gathered_in_rings() -> None:
 
 def test_what_cannot_be_cut_further_is_sent_to_every_receiver() -> None:
     case = one_to((2, 2))
-    made, plain = (transfer(case.tensor, *case.ends, case.links(FREE), strategy=name) for name in (NAME, "send-recv"))
+    made, plain = (
+        plan_transfer(case.tensor, *case.ends, case.links(FREE), strategy=name) for name in (NAME, "send-recv")
+    )
 
     assert made.plan.gather_s == 0 and made.tasks == plain.tasks and made.moves == plain.moves
     assert made.plan.makespan_s == plain.plan.makespan_s
@@ -79,15 +81,15 @@ def test_with_load_balance_it_takes_what_alpa_takes(number: int, model: tuple[Li
 def test_a_group_on_two_hosts_is_not_made() -> None:
     """By its axes the mesh has a host a row, and in truth the ranks of a row lie on two."""
     mesh = Mesh((2, 2), (0, 1, 2, 3), (0, 1, 1, 0))
-    assert rewrite(mesh, ("S0", "R"), (8, 8)).parts == 1
-    assert rewrite(Mesh((2, 2), (0, 1, 2, 3), (0, 0, 1, 1)), ("S0", "R"), (8, 8)).parts == 2
+    assert rewrite_destination(mesh, ("S0", "R"), (8, 8)).parts == 1
+    assert rewrite_destination(Mesh((2, 2), (0, 1, 2, 3), (0, 0, 1, 1)), ("S0", "R"), (8, 8)).parts == 2
 
 
 def test_axes_that_copy_need_not_lie_side_by_side() -> None:
     mesh = Mesh((2, 2, 2), tuple(range(8)), (0,) * 8)
-    made = rewrite(mesh, ("S1", "R"), (8, 8))
+    made = rewrite_destination(mesh, ("S1", "R"), (8, 8))
     links = Links(*LINKS, {**dict.fromkeys(range(8), 0), 8: 1})
-    planned = transfer(
+    planned = plan_transfer(
         Tensor((8, 8), 4), (Mesh((1,), (8,), (1,)), ("R", "R")), (mesh, ("S1", "R")), links, strategy=NAME
     )
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwave.engine.program.action import Action
-from meshwave.engine.resharding import Link, Links, Mesh, transfer
+from meshwave.engine.resharding import Link, Links, Mesh, plan_transfer
 from meshwave.engine.resharding import Tensor as Shape
 from meshwave.engine.runtime.communication import world
 from meshwave.engine.runtime.communication.communicator import PendingSend
@@ -57,7 +57,7 @@ def check_arrival(_: Any) -> bool:
     me = dist.get_rank()
     source, destination = Mesh((1,), (0,), (0,)), Mesh((2,), (1, 2), (1, 2))
     links = Links(Link(1e-5, 1e10), Link(3e-5, 1e9), {0: 0, 1: 1, 2: 2})
-    planned = transfer(Shape((100_000,), 4), (source, ("R",)), (destination, ("R",)), links, chunks=4)
+    planned = plan_transfer(Shape((100_000,), 4), (source, ("R",)), (destination, ("R",)), links, chunks=4)
     pending = Resharding(planned, me, torch.float32, GlooTransport()).start(torch.ones(100_000) if me == 0 else None)
     if me != 1:
         pending.wait()

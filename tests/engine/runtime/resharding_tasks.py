@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
-from meshwave.engine.resharding import Box, Link, Links, Mesh, Transfer, orderings, strategies, transfer
+from meshwave.engine.resharding import Box, Link, Links, Mesh, Transfer, orderings, plan_transfer, strategies
 from meshwave.engine.resharding import Tensor as Shape
 from meshwave.engine.runtime.resharding import GlooTransport, Resharding, reshard
 
@@ -41,7 +41,7 @@ def random_transfer(seed: int, world: int) -> tuple[Transfer, torch.dtype, np.ra
     cut = int(rng.integers(1, world))
     pools = [ranks[:cut], ranks[cut:]] if rng.random() < 0.7 else [ranks, rng.permutation(world)]
     names = list(strategies)
-    planned = transfer(
+    planned = plan_transfer(
         Shape(shape, dtype.itemsize),
         *(random_side(rng, pool, len(shape), hosts) for pool in pools),
         Links(*LINKS, hosts),
@@ -130,7 +130,7 @@ def random_transfers(seeds: Sequence[int]) -> list[str]:
         transport = CountingTransport(np.random.default_rng(seed * 1000 + me))
         ready = Resharding(planned, me, dtype, transport)
         whole = byte_pattern(planned.tensor.shape, dtype)
-        own, needed = planned.owned.get(me), planned.needed.get(me)
+        own, needed = planned.source_boxes.get(me), planned.destination_boxes.get(me)
         local = None if own is None else piece(whole, own)  # usually not contiguous
         before = None if local is None else local.clone()
         into = None if needed is None else poisoned_like(piece(whole, needed), bool(strided))
@@ -169,7 +169,7 @@ def random_sums(seeds: Sequence[int]) -> list[str]:
         for addend in addends[1:]:
             whole += addend
         ready = Resharding(planned, me, dtype, CountingTransport(np.random.default_rng(seed * 1000 + me)))
-        own, needed = planned.owned.get(me), planned.needed.get(me)
+        own, needed = planned.source_boxes.get(me), planned.destination_boxes.get(me)
         local = None if own is None else piece(addends[place[me]], own).clone()
         before = None if local is None else local.clone()
         into = poisoned_like(piece(whole, needed), bool(seed % 2)) if needed is not None and seed % 3 else None
@@ -197,7 +197,7 @@ def random_sum(seed: int, world: int) -> tuple[Transfer, list[Tensor], dict[int,
     free = [axis for axis in range(len(mesh.shape)) if str(axis) not in "".join(spec)]
     partial = free[: int(rng.integers(1, len(free) + 1))] if free else []
     names = list(strategies)
-    planned = transfer(
+    planned = plan_transfer(
         Shape(shape, dtype.itemsize),
         (mesh, (*spec, *([f"P{''.join(map(str, partial))}"] if partial else []))),
         destination,
@@ -257,20 +257,22 @@ def there_and_back(strategy: str) -> list[str]:
     ends = (grid((2, 2), 0), ("S0", "R")), (grid((2, 2), 4), ("S1", "R"))
     links = Links(*LINKS, {rank: rank // 2 for rank in range(8)})
     transport = GlooTransport()
-    ways = [transfer(Shape((300, 501), 4), *pair, links, strategy=strategy, chunks=8) for pair in (ends, ends[::-1])]
+    ways = [
+        plan_transfer(Shape((300, 501), 4), *pair, links, strategy=strategy, chunks=8) for pair in (ends, ends[::-1])
+    ]
     out, back = (Resharding(way, me, torch.float32, transport) for way in ways)
     wrong = []
     wholes = [byte_pattern((300, 501), torch.float32).roll(shift) for shift in range(4)]
     pending = []
     for number, whole in enumerate(wholes):
-        local = piece(whole, ways[0].owned[me]).clone() if me < 4 else None
+        local = piece(whole, ways[0].source_boxes[me]).clone() if me < 4 else None
         pending.append(out.start(local, tag=number * out.tags))
     for number in reversed(range(4)):
         shard = pending[number].wait()
-        if me >= 4 and not equal_bits(_present(shard), piece(wholes[number], ways[0].needed[me])):
+        if me >= 4 and not equal_bits(_present(shard), piece(wholes[number], ways[0].destination_boxes[me])):
             wrong.append(f"tensor {number} did not arrive")
         again = back.start(shard, tag=4 * out.tags + number * back.tags).wait()
-        if me < 4 and not equal_bits(_present(again), piece(wholes[number], ways[0].owned[me])):
+        if me < 4 and not equal_bits(_present(again), piece(wholes[number], ways[0].source_boxes[me])):
             wrong.append(f"tensor {number} did not come back")
     return wrong
 
@@ -357,7 +359,7 @@ def one_process_fails(how: str) -> tuple[str, float]:
     me = dist.get_rank()
     ends = (grid((1,), 0), ("R",)), (grid((3,), 1), ("R",))
     links = Links(*LINKS, {rank: rank // 2 for rank in range(4)})
-    planned = transfer(Shape((100_000,), 4), *ends, links, strategy="broadcast", chunks=4)
+    planned = plan_transfer(Shape((100_000,), 4), *ends, links, strategy="broadcast", chunks=4)
     ready = Resharding(planned, me, torch.float32, GlooTransport(timedelta(seconds=1)))
     store: Any = dist.distributed_c10d._get_default_store()
     dist.barrier()
@@ -382,7 +384,7 @@ def start_with_wrong_tensors(_: Any) -> list[str]:
     """Return the errors of starts with wrong tensors, in one process, which sends nothing."""
     mesh = Mesh((1,), (0,), (0,))
     ends = (mesh, ("R", "R")), (mesh, ("R", "R"))
-    planned = transfer(Shape((4, 3), 4), *ends, Links(*LINKS, {0: 0}))
+    planned = plan_transfer(Shape((4, 3), 4), *ends, Links(*LINKS, {0: 0}))
     ready = Resharding(planned, 0, torch.float32, GlooTransport())
     fits = torch.zeros(4, 3)
     messages = []

@@ -16,7 +16,7 @@ class Relay(Strategy):
 
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
         hops = pairwise((sender, *task.receivers))
-        return Latency(sum(links.between(source, target).seconds(task.bytes) for source, target in hops))
+        return Latency(sum(links.link_between(source, target).seconds(task.bytes) for source, target in hops))
 
     def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
         return (Leg(source, target, 0, task.elements) for source, target in pairwise((sender, *task.receivers)))
