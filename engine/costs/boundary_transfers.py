@@ -123,7 +123,7 @@ def _plan_transfer(cluster: Cluster, source: Grid, destination: Grid, tensor: Te
 
 
 def max_chunks(tasks: Iterable[UnitTask]) -> int:
-    """Return the maximum number of chunks per task that keeps chunks at or above ``SMALLEST_CHUNK_BYTES``."""
+    """Return the maximum number of chunks per task that keeps chunks at or above ``MIN_CHUNK_BYTES``."""
     return max(1, min((task.bytes for task in tasks), default=1) // MIN_CHUNK_BYTES)
 
 

@@ -124,7 +124,7 @@ def hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int) 
     A rank sends and receives one message at a time on its link inside the host, and one on its link to other hosts.
 
     Raises:
-        InputError: there are more than ``MOST_MESSAGES`` messages.
+        InputError: there are more than ``MAX_HOPS`` messages.
     """
     legs = list(islice(strategies[strategy]().legs(task, sender, links, chunks), MAX_HOPS + 1))
     if len(legs) > MAX_HOPS:

@@ -59,12 +59,12 @@ class Playback:
     """Result of a playback."""
 
     seconds: float  # until the last message has arrived
-    messages: tuple[PlayedMessage, ...] | None  # in the order of the plan; None: more than MOST_PLAYED
+    messages: tuple[PlayedMessage, ...] | None  # in the order of the plan; None: more than MAX_PLAYED_MESSAGES
     rates: Mapping[Ports, Rates] = field(default_factory=dict)
 
 
 def play_plan(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Playback:
-    """Simulate every message of a plan; a plan of more than ``MOST_PLAYED`` messages takes its makespan."""
+    """Simulate every message of a plan; a plan of more than ``MAX_PLAYED_MESSAGES`` messages takes its makespan."""
     going = _Play.from_plan(plan, tasks, links)
     return Playback(plan.makespan_s, None) if going is None else going.record()
 
@@ -143,7 +143,7 @@ class _Play:
 
     @classmethod
     def from_plan(cls, plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Self | None:
-        """Return the playback of a plan; None if it has more than ``MOST_PLAYED`` messages."""
+        """Return the playback of a plan; None if it has more than ``MAX_PLAYED_MESSAGES`` messages."""
         sent = list(islice(moves(plan, tasks, links), MAX_PLAYED_MESSAGES + 1))
         return None if len(sent) > MAX_PLAYED_MESSAGES else cls(sent, tasks, links)
 
