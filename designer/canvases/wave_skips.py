@@ -9,7 +9,7 @@ import numpy as np
 from meshwave.engine.costs import Costs
 from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.document import Design
-from meshwave.engine.lowering.transfers import between_stages
+from meshwave.engine.lowering.transfers import skips_by_stages
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.units import duration, quantity
@@ -23,7 +23,7 @@ def skips(design: Design, program: Program, costs: Costs) -> list[dict[str, Any]
     that holds both stages; ``words`` say what travels.
     """
     sends = _sends(program) if len(program.skips) else {}
-    arcs, blocks = [], between_stages(design.model.skips, costs.layers)
+    arcs, blocks = [], skips_by_stages(design.model.skips, costs.layers)
     for source, target, units in program.skips.tolist():
         tensors = len(blocks.get((source, target), ()))
         for replica, route in enumerate(program.placement.tolist()):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.document.transfer_document import TransferSide, TransferSpec
 from meshwave.engine.errors import InputError
-from meshwave.engine.program.link_shares import Share, most_at_once
+from meshwave.engine.program.link_shares import Share, max_concurrent_messages
 from meshwave.engine.resharding import (
     Box,
     Hops,
@@ -166,7 +166,7 @@ class Drawing:
         found = sorted(port_shares(self.played, self.spec.lines).items(), key=lambda each: _lane_place(each[0], host))
         bars = [(lane, *bar) for lane, (_, of_port) in enumerate(found) for bar in of_port]
         return {
-            "lanes": [{**_lane_of(port, host), "rows": most_at_once(of_port)} for port, of_port in found],
+            "lanes": [{**_lane_of(port, host), "rows": max_concurrent_messages(of_port)} for port, of_port in found],
             "messages": {
                 "task": [each.move.task for each in sent],
                 "chunk": [each.chunk for each in sent],

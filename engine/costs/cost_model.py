@@ -58,7 +58,7 @@ class Costs:
         if network is not None and seconds is not None:
             before, after = slot_sums(program, self.seconds), slot_sums(program, seconds)
             ratio = np.divide(after, before, out=np.ones(len(program)), where=before > 0)
-            network = network.with_exchanges(network.exchange_s * ratio)
+            network = network.replace_exchanges(network.exchange_s * ratio)
         alone = self.play_alone(program) if network is not None and seconds is None else None
         return simulate(program, given, self.transfer_model, meshes, network=network, alone=alone)
 

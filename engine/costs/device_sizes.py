@@ -18,7 +18,7 @@ from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block, exper
 from meshwave.engine.costs.operators import PRECISIONS, Sparse, Workload
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.model import LanguageModel
-from meshwave.engine.program.acknowledgements import answers
+from meshwave.engine.program.acknowledgements import find_acknowledgements
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 
@@ -242,7 +242,7 @@ def sent_bytes(program: Program, size: Floats) -> Floats:
         size: [rows] bytes that a row sends. They are added at the computation that makes them, and subtracted at the
             computation that receives an acknowledgement; see :mod:`meshwave.engine.program.acknowledgements`.
     """
-    (send, maker, taker), answer = answers(program)
+    (send, maker, taker), answer = find_acknowledgements(program)
     change: Floats = np.bincount(maker, size[send], minlength=len(program) + 1).astype(np.float64)
     came = np.flatnonzero(answer >= 0)
     change -= np.bincount(taker[answer[came]], size[send[came]], minlength=len(program) + 1)

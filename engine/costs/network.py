@@ -248,7 +248,7 @@ class NetworkBuilder:
             return
         of_row = self._kinds.of_row.astype(np.int64)
         first = np.flatnonzero(program.is_compute & ~program.fused)
-        second = np.where(program.doubled[first], np.append(of_row, -1)[first + 1], -1)
+        second = np.where(program.next_is_fused[first], np.append(of_row, -1)[first + 1], -1)
         pairs, number = np.unique(of_row[first] * (len(self._kinds) + 1) + second + 1, return_inverse=True)
         order = np.argsort(number.reshape(-1), kind="stable")
         bounds = np.searchsorted(number.reshape(-1)[order], np.arange(len(pairs) + 1))

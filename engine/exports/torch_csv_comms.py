@@ -87,7 +87,7 @@ def _on_one_clock(program: Program, timeline: Timeline) -> Iterator[tuple[int, l
     row = np.concatenate([slots, sends])
     actions = [action for rank in range(program.ranks) for action in program.actions(rank)]
     ranks, peers = program.rank.tolist(), program.peer.tolist()
-    doubled = program.doubled.tolist()
+    doubled = program.next_is_fused.tolist()
     for at in row[np.lexsort((row, after, time))].tolist():
         action = actions[at]
         if action.op <= Op.W:

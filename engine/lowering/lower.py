@@ -11,15 +11,15 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.pipeline import Pipeline
 from meshwave.engine.document.pipeline_problems import meshes_by_rank
 from meshwave.engine.findings import DesignError, Problem
-from meshwave.engine.lowering.program_problems import as_problems
+from meshwave.engine.lowering.program_problems import locate_problems
 from meshwave.engine.lowering.schedule_prices import findings, priced_pipe
-from meshwave.engine.lowering.transfers import Skips, add_transfers, onward_of, skips_of
-from meshwave.engine.lowering.updates import add_updates, sharers
+from meshwave.engine.lowering.transfers import Skips, add_transfers, onward_units, stage_skips
+from meshwave.engine.lowering.updates import add_updates, weight_sharers
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.verification import computation_problems, verify
 from meshwave.engine.schedules import Pipe
 
-__all__ = ["findings", "lower", "order", "priced_pipe", "with_messages"]
+__all__ = ["add_messages", "findings", "lower", "order", "priced_pipe"]
 
 
 def order(design: Design) -> Program:
@@ -29,17 +29,17 @@ def order(design: Design) -> Program:
         InputError: a hand-drawn cell is not an action.
     """
     pipeline = design.pipeline
-    return _on_meshes(pipeline.program(priced_pipe(design)), pipeline.placement)
+    return _assign_meshes(pipeline.program(priced_pipe(design)), pipeline.placement)
 
 
-def with_messages(computations: Program, design: Design) -> Program:
+def add_messages(computations: Program, design: Design) -> Program:
     """Add the transfers and updates that a complete order of computations needs on the meshes of the design.
 
     The program may still deadlock.
     """
-    handed = skips_of(design), onward_of(design)
+    handed = stage_skips(design), onward_units(design)
     program = add_transfers(computations, *handed, batched=design.transfer.batched)
-    return add_updates(program, sharers(design), clips=design.training.clip_norm is not None)
+    return add_updates(program, weight_sharers(design), clips=design.training.clip_norm is not None)
 
 
 def lower(design: Design) -> Program:
@@ -48,16 +48,16 @@ def lower(design: Design) -> Program:
     Raises:
         DesignError: a hand-drawn order is incomplete or deadlocks, with every problem.
     """
-    ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # what the order depends on
+    ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # the order ignores both
     try:
         clips, batched = design.training.clip_norm is not None, design.transfer.batched
-        handed = skips_of(design), onward_of(design)
-        return _lower(ordering, priced_pipe(design), handed, sharers(design), clips, batched)
+        handed = stage_skips(design), onward_units(design)
+        return _lower(ordering, priced_pipe(design), handed, weight_sharers(design), clips, batched)
     except _UnsoundOrder as error:
-        raise DesignError(as_problems(design, error.problems, error.order)) from None
+        raise DesignError(locate_problems(design, error.problems, error.order)) from None
 
 
-@lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB
+@lru_cache(maxsize=4)  # a change of costs keeps the program; a large one takes 200 MB
 def _lower(
     pipeline: Pipeline,
     pipe: Pipe,
@@ -66,14 +66,15 @@ def _lower(
     clips: bool,
     batched: bool,
 ) -> Program:
-    compute = _on_meshes(pipeline.program(pipe), pipeline.placement)
-    _refuse(computation_problems(compute, pipe.microbatches), compute)
+    """Return the program for the parts of a design that determine it."""
+    compute = _assign_meshes(pipeline.program(pipe), pipeline.placement)
+    _raise_problems(computation_problems(compute, pipe.microbatches), compute)
     program = add_updates(add_transfers(compute, *handed, batched=batched), copies, clips=clips)
-    _refuse(verify(program), compute)
+    _raise_problems(verify(program), compute)
     return program
 
 
-def _on_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:
+def _assign_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:
     """Assign the ranks of the schedule's own placement to the meshes that the user chose."""
     if placement is None:
         return program
@@ -104,6 +105,7 @@ class _UnsoundOrder(Exception):
         self.problems, self.order = problems, order
 
 
-def _refuse(problems: list[Problem], order: Program) -> None:
+def _raise_problems(problems: list[Problem], order: Program) -> None:
+    """Raise if there are problems."""
     if problems:
         raise _UnsoundOrder(problems, order)

@@ -1,4 +1,4 @@
-"""Problems of a program as problems of its design: at their cells, with the names of meshes, and with fixes."""
+"""Problems of a program as problems of its design, with cells, names of meshes, and fixes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from meshwave.engine.program.deadlock_repair import repair
 from meshwave.engine.program.program import Program, format_program
 
 Cell = tuple[int, int]
-"""The mesh of a cell, and its place in the order of that mesh."""
+"""The mesh of a cell, and its index in the order of that mesh."""
 Orders = tuple[tuple[str, ...], ...]
 
-LARGEST_REPAIR = 4096
-"""Computations of the largest order that is repaired for a fix: in half a second."""
+MAX_REPAIRED_COMPUTATIONS = 4096
+"""Maximum number of computations of an order for which a repair is offered as a fix; it takes half a second."""
 
 
-def as_problems(design: Design, problems: Sequence[Problem], order: Program) -> list[Problem]:
-    """Return the problems of :mod:`meshwave.engine.program.verification` at the cells that they are about.
+def locate_problems(design: Design, problems: Sequence[Problem], order: Program) -> list[Problem]:
+    """Return the problems of :mod:`meshwave.engine.program.verification` located at their cells.
 
     ``order`` is the program's computations, as the design has them.
     """
@@ -31,7 +31,7 @@ def as_problems(design: Design, problems: Sequence[Problem], order: Program) -> 
     names = [mesh.name for mesh in design.meshes]
     return [
         name_meshes(problem, names).replace(
-            where=_where(cells, problem, len(orders)), fixes=_fixes(design, orders, cells, problem, order)
+            where=_locate(cells, problem, len(orders)), fixes=_fixes(design, orders, cells, problem, order)
         )
         for problem in problems
     ]
@@ -71,8 +71,8 @@ def _cells_of(orders: Orders, actions: set[Action]) -> dict[Action, list[Cell]]:
     return cells
 
 
-def _where(cells: dict[Action, list[Cell]], problem: Problem, orders: int) -> str:
-    """Return the path of the last cell of the subject; of one that is missing, that of the order it belongs to."""
+def _locate(cells: dict[Action, list[Cell]], problem: Problem, orders: int) -> str:
+    """Return the path of the last cell of the action; if the cell is missing, the path of the order it belongs to."""
     if problem.code == "idle_rank" and problem.params["rank"] < orders:
         return f"pipeline.actions[{problem.params['rank']}]"
     actions = _subject_and_kin(problem)
@@ -80,7 +80,7 @@ def _where(cells: dict[Action, list[Cell]], problem: Problem, orders: int) -> st
         return "pipeline.actions"
     subject, *kin = actions
     if subject in cells:
-        rank, number = cells[subject][-1]  # of those that occur twice, the superfluous one
+        rank, number = cells[subject][-1]  # the superfluous one if an action occurs twice
         return f"pipeline.actions[{rank}][{number}]"
     home = next((f"[{cells[action][0][0]}]" for action in kin if action in cells), "")
     return f"pipeline.actions{home}"
@@ -102,7 +102,7 @@ def _fixes(
 
 
 def _repair(design: Design, orders: Orders, order: Program) -> Iterator[Fix]:
-    if not orders or design.pipeline.placement is not None or len(order) > LARGEST_REPAIR:
+    if not orders or design.pipeline.placement is not None or len(order) > MAX_REPAIRED_COMPUTATIONS:
         return
     found = repair(order)
     changed = [
@@ -125,7 +125,7 @@ def _remove_halves(orders: Orders, cells: dict[Action, list[Cell]], params: Mapp
 
 
 def _removal(orders: Orders, removed: Sequence[tuple[Cell, Action]]) -> Fix:
-    """Return the fix that removes actions from their cells; the other one of a slot of two stays."""
+    """Return the fix that removes actions from their cells; the other action of a slot of two stays."""
 
     def remove(action: Action, cell: str) -> list[str]:
         kept = [each._replace(fused=0) for each in parse_cell(cell)]
@@ -133,7 +133,7 @@ def _removal(orders: Orders, removed: Sequence[tuple[Cell, Action]]) -> Fix:
 
     edits = {place: partial(remove, action) for place, action in removed}
     names = list(dict.fromkeys(str(action) for _, action in removed))
-    return Fix("remove_actions", {"actions": names}, _replaced(orders, edits))
+    return Fix("remove_actions", {"actions": names}, _cell_edits(orders, edits))
 
 
 def _split_slot(orders: Orders, cells: dict[Action, list[Cell]], params: Mapping[str, Any]) -> Fix:
@@ -141,22 +141,22 @@ def _split_slot(orders: Orders, cells: dict[Action, list[Cell]], params: Mapping
         return format_cells(each._replace(fused=0) for each in parse_cell(cell))
 
     place = cells[parse_action(params["action"])][-1]
-    return Fix("split_slot", {"cell": orders[place[0]][place[1]]}, _replaced(orders, {place: split}))
+    return Fix("split_slot", {"cell": orders[place[0]][place[1]]}, _cell_edits(orders, {place: split}))
 
 
 def _add_half(orders: Orders, cells: dict[Action, list[Cell]], params: Mapping[str, Any]) -> Fix:
-    """Return the fix that adds the weight gradient right after the input gradient, or the other way round."""
+    """Return the fix that adds the weight gradient right after its input gradient, or the input gradient before it."""
     missing = parse_action(params["action"])
 
-    def with_half(cell: str) -> list[str]:
+    def add_half(cell: str) -> list[str]:
         return [cell, params["action"]] if missing.op == Op.W else [params["action"], cell]
 
     place = cells[parse_action(params["half"])][-1]
-    return Fix("add_action", {"action": params["action"]}, _replaced(orders, {place: with_half}))
+    return Fix("add_action", {"action": params["action"]}, _cell_edits(orders, {place: add_half}))
 
 
-def _replaced(orders: Orders, edits: Mapping[Cell, Callable[[str], list[str]]]) -> tuple[tuple[str, Any], ...]:
-    """Return the edits of the document that replace cells, one for each mesh."""
+def _cell_edits(orders: Orders, edits: Mapping[Cell, Callable[[str], list[str]]]) -> tuple[tuple[str, Any], ...]:
+    """Return the document edits that replace cells, one per mesh."""
     ranks = sorted({rank for rank, _ in edits})
     return tuple(
         (

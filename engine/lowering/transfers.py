@@ -1,4 +1,4 @@
-"""Add a SEND and a RECV wherever stages that hand each other tensors lie on different ranks."""
+"""Transfers: a SEND and a RECV between stages on different ranks that pass on tensors."""
 
 from __future__ import annotations
 
@@ -19,25 +19,29 @@ from meshwave.engine.program.batches import batch_messages
 from meshwave.engine.program.program import Program
 
 LOOKAHEAD = 2
-"""A receive is posted this many computations ahead of the one that takes it (Hanayo, section 4:
-the worker looks ahead to the next receive before it computes)."""
+"""Number of computations by which a receive is posted ahead of the one that consumes it (Hanayo, section 4)."""
 
 Rows = NDArray[np.int64]
 
 
 Skips = Sequence[tuple[int, int, int]]
-"""Stages (from, to) between which tensors of a microbatch skip those between, and how many units they hold."""
+"""Stages (source, target) of skip connections, and the units of a microbatch that skip between them."""
 
 
 def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (), *, batched: bool = False) -> Program:
-    """A program of computations with its transfers.
+    """Return the program with its transfers.
 
-    A SEND follows the slot of the computation that made the tensor. Receives of one sender are posted in the
-    order of its sends, because NCCL matches messages by order alone, and before the sends of the
-    same gap, because gloo carries both directions at once only then. What skips stages follows what
-    goes to the next one, which is needed sooner. ``onward`` are the units that each stage hands to the next; 1 each
-    where it is empty. If ``batched``, a receive that forms a batch with a send stands next to it
-    (:mod:`meshwave.engine.program.batches`); every other receive is posted ahead.
+    A SEND follows the slot of the computation that produced the tensor. Receives from one sender are posted in the
+    order of its sends, because NCCL matches messages by order only, and before the sends of the same gap, because only
+    then does gloo use both directions at once. A tensor for a later stage is sent after the one for the next stage,
+    which is needed sooner.
+
+    Args:
+        program: the computations.
+        skips: skip connections between stages.
+        onward: [stages - 1] units that each stage passes to the next; 1 each if empty.
+        batched: a receive that forms a batch with a send stands next to it (:mod:`meshwave.engine.program.batches`);
+            other receives are posted ahead.
     """
     program = replace(
         program,
@@ -51,14 +55,14 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
     n = len(program)
     in_gap = np.bincount(slot, minlength=n)  # receives posted before each row
     after_recvs = np.cumsum(in_gap)
-    after = producer + program.doubled[producer]  # the last row of the slot that makes the tensor
+    after = producer + program.next_is_fused[producer]  # the last row of the slot that makes the tensor
     made = np.bincount(after, minlength=n)  # sends that follow each row: two of a fused slot at most
     sends_before = np.concatenate(([0], np.cumsum(made)))[:-1]
     rows = np.arange(n) + after_recvs + sends_before  # where each computation moves
 
     last = np.zeros(n, np.bool_)
     last[program.offsets[1:][np.diff(program.offsets) > 0] - 1] = True
-    number = np.arange(len(after)) - sends_before[after]  # of the sends of its slot: the forward's first
+    number = np.arange(len(after)) - sends_before[after]  # among the sends of its slot, the forward's first
     following = rows[np.minimum(after + 1, n - 1)] - made[after] + number
     sends = np.where(last[after], rows[after] + 1 + number, following)
 
@@ -105,8 +109,10 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
 
 
 def _messages(program: Program) -> tuple[Rows, Rows, NDArray[np.bool_]]:
-    """Every message that changes ranks: who makes it, who takes it, and whether it skips stages; in the
-    order of the makers, and of one maker the nearest stage first."""
+    """Return the producer and the consumer of every message between ranks, and whether it skips stages.
+
+    Messages are in the order of producers; those of one producer go to the nearest stage first.
+    """
     table = program.tables
     skips = sorted(program.beyond, key=lambda pair: pair[1] - pair[0])
     sources, targets = ([pair[end] for pair in skips] for end in (0, 1))
@@ -124,11 +130,11 @@ def _messages(program: Program) -> tuple[Rows, Rows, NDArray[np.bool_]]:
 
 
 def _slots(program: Program, producer: Rows, consumer: Rows, in_batch: NDArray[np.bool_]) -> Rows:
-    """The row before which each receive is posted.
+    """Return the row before which each receive is posted.
 
-    Going back through the messages of one sender, none is posted later than those sent after
-    it; then all are moved ahead by the same number of computations, which keeps their order. Those of a batch
-    stay, and those sent after them are posted after them.
+    No receive is posted later than those of later messages of the same sender. Then all are moved ahead by the same
+    number of computations, which keeps their order. Receives in a batch stay in place, and later messages of the sender
+    are received after them.
     """
     if not len(producer):
         return np.empty(0, np.int64)
@@ -144,25 +150,25 @@ def _slots(program: Program, producer: Rows, consumer: Rows, in_batch: NDArray[n
 
 
 Skip = tuple[int, int]
-"""A block and a later one that takes what it makes."""
+"""A block, and a later block that takes its output."""
 
 
-def skips_of(design: Design) -> tuple[tuple[int, int, int], ...]:
-    """Stages (from, to) and how many units of a microbatch skip from one to the other, ascending.
+def stage_skips(design: Design) -> tuple[tuple[int, int, int], ...]:
+    """Return the stages (source, target) of skip connections and the units that skip between them, ascending.
 
     Raises:
         InputError: there are more stages than layers.
     """
     skips = design.model.skips
-    found = between_stages(skips, layers_per_stage(design)) if skips else {}
+    found = skips_by_stages(skips, layers_per_stage(design)) if skips else {}
     units = design.model.skip_units
     return tuple((*pair, sum(units(source) for source, _ in blocks)) for pair, blocks in found.items())
 
 
-def onward_of(design: Design) -> tuple[int, ...]:
-    """[stages - 1] how many units of a microbatch each stage hands to the next one, besides what skips.
+def onward_units(design: Design) -> tuple[int, ...]:
+    """Return ``[stages - 1]`` the units that each stage passes to the next one, without skip connections.
 
-    Empty where all hand on one, as those of a language model do, so that the layers need not be known.
+    The result is empty if each passes one unit, as in language models, so that the layers need not be known.
 
     Raises:
         InputError: there are more stages than layers.
@@ -174,9 +180,13 @@ def onward_of(design: Design) -> tuple[int, ...]:
     return tuple(model.onward_units(end - 1) for end in ends)
 
 
-def between_stages(skips: Sequence[Skip], layers: Sequence[int]) -> dict[tuple[int, int], list[Skip]]:
-    """The skips of blocks from one stage to another, ascending, by those stages, with the ``layers`` of each stage;
-    those within a stage are its own business."""
+def skips_by_stages(skips: Sequence[Skip], layers: Sequence[int]) -> dict[tuple[int, int], list[Skip]]:
+    """Return the skips of blocks between different stages, by their stages and ascending.
+
+    Args:
+        skips: skips of blocks.
+        layers: layers of each stage.
+    """
     ends = list(accumulate(layers))
     found: dict[tuple[int, int], list[Skip]] = defaultdict(list)
     for source, target in sorted(skips):

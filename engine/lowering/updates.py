@@ -1,4 +1,4 @@
-"""Add what ends a step: gradients are reduced over the copies of a stage, then weights updated."""
+"""Updates at the end of a step: gradient reductions over the copies of a stage, then optimizer steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 
 
-def sharers(design: Design) -> tuple[int, ...]:
-    """[ranks] the devices of each mesh that share weights: the copies of data parallelism, and all of
-    them where expert layers share a gate or an expert across the cuts of tensor parallelism."""
+def weight_sharers(design: Design) -> tuple[int, ...]:
+    """Return ``[ranks]`` the number of devices of each mesh that share weights.
+
+    These are the data-parallel copies, or all devices if expert layers share a gate or an expert across tensor
+    parallelism.
+    """
     if design.model.moe is None:
         return tuple(mesh.dp for mesh in design.meshes)
     placed = [expert for held in design.experts.placement or () for expert in held]
@@ -24,18 +27,22 @@ def sharers(design: Design) -> tuple[int, ...]:
 
 
 def may_be_partial(name: str) -> bool:
-    """Whether the gate's gradient is summed over tensor parallelism, of a schedule or one that it may choose."""
+    """Return whether a schedule, or one that it may choose, sums the gate's gradient over tensor parallelism."""
     schedule = expert_schedules[name]
     return schedule.gate_is_partial or schedule.chooses
 
 
 def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = False) -> Program:
-    """Reduce each stage that has copies, and step once a rank; if it ``clips``, all ranks together.
+    """Add a reduction for each stage with copies and an optimizer step per rank.
 
-    ``copies`` are the :func:`sharers` of each rank's mesh. A stage of a single replica is
-    reduced as soon as its last backward is done and sent, so that the reduction hides behind the rest;
-    replicas share two ranks, and reduce their stages in ascending order at the end, so that both
-    ranks meet in the same order.
+    A stage of a single replica is reduced as soon as its last backward is done and sent, so that the reduction overlaps
+    with the rest of the step. With several replicas, stages are reduced in ascending order at the end, so that the
+    ranks of a stage reduce in the same order.
+
+    Args:
+        program: the program with transfers.
+        copies: the :func:`weight_sharers` of each rank's mesh.
+        clips: a step needs the norm of all gradients, so that all ranks step together.
     """
     at: list[int] = []
     stages: list[int] = []
@@ -47,7 +54,7 @@ def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = Fals
         held = [s for s in program.stages_of(rank) if program.replicas > 1 or copies[rank] > 1]
         last = np.full(program.stages, rows.stop, np.int64)
         done = np.flatnonzero(backward[rows]) + rows.start
-        last[program.stage[done]] = done + 1  # rows ascend, so the last one stays
+        last[program.stage[done]] = done + 1  # rows ascend: the last assignment wins
         if program.replicas > 1:
             last[:] = rows.stop
         for stage in sorted(held, key=lambda s: (last[s], s)):

@@ -130,7 +130,7 @@ class LinkFlows:
         times = np.concatenate((self.start_s[flows], self.end_s[flows], *(each.times for each in steps.values())))
         moments = np.unique(np.clip(np.append(times, (start_s, end_s)), start_s, end_s))
         middle, length = (moments[1:] + moments[:-1]) / 2, np.diff(moments)
-        rates = {of: np.array([each.at(moment) for moment in middle.tolist()]) for of, each in steps.items()}
+        rates = {of: np.array([each.value_at(moment) for moment in middle.tolist()]) for of, each in steps.items()}
         level, count = np.zeros(len(middle)), np.zeros(len(middle), np.int64)
         for other, weight in zip(flows.tolist(), weights.tolist(), strict=True):
             on = (middle > self.start_s[other]) & (middle < self.end_s[other])

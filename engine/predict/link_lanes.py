@@ -10,12 +10,12 @@ import numpy as np
 from meshwave.engine.predict.link_flows import LinkFlows
 from meshwave.engine.predict.link_load import PortLoad, is_device_port
 from meshwave.engine.program.link_shares import (
-    MOST_SHARES,
+    MAX_SHARES,
     Passing,
     Share,
     Steps,
-    most_at_once,
-    most_per_port,
+    max_concurrent_messages,
+    max_shares_per_port,
     stack_shares,
 )
 
@@ -59,16 +59,16 @@ def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = F
     first = sorted(range(len(possible)), key=lambda at: (is_device_port(possible[at].port), -possible[at].share))
     for place in first[:LANE_LIMIT]:
         shown += len(flows.passing.get(number[possible[place].port], ((),))[0])
-        if shown > MOST_SHARES:
+        if shown > MAX_SHARES:
             break
         chosen.add(place)
-    most = most_per_port(len(chosen))
+    most = max_shares_per_port(len(chosen))
     shortest = ROUNDING * float(flows.end_s.max(initial=0.0))
     found = []
     for place in sorted(chosen):
         stacked = stack_shares(_port_flows(flows, number[possible[place].port]), most)
         shares = [share for share in stacked if share.end_s - share.start_s > shortest]
-        found.append(LinkLane(possible[place], shares, most_at_once(shares)))
+        found.append(LinkLane(possible[place], shares, max_concurrent_messages(shares)))
     return LinkLanes(flows, found, len(possible))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from meshwave.engine.costs import Costs, estimate, peak_memory
 from meshwave.engine.document import Design
 from meshwave.engine.findings import DesignError, Problem
-from meshwave.engine.lowering.lower import with_messages
+from meshwave.engine.lowering.lower import add_messages
 from meshwave.engine.program.deadlock import Wait, deadlock_cycle
 from meshwave.engine.program.order_edits import Floats, computation_starts
 from meshwave.engine.program.program import Program
@@ -55,7 +55,7 @@ def simulate_order(design: Design, order: Program, known: Sequence[Problem] = ()
     """
     if problems := computation_problems(order, design.pipe.microbatches):
         return OrderOutcome(order, None, None, None, problems)
-    program = with_messages(order, design)
+    program = add_messages(order, design)
     if len(program.graph.stuck):
         return OrderOutcome(order, program, None, None, list(known) or verify(program))
     costs = estimate(design, program)

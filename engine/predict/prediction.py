@@ -78,7 +78,7 @@ class Prediction:
             return seconds
         rows = np.flatnonzero((self.costs.network.row_kind >= 0) & ~self.program.fused)
         spans = self.program.span_of_row[rows]
-        slots = seconds[rows] + np.where(self.program.doubled[rows], np.append(seconds, 0.0)[rows + 1], 0.0)
+        slots = seconds[rows] + np.where(self.program.next_is_fused[rows], np.append(seconds, 0.0)[rows + 1], 0.0)
         seconds[rows] += self.timeline.end[spans] - self.timeline.start[spans] - slots
         return seconds
 

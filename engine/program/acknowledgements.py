@@ -21,7 +21,7 @@ class Messages(NamedTuple):
     taker: Rows
 
 
-def messages_of(program: Columns) -> Messages:
+def find_messages(program: Columns) -> Messages:
     """Return every message that has a consumer."""
     table, skipping = program.tables, program.skipping
     ends = (
@@ -33,22 +33,24 @@ def messages_of(program: Columns) -> Messages:
     return Messages(*(np.concatenate((*each, more)) for each, more in zip(columns, skipping, strict=True)))
 
 
-@lru_cache(maxsize=8)  # by the program alone: what a message weighs does not matter
-def answers(program: Columns) -> tuple[Messages, Rows]:
-    """Return all messages, and for each the first other message that proves its arrival.
+@lru_cache(maxsize=8)  # keyed by the program, since sizes of messages do not matter
+def find_acknowledgements(program: Columns) -> tuple[Messages, Rows]:
+    """Return all messages, and for each the first other message that acknowledges it.
 
-    That message goes the opposite way and is sent after the first one was received; -1 without one in the step.
+    An acknowledgement goes the opposite way and is sent after the message was received; -1 if the step has none.
     """
-    found = messages_of(program)
+    found = find_messages(program)
     send, _, taker = found
     count, rows = len(send), len(program) + 1
     source, target = program.rank[send].astype(np.int64), program.rank[taker].astype(np.int64)
     way, back = source * program.ranks + target, target * program.ranks + source
-    by_taker = np.lexsort((-send, taker, way))  # of those that one computation takes, the one that was sent last
+    by_taker = np.lexsort((-send, taker, way))  # the last sent of those that one computation consumes comes first
     place = np.empty(count, np.int64)
     place[by_taker] = np.arange(count)
     by_send = np.lexsort((send, way))
-    soonest = np.minimum.accumulate(place[by_send][::-1])[::-1]  # of those that are sent on this way from here on
+    soonest = np.minimum.accumulate(place[by_send][::-1])[
+        ::-1
+    ]  # the earliest consumed of those sent this way from here on
     sent = (way * rows + send)[by_send]
     after = np.searchsorted(sent, back * rows + taker, side="right")
     is_answered = (after < count) & (np.append(way[by_send], -1)[np.minimum(after, count)] == back)

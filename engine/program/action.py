@@ -1,9 +1,9 @@
 """Actions of a rank and their notation: ``2F0``, ``1RECV_F3``, ``STEP``.
 
-The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A SEND names
-the stage whose output is sent, a RECV the stage that receives it. A forward and a backward that
-overlap share one slot and one cell: ``(0F3;7B1)OVERLAP_F_B``. Messages between neighbouring stages need no more;
-tensors that skip stages name the other end: ``0SEND_F1TO3`` and ``3RECV_F1FROM0``.
+The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A SEND names the stage whose output is
+sent, a RECV the stage that receives it. A forward and a backward that overlap share one slot and one cell:
+``(0F3;7B1)OVERLAP_F_B``. Messages between neighbouring stages need no more; tensors that skip stages also name the
+stage at the other end: ``0SEND_F1TO3`` and ``3RECV_F1FROM0``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Op(IntEnum):
 
     @property
     def is_compute(self) -> bool:
-        """Whether it is a forward, a backward or half a backward."""
+        """Whether the action is a forward, a backward or half a backward."""
         return self <= Op.W
 
 
@@ -42,10 +42,10 @@ RECEIVES = (Op.RECV_F, Op.RECV_B)
 
 
 class Action(NamedTuple):
-    """An action of a rank; ``microbatch`` is -1 where there is none, as is ``stage`` of STEP.
+    """An action of a rank; ``microbatch`` is -1 if there is none, as is ``stage`` of STEP.
 
-    ``fused`` is 1 for a backward that shares its slot with the forward before it.
-    ``other`` is the stage at the other end of a message that skips stages, -1 between neighbours.
+    ``fused`` is 1 for a backward that shares its slot with the forward before it. ``other`` is the stage at the other
+    end of a message that skips stages, -1 between neighbours.
     """
 
     op: Op
@@ -69,7 +69,7 @@ _WORD = {Op.SEND_F: "TO", Op.SEND_B: "TO", Op.RECV_F: "FROM", Op.RECV_B: "FROM"}
 
 
 def _constructor(op: Op) -> Callable[[int, int], Action]:
-    number, make = int(op), tuple.__new__  # schedules yield hundreds of thousands: skip the named tuple's own
+    number, make = int(op), tuple.__new__  # faster than the named tuple's own, for hundreds of thousands of actions
 
     def action(stage: int, microbatch: int) -> Action:
         return make(Action, (number, stage, microbatch, 0, -1))
@@ -83,13 +83,13 @@ input_gradient = _constructor(Op.I)
 weight_gradient = _constructor(Op.W)
 
 
-def overlapped(first: Action, second: Action) -> tuple[Action, Action]:
+def overlap(first: Action, second: Action) -> tuple[Action, Action]:
     """Return a forward and a backward that share a slot and hide each other's waits."""
     return first, second._replace(fused=1)
 
 
 MessageKey = tuple[bool, int, int, int]
-"""A message: whether it is an activation, its source and target stage, its microbatch."""
+"""Key of a message: whether it is an activation, its source and target stage, its microbatch."""
 
 
 def message_key(message: Action) -> MessageKey:
@@ -103,7 +103,7 @@ def message_key(message: Action) -> MessageKey:
 LONGEST_CELL = 60  # characters of a cell in a message
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     text = text.strip()
     return text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}..."
 
@@ -130,13 +130,13 @@ def parse_action(text: str) -> Action:
             and word in (None, _WORD.get(op))
         ):
             return Action(op, int(stage or -1), int(microbatch or -1), 0, int(other or -1))
-    raise Refusal("unknown_action", {"cell": _shortened(text)})
+    raise Refusal("unknown_action", {"cell": _shorten(text)})
 
 
 _SLOT = re.compile(r"\((.*);(.*)\)\s*OVERLAP_F_B")
 
 
-@lru_cache(maxsize=2**19)  # an edit of a long order reads all its cells again, and changes few
+@lru_cache(maxsize=2**19)  # an edit of a long order parses all its cells again and changes few
 def parse_cell(text: str) -> tuple[Action, ...]:
     """Parse one cell of an order: an action, or a forward and a backward that share a slot.
 
@@ -148,11 +148,11 @@ def parse_cell(text: str) -> tuple[Action, ...]:
         return (parse_action(text),)
     first, second = (parse_action(part) for part in match.groups())
     if first.op != Op.F or second.op not in (Op.B, Op.I):
-        raise Refusal("wrong_slot", {"cell": _shortened(text), "first": str(first), "second": str(second)})
-    return overlapped(first, second)
+        raise Refusal("wrong_slot", {"cell": _shorten(text), "first": str(first), "second": str(second)})
+    return overlap(first, second)
 
 
-@lru_cache(maxsize=1024)  # an edit changes the order of one mesh, and all are read again
+@lru_cache(maxsize=1024)  # an edit changes the order of one mesh and parses those of all
 def parse_cells(cells: tuple[str, ...]) -> tuple[Action, ...]:
     """Parse an order, cell by cell.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.program.acknowledgements import messages_of
+from meshwave.engine.program.acknowledgements import find_messages
 from meshwave.engine.program.tables import Columns
 
 Rows = NDArray[np.int64]
@@ -21,9 +21,8 @@ Rows = NDArray[np.int64]
 def batch_messages(program: Columns, maker: Rows, taker: Rows) -> Rows:
     """Return ``[messages]`` the batch of each message, numbered from 0; -1 for a message that is sent alone.
 
-    A batch receives right before the computation that consumes the tensor, and receives of one sender have the
-    order
-    of its sends. So messages stay alone if the receiver consumes one that is sent later first.
+    A batch receives right before the computation that consumes the tensor, and receives of one sender have the order of
+    its sends. A message therefore stays alone if the receiver consumes a later one of the same sender first.
 
     Args:
         program: the computations.
@@ -45,7 +44,7 @@ def batch_messages(program: Columns, maker: Rows, taker: Rows) -> Rows:
 
 def find_batches(program: Columns) -> Rows:
     """Return ``[rows]`` the batch of the message of each SEND, -1 for every other row."""
-    send, maker, taker = messages_of(program)
+    send, maker, taker = find_messages(program)
     order = np.argsort(send)
     batch = np.full(len(program), -1, np.int64)
     batch[send[order]] = batch_messages(program, maker[order], taker[order])
@@ -54,7 +53,7 @@ def find_batches(program: Columns) -> Rows:
 
 def _gaps(program: Columns, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
     """Return ``[messages]`` the slots after which each is sent and would be received; -1 for none."""
-    number = np.cumsum(program.is_compute & ~program.fused) - 1  # of the slot of each computation
+    number = np.cumsum(program.is_compute & ~program.fused) - 1  # slot of each computation
     rank_of_slot = program.rank[program.is_compute & ~program.fused]
     before = number[taker] - 1
     same_rank = (before >= 0) & (rank_of_slot[before] == program.rank[taker])

@@ -29,9 +29,9 @@ class Wait(NamedTuple):
 
 
 def deadlock_cycle(program: Program) -> list[Wait]:
-    """Return the shortest cycle of ranks that wait for each other, as :func:`verify` reports it; empty without one.
+    """Return the shortest cycle of ranks that wait for each other; empty if there is none.
 
-    Each rank needs what the next one runs only after its own next action.
+    Each rank needs an action that the next rank runs only after its own next action.
     """
     return [Wait(wait.rank, program.row(wait.at), program.row(wait.needs)) for wait in _shortest_cycle(program)]
 
@@ -44,7 +44,7 @@ def deadlock_problems(program: Program) -> list[Problem]:
 
 def _params(program: Program, cycle: list[_RowWait]) -> dict[str, Any]:
     def cell(row: int) -> str:
-        actions = [program.row(each) for each in range(row, row + 1 + program.doubled[row])]
+        actions = [program.row(each) for each in range(row, row + 1 + program.next_is_fused[row])]
         return format_cells([actions[0]._replace(fused=0), *actions[1:]])[0]
 
     first, last = cycle[0], cycle[-1]
@@ -53,7 +53,7 @@ def _params(program: Program, cycle: list[_RowWait]) -> dict[str, Any]:
         "cycle": [{"rank": wait.rank, "at": cell(wait.at), "needs": cell(wait.needs)} for wait in cycle],
     }
     for row in (first.at, last.needs):
-        if program.doubled[row]:
+        if program.next_is_fused[row]:
             return {**params, "split": cell(row)}
     return {**params, "move": cell(first.at), "after": cell(last.needs)}
 
@@ -61,7 +61,7 @@ def _params(program: Program, cycle: list[_RowWait]) -> dict[str, Any]:
 def _shortest_cycle(program: Program) -> list[_RowWait]:
     waits = _waits(program)
     cycles = [cycle for rank in waits if (cycle := _shortest_cycle_from(program, waits, rank))]
-    return _from_the_change(program, min(cycles, key=len)) if cycles else []
+    return _start_at_change(program, min(cycles, key=len)) if cycles else []
 
 
 def _waits(program: Program) -> dict[int, list[_RowWait]]:
@@ -75,7 +75,7 @@ def _waits(program: Program) -> dict[int, list[_RowWait]]:
     is_head[rows[first]] = True
     waits: dict[int, list[_RowWait]] = {rank: [] for rank in ranks.tolist()}
     source, target = graph.waits
-    blocking = stuck[source] & is_head[target]  # what came before a head on its rank has run
+    blocking = stuck[source] & is_head[target]  # actions before a head on its rank have run
     for needed, row in zip(source[blocking].tolist(), target[blocking].tolist(), strict=True):
         rank = int(program.rank[row])
         waits[rank].append(_RowWait(rank, row, needed))
@@ -97,16 +97,16 @@ def _shortest_cycle_from(program: Program, waits: dict[int, list[_RowWait]], sta
     return []
 
 
-def _from_the_change(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
+def _start_at_change(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
     """Start the cycle at the rank whose change opens it.
 
-    That is a rank with a slot of two, which is to be split. Without one, it is a rank that can run what the others
-    wait for before its own next action. Such a rank exists: every action comes later in the step than those it needs,
-    so that not every rank of the cycle waits at something earlier than what is needed of it. As each such
-    move lets an earlier action go first, repeating it ends with a sound program.
+    That is a rank with a slot of two, which is to be split. Otherwise it is a rank that can run the action needed by
+    the previous rank before its own next action. Such a rank exists: every action comes later in the step than those it
+    needs, so that not every rank of the cycle waits at an action earlier than the one needed of it. Each such move lets
+    an earlier action go first, so that repeating it ends with a sound program.
     """
     for first, wait in enumerate(cycle):
-        if program.doubled[wait.at] or program.doubled[cycle[first - 1].needs]:
+        if program.next_is_fused[wait.at] or program.next_is_fused[cycle[first - 1].needs]:
             return cycle[first:] + cycle[:first]
     for first, wait in enumerate(cycle):
         if _depth(program, cycle[first - 1].needs) < _depth(program, wait.at):

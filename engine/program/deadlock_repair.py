@@ -1,10 +1,10 @@
 """Repair an order that deadlocks, by moving as few blocks as possible.
 
 Blocks that keep their relative order are *kept*. Moving the others, and splitting slots of two, repairs an order
-exactly if the order of the kept ones is consistent with the dependencies of computations; the places of the others
-then follow. Each cycle of ranks that wait for each other names, by the two ends of each stretch of an order that it
-follows, blocks of which one has to move. Trying each of them, with one more change allowed each time, finds the
-fewest changes (a bounded search tree, as for feedback vertex sets: Downey and Fellows, 2013, section 3.2).
+exactly if the order of the kept blocks is consistent with the dependencies of computations; the places of the others
+then follow. A cycle of ranks that wait for each other follows a stretch of each order; of the blocks at the ends of
+these stretches, at least one has to move. Trying each of them, with one more change allowed each time, finds the fewest
+changes (a bounded search tree, as for feedback vertex sets: Downey and Fellows, 2013, section 3.2).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from meshwave.engine.program.program import Program
 Rows = NDArray[np.int64]
 
 SEARCH_LIMIT = 3_000_000
-"""Computations that the search for the fewest changes visits at most: half a second."""
-MOST_WALKS = 400
+"""Maximum number of computations that the search for the fewest changes visits, about half a second."""
+MAX_WALKS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +33,13 @@ class Repair:
     """A sound order near one that deadlocks."""
 
     order: Program
-    moved: tuple[Action, ...]  # each to the nearest legal place
-    split: tuple[Action, ...]  # forwards that shared a slot
-    is_smallest: bool  # it is proved that no fewer changes are enough
+    moved: tuple[Action, ...]  # to the nearest legal place
+    split: tuple[Action, ...]  # forwards of split slots
+    is_smallest: bool  # proved: fewer changes are not enough
 
     @property
     def summary(self) -> str:
-        """The changes in one sentence."""
+        """Description of the changes in one sentence."""
         moved, split = ([str(action) for action in actions] for actions in (self.moved, self.split))
         return render("order_repaired", {"moved": moved, "split": split, "is_smallest": self.is_smallest})
 
@@ -47,9 +47,9 @@ class Repair:
 def repair(order: Program) -> Repair:
     """Return the smallest reordering of a complete order of computations that can run.
 
-    The smallest one moves and splits the fewest slots; of several, the one whose blocks move the fewest places. It is
-    proved to be the smallest unless the search would take too long: then each stuck rank runs the nearest block
-    that it can, and ``is_smallest`` is False.
+    The smallest one moves and splits the fewest slots; among several, its blocks move the fewest places. It is proved
+    to be the smallest unless the search would take too long: then each stuck rank runs the nearest block that it can,
+    and ``is_smallest`` is False.
     """
     search = _Search(order)
     _, waiting = search.walk(_Changes(frozenset(), frozenset()))
@@ -78,7 +78,7 @@ class _Changes(NamedTuple):
         return len(self.moved) + len(self.split)
 
 
-class _Placed(NamedTuple):
+class _PlacedChanges(NamedTuple):
     changes: _Changes
     order: Program
     distance: int  # sum of the places that slots move
@@ -91,7 +91,7 @@ class _Search:
         self._order = order
         self._needs = _needs(order)
         self._needed_by = _needed_by(order)
-        self._left = max(20, min(MOST_WALKS, SEARCH_LIMIT // max(1, len(order))))  # walks
+        self._left = max(20, min(MAX_WALKS, SEARCH_LIMIT // max(1, len(order))))  # walks
 
     # ---- walking ----
 
@@ -115,12 +115,12 @@ class _Search:
 
     def _slot_needs(self, needs: list[Rows], changes: _Changes) -> list[Rows]:
         """Return the slots that each slot needs; a slot of two also needs what its second computation needs."""
-        order = self._with_split_slots(changes)
+        order = self._split_order(changes)
         if not order.fused.any():
             return needs
         slot = np.append(order.slot, -1)
         needs = [slot[need] for need in needs]
-        return [*needs, *(np.where(order.doubled, np.append(need[1:], -1), -1) for need in needs)]
+        return [*needs, *(np.where(order.next_is_fused, np.append(need[1:], -1), -1) for need in needs)]
 
     # ---- the fewest changes ----
 
@@ -151,11 +151,11 @@ class _Search:
                 yield from self._repairs(next_change, more - 1, tried)
 
     def _candidates(self, run: _Run, waiting: Rows, changes: _Changes) -> list[_Changes]:
-        """Return changes of which every repair has at least one, from a shortest cycle."""
+        """Return changes of which every repair contains at least one, from a shortest cycle."""
         cycle = _shortest_cycle(run, waiting)
         found = []
         for number, (at, _) in enumerate(cycle):
-            needed = cycle[number - 1][1]  # of the line of ``at``, at ``at`` or later
+            needed = cycle[number - 1][1]  # in the line of ``at``, at ``at`` or later
             for row in (at, needed):
                 if at != needed and row not in changes.moved:
                     found.append(changes._replace(moved=changes.moved | {row}))
@@ -164,11 +164,11 @@ class _Search:
         return list(dict.fromkeys(found))
 
     def _is_double(self, row: int) -> bool:
-        return bool(self._order.doubled[row])
+        return bool(self._order.next_is_fused[row])
 
     # ---- some changes ----
 
-    def run_out_of_turn(self, split: frozenset[int] = frozenset()) -> _Placed:
+    def run_out_of_turn(self, split: frozenset[int] = frozenset()) -> _PlacedChanges:
         """Run every order; when all ranks are stuck, run the nearest slot that can run out of turn.
 
         The result is always sound, but not always the smallest repair.
@@ -176,7 +176,7 @@ class _Search:
         changes = _Changes(frozenset(), split)
         chains, needs = self._chains(changes), self._slot_needs(self._needs, changes)
         run = _Run(chains, needs, len(self._order))
-        pulled: list[tuple[int, int]] = []  # the slot, and the place in all chains of the slot that it ran before
+        pulled: list[tuple[int, int]] = []  # a slot, and the place in all chains of the slot that it runs before
         distance = 0
         while len(waiting := run.go()):
             found = [self._first_runnable(run, needed) for needed in self._needs_in_cycle(run, waiting)]
@@ -194,7 +194,7 @@ class _Search:
         )
         joined = np.concatenate([rows[stays], out])[order]
         moved = changes._replace(moved=frozenset(out.tolist()))
-        return _Placed(moved, self._with_slots(joined, changes), distance)
+        return _PlacedChanges(moved, self._order_of_slots(joined, changes), distance)
 
     def _needs_in_cycle(self, run: _Run, waiting: Rows) -> list[int]:
         """Return the slots that stuck slots of one cycle need of each other."""
@@ -217,12 +217,12 @@ class _Search:
         return next(each for each in passed[passed.index(row) :] if self._is_double(each)), False
 
     def _is_whole(self, row: int, changes: _Changes) -> bool:
-        """Whether two computations still share the slot of this row."""
+        """Return whether two computations still share the slot of this row."""
         return self._is_double(row) and row not in changes.split
 
     # ---- places of moved slots ----
 
-    def place_moved(self, changes: _Changes) -> _Placed:
+    def place_moved(self, changes: _Changes) -> _PlacedChanges:
         """Put each moved slot, one after the other, at the nearest legal place among the kept ones."""
         chains, distance = self._chains(changes), 0
         loose = sorted(changes.moved)
@@ -241,20 +241,20 @@ class _Search:
             place = min(max(meant, low), high)
             distance += abs(place - meant)
             chains[rank] = np.insert(chain, place, row)
-        return _Placed(changes, self._with_slots(np.concatenate(chains), changes), distance)
+        return _PlacedChanges(changes, self._order_of_slots(np.concatenate(chains), changes), distance)
 
-    def _with_slots(self, slots: Rows, changes: _Changes) -> Program:
-        order = self._with_split_slots(changes)
-        return order.reordered(order.rows_of(slots))
+    def _order_of_slots(self, slots: Rows, changes: _Changes) -> Program:
+        order = self._split_order(changes)
+        return order.reorder(order.rows_of(slots))
 
-    def _with_split_slots(self, changes: _Changes) -> Program:
+    def _split_order(self, changes: _Changes) -> Program:
         fused = self._order.fused.copy()
         fused[[row + 1 for row in changes.split]] = False
         return replace(self._order, fused=fused)
 
 
 class _Run:
-    """Lines of slots; each slot runs once all that it needs, and all before it in its line, have run."""
+    """Lines of slots; each slot runs once its needs, and all slots before it in its line, have run."""
 
     def __init__(self, lines: list[Rows], needs: list[Rows], size: int) -> None:
         lengths = np.array([len(line) for line in lines])
@@ -284,7 +284,7 @@ class _Run:
 
     @property
     def ran(self) -> Rows:
-        """``[lines]`` number of slots of each that ran in turn."""
+        """``[lines]`` number of slots of each line that ran in turn."""
         return np.asarray(self._at - self._first)
 
     def head(self, line: int) -> int:
@@ -296,15 +296,15 @@ class _Run:
         return int(np.searchsorted(self._ends, self._place[row], side="right"))
 
     def unmet(self, row: int) -> list[int]:
-        """Return the slots that a slot needs and that have not run."""
+        """Return the needs of a slot that have not run."""
         return sorted({need for each in self._needs if not self.done[need := int(each[row])]})
 
     def first_need(self, row: int) -> int:
-        """Return the first of these, -1 for none."""
+        """Return the first of the :meth:`unmet` needs, -1 if there is none."""
         return next(iter(self.unmet(row)), -1)
 
     def ahead(self, row: int) -> int:
-        """Return the places of a slot behind the next one of its line."""
+        """Return the distance of a slot from the next one of its line, in places."""
         return int(self._place[row] - self._at[self.line_of(row)])
 
     def pull(self, row: int) -> int:

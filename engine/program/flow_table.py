@@ -1,4 +1,4 @@
-"""The flows of one step of a program, numbered, and the devices that announce each while the step runs."""
+"""Flows of one step of a program, numbered, and the devices that announce each while the step runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class FlowTable:
-    """The flows of one step of a program, and the cells of the board in which each is announced.
+    """Flows of one step of a program, and the cells of a shared board in which each is announced.
 
-    A row of the program has as many flows as parts. Each participant of a flow has a cell of it: the devices
-    of a mesh, and for a reduction those of all meshes that hold the stage.
+    A row of the program has one flow per part. Each participant of a flow has a cell for it: the devices of a mesh, or
+    for a reduction those of all meshes that hold the stage.
     """
 
     network: Network
@@ -31,18 +31,21 @@ class FlowTable:
     size: Floats  # [flows] bytes
     is_message: NDArray[np.bool_]  # [flows]
     after: Int64s  # [flows] the flow that ends before this one can be ready, -1 for none
-    first: Int64s  # [rows] the first flow of each row, -1 where it has none
-    parts: Int64s  # [rows] how many it has
-    group: Int64s  # [flows] who announce it: flows of one group share their cells
-    cells: Int64s  # [groups + 1] where the cells of each begin
-    made: Mapping[int, tuple[int, ...]]  # by slot, the flows of what it sends
+    first: Int64s  # [rows] first flow of each row, -1 for none
+    parts: Int64s  # [rows] number of flows
+    group: Int64s  # [flows] participants: flows of one group share their cells
+    cells: Int64s  # [groups + 1] first cell of each group
+    made: Mapping[int, tuple[int, ...]]  # by slot: flows of the messages that it produces
 
     @classmethod
-    def of(cls, program: Program, seconds: Floats, network: Network, lanes: Sequence[int]) -> FlowTable:
+    def from_program(cls, program: Program, seconds: Floats, network: Network, lanes: Sequence[int]) -> FlowTable:
         """Return the table of a program.
 
-        ``seconds`` are ``[rows]`` as the simulator takes them; ``lanes`` are ``[ranks]`` how many devices
-        announce what a mesh sends.
+        Args:
+            program: the program.
+            seconds: ``[rows]`` as for the simulator.
+            network: the shared network.
+            lanes: ``[ranks]`` number of devices that announce the messages of a mesh.
         """
         has_flow = (network.row_kind >= 0) & ~(program.is_compute & program.fused)
         rows = np.flatnonzero(has_flow)
@@ -64,20 +67,20 @@ class FlowTable:
             parts=parts,
             group=group,
             cells=np.concatenate(([0], np.cumsum(members))).astype(np.int64),
-            made=_made(program, first),
+            made=_produced_flows(program, first),
         )
 
     def cell(self, flow: int, place: int) -> int:
-        """Return the cell of one participant of a flow, by its place among them."""
+        """Return the cell of the ``place``-th participant of a flow."""
         return int(self.cells[self.group[flow]]) + place
 
-    def of_row(self, row: int) -> range:
+    def flows_of_row(self, row: int) -> range:
         """Return the flows of a row, in order."""
         first = int(self.first[row])
         return range(first, first + int(self.parts[row])) if first >= 0 else range(0)
 
 
-def _made(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:
+def _produced_flows(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:
     """Return the flows of the messages that each slot produces, by its first row."""
     found: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
     for send, maker in zip(*(column.tolist() for column in program.senders), strict=True):
@@ -87,7 +90,7 @@ def _made(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:
 
 
 def _groups(program: Program, row: Int64s, lanes: Sequence[int]) -> tuple[Int64s, list[int]]:
-    """Return ``[flows]`` the group of each, and ``[groups]`` how many announce it.
+    """Return ``[flows]`` the group of each flow, and ``[groups]`` the number of its participants.
 
     Copies of a stage announce all their reductions together.
     """

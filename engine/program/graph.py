@@ -1,4 +1,4 @@
-"""The dependency graph of a program, which the simulator runs and the verification proves free of cycles."""
+"""Dependency graph of a program, which the simulator runs and the verification proves to be free of cycles."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from meshwave.engine.program.tables import Columns
 Rows = NDArray[np.int64]
 
 
-NOTHING = np.empty(0, np.int64)
+NO_ROWS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The rows of a program in an order in which each comes after all that it waits for.
+    """Rows of a program, sorted so that each comes after all its dependencies.
 
-    A slot is one node, that of its first row, and waits for all that its two computations wait for.
-    Node 0 is the start of the step; node ``k`` is row ``nodes[k - 1]``. Nodes of one level wait
-    only for earlier levels, so a level is simulated at once. The edges into node ``k`` are
-    ``edge_ptr[k]:edge_ptr[k + 1]``. A row that can never run is in no level but in ``stuck``.
+    A slot is one node, that of its first row, with the dependencies of both its computations. Node 0 is the start of
+    the step; node ``k`` is row ``nodes[k - 1]``. Nodes of one level depend only on earlier levels, so that a level is
+    simulated at once. The edges into node ``k`` are ``edge_ptr[k]:edge_ptr[k + 1]``. A row that can never run is in no
+    level but in ``stuck``.
     """
 
     nodes: Rows
     level_ptr: Rows  # [levels + 1] positions of nodes
     edge_ptr: Rows  # [nodes + 2]
     edge_source: Rows  # [edges] node
-    edge_message: Rows  # [edges] the SEND row whose transfer lies on the edge, -1 for none
-    edge_blocked: Rows  # [edges] the SEND row that a blocking sender finishes first, -1 for none
+    edge_message: Rows  # [edges] SEND row whose transfer delays the edge, -1 for none
+    edge_blocked: Rows  # [edges] SEND row that a blocking sender finishes first, -1 for none
     stuck: Rows
-    waits: tuple[Rows, Rows]  # where something is stuck, every edge: row, row that waits for it
+    waits: tuple[Rows, Rows]  # every edge if a row is stuck: row, row that waits for it
 
 
 def build_graph(program: Columns) -> Graph:
@@ -46,35 +46,35 @@ def build_graph(program: Columns) -> Graph:
     needs, messages = _needs(program, all_sends[0])
     levels = _walk(program, lines, needs)
     played = np.concatenate([*levels, np.empty(0, np.int64)])
-    edges = list(_in_order(program, played, previous, all_sends))
-    edges += [_Edges.of_each(played, need, message=message) for need, message in zip(needs, messages, strict=True)]
+    edges = list(_order_edges(program, played, previous, all_sends))
+    edges += [_Edges.from_columns(played, need, message=message) for need, message in zip(needs, messages, strict=True)]
     if len(played) == sum(map(len, lines)):
         return _graph(program, levels, edges, _updates(program, all_sends))
     waits = np.zeros(len(program), np.bool_)
     waits[np.concatenate(lines)] = True
     waits[played] = False
     stuck = np.flatnonzero(waits)
-    none = _Edges.joined([(NOTHING, NOTHING, None)])
+    none = _Edges.join([(NO_ROWS, NO_ROWS, None)])
     return replace(_graph(program, levels, edges, ([], none)), stuck=stuck, waits=_waits(program, previous, needs))
 
 
-def _in_order(program: Columns, played: Rows, previous: Rows, sends: list[Rows]) -> Iterator[_Edges]:
+def _order_edges(program: Columns, played: Rows, previous: Rows, sends: list[Rows]) -> Iterator[_Edges]:
     """Return the edges between successive slots of a rank.
 
-    A sender that its messages block finishes all sends of the slot first: an edge for each, and one without a
-    message only if it sends nothing.
+    A sender that is blocked by its messages finishes all sends of a slot first: there is an edge for each, and one
+    without a message only if the slot sends nothing.
     """
     source = _slot(program, previous)
     columns = [column[previous] for column in sends]
-    if program.fused.any():  # both of a slot send at once
+    if program.fused.any():  # both computations of a slot send at once
         before = np.where((previous >= 0) & program.fused[previous], previous - 1, -1)
         columns += [column[before] for column in sends]
-    for number, blocked in enumerate(_pushed_up(columns)):
+    for number, blocked in enumerate(_compact_columns(columns)):
         there = source if number == 0 else np.where(blocked >= 0, source, -1)
-        yield _Edges.of_each(played, there, blocked=blocked)
+        yield _Edges.from_columns(played, there, blocked=blocked)
 
 
-def _pushed_up(columns: list[Rows]) -> list[Rows]:
+def _compact_columns(columns: list[Rows]) -> list[Rows]:
     """Return the same entries row by row, with -1 in the last columns."""
     if len(columns) == 1:
         return columns
@@ -99,7 +99,7 @@ def _sends(program: Columns) -> list[Rows]:
 def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
     """Return columns of a length with ``values`` at the rows ``at``, -1 elsewhere.
 
-    There are as many columns as one row has values: column ``n`` of every kind of value, then column ``n + 1``.
+    There are as many columns as one row has values: column ``n`` of each of ``values``, then column ``n + 1``.
     """
     order = np.argsort(at, kind="stable")
     number = _number_within(at[order])
@@ -114,7 +114,7 @@ def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
 
 
 def _lines(program: Columns) -> list[Rows]:
-    """Return the slots of each rank, which run in a given order."""
+    """Return the slots of each rank in their order."""
     slots = np.flatnonzero(program.is_compute & ~program.fused)
     lines = np.split(slots, np.searchsorted(slots, program.offsets[1:-1]))
     return [line for line in lines if line.size]
@@ -125,7 +125,7 @@ def _previous(program: Columns, lines: list[Rows]) -> Rows:
     previous = np.full(len(program), -1, np.int64)
     for line in lines:
         previous[line[1:]] = line[:-1]
-    return previous + (program.doubled[previous] & (previous >= 0))
+    return previous + (program.next_is_fused[previous] & (previous >= 0))
 
 
 def _slot(program: Columns, rows: Rows) -> Rows:
@@ -136,9 +136,9 @@ def _slot(program: Columns, rows: Rows) -> Rows:
 def _needs(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
     """Return ``[rows]`` the rows that a computation needs beyond its line, and the SEND between them; -1 for none.
 
-    There is one list for computations, another for the second one of a slot, and one for each message that
-    skips stages to the same computation. A need of the same rank follows from its order; it is only
-    kept where it comes later, since it is never met there.
+    There is one list for computations, another for the second one of a slot, and one for each message that skips stages
+    to the same computation. A need within the same rank follows from its order and is kept only if the needed row comes
+    later, since the order then cannot satisfy it.
     """
     need, message = np.full(len(program), -1, np.int64), np.full(len(program) + 1, -1, np.int64)
     table = program.tables
@@ -158,20 +158,20 @@ def _needs(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
     needs, messages = needs + skips[::2], messages + skips[1::2]
     needs = [_slot(program, each) for each in needs]
     if program.fused.any():
-        needs += [np.where(program.doubled, np.append(each[1:], -1), -1) for each in needs]
-        messages += [np.where(program.doubled, np.append(each[1:], -1), -1) for each in messages]
+        needs += [np.where(program.next_is_fused, np.append(each[1:], -1), -1) for each in needs]
+        messages += [np.where(program.next_is_fused, np.append(each[1:], -1), -1) for each in messages]
     return needs, messages
 
 
 def _walk(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
-    """Run the first row of every line whose needs have run, again and again; each round is a level."""
+    """Run the first row of every line whose needs have run, round by round; each round is a level."""
     if not lines:
         return []
-    rows = np.append(np.concatenate(lines), len(program))  # a row that nobody needs
+    rows = np.append(np.concatenate(lines), len(program))  # a sentinel row
     ends = np.cumsum([len(line) for line in lines])
     at = ends - [len(line) for line in lines]
     done = np.zeros(len(program) + 1, np.bool_)
-    done[-1] = True  # what needs nothing needs row -1
+    done[-1] = True  # rows without needs need row -1
     needs = [np.append(need, -1)[rows] for need in needs]
     levels: list[Rows] = []
     while True:
@@ -189,8 +189,8 @@ def _walk(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
 def _updates(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
     """Return the levels of reductions and steps, and all edges into them.
 
-    Gradients are reduced once all copies are complete, one stage of a rank after the other; a rank steps
-    once its gradients are there.
+    Gradients are reduced once all copies are complete, one stage of a rank after the other; a rank steps once its
+    gradients are reduced.
     """
     reduces = np.flatnonzero(program.op == Op.REDUCE_GRAD)
     steps = np.flatnonzero(program.op == Op.STEP)
@@ -200,27 +200,27 @@ def _updates(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
     computes = np.flatnonzero(program.is_compute)
     last_compute = _last_of_each_rank(program, computes)
     last_reduce = _last_of_each_rank(program, reduces)
-    edges: list[tuple[Rows, Rows, Rows | None]] = [(NOTHING, NOTHING, NOTHING)]
+    edges: list[tuple[Rows, Rows, Rows | None]] = [(NO_ROWS, NO_ROWS, NO_ROWS)]
     for row in reduces.tolist():
         finals = _finals(program, int(program.stage[row]))
-        edges += [(program.slot[of], np.full(len(of), row), sent) for of, sent in _sent(finals, sends)]
+        edges += [(program.slot[of], np.full(len(of), row), sent) for of, sent in _rows_with_sends(finals, sends)]
     after = np.flatnonzero(number > 0)
-    edges.append((reduces[after - 1], reduces[after], None))  # one communicator after the other
+    edges.append((reduces[after - 1], reduces[after], None))  # a rank reduces one stage at a time
     for ends in (last_compute, last_reduce):
         before = ends[program.rank[steps]]
         there = before >= 0
         step_of = dict(zip(before[there].tolist(), steps[there].tolist(), strict=True))
-        for of, sent in _sent(before[there], sends):
+        for of, sent in _rows_with_sends(before[there], sends):
             edges.append((program.slot[of], np.array([step_of[row] for row in of.tolist()], np.int64), sent))
-        if program.clips:  # the norm is there when every rank has all its gradients
+        if program.clips:  # the norm needs the gradients of every rank
             everybody = program.slot[ends[ends >= 0]]
             edges.append((np.tile(everybody, len(steps)), np.repeat(steps, len(everybody)), None))
-    return ([*levels, steps] if len(steps) else levels), _Edges.joined(edges)
+    return ([*levels, steps] if len(steps) else levels), _Edges.join(edges)
 
 
-def _sent(rows: Rows, sends: list[Rows]) -> Iterator[tuple[Rows, Rows]]:
-    """Return rows and the SEND of each, -1 for none; then those that have a second one, and so on."""
-    first, *more = _pushed_up(sends)
+def _rows_with_sends(rows: Rows, sends: list[Rows]) -> Iterator[tuple[Rows, Rows]]:
+    """Yield rows with the SEND of each, -1 for none; then the rows that have a second one, and so on."""
+    first, *more = _compact_columns(sends)
     yield rows, first[rows]
     for column in more:
         of = rows[column[rows] >= 0]
@@ -230,12 +230,12 @@ def _sent(rows: Rows, sends: list[Rows]) -> Iterator[tuple[Rows, Rows]]:
 def _last_of_each_rank(program: Columns, rows: Rows) -> Rows:
     """Return ``[ranks]`` the last of ``rows`` on each, -1 for none."""
     last = np.full(program.ranks, -1, np.int64)
-    last[program.rank[rows]] = rows  # rows ascend, so the last one stays
+    last[program.rank[rows]] = rows  # rows ascend: the last assignment wins
     return last
 
 
 def _finals(program: Columns, stage: int) -> Rows:
-    """Return the last computation that adds to the gradients of ``stage``, on each rank with a copy that is used."""
+    """Return the last computation that adds to the gradients of ``stage``, on each rank with a used copy."""
     of_stage = program.tables.weight[stage]
     last = _last_of_each_rank(program, np.sort(of_stage[of_stage >= 0]))[program.ranks_of(stage)]
     return last[last >= 0]
@@ -250,7 +250,9 @@ class _Edges(NamedTuple):
     blocked: Rows
 
     @classmethod
-    def of_each(cls, played: Rows, source: Rows, message: Rows | None = None, blocked: Rows | None = None) -> _Edges:
+    def from_columns(
+        cls, played: Rows, source: Rows, message: Rows | None = None, blocked: Rows | None = None
+    ) -> _Edges:
         """Return one edge into each row that has a source; all but ``played`` are ``[rows]``, with -1 for none."""
         source = source[played]
         there = np.flatnonzero(source >= 0)
@@ -259,7 +261,7 @@ class _Edges(NamedTuple):
         return cls(source[there], target, *(np.broadcast_to(column, target.shape) for column in rest))
 
     @classmethod
-    def joined(cls, parts: list[tuple[Rows, Rows, Rows | None]]) -> _Edges:
+    def join(cls, parts: list[tuple[Rows, Rows, Rows | None]]) -> _Edges:
         """Return several edges (source, target, blocked), sorted by target."""
         source, target, blocked = (
             np.concatenate([np.full(len(part[0]), -1) if part[n] is None else part[n] for part in parts])
@@ -272,7 +274,7 @@ class _Edges(NamedTuple):
 def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: tuple[list[Rows], _Edges]) -> Graph:
     """Number the nodes by level, and sort the edges by their targets.
 
-    No two ``edges`` have one target; those into the updates are sorted by it.
+    No two of ``edges`` have the same target; the edges into the updates are sorted by target.
     """
     last, into_updates = updates
     levels = [*levels, *last]
@@ -280,11 +282,11 @@ def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: t
     position = np.zeros(len(program), np.int64)
     position[played] = np.arange(1, len(played) + 1)
     into = [position[part.target] for part in (*edges, into_updates)]
-    count = np.zeros(len(played) + 1, np.int64)  # of the edges into each node
+    count = np.zeros(len(played) + 1, np.int64)  # edges into each node
     for nodes in into[:-1]:
         count[nodes] += 1
     count += np.bincount(into[-1], minlength=len(count))
-    count[1:][count[1:] == 0] = 1  # a node that waits for nothing waits for the start
+    count[1:][count[1:] == 0] = 1  # a node without dependencies depends on the start
     ptr = np.concatenate(([0], np.cumsum(count)))
     source, message, blocked = np.zeros(ptr[-1], np.int64), np.full(ptr[-1], -1), np.full(ptr[-1], -1)
     free = ptr[:-1].copy()
@@ -302,13 +304,13 @@ def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: t
         edge_source=source,
         edge_message=message,
         edge_blocked=blocked,
-        stuck=NOTHING,
-        waits=(NOTHING, NOTHING),
+        stuck=NO_ROWS,
+        waits=(NO_ROWS, NO_ROWS),
     )
 
 
 def _number_within(sorted_keys: Rows) -> Rows:
-    """Return the number of each entry among those of its key."""
+    """Return the index of each entry among those of equal key."""
     return np.arange(len(sorted_keys)) - np.searchsorted(sorted_keys, sorted_keys)
 
 

@@ -7,33 +7,33 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-MOST_SHARES = 60_000
-"""Approximate limit for all ports of a picture. Beyond it, moments are left out."""
-LEAST_SHARES = 2_000
-"""Limit for a port where there are many ports."""
-TRIED = 8
-"""Moments that are looked at for each share that may be drawn."""
+MAX_SHARES = 60_000
+"""Approximate maximum for all ports of a picture. Beyond it, moments are skipped."""
+MIN_SHARES_PER_PORT = 2_000
+"""Maximum for one port of a picture with many ports."""
+MOMENTS_PER_SHARE = 8
+"""Number of moments examined per share that may be drawn."""
 DIGITS = 6
 
 
 class Share(NamedTuple):
-    """A message on a port, for as long as it has the same share of it; its area is the bytes that passed."""
+    """A message on a port while it has the same share of it; the area is proportional to its bytes."""
 
     message: int
     start_s: float
     end_s: float
-    low: float  # 0 to 1 of what the port can carry; other messages lie below and above
+    low: float  # 0 to 1 of the port's capacity; other messages are below and above
     high: float
 
 
 class Steps(NamedTuple):
-    """A piecewise constant value over time: each value from its moment on."""
+    """A piecewise constant value over time, which changes at each of ``times``."""
 
     times: Sequence[float]
     values: Sequence[float]
 
-    def at(self, now: float) -> float:
-        """Return the value at a moment; before the first one the first."""
+    def value_at(self, now: float) -> float:
+        """Return the value at a moment; before the first one, the first value."""
         return self.values[max(0, bisect_right(self.times, now) - 1)]
 
 
@@ -41,29 +41,29 @@ class Passing(NamedTuple):
     """A message that uses a port."""
 
     message: int
-    start_s: float  # its first byte
+    start_s: float  # first byte
     end_s: float
-    mean: float  # 0 to 1 of what the port can carry, on average
-    parts: Steps  # the same over time, for all messages that pass the same ports
+    mean: float  # 0 to 1 of the port's capacity, on average
+    parts: Steps  # share over time, common to all messages through the same ports
 
 
-def most_per_port(ports: int) -> int:
-    """Return the number of shares that each port of a picture may have."""
-    return max(LEAST_SHARES, MOST_SHARES // max(1, ports))
+def max_shares_per_port(ports: int) -> int:
+    """Return the maximum number of shares for each port of a picture."""
+    return max(MIN_SHARES_PER_PORT, MAX_SHARES // max(1, ports))
 
 
 def stack_shares(passing: Sequence[Passing], most: int) -> list[Share]:
-    """Return the load of a port, messages stacked, in about ``most`` shares.
+    """Return the load of a port, with messages stacked, in about ``most`` shares.
 
-    Messages that follow one another keep one line as far as others leave it free.
+    Consecutive messages keep one line as far as other messages leave it free.
     """
     if not passing:
         return []
-    found = list(_Sweep(passing).run(TRIED * most))  # at many moments nothing changes on this port
+    found = list(_Sweep(passing).run(MOMENTS_PER_SHARE * most))  # at many moments this port does not change
     return found if len(found) <= most else list(_Sweep(passing).run(most))
 
 
-def most_at_once(found: Sequence[Share]) -> int:
+def max_concurrent_messages(found: Sequence[Share]) -> int:
     """Return the largest number of messages on a port at once."""
     ends: list[float] = []
     most = 0
@@ -82,16 +82,16 @@ class _Sweep:
         self._coming = sorted(passing, key=lambda each: each.start_s)
         self._lines = _lines(self._coming)
         self._on: list[tuple[int, int]] = []  # lines and places in `_coming`, lowest first
-        self._open: dict[int, tuple[float, float, float]] = {}  # of a message: since when it has which part
+        self._open: dict[int, tuple[float, float, float]] = {}  # by message: since when it has its part
 
     def run(self, most: int) -> Iterator[Share]:
         """Return the shares of all moments."""
         place = 0
         for now in self._moments(most):
-            yield from self._take_off(now)
+            yield from self._remove_ended(now)
             while place < len(self._coming) and self._coming[place].start_s <= now:
                 each = self._coming[place]
-                if each.end_s <= now:  # it came and went since the moment before
+                if each.end_s <= now:  # it started and ended since the previous moment
                     yield Share(each.message, each.start_s, each.end_s, 0.0, round(each.mean, DIGITS))
                 else:
                     insort(self._on, (self._lines[place], place))
@@ -106,7 +106,7 @@ class _Sweep:
         drawn = sum(bisect_left(found, each.end_s) - bisect_left(found, each.start_s) for each in self._coming)
         return [*found[: -1 : max(1, -(-drawn // most))], found[-1]]
 
-    def _take_off(self, now: float) -> Iterator[Share]:
+    def _remove_ended(self, now: float) -> Iterator[Share]:
         gone = [entry for entry in self._on if self._coming[entry[1]].end_s <= now]
         for entry in gone:
             self._on.remove(entry)
@@ -118,7 +118,7 @@ class _Sweep:
         level = 0.0
         for _, place in self._on:
             each = self._coming[place]
-            low, level = level, level + each.parts.at(now)
+            low, level = level, level + each.parts.value_at(now)
             part = round(low, DIGITS), round(level, DIGITS)
             start, *before = self._open.get(place, (each.start_s,))
             if tuple(before) == part:
@@ -131,8 +131,8 @@ class _Sweep:
 def _lines(coming: Sequence[Passing]) -> list[int]:
     """Return the lowest free line of each message among those on the port with it."""
     found: list[int] = []
-    taken: list[tuple[float, int]] = []  # a heap: until when a line is
-    free: list[int] = []  # a heap
+    taken: list[tuple[float, int]] = []  # heap of (end of use, line)
+    free: list[int] = []  # heap
     for each in coming:
         while taken and taken[0][0] <= each.start_s:
             heappush(free, heappop(taken)[1])

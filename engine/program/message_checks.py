@@ -1,4 +1,4 @@
-"""Check that every message of a program has both ends, each in its place."""
+"""Checks that every message of a program has both ends, each at a valid place."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
 
-MOST_LISTED = 8
-"""Problems of one kind that are listed."""
+MAX_LISTED = 8
+"""Maximum number of problems of one kind that are listed."""
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
 
 def true_places(mask: Mask) -> Iterator[tuple[int, int]]:
-    """Return the row and column of every true entry."""
+    """Yield the row and column of every true entry."""
     yield from zip(*(places.tolist() for places in np.nonzero(mask)), strict=True)
 
 
@@ -32,9 +32,9 @@ def problem(code: str, **params: Any) -> Problem:
 
 
 def first_problems(found: Iterable[Problem]) -> Iterator[Problem]:
-    """Return the first problems of one kind, and one that says that there are more."""
+    """Yield the first problems of one kind, and one that says that there are more."""
     found = iter(found)
-    yield from islice(found, MOST_LISTED)
+    yield from islice(found, MAX_LISTED)
     if next(found, None):
         yield Problem("", "unlisted_problems", {})
 
@@ -74,9 +74,9 @@ class _Hops(NamedTuple):
 def message_problems(program: Program) -> list[Problem]:
     """Check that every hop between ranks has one send, after its producer, and one receive, before its consumer."""
     directions = [*_neighbour_hops(program), *_skip_hops(program)]
-    found = [each for hops in directions for each in first_problems(_unmatched(program, hops))]
-    found += first_problems(_without_other_end(program, directions))
-    return found or [each for hops in directions for each in first_problems(_misplaced(program, hops))]
+    found = [each for hops in directions for each in first_problems(_unmatched_messages(program, hops))]
+    found += first_problems(_dangling_messages(program, directions))
+    return found or [each for hops in directions for each in first_problems(_misplaced_messages(program, hops))]
 
 
 def _neighbour_hops(program: Program) -> list[_Hops]:
@@ -99,7 +99,7 @@ def _skip_hops(program: Program) -> list[_Hops]:
     ]
 
 
-def _unmatched(program: Program, hops: _Hops) -> Iterator[Problem]:
+def _unmatched_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
     across = program.rank[hops.producer] != program.rank[hops.consumer]
     sent, received = (_count_hops(program, hops, op) for op in (hops.send_op, hops.recv_op))
     for hop, mb in true_places((sent != across) | (received != across)):
@@ -125,8 +125,8 @@ def _count_hops(program: Program, hops: _Hops, op: Op) -> Rows:
     return np.bincount(place, minlength=hops.producer.size).reshape(hops.producer.shape)
 
 
-def _without_other_end(program: Program, directions: list[_Hops]) -> Iterator[Problem]:
-    """Return messages to stages that do not exist, and those along skips that the program does not have."""
+def _dangling_messages(program: Program, directions: list[_Hops]) -> Iterator[Problem]:
+    """Yield messages to stages that do not exist, and messages along skips that the program does not have."""
     for hops in directions:
         for op in (hops.send_op, hops.recv_op) if hops.is_skip else ():
             rows, hop = hops.rows(program, op)
@@ -141,8 +141,8 @@ def _without_other_end(program: Program, directions: list[_Hops]) -> Iterator[Pr
             yield problem(code, action=program.row(row))
 
 
-def _misplaced(program: Program, hops: _Hops) -> Iterator[Problem]:
-    """Return ends of messages on the wrong rank, naming the wrong rank, or on the wrong side of a computation."""
+def _misplaced_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
+    """Yield ends of messages on the wrong rank, naming the wrong peer, or on the wrong side of a computation."""
     send, recv = (_rows(program, hops, op) for op in (hops.send_op, hops.recv_op))
     rank, peer = program.rank, program.peer
     sender, receiver = rank[hops.producer], rank[hops.consumer]
@@ -169,7 +169,7 @@ def _rows(program: Program, hops: _Hops, op: Op) -> Rows:
     """Return the row of the SEND or RECV of each message as ``[hops, microbatches]``, -1 where there is none."""
     table = np.full(hops.producer.shape, -1, np.int64)
     rows, hop = hops.rows(program, op)
-    table[hop, program.microbatch[rows]] = rows  # all belong to a hop: the others were reported before
+    table[hop, program.microbatch[rows]] = rows  # rows without a hop were reported before
     return table
 
 

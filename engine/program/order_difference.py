@@ -18,17 +18,17 @@ from meshwave.engine.program.program import Program
 
 @dataclass(frozen=True)
 class MovedBlock:
-    """A block in another place than in the first order."""
+    """A block whose place differs from the first order."""
 
     action: Action
     rank: int
-    places: int  # among the blocks that stayed: later if positive, earlier if negative; 0 if its rank changed
+    places: int  # relative to the blocks that stayed: positive is later, negative earlier; 0 if its rank changed
     from_rank: int
 
 
 @dataclass(frozen=True)
 class OrderDifference:
-    """The fewest moved blocks that lead from one order to another, and the backwards that changed."""
+    """The fewest moved blocks that turn one order into another, and the backwards that changed."""
 
     moved: tuple[MovedBlock, ...]
     split: tuple[Action, ...]  # whole backwards that are now halves
@@ -62,8 +62,8 @@ class OrderDifference:
 def compare_orders(start: Program, now: Program) -> OrderDifference:
     """Compare two orders of the same stages and microbatches.
 
-    Per rank, the blocks of a longest common subsequence stayed; all others moved, and no fewer moves lead
-    from one order to the other. Halves of a backward that was whole take its place.
+    Per rank, the blocks of a longest common subsequence stayed; all others moved. No fewer moves turn one order into
+    the other. Halves of a backward that was whole take its place.
 
     Raises:
         Refusal: the orders have other stages, microbatches or meshes.
@@ -84,7 +84,7 @@ def compare_orders(start: Program, now: Program) -> OrderDifference:
         away = own[start.rank[was[own]] != rank]
         moved += [MovedBlock(now.row(row), rank, 0, int(start.rank[was[row]])) for row in away.tolist()]
         stayed = own[start.rank[was[own]] == rank]
-        moved += _moved_within(now, rank, stayed, was[stayed])
+        moved += _moved_blocks(now, rank, stayed, was[stayed])
     then_whole, now_whole = then[Op.B] >= 0, computation_rows(now)[Op.B] >= 0
     shared = np.where(was >= 0, start.fused[was], now.fused)  # [rows now] whether each was second in a slot
     return OrderDifference(
@@ -100,11 +100,11 @@ def _masked_actions(op: Op, mask: NDArray[np.bool_]) -> tuple[Action, ...]:
     return tuple(Action(op, stage, mb) for stage, mb in np.argwhere(mask).tolist())
 
 
-def _moved_within(now: Program, rank: int, rows: Rows, was: Rows) -> list[MovedBlock]:
+def _moved_blocks(now: Program, rank: int, rows: Rows, was: Rows) -> list[MovedBlock]:
     """Return the blocks of one rank outside the longest common subsequence of both orders."""
     if (np.diff(was) > 0).all():
         return []
-    places = np.argsort(np.argsort(was))  # the former place of each, among these
+    places = np.argsort(np.argsort(was))  # former place of each among these blocks
     stays = np.zeros(len(rows), np.bool_)
     stays[_longest_ascent(places.tolist())] = True
     kept = np.sort(places[stays])

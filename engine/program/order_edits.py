@@ -1,8 +1,8 @@
-"""Edits of an order drawn by hand: move, split, join and overlap computations.
+"""Edits of a hand-drawn order: move, split, join and overlap computations.
 
-All edits work on the computations of a program alone, as :func:`meshwave.engine.lowering.lower.order` returns them.
-A *slot* is one computation, or a forward and a backward that overlap; it moves as one. Edits return a new order,
-which may deadlock: :func:`meshwave.engine.program.deadlock_repair.repair` makes it sound again.
+All edits work on the computations of a program alone, as :func:`meshwave.engine.lowering.lower.order` returns them. A
+*slot* is one computation, or a forward and a backward that overlap; it moves as a whole. Edits return a new order,
+which may deadlock: :func:`meshwave.engine.program.deadlock_repair.repair` fixes that.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BACKWARDS = (Op.B, Op.I)
 
 
 def find_rows(order: Program, actions: Iterable[Action]) -> Rows:
-    """Return the rows of computations, ascending, each with the other one of its slot.
+    """Return the rows of computations, ascending, each with the other row of its slot.
 
     Raises:
-        Refusal: one of them is not in the order.
+        Refusal: a computation is not in the order.
     """
     places = computation_rows(order)
     rows = []
@@ -51,10 +51,10 @@ def computation_rows(order: Program) -> Rows:
 
 
 def whole_slots(order: Program, rows: Rows) -> Rows:
-    """Return the rows with the other one of their slots."""
+    """Return the rows, completed to whole slots."""
     taken = np.zeros(len(order) + 1, np.bool_)
     taken[rows] = True
-    taken[:-1] |= taken[1:] & order.doubled
+    taken[:-1] |= taken[1:] & order.next_is_fused
     taken[1:-1] |= taken[:-2] & order.fused[1:]
     return np.flatnonzero(taken)
 
@@ -71,11 +71,11 @@ def slot_rows(order: Program, own: slice) -> Rows:
 def move_blocks(order: Program, rows: Rows, before: int) -> Program:
     """Move the slots of ``rows``, all of one rank, before the slot of row ``before``.
 
-    They are adjacent afterwards, in the order that they had. ``before`` is a row of the same rank, or
-    the number after its last row for the end of its order.
+    The moved slots are adjacent afterwards and keep their relative order. ``before`` is a row of the same rank, or the
+    number after its last row for the end of its order.
 
     Raises:
-        Refusal: the blocks belong to several ranks, or the place to another one.
+        Refusal: the blocks belong to several ranks, or ``before`` belongs to another rank.
     """
     rows = whole_slots(order, rows)
     if not len(rows):
@@ -89,13 +89,13 @@ def move_blocks(order: Program, rows: Rows, before: int) -> Program:
         before = int(order.slot[before])
     rest = np.setdiff1d(np.arange(own.start, own.stop), rows, assume_unique=True)
     at = int(np.searchsorted(rest, before))
-    return with_rank_order(order, own, np.concatenate([rest[:at], rows, rest[at:]]))
+    return replace_rank_order(order, own, np.concatenate([rest[:at], rows, rest[at:]]))
 
 
 def shift_blocks(order: Program, rows: Rows, by: int) -> Program:
-    """Move the slots of ``rows`` by a number of places in the order of their ranks, back if negative.
+    """Move the slots of ``rows`` by a number of places in the order of their ranks; negative is earlier.
 
-    The other slots keep their order. The moved ones keep their distances, except at an end of an order.
+    Other slots keep their order. The moved ones keep their distances, except at an end of an order.
     """
     rows = whole_slots(order, rows)
     for rank in np.unique(order.rank[rows]).tolist():
@@ -109,25 +109,25 @@ def shift_blocks(order: Program, rows: Rows, by: int) -> Program:
         free[to] = False
         shifted = np.empty_like(slots)
         shifted[to], shifted[free] = slots[chosen], slots[~chosen]
-        order = with_rank_order(order, own, order.rows_of(shifted))
+        order = replace_rank_order(order, own, order.rows_of(shifted))
     return order
 
 
-def with_rank_order(order: Program, own: slice, rows: Rows) -> Program:
-    """Return the order with that of one rank, whose rows are ``own``, replaced by a permutation of them."""
+def replace_rank_order(order: Program, own: slice, rows: Rows) -> Program:
+    """Return the order with the rows ``own`` of one rank replaced by ``rows``, a permutation of them."""
     new = np.arange(len(order))
     new[own] = rows
-    return order.reordered(new)
+    return order.reorder(new)
 
 
 def move_stage(order: Program, timeline: Timeline, stage: int, rank: int, replica: int = 0) -> Program:
     """Move a stage of one replica of the model to another rank.
 
-    Its computations are merged with those of the rank by their start in ``timeline``, the simulation of this
-    order; of two that start at once, the one that the other needs comes first.
+    Its computations are merged with those of the rank by their start in ``timeline``, the simulation of this order; if
+    two start at the same time, the one that the other depends on comes first.
 
     Raises:
-        Refusal: there is no such stage or rank, or a rank would have no computation left.
+        Refusal: the stage or rank does not exist, or a rank would have no computation left.
     """
     if not (0 <= stage < order.stages and 0 <= rank < order.ranks and 0 <= replica < order.replicas):
         raise Refusal("unknown_stage_or_mesh", {"last_stage": order.stages - 1, "last_mesh": order.ranks - 1})
@@ -180,7 +180,7 @@ def split_backwards(order: Program, rows: Rows) -> Program:
     columns[whole, 0] = Op.I
     weights = columns[whole]
     weights[:, 0], weights[:, 3] = Op.W, 0
-    return _rebuilt(
+    return _rebuild(
         order, np.insert(columns, whole + 1, weights, axis=0), np.insert(order.rank, whole + 1, order.rank[whole])
     )
 
@@ -189,7 +189,7 @@ def join_backwards(order: Program, rows: Rows) -> Program:
     """Join the halves of backwards among ``rows``; each whole backward takes the place of its input gradient.
 
     Raises:
-        Refusal: there is no half among them.
+        Refusal: there is no half backward among them.
     """
     halves = rows[np.isin(order.op[rows], (Op.I, Op.W))]
     if not len(halves):
@@ -199,20 +199,20 @@ def join_backwards(order: Program, rows: Rows) -> Program:
     columns[inputs, 0] = Op.B
     kept = np.ones(len(order), np.bool_)
     kept[weights] = False
-    return _rebuilt(order, columns[kept], order.rank[kept])
+    return _rebuild(order, columns[kept], order.rank[kept])
 
 
 def join_slots(order: Program, rows: Rows) -> Program:
-    """Put forwards and backwards of ``rows`` into shared slots: the first forward of a rank with its first backward etc.
+    """Put forwards and backwards of ``rows`` into shared slots.
 
-    A backward moves to its forward.
+    The first forward of a rank shares a slot with its first backward, and so on. A backward moves to its forward.
 
     Raises:
-        Refusal: a rank does not have as many backwards as forwards among them, or both belong to one
-            microbatch in one stage; or a block shares a slot already.
+        Refusal: a rank has unequal numbers of forwards and backwards among them, both belong to one microbatch in one
+            stage, or a block shares a slot already.
     """
     columns, at = _columns(order), np.arange(len(order), dtype=np.float64)
-    double = order.fused | order.doubled
+    double = order.fused | order.next_is_fused
     if double[rows].any():
         raise Refusal("slot_shared_already", {"action": str(order.row(int(rows[double[rows]][0])))})
     for rank in np.unique(order.rank[rows]).tolist():
@@ -227,11 +227,11 @@ def join_slots(order: Program, rows: Rows) -> Program:
         at[second] = first + 0.5
         columns[second, 3] = 1
     new = np.argsort(at, kind="stable")
-    return _rebuilt(order, columns[new], order.rank)  # nothing changes ranks
+    return _rebuild(order, columns[new], order.rank)  # ranks do not change
 
 
 def split_slots(order: Program, rows: Rows) -> Program:
-    """Let the two computations of each slot of ``rows`` run one after the other.
+    """Make the two computations of each slot of ``rows`` run one after the other.
 
     Raises:
         Refusal: none of them shares a slot.
@@ -244,7 +244,7 @@ def split_slots(order: Program, rows: Rows) -> Program:
     return replace(order, fused=fused)
 
 
-def _rebuilt(order: Program, columns: Columns, rank: NDArray[np.int32]) -> Program:
-    """Return an order of other computations of the same stages; ``rank`` is that of each row, ascending."""
+def _rebuild(order: Program, columns: Columns, rank: NDArray[np.int32]) -> Program:
+    """Return an order with other computations of the same stages; ``rank`` is that of each row, ascending."""
     parts = np.split(columns, np.searchsorted(rank, np.arange(1, order.ranks)))
     return from_columns(parts, order.placement, order.replica)

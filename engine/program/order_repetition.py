@@ -1,4 +1,4 @@
-"""Steady states of an order drawn by hand, and edits that are repeated for other microbatches."""
+"""Steady states of a hand-drawn order, and edits that repeat for other microbatches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.findings import Refusal
-from meshwave.engine.program.order_edits import Rows, computation_rows, slot_rows, whole_slots, with_rank_order
+from meshwave.engine.program.order_edits import Rows, computation_rows, replace_rank_order, slot_rows, whole_slots
 from meshwave.engine.program.program import Program
 
 
@@ -26,11 +26,11 @@ class SteadyState:
 
 
 def find_steady_state(order: Program, rank: int) -> SteadyState | None:
-    """Return the steady state of a rank, None without one.
+    """Return the steady state of a rank; None if there is none.
 
     For each step in microbatches, every slot is compared with the one ``period`` places later. A stretch is scored by
-    the slots that agree minus those that do not (a few do not: an edit of one block disturbs its neighbours).
-    The step with the best stretch wins.
+    the number of slots that agree minus those that do not, since an edit of one block disturbs its neighbours. The step
+    with the best stretch wins.
     """
     own = order.rows(rank)
     slots = slot_rows(order, own)
@@ -90,12 +90,12 @@ def find_repetitions(order: Program, rows: Rows) -> list[int]:
 
 
 def repeat_blocks(order: Program, rows: Rows, shifts: Iterable[int] | None = None) -> Program:
-    """Arrange the same blocks of other microbatches as those of ``rows``.
+    """Arrange the same blocks of other microbatches like those of ``rows``.
 
-    Adjacent blocks of ``rows`` are placed by a neighbour: the block before them, or the one after them if the one
-    before is of their own kind. The same blocks ``by`` microbatches later are put next to the same neighbour ``by``
-    microbatches later, for each ``by`` of ``shifts``; by default for all microbatches. Blocks without such a
-    neighbour stay.
+    Adjacent blocks of ``rows`` are placed relative to a neighbour: the block before them, or the one after them if the
+    one before is of their own kind. The same blocks ``by`` microbatches later move next to the same neighbour ``by``
+    microbatches later, for each ``by`` of ``shifts``; by default for all microbatches. Blocks without such a neighbour
+    stay.
     """
     rows = whole_slots(order, rows)
     every = range(1, order.microbatches)
@@ -106,7 +106,7 @@ def repeat_blocks(order: Program, rows: Rows, shifts: Iterable[int] | None = Non
         for group in _groups(order, rows[order.rank[rows] == rank]):
             for by in shifts:
                 chain.repeat(group, by)
-        order = with_rank_order(order, own, chain.rows())
+        order = replace_rank_order(order, own, chain.rows())
     return order
 
 
@@ -126,7 +126,10 @@ class _Chain:
         self._before = {after: before for before, after in pairwise([-1, *slots, -1])}
 
     def repeat(self, group: list[int], by: int) -> None:
-        """Move the same blocks ``by`` microbatches later next to the neighbour of the group, ``by`` microbatches later."""
+        """Move the blocks of another microbatch next to its neighbour, like those of the group.
+
+        Both are ``by`` microbatches later than the group and its neighbour.
+        """
         moved = [image for row in group if (image := self._image(row, by)) >= 0]
         before, after = (self._image(row, by) for row in self._neighbours(group))
         if before >= 0 and before not in moved:
@@ -137,7 +140,7 @@ class _Chain:
     def _neighbours(self, group: list[int]) -> tuple[int, int]:
         """Return the slots next to a group that define its place, -1 for none.
 
-        A neighbour of the same kind as one of the group is left out if the other one is of another kind:
+        A neighbour of the same kind as a slot of the group is ignored if the other neighbour is of another kind:
         following its own kind, microbatch by microbatch, would gather all of them in one place.
         """
         before, after = self._before[group[0]], self._after[group[-1]]

@@ -1,4 +1,4 @@
-"""A program: the ordered actions of every rank, as columns."""
+"""Programs: the ordered actions of every rank, as columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import Action, Op, format_cells, parse_cell
 from meshwave.engine.program.batches import find_batches
 from meshwave.engine.program.graph import Graph, build_graph
-from meshwave.engine.program.tables import Skipping, Tables, find_skipping, find_tables, tensors_of
+from meshwave.engine.program.tables import Skipping, Tables, find_skipping, find_tables, message_units
 from meshwave.engine.run_files import Count, RunFile, first_problem
 
 Ints = NDArray[np.int32]
@@ -35,30 +35,32 @@ def _no_skips() -> Ints:
 class Program:
     """The ordered actions of every rank.
 
-    One row is one action; the rows of rank ``r`` are ``offsets[r]:offsets[r + 1]``. A rank is
-    a place in the pipeline (one mesh). Rows are kept as columns because 128 ranks x 1024
-    microbatches are a quarter of a million computations and as many messages.
+    One row is one action; the rows of rank ``r`` are ``offsets[r]:offsets[r + 1]``. A rank is a place in the pipeline
+    (one mesh). Rows are kept as columns because 128 ranks x 1024 microbatches are a quarter of a million computations
+    and as many messages.
 
-    ``skips`` are the stages that skip connections of the model connect. To the next stage these tensors
-    travel with its input. To a later one on another rank they go directly, all of a pair of stages in one
-    message, and their gradients come back the same way.
+    ``skips`` are the stages that skip connections of the model connect. To the next stage their tensors travel with its
+    input. To a later stage on another rank they are sent directly, in one message per pair of stages, and their
+    gradients return the same way.
 
-    The size of a message is counted in units that the model defines: tensors of a language model, which have
-    one size; a common divisor of the sizes for a model whose tensors differ.
+    The size of a message is counted in units that the model defines: tensors of equal size for a language model; a
+    common divisor of the sizes for a model whose tensors differ.
     """
 
     op: NDArray[np.int8]  # [rows] Op
     stage: Ints  # [rows] -1 for STEP
-    microbatch: Ints  # [rows] -1 where none is meant
-    peer: Ints  # [rows] the other rank of a SEND or RECV, else -1
-    fused: NDArray[np.bool_]  # [rows] a backward that runs in one slot with the forward in the row before
+    microbatch: Ints  # [rows] -1 for REDUCE_GRAD and STEP
+    peer: Ints  # [rows] other rank of a SEND or RECV, else -1
+    fused: NDArray[np.bool_]  # [rows] a backward that shares its slot with the forward in the row before
     offsets: NDArray[np.int64]  # [ranks + 1]
     placement: Ints  # [replicas, stages] the rank that holds a stage of a replica
-    replica: Ints  # [microbatches] the replica a microbatch goes through
-    clips: bool = False  # STEP needs the norm of all gradients, so that no rank steps before the last is done
+    replica: Ints  # [microbatches] replica of each microbatch
+    clips: bool = False  # STEP needs the norm of all gradients, so that no rank steps before the last backward
     other: Ints = field(default_factory=_none)  # [rows] the stage at the other end of a message that skips, else -1
-    skips: Ints = field(default_factory=_no_skips)  # [pairs, 3] from a stage, to a later one, so many units
-    onward: Ints = field(default_factory=_none)  # [stages - 1] units that each hands to the next, besides skips; else 1
+    skips: Ints = field(default_factory=_no_skips)  # [pairs, 3] stage, later stage, units
+    onward: Ints = field(
+        default_factory=_none
+    )  # [stages - 1] units that each passes to the next, without skips; 1 by default
     batched: bool = False  # the messages of a batch are issued together
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class Program:
             object.__setattr__(self, "onward", np.ones(max(0, self.stages - 1), np.int32))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the columns and the digest; tables that follow from the columns are computed again when needed."""
+        """Return the columns and the digest; derived tables are computed again when needed."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"digest": self.digest}
 
     @property
@@ -126,7 +128,7 @@ class Program:
         return [Action(Op(op), *rest) for op, *rest in zip(*(c[rows].tolist() for c in columns), strict=True)]
 
     def ranks_of(self, stage: int) -> list[int]:
-        """Return the ranks that hold a copy of ``stage``, ascending: those that reduce its gradients."""
+        """Return the ranks that hold a copy of ``stage`` and reduce its gradients, ascending."""
         return sorted({int(rank) for rank in self.placement[:, stage]})
 
     def stages_of(self, rank: int) -> list[int]:
@@ -135,26 +137,26 @@ class Program:
 
     @cached_property
     def tables(self) -> Tables:
-        """The rows of each computation and each message."""
+        """Rows of each computation and each message."""
         return find_tables(self)
 
     @cached_property
     def skipping(self) -> Skipping:
-        """The messages that skip stages."""
+        """Messages that skip stages."""
         return find_skipping(self)
 
     @cached_property
     def beyond(self) -> list[tuple[int, int]]:
-        """Stages (from, to) whose skip connections travel in messages of their own."""
+        """Stages (source, target) whose skip connections travel in messages of their own."""
         return [(source, target) for source, target, _ in self.skips.tolist() if target > source + 1]
 
     @cached_property
     def tensors(self) -> Ints:
         """``[rows]`` units that a message holds; 0 for other rows."""
-        return tensors_of(self)
+        return message_units(self)
 
     def tensors_from(self, made: Action) -> int:
-        """Return the units that a forward or a backward sends on, to its neighbour or to the stage that it names."""
+        """Return the units that a forward or a backward sends to its neighbour, or to the stage that it names."""
         end = made.other if made.other >= 0 else made.stage + (1 if made.op == Op.F else -1)
         pair = sorted((made.stage, end))
         skipping = sum(int(tensors) for *ends, tensors in self.skips.tolist() if ends == pair)
@@ -162,29 +164,29 @@ class Program:
 
     @cached_property
     def slot(self) -> NDArray[np.int64]:
-        """``[rows]`` the first row of the slot of each row: its own, unless it is fused."""
+        """``[rows]`` first row of the slot of each row: its own, unless it is fused."""
         return np.arange(len(self)) - self.fused
 
     @cached_property
-    def doubled(self) -> NDArray[np.bool_]:
-        """``[rows]`` whether the next row runs in the slot of each."""
+    def next_is_fused(self) -> NDArray[np.bool_]:
+        """``[rows]`` whether the next row runs in the same slot."""
         return np.append(self.fused[1:], False)
 
     def rows_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of slots, given by their first rows, in their order."""
-        double = self.doubled[slots]
+        """Return the rows of slots that are given by their first rows, in their order."""
+        double = self.next_is_fused[slots]
         rows = np.repeat(slots, 1 + double)
         rows[np.cumsum(1 + double)[double] - 1] += 1
         return rows
 
-    def reordered(self, rows: NDArray[np.int64]) -> Program:
-        """Return the same computations in another order of rows, within each rank."""
+    def reorder(self, rows: NDArray[np.int64]) -> Program:
+        """Return the same computations in another order of rows within each rank."""
         columns = {name: getattr(self, name)[rows] for name in ("op", "stage", "microbatch", "peer", "fused")}
         return replace(self, **columns)
 
     @cached_property
     def spans(self) -> NDArray[np.int64]:
-        """The rows that become spans of a timeline: all but the receives, which share the span of their send."""
+        """Rows that become spans of a timeline: all but receives, which share the span of their send."""
         return np.flatnonzero((self.op != Op.RECV_F) & (self.op != Op.RECV_B))
 
     @cached_property
@@ -196,7 +198,7 @@ class Program:
 
     @cached_property
     def senders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows of all sends, and the row of the computation that produced the tensor of each."""
+        """Rows of all sends, and the row of the computation that produced the tensor of each."""
         table, skipping = self.tables, self.skipping
         pairs = ((table.send_forward, table.forward), (table.send_backward, table.backward))
         sends = np.concatenate([*(sent[sent >= 0] for sent, _ in pairs), skipping.send])
@@ -214,10 +216,10 @@ class Program:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the program: two programs with one digest order the same actions."""
+        """Hash of the program: programs of equal digest order the same actions."""
         sha = hashlib.sha256(b"meshwave-program/2" + bytes([self.clips]))
         columns = (self.op, self.stage, self.microbatch, self.peer, self.fused, self.offsets)
-        skips = (self.other, self.skips) if len(self.skips) else ()  # all others keep the names that they had
+        skips = (self.other, self.skips) if len(self.skips) else ()  # programs without skips keep their digest
         onward = (self.onward,) if (self.onward != 1).any() else ()
         sha.update(b"batched" * self.batched)
         for column in (*columns, self.placement, self.replica, *skips, *onward):

@@ -1,19 +1,19 @@
-"""A network whose links are shared, and the play of a program on it.
+"""Networks of shared links, and the rules by which flows share them.
 
-The model. A *port* is one direction of something that carries bytes: the NICs of a node, the link of a device inside
-its node. A *flow* is a message, or a collective of several devices, on its way. It passes one port or more, each with a
-*weight*: how many bytes pass that port for each byte of the flow. Two rules say when its bytes move:
+A *port* is one direction of a resource that carries bytes: the NICs of a node, or the link of a device inside its node.
+A *flow* is a message, or a collective of several devices, in progress. It passes one port or more, each with a
+*weight*: the bytes that pass the port per byte of the flow. Two rules define when its bytes move:
 
-- Flows of one *connection* (an ordered pair of meshes, whose processes have one connection each) go one after another,
+- Flows of one *connection* (an ordered pair of meshes, whose processes have one connection each) run one after another,
   in the order in which they were sent.
 - The first flows of all connections share each port max-min fairly, and none is faster than it is alone.
 
-Before its first byte a flow waits for its latency, which takes nothing from any port; a flow that waits for its
-connection waits for both at the same time. Where no port is ever full and no flow waits for its connection, each takes
-``latency + bytes / rate``, as if it were alone.
+Before its first byte a flow waits for its latency, which uses no port; a flow that waits for its connection waits for
+both at the same time. If no port is ever full and no flow waits for its connection, each takes ``latency + bytes /
+rate``, as if it were alone.
 
-On emulated hosts this is what gloo over TCP does (docs/accuracy.md). NCCL enqueues the sends of a communicator on one
-stream, so that they follow one another too; that several communicators share a NIC equally is assumed.
+On emulated hosts this is the behaviour of gloo over TCP (docs/accuracy.md). NCCL enqueues the sends of a communicator
+on one stream, so that they also run one after another; that several communicators share a NIC equally is an assumption.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.program import _shared_links_loop as _shared_links
 from meshwave.engine.program.program import Program
 
 Floats = NDArray[np.float64]
@@ -44,41 +43,43 @@ PortKind = Literal[
     "uplink-in",
 ]
 
-EVEN = _shared_links.EVEN
 FULL = 1 + 1e-9
-"""A port is not over its capacity by what rounding adds."""
+"""Utilisation above which a port counts as over capacity, with a margin for rounding."""
 
 
 class Port(NamedTuple):
-    """One direction of something that carries bytes."""
+    """One direction of a resource that carries bytes."""
 
     kind: PortKind
-    number: int  # of the node; of the device for link-* and device-*; of the leaf switch for uplink-*
+    number: int  # node; device for link-* and device-*; leaf switch for uplink-*
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """The ports of a design, and the load that each row of its program puts on them.
+    """Ports of a design, and the load that each row of its program puts on them.
 
-    Flows are described by *kinds*: rows that send equal amounts between the same places have one kind.
+    Flows are described by *kinds*: rows that send equal amounts between the same places are of one kind.
     """
 
     ports: tuple[Port, ...]
     capacity: Floats  # [ports] bytes/s
     latency_s: Floats  # [kinds] before the first byte
     rate: Floats  # [kinds] bytes/s of a flow that is alone
-    connection: Ints  # [kinds] flows of one connection go one after another
+    connection: Ints  # [kinds] flows of one connection run one after another
     use_ptr: Ints  # [kinds + 1]
     use_port: Ints  # [uses] the ports that each kind passes
     use_weight: Floats  # [uses] bytes that pass the port for each byte of the flow
-    row_kind: Ints  # [rows] of a SEND or REDUCE_GRAD, or of the exchanges inside a slot, at its first row; -1 for none
-    exchange_s: Floats  # [rows] of a computation, the part of its seconds that its exchanges take alone
-    parts: Ints  # [rows] in how many parts exchanges and computing alternate inside a computation; else 1
-    units: Ints  # [ports] how many flows may pass at once where each has the port for itself; -1 where they share it
+    row_kind: Ints  # [rows] kind of a SEND, a REDUCE_GRAD or the exchanges of a slot (first row); -1 for none
+    exchange_s: Floats  # [rows] part of a computation's seconds that its exchanges take alone
+    parts: Ints  # [rows] number of times that exchanges and compute alternate inside a computation; else 1
+    units: Ints  # [ports] maximum number of flows on a port that each flow uses exclusively; -1 for a shared port
 
     @cached_property
     def classes(self) -> tuple[Ints, Ints]:
-        """``[kinds]`` the class of each kind, and ``[classes]`` a kind of each: kinds that use the same ports alike."""
+        """``[kinds]`` the class of each kind, and ``[classes]`` one kind of each class.
+
+        Kinds that use the same ports with the same weights and rates form a class.
+        """
         known: dict[object, int] = {}
         of_kind = np.zeros(len(self.rate), np.int64)
         for kind in range(len(self.rate)):
@@ -90,19 +91,18 @@ class Network:
         first[of_kind[::-1]] = np.arange(len(self.rate))[::-1]
         return of_kind, first
 
-    def with_exchanges(self, exchange_s: Floats) -> Network:
-        """Return the same network with other ``exchange_s``; results about its ports are kept."""
+    def replace_exchanges(self, exchange_s: Floats) -> Network:
+        """Return the network with other ``exchange_s``, keeping cached results about its ports."""
         found = replace(self, exchange_s=exchange_s)
         found.__dict__.update({name: self.__dict__[name] for name in ("classes", "coupling") if name in self.__dict__})
         return found
 
     @cached_property
     def coupling(self) -> Network:
-        """The same network with only the ports that can make flows wait for each other, each once.
+        """The network with only the ports that can make flows wait for each other, without duplicates.
 
-        A port that all connections together cannot fill is left out, and one port stands for several that the
-        same flows use
-        with the same shares of the capacity: a mesh of 256 devices has hundreds of them.
+        A port that all connections together cannot fill is removed, and one port represents several that the same flows
+        use with the same shares of the capacity: a mesh of 256 devices has hundreds of them.
         """
         if not len(self.ports) or not len(self.rate) or self.units.max() >= 0:
             return self
@@ -133,7 +133,7 @@ class Network:
         )
 
     def bytes_of(self, program: Program, seconds: Floats) -> Floats:
-        """Return ``[rows]`` bytes of the flow of each row, such that alone it takes ``seconds``; 0 for none."""
+        """Return ``[rows]`` the bytes of the flow of each row, such that alone it takes ``seconds``; 0 for none."""
         size = np.zeros(len(program))
         rows = np.flatnonzero(self.row_kind >= 0)
         kind = self.row_kind[rows]
@@ -142,7 +142,7 @@ class Network:
         return size
 
 
-# ---- is anything shared? ----
+# ---- contention ----
 
 
 class Alone(NamedTuple):
@@ -182,14 +182,14 @@ def _peaks(network: Network, alone: Alone) -> Sequence[float]:
     taken = network.use_weight[use] * network.rate[alone.kind[flow]] / network.capacity[port]
     crowded = (
         np.bincount(port, taken, minlength=len(network.ports)) > FULL
-    )  # not even all of its flows together fill it
+    )  # all flows of other ports together cannot fill them
     keep = crowded[port] & (alone.end[flow] > alone.start[flow])
     port, taken, flow = port[keep], taken[keep], flow[keep]
     moments = np.concatenate((alone.end[flow] * (1 - 1e-12), alone.start[flow]))
     change, ports = np.concatenate((-taken, taken)), np.concatenate((port, port))
-    order = np.lexsort((change, moments, ports))  # at one moment those that end come first
+    order = np.lexsort((change, moments, ports))  # ends come before starts at the same time
     level = np.cumsum(change[order])
-    return [float(level.max(initial=0.0))]  # every port ends at 0, so that one sum serves all
+    return [float(level.max(initial=0.0))]  # every port ends at 0, so that one running sum covers all
 
 
 def pair_network(program: Program, *, half_duplex: bool = False) -> Network:

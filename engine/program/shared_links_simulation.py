@@ -1,4 +1,4 @@
-"""Simulate a program on shared links: its tables for the event loop, which is compiled where that is worth it."""
+"""Simulation of a program on shared links: tables for the event loop, which is compiled when that pays off."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from meshwave.engine.compiled import compiled_module
 from meshwave.engine.files import import_path
-from meshwave.engine.program import _shared_links_loop as _shared_links
-from meshwave.engine.program._shared_links_loop import Flows, Nodes, Result, Room
+from meshwave.engine.program import shared_links_loop
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.graph import Graph
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.shared_links import Network, pair_network
+from meshwave.engine.program.shared_links_loop import Flows, Nodes, Result, Room
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 INTERPRETED_EVENTS = 12_000
-"""A play of no more events is done by Python itself: importing numba would take longer."""
+"""Number of events up to which Python runs the loop itself, because importing numba would take longer."""
 
 
 class Play(NamedTuple):
@@ -34,19 +34,19 @@ class Play(NamedTuple):
 
     start: Floats  # [nodes + 1]
     end: Floats  # [nodes + 1]
-    cause: Ints  # [nodes + 1] the row whose end was waited for last, -1 for none
+    cause: Ints  # [nodes + 1] row whose end the node waited for last, -1 for none
     sent: Floats  # [rows]
     came: Floats  # [rows]
     sent_cause: Ints  # [rows]
-    log: RateLog  # empty where nobody asked for it
+    log: RateLog  # empty unless requested
 
 
 class RateLog(NamedTuple):
-    """The rate of each flow of a class, from a moment on until its next entry."""
+    """Changes of rates: each rate holds until the next entry of its class."""
 
     time_s: Floats
-    kind: Ints  # a kind of flows, for all that pass the same ports with the same weights
-    rate: Floats  # bytes/s of each
+    kind: Ints  # a kind of flows that represents its class
+    rate: Floats  # bytes/s of each flow
 
 
 NO_RATES = RateLog(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
@@ -72,7 +72,7 @@ def play_shared(
         must_compile: run the compiled loop if numba is available, however few events there are.
     """
     network = network.coupling
-    graph, tables = program.graph, _Tables.of(program)
+    graph, tables = program.graph, _Tables.from_program(program)
     messages = tables.messages
     node_rows = np.concatenate(([0], graph.nodes))
     node_kind = np.where(tables.has_flow, network.row_kind[node_rows], -1)
@@ -88,7 +88,7 @@ def play_shared(
     port_class = np.repeat(np.arange(len(first_of_class)), np.diff(class_ptr))[np.argsort(class_port, kind="stable")]
     nodes, flows, classes = len(node_rows), len(node_rows) + len(messages), len(first_of_class)
     lines = int(network.connection.max(initial=-1)) + 1
-    lines_of_class = np.bincount(of_kind, minlength=classes)  # no connection has two flows of a class on their way
+    lines_of_class = np.bincount(of_kind, minlength=classes)  # a connection has one flow of a class in progress at most
     heap_first = np.concatenate(([0], np.cumsum(lines_of_class)))[:-1]
     start, end, cause = np.zeros(nodes), np.zeros(nodes), np.full(nodes, -1)
     sent, came, sent_cause = np.zeros(len(messages)), np.zeros(len(messages)), np.full(len(messages), -1)
@@ -107,7 +107,7 @@ def play_shared(
     written = Result(start, end, cause, sent, came, sent_cause, *log)
     room = _room(flows, lines, len(of_kind), len(network.ports), heap_first)
     logged = _run(*given, written, room, must_compile=must_compile)
-    row_of = np.concatenate((node_rows, messages, [-1]))  # of a cause; node 0 is the start of the step
+    row_of = np.concatenate((node_rows, messages, [-1]))  # row of each cause; node 0 is the start of the step
     row_of[0] = -1
     never = np.zeros(len(program))
     result = Play(start, end, row_of[cause], never, never.copy(), np.full(len(program), -1), NO_RATES)
@@ -156,7 +156,7 @@ def _room(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> R
 
 def compile_loop() -> bool:
     """Compile the event loop or load it from numba's cache. Return whether numba is available."""
-    if compiled_module(_shared_links.__name__) is None:
+    if compiled_module(shared_links_loop.__name__) is None:
         return False
     program = parse_program("0F0 0SEND_F0\n1RECV_F0 1F0")
     ones = np.ones(len(program))
@@ -193,16 +193,16 @@ _compiling = threading.Event()
 
 
 def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, *, must_compile: bool) -> int:
-    """Run the loop: compiled if that is worth its start, else in Python on lists, which are faster there."""
+    """Run the loop: compiled if that pays off, otherwise in Python on lists, which are faster there."""
     events = len(nodes.pending) + 2 * len(nodes.takers)
     is_worth_it = must_compile or _ready.is_set() or (events > INTERPRETED_EVENTS and not _compiling.is_set())
-    module = compiled_module(_shared_links.__name__) if is_worth_it else None
+    module = compiled_module(shared_links_loop.__name__) if is_worth_it else None
     if module is not None:
         logged = int(module.play(nodes, flows, result, room))
         _ready.set()
         return logged
     lists: list[Any] = [type(part)(*(column.tolist() for column in part)) for part in (nodes, flows, result, room)]
-    logged = _shared_links.play(*lists)
+    logged = shared_links_loop.play_flows(*lists)
     for column, found in zip(result, lists[2], strict=True):
         column[:] = found
     return logged
@@ -218,7 +218,7 @@ def _uses_of(network: Network, kinds: Ints) -> tuple[Ints, Ints, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class _Tables:
-    """The graph of a program as the loop reads it: the nodes that wait for each node, and the receiver of each message."""
+    """The graph of a program in the form of the loop: nodes that wait for each node, and receivers of messages."""
 
     pending: Ints  # [nodes + 1]
     out_ptr: Ints
@@ -226,24 +226,24 @@ class _Tables:
     made_ptr: Ints
     made: Ints
     messages: Ints  # [messages] their rows
-    makers: Ints  # [messages] the row of the computation that makes each
+    makers: Ints  # [messages] row of the computation that produces each
     takers: Ints  # [messages]
     has_flow: NDArray[np.bool_]  # [nodes + 1] computations and reductions
 
     @classmethod
-    def of(cls, program: Program) -> _Tables:
-        found = program.__dict__.get("_shared_tables")  # as the program's other tables: made once for each program
+    def from_program(cls, program: Program) -> _Tables:
+        found = program.__dict__.get("_shared_tables")  # cached on the program like its other tables
         if found is None:
-            found = program.__dict__["_shared_tables"] = cls._made(program, program.graph)
+            found = program.__dict__["_shared_tables"] = cls._build(program, program.graph)
         return found
 
     @classmethod
-    def _made(cls, program: Program, graph: Graph) -> _Tables:
+    def _build(cls, program: Program, graph: Graph) -> _Tables:
         nodes = len(graph.nodes) + 1
         target = np.repeat(np.arange(nodes), np.diff(graph.edge_ptr))
         source, message = graph.edge_source, graph.edge_message
         real = np.ones(len(target), np.bool_)
-        real[: graph.edge_ptr[1]] = False  # what node 0 waits for
+        real[: graph.edge_ptr[1]] = False  # edges into node 0
         plain = real & (message < 0)
         order = np.argsort(source[plain], kind="stable")
         out_node = target[plain][order]
@@ -267,7 +267,7 @@ class _Tables:
         return cls(pending, out_ptr, out_node, made_ptr, made, sends, makers, takers, has_flow)
 
 
-if __name__ == "__main__":  # what a setup calls, so that nobody waits for it later
+if __name__ == "__main__":  # called by the setup, so that no user waits for it later
     from meshwave.engine.program.shared_links_simulation import compile_loop as compile_by_name
 
-    compile_by_name()  # numba keeps what it compiles for the module of that name, not for __main__
+    compile_by_name()  # numba caches by module name, and __main__ would not be found later

@@ -30,21 +30,22 @@ def simulate(
 ) -> Timeline:
     """Return the timeline of a sound program.
 
-    A rank computes in order, each action as soon as its inputs are there; everything is done as
-    early as it can be. Pure: no clock and no chance.
+    A rank computes in order, each action as soon as its inputs have arrived; every action ends as early as possible.
+    The function is pure: it uses neither clock nor random numbers.
 
     Args:
-        seconds: ``[rows of the program]`` how long each computation, reduction and step takes, and
-            each transfer at its SEND, where it is alone; a slot of two takes the sum of their rows.
+        program: the program.
+        seconds: ``[rows]`` seconds of each computation, reduction and step, and of each transfer, at its SEND, when it
+            is alone; a slot of two takes the sum of its rows.
         transfer_model: *shared-links*: transfers and collectives share the ports of ``network``; *latency*: a transfer
-            starts when its tensor is made and disturbs nothing; *sender-blocking*: the sender does nothing else
-            meanwhile; *link-serial*: a NIC of ``network`` carries one transfer at a time in each direction, and without
-            one the link between two ranks does; *half-duplex*: the link between two ranks carries one transfer at a
-            time in each direction, and both directions share its rate; *batched*: the transfers of a batch
-            (:mod:`meshwave.engine.program.batches`) start when both ranks reach it and end with the longest of them, and until
-            then neither rank does anything else.
+            starts when its tensor is made and disturbs no other; *sender-blocking*: a transfer occupies its sender;
+            *link-serial*: a NIC of ``network`` carries one transfer at a time in each direction, or without a network
+            the link between two ranks does; *half-duplex*: the link between two ranks carries one transfer at a time in
+            each direction, and both directions share its rate; *batched*: the transfers of a batch
+            (:mod:`meshwave.engine.program.batches`) start when both ranks reach it and end with the longest of them,
+            and occupy both ranks until then.
         meshes: a name for each rank.
-        network: what is shared; where there is none, *shared-links* is *latency*.
+        network: the shared network; without one, *shared-links* equals *latency*.
         alone: the timeline of the same seconds by *latency*, if it is known.
     """
     if transfer_model == "half-duplex" or (transfer_model == "link-serial" and network is None):
@@ -67,13 +68,13 @@ def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
 
 
 def link_rates(program: Program, seconds: Floats, network: Network, entries: int) -> tuple[Timeline, RateLog]:
-    """Simulate on shared links and log how the rates of flows change, up to a number of changes."""
+    """Simulate on shared links and log up to ``entries`` changes of the rates of flows."""
     sizes = flow_bytes(program, seconds, network)
     play = play_shared(program, computing_seconds(program, seconds, network), sizes, network, log_entries=entries)
     return _timeline(program, play, None), play.log
 
 
-# ---- nothing is shared ----
+# ---- without sharing ----
 
 
 def _play_alone(
@@ -81,11 +82,11 @@ def _play_alone(
 ) -> Timeline:
     """Simulate level by level: a transfer is a delay of its own on an edge."""
     graph = program.graph
-    transfer = graph.edge_message  # the SEND that lies on each edge, if any
+    transfer = graph.edge_message
     blocked = graph.edge_blocked
     if transfer_model == "batched":
-        blocked = np.where(_holds_up_a_batch(program, blocked), blocked, -1)
-        seconds = _longest_of_batches(program, seconds)
+        blocked = np.where(_blocks_batch(program, blocked), blocked, -1)
+        seconds = _batch_seconds(program, seconds)
     if transfer_model in ("sender-blocking", "batched"):
         transfer = np.where(transfer >= 0, transfer, blocked)
     lag = np.zeros(len(transfer))
@@ -102,7 +103,7 @@ def _play_alone(
 
 
 def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Floats, NDArray[np.int64]]:
-    """Return ``[rows]`` the start of each SEND, and the computation whose end it waited for; of a batch the last one."""
+    """Return ``[rows]`` the start of each SEND, and the computation that it waited for, the last one of a batch."""
     sent, cause = np.zeros(len(program)), np.full(len(program), -1)
     sends, makers = program.senders
     sent[sends], cause[sends] = ended[program.slot[makers]], makers
@@ -110,20 +111,20 @@ def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Floa
         rows = np.flatnonzero(program.batch >= 0)
         rows = rows[np.argsort(sent[rows], kind="stable")]
         last = np.zeros(int(program.batch.max(initial=-1)) + 1, np.int64)
-        last[program.batch[rows]] = rows  # in the order of their ends, so the last one stays
+        last[program.batch[rows]] = rows  # sorted by end: the last assignment wins
         sent[rows], cause[rows] = sent[last[program.batch[rows]]], cause[last[program.batch[rows]]]
     return sent, cause
 
 
-def _holds_up_a_batch(program: Program, blocked: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _blocks_batch(program: Program, blocked: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return ``[edges]`` whether the target of an edge waits for a batch with the SEND of this rank."""
     target = np.repeat(np.concatenate(([-1], program.graph.nodes)), np.diff(program.graph.edge_ptr))
     found: NDArray[np.bool_] = (blocked >= 0) & (program.batch[blocked] >= 0) & program.is_compute[target]
     return found
 
 
-def _longest_of_batches(program: Program, seconds: Floats) -> Floats:
-    """Return ``[rows]`` where every SEND of a batch takes as long as the longest of them."""
+def _batch_seconds(program: Program, seconds: Floats) -> Floats:
+    """Return ``[rows]`` the seconds, with every SEND of a batch as long as the longest of them."""
     rows = np.flatnonzero(program.batch >= 0)
     longest = np.zeros(int(program.batch.max(initial=-1)) + 1)
     np.maximum.at(longest, program.batch[rows], seconds[rows])
@@ -182,7 +183,7 @@ def computing_seconds(program: Program, seconds: Floats, network: Network) -> Fl
 
 
 def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:
-    """Return the times at which the bytes of every flow move if none disturbs another."""
+    """Return the times at which the bytes of every flow move if no flow disturbs another."""
     rows = np.flatnonzero(network.row_kind >= 0)
     span = program.span_of_row[rows]
     kind, parts = network.row_kind[rows], network.parts[rows]

@@ -1,4 +1,4 @@
-"""Tables of a program: the rows of each computation and each message, and the columns that these are made from."""
+"""Tables of a program: the rows of each computation and each message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Bools = NDArray[np.bool_]
 
 
 class Columns(Protocol):
-    """The columns of a :class:`~meshwave.engine.program.program.Program`, as its tables and its graph read them."""
+    """The columns of a :class:`~meshwave.engine.program.program.Program` that its tables and its graph read.
+
+    This protocol avoids a cycle of imports between the program and its tables.
+    """
 
     def __len__(self) -> int: ...
     def ranks_of(self, stage: int) -> list[int]: ...
@@ -32,7 +35,7 @@ class Columns(Protocol):
     @property
     def fused(self) -> Bools: ...
     @property
-    def doubled(self) -> Bools: ...
+    def next_is_fused(self) -> Bools: ...
     @property
     def is_compute(self) -> Bools: ...
     @property
@@ -61,11 +64,11 @@ class Columns(Protocol):
 
 @dataclass(frozen=True)
 class Tables:
-    """``[stages, microbatches]`` the row of each computation, -1 for none."""
+    """``[stages, microbatches]`` the row of each computation and message, -1 for none."""
 
     forward: Rows
-    backward: Rows  # B, or I where the backward is split
-    weight: Rows  # B, or W where the backward is split
+    backward: Rows  # B, or I if the backward is split
+    weight: Rows  # B, or W if the backward is split
     send_forward: Rows
     send_backward: Rows
 
@@ -80,7 +83,6 @@ class Skipping(NamedTuple):
 
 def find_tables(program: Columns) -> Tables:
     """Return the rows of each computation and each message of a program."""
-
     next_door = program.other < 0
 
     def rows_of(*ops: Op) -> Rows:
@@ -115,7 +117,7 @@ def find_skipping(program: Columns) -> Skipping:
     return Skipping(send[both], maker[both], taker[both])
 
 
-def tensors_of(program: Columns) -> NDArray[np.int32]:
+def message_units(program: Columns) -> NDArray[np.int32]:
     """Return ``[rows]`` the units that each message holds."""
     held = np.zeros(len(program), np.int32)
     for ops, towards in (((Op.SEND_F, Op.RECV_B), 1), ((Op.SEND_B, Op.RECV_F), -1)):
@@ -123,7 +125,7 @@ def tensors_of(program: Columns) -> NDArray[np.int32]:
         stage, other = program.stage[rows], program.other[rows]
         end = np.where(other >= 0, other, stage + towards)
         lower, upper = (stage, end) if towards > 0 else (end, stage)
-        handed = np.append(program.onward, 0)  # the last stage hands nothing on, nor is there one before the first
+        handed = np.append(program.onward, 0)  # index -1: nothing enters the first stage or leaves the last
         held[rows] = np.where(other < 0, handed[np.clip(lower, -1, len(handed) - 1)], 0)
         for source, target, tensors in program.skips.tolist():
             held[rows] += tensors * ((lower == source) & (upper == target))

@@ -32,19 +32,21 @@ class Timeline:
     """
 
     source: Source
-    digest: str  # of the program that was played: two timelines with one digest can be joined
-    meshes: tuple[str, ...]  # the name of each rank's mesh
-    rank: Ints  # [spans] who does it; the sender of a transfer
-    peer: Ints  # [spans] who receives a transfer, else -1
+    digest: str  # of the program: timelines of equal digest can be joined
+    meshes: tuple[str, ...]  # name of each rank's mesh
+    rank: Ints  # [spans] rank of the action; the sender of a transfer
+    peer: Ints  # [spans] receiver of a transfer, else -1
     op: NDArray[np.int8]  # [spans] Op: F, B, I, W, SEND_F, SEND_B, REDUCE_GRAD or STEP
     stage: Ints  # [spans] -1 for STEP
-    microbatch: Ints  # [spans] -1 where none is meant
-    fused: Bools  # [spans] runs in one slot with the span before it, from its start to its end
+    microbatch: Ints  # [spans] -1 for REDUCE_GRAD and STEP
+    fused: Bools  # [spans] shares the slot of the previous span, with equal start and end
     start: Floats  # [spans] seconds
     end: Floats  # [spans] seconds
-    cause: NDArray[np.int64]  # [spans] the span that ended last of those it waited for, else -1
-    other: Ints = field(default_factory=lambda: np.empty(0, np.int32))  # [spans] the stage that a skip goes to, else -1
-    doubt_s: float = 0.0  # by how much ranks may be shifted against each other: their clocks were aligned no better
+    cause: NDArray[np.int64]  # [spans] the span that this one waited for last, else -1
+    other: Ints = field(
+        default_factory=lambda: np.empty(0, np.int32)
+    )  # [spans] target stage of a skip connection, else -1
+    doubt_s: float = 0.0  # upper bound on the clock skew between ranks
 
     def __post_init__(self) -> None:
         if not len(self.other):
@@ -82,7 +84,7 @@ class Timeline:
 
     @property
     def is_work(self) -> Bools:
-        """``[spans]`` whether a device computes in each: computations and optimizer steps."""
+        """``[spans]`` whether a device computes: computations and optimizer steps."""
         work: Bools = self.is_compute | (self.op == Op.STEP)
         return work
 
@@ -90,7 +92,7 @@ class Timeline:
     def busy(self) -> Floats:
         """``[ranks]`` seconds in which each rank computes; a slot of two counts once."""
         work = self.is_work & ~self.fused
-        return self._by_rank(work, (self.end - self.start)[work])
+        return self._sum_by_rank(work, (self.end - self.start)[work])
 
     @property
     def bubble_ratio(self) -> float:
@@ -99,9 +101,9 @@ class Timeline:
 
     @property
     def span_bubble_ratio(self) -> float:
-        """Bubble ratio of the computations, with each rank's own first start to last end instead of the makespan.
+        """Bubble ratio of the computations, from each rank's own first start to its last end.
 
-        The skew between ranks does not count (the measure of arXiv:2401.10241).
+        Unlike in :attr:`bubble_ratio`, the skew between ranks does not count (the measure of arXiv:2401.10241).
         """
         first, last = np.full(self.ranks, np.inf), np.zeros(self.ranks)
         compute = self.is_compute
@@ -109,12 +111,12 @@ class Timeline:
         np.maximum.at(last, self.rank[compute], self.end[compute])
         own = np.where(np.isfinite(first), last - first, 0.0)
         compute &= ~self.fused
-        busy = self._by_rank(compute, (self.end - self.start)[compute])
+        busy = self._sum_by_rank(compute, (self.end - self.start)[compute])
         return 1 - float(busy.sum() / own.sum()) if own.sum() else 0.0
 
     @cached_property
     def exposed_communication(self) -> Floats:
-        """``[ranks]`` seconds in which a rank only waits for a transfer or a reduction that is under way.
+        """``[ranks]`` seconds in which a rank only waits for a transfer or a reduction in progress.
 
         Waiting for another rank to compute is bubble, not communication.
         """
@@ -127,19 +129,19 @@ class Timeline:
         by_wire = (cause >= 0) & ~self.is_work[cause]
         waited = self.start[order] - np.maximum(free, self.start[cause])
         exposed = np.where(by_wire, np.maximum(waited, 0.0), 0.0)
-        return self._by_rank(order, exposed)
+        return self._sum_by_rank(order, exposed)
 
     @property
     def mean_exposed_communication(self) -> float:
-        """Mean of the exposed communication over the ranks.
+        """Mean of the exposed communication over the ranks, in seconds.
 
-        Like the bubble it counts the time of all devices, so it is a share of the step; the largest value of a
-        single rank is not.
+        Like the bubble it covers the time of all devices, so that it is a share of the step; the maximum over ranks is
+        not.
         """
         return float(self.exposed_communication.mean()) if self.ranks else 0.0
 
     def to_pandas(self) -> DataFrame:
-        """Return one row for each span: the mesh, the peer of a transfer, the action, and its start and end in seconds.
+        """Return one row per span: mesh, peer of a transfer, action, and start and end in seconds.
 
         Raises:
             ImportError: pandas is not installed.
@@ -160,7 +162,7 @@ class Timeline:
             }
         )
 
-    def _by_rank(self, spans: Bools | NDArray[np.intp], seconds: Floats) -> Floats:
+    def _sum_by_rank(self, spans: Bools | NDArray[np.intp], seconds: Floats) -> Floats:
         """Return ``[ranks]`` the ``seconds`` of some spans, summed per rank."""
         return np.asarray(np.bincount(self.rank[spans], seconds, minlength=self.ranks), np.float64)
 
@@ -177,10 +179,10 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Overlay:
-    """A measured timeline over the predicted one of the same program, action by action."""
+    """A measured timeline aligned with the predicted one of the same program, action by action."""
 
     predicted: NDArray[np.int64]  # [pairs] spans of the predicted timeline
-    measured: NDArray[np.int64]  # [pairs] the same actions in the measured one
+    measured: NDArray[np.int64]  # [pairs] the same actions in the measured timeline
     by_kind: Mapping[str, Mapping[str, float]]  # per op: predicted_s, measured_s (means), error, count
     predicted_s: float
     measured_s: float
@@ -206,7 +208,7 @@ def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
     Raises:
         InputError: they belong to different programs.
     """
-    refuse_another(predicted.digest, measured.digest)
+    check_same_program(predicted.digest, measured.digest)
     _, mine, theirs = np.intersect1d(_keys(predicted), _keys(measured), return_indices=True)
     by_kind = {}
     for op in np.unique(predicted.op[mine]):
@@ -225,7 +227,7 @@ def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
     return Overlay(mine, theirs, by_kind, predicted.makespan, measured.makespan)
 
 
-def refuse_another(predicted: str, measured: str) -> None:
+def check_same_program(predicted: str, measured: str) -> None:
     """Check that two digests belong to the same program.
 
     Raises:

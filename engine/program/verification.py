@@ -1,4 +1,4 @@
-"""Prove that a program is complete, that every message meets its other end, and that it ends."""
+"""Verification of a program: complete computations, matching messages, consistent updates and no deadlock."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from meshwave.engine.program.program import Program
 
 
 def verify(program: Program) -> list[Problem]:
-    """Return everything that is wrong with a program; an empty list for a sound one.
+    """Return all problems of a program; an empty list for a sound one.
 
-    Every computation occurs once, on the rank of its stage; every tensor that changes ranks is sent
-    after it is produced and received before it is consumed; per pair of ranks receives are posted in
-    the order of the sends (NCCL has no tags); gradients are reduced and weights updated once they are
-    complete, replicas in one order; and there is no deadlock.
+    In a sound program every computation occurs once, on the rank of its stage; every tensor that changes ranks is sent
+    after it is produced and received before it is consumed; per pair of ranks, receives are posted in the order of the
+    sends (NCCL has no tags); gradients are reduced and weights updated once they are complete, by all replicas in one
+    order; and there is no deadlock.
     """
     return (
         computation_problems(program, program.microbatches)
@@ -44,24 +44,24 @@ def verify(program: Program) -> list[Problem]:
 
 
 def computation_problems(program: Program, microbatches: int) -> list[Problem]:
-    """Check that every computation occurs once, on the rank of its stage, which adding transfers relies on."""
+    """Check that every computation occurs once, on the rank of its stage; transfers are added on that assumption."""
     if not program.stages:
         return [problem("no_computations")]
-    if found := list(first_problems(_out_of_range(program, microbatches))):
+    if found := list(first_problems(_range_problems(program, microbatches))):
         return found
     forward, backward, inputs, weights = counts = [_count(program, op, microbatches) for op in (Op.F, Op.B, Op.I, Op.W)]
     kinds = [
         _slot_problems(program),
-        _missing(Op.F, forward == 0),
-        _missing(Op.B, (backward + inputs + weights) == 0),
-        *(_repeated(program, op, count) for op, count in zip((Op.F, Op.B, Op.I, Op.W), counts, strict=True)),
+        _missing_actions(Op.F, forward == 0),
+        _missing_actions(Op.B, (backward + inputs + weights) == 0),
+        *(_repeated_actions(program, op, count) for op, count in zip((Op.F, Op.B, Op.I, Op.W), counts, strict=True)),
         _half_problems(backward, inputs, weights),
     ]
     return [each for kind in kinds for each in first_problems(kind)] or list(first_problems(_rank_problems(program)))
 
 
-def _out_of_range(program: Program, microbatches: int) -> Iterator[Problem]:
-    """Return actions of a stage or a microbatch that does not exist."""
+def _range_problems(program: Program, microbatches: int) -> Iterator[Problem]:
+    """Yield actions of a stage or a microbatch that does not exist."""
     has_stage, has_microbatch = program.op != Op.STEP, program.op < Op.REDUCE_GRAD
     for row in np.flatnonzero(has_stage & ((program.stage < 0) | (program.stage >= program.stages))).tolist():
         action = program.row(row)
@@ -89,12 +89,12 @@ def _count(program: Program, op: Op, microbatches: int) -> Rows:
     return np.bincount(place, minlength=math.prod(shape)).reshape(shape)
 
 
-def _missing(op: Op, absent: Mask) -> Iterator[Problem]:
+def _missing_actions(op: Op, absent: Mask) -> Iterator[Problem]:
     for stage, mb in true_places(absent):
         yield problem("missing_action", action=Action(op, stage, mb))
 
 
-def _repeated(program: Program, op: Op, count: Rows) -> Iterator[Problem]:
+def _repeated_actions(program: Program, op: Op, count: Rows) -> Iterator[Problem]:
     for stage, mb in true_places(count > 1):
         rows = np.flatnonzero((program.op == op) & (program.stage == stage) & (program.microbatch == mb))
         ranks = np.unique(program.rank[rows]).tolist()
@@ -111,7 +111,7 @@ def _half_problems(backward: Rows, inputs: Rows, weights: Rows) -> Iterator[Prob
 
 
 def _rank_problems(program: Program) -> Iterator[Problem]:
-    """Return computations on another rank than that of their stage, and ranks without any."""
+    """Yield computations on another rank than that of their stage, and ranks without computations."""
     compute = np.flatnonzero(program.is_compute)
     home = program.placement[program.replica[program.microbatch[compute]], program.stage[compute]]
     for at in np.flatnonzero(home != program.rank[compute]).tolist():

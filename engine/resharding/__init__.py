@@ -8,7 +8,7 @@ After Zhuang et al., "On Optimizing the Communication of Model Parallelism" (arX
 need torch: a plan is data, and equal inputs give equal plans on every rank.
 """
 
-from meshwave.engine.program.link_shares import Share, most_at_once
+from meshwave.engine.program.link_shares import Share, max_concurrent_messages
 from meshwave.engine.resharding.boxes import Box, Mesh, SpecError, boxes, is_empty, split_spec, volume
 from meshwave.engine.resharding.link_lanes import Hops, Lane, LaneUse, hops, lanes, nic_sides
 from meshwave.engine.resharding.links import Link, Links
@@ -62,7 +62,7 @@ __all__ = [
     "is_empty",
     "lanes",
     "lower_bound",
-    "most_at_once",
+    "max_concurrent_messages",
     "moves",
     "nic_sides",
     "orderings",

@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Literal, NamedTuple, Self
 
-from meshwave.engine.program._shared_links_loop import EVEN, share
+from meshwave.engine.program.shared_links_loop import RATE_TOLERANCE, compute_fair_rates
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.moves import moves
 from meshwave.engine.resharding.plan import Plan
@@ -116,7 +116,7 @@ class _PortPair:
         """Advance the time, and return the messages that pass a mark, with whether it is their end."""
         self.served += seconds * self.rate
         passed = []
-        while self._marks and self._marks[0][0] <= self.served * (1 + EVEN):
+        while self._marks and self._marks[0][0] <= self.served * (1 + RATE_TOLERANCE):
             _, message, is_end = heappop(self._marks)
             self.messages -= is_end
             passed.append((message, is_end))
@@ -173,7 +173,7 @@ class _Play:
             wait = min(wait, max(0.0, self._starting[0][0] - self._now))
         self._now += wait
         passed = [mark for way in self._ways.values() for mark in way.advance(wait)]
-        while self._starting and self._starting[0][0] <= self._now * (1 + EVEN):
+        while self._starting and self._starting[0][0] <= self._now * (1 + RATE_TOLERANCE):
             message = heappop(self._starting)[1]
             if not self._join(message):
                 passed += [(message, False), (message, True)]
@@ -301,7 +301,7 @@ def _share_ports(ways: Sequence[_PortPair], port_capacity: Callable[[Port], floa
         for port in way.ports:
             demand[number[port]] += way.most * way.messages
     most, messages, fair = [way.most for way in ways], [way.messages for way in ways], [0.0] * len(ways)
-    share(
+    compute_fair_rates(
         range(0, 2 * len(ways) + 1, 2), ports, [1.0] * len(ports), most, messages, demand, limits,
         [0.0] * len(number), [0.0] * len(number), fair, list(range(len(ways))), len(ways),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwave.engine.program.link_shares import Passing, Share, Steps, most_per_port, stack_shares
+from meshwave.engine.program.link_shares import Passing, Share, Steps, max_shares_per_port, stack_shares
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.playback import Playback, PlayedMessage, Port, Ports, port_capacity
 
@@ -22,7 +22,7 @@ def port_shares(played: Playback, links: Links) -> dict[Port, list[Share]]:
     for number, each in enumerate(sent):
         for port in each.ports:
             passing.setdefault(port, []).append(number)
-    most = most_per_port(len(passing))
+    most = max_shares_per_port(len(passing))
     return {
         port: stack_shares(_port_passings(played, sent, numbers, port_capacity(port, links)), most)
         for port, numbers in passing.items()

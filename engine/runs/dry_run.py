@@ -296,7 +296,7 @@ class Waits:
         """``lanes``: [ranks] the devices of each mesh; by default one stands for all of them."""
         seconds, flows = slot_seconds(program, costs.seconds), None
         if costs.network is not None:
-            flows = FlowTable.of(program, costs.seconds, costs.network, lanes or [1] * program.ranks)
+            flows = FlowTable.from_program(program, costs.seconds, costs.network, lanes or [1] * program.ranks)
             slots = program.is_compute & ~program.fused
             seconds[slots] = computing_seconds(program, costs.seconds, costs.network)[slots]
         ns = np.rint(seconds * (scale * 1e9)).astype(np.int64)
@@ -304,7 +304,7 @@ class Waits:
 
     def exchanges(self, row: int) -> range:
         """The flows of the exchanges inside a computation, between which it computes in equal parts."""
-        return self.flows.of_row(row) if self.flows is not None and self.program.is_compute[row] else range(0)
+        return self.flows.flows_of_row(row) if self.flows is not None and self.program.is_compute[row] else range(0)
 
     def sent_by(self, row: int) -> Sequence[int]:
         """The flows of what a slot sends."""

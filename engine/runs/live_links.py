@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.program._shared_links_loop import EVEN, has_units, share
 from meshwave.engine.program.flow_table import FlowTable
+from meshwave.engine.program.shared_links_loop import RATE_TOLERANCE, compute_fair_rates, has_units
 
 Int64s = NDArray[np.int64]
 
@@ -244,14 +244,14 @@ def _fair_rates(known: _Known, kinds: Sequence[int]) -> list[float]:
     for kind in kinds:
         for use in range(known.use_ptr[kind], known.use_ptr[kind + 1]):
             demand[known.port[use]] += known.weight[use] * known.rate[kind]
-    if all(taken <= most * (1 + EVEN) for taken, most in zip(demand, known.capacity, strict=True)):
+    if all(taken <= most * (1 + RATE_TOLERANCE) for taken, most in zip(demand, known.capacity, strict=True)):
         return [known.rate[kind] for kind in kinds]
     busy, fair = [0] * len(known.rate), [0.0] * len(known.rate)
     for kind in kinds:
         busy[kind] += 1
     found = list(dict.fromkeys(kinds))
     left, shares = [0.0] * len(demand), [0.0] * len(demand)
-    share(
+    compute_fair_rates(
         known.use_ptr, known.port, known.weight, known.rate, busy, demand, known.capacity, left, shares, fair, found,
         len(found),
     )  # fmt: skip

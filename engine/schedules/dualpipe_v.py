@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from meshwave.engine.findings import Problem
-from meshwave.engine.program.action import Action, backward, forward, input_gradient, overlapped, weight_gradient
+from meshwave.engine.program.action import Action, backward, forward, input_gradient, overlap, weight_gradient
 from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few_microbatches, wave_path
 
 
@@ -84,11 +84,11 @@ def bidirectional_order(
             yield first.forward()
             yield second.backward()
         else:
-            yield from overlapped(first.forward(), second.backward())
-        yield from overlapped(second.forward(), first.backward())
+            yield from overlap(first.forward(), second.backward())
+        yield from overlap(second.forward(), first.backward())
     for _ in range(after):
         yield second.backward()
-        yield from overlapped(second.forward(), first.backward())
+        yield from overlap(second.forward(), first.backward())
     for number in range(2 * (rank + 1)):  # both chunks in turns; from the middle on they are split
         chunk = first if number % 2 else second
         yield split(chunk) if number > rank else chunk.backward()

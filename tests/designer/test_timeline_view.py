@@ -15,7 +15,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.predict.questions import Inspector
-from meshwave.engine.program.action import Action, Op, backward, forward, overlapped
+from meshwave.engine.program.action import Action, Op, backward, forward, overlap
 from meshwave.engine.program.program import build
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.timeline import Timeline
@@ -285,7 +285,7 @@ def test_a_defect_of_ours_is_said_and_not_swallowed(
 
 def test_two_in_one_slot_are_marked_as_the_halves_of_the_lane() -> None:
     program = build(
-        [[forward(0, 0), forward(0, 1), *overlapped(forward(0, 2), backward(0, 0)), backward(0, 1), backward(0, 2)]]
+        [[forward(0, 0), forward(0, 1), *overlap(forward(0, 2), backward(0, 0)), backward(0, 1), backward(0, 2)]]
     )
     timeline = simulate(program, np.ones(len(program)))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meshwave.engine.messages.predictions import COVERAGE
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import WORDS, Action, Op
-from meshwave.engine.program.timeline import Timeline, refuse_another
+from meshwave.engine.program.timeline import Timeline, check_same_program
 from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs.accuracy.action_durations import MeasuredRows, keeps_busy, measured_rows
 from meshwave.engine.runs.accuracy.block_comparison import Waits, Within, by_name, insides, waits
@@ -308,7 +308,7 @@ def compare(prediction: Prediction, recording: Recording, predicted_for: str = "
         InputError: the run was of another program.
     """
     if recording.steps:
-        refuse_another(prediction.program.digest, recording.digest)
+        check_same_program(prediction.program.digest, recording.digest)
         if recording.rows(recording.steps[:1]).shape[1] != len(prediction.program):
             raise RunFolderError(
                 f"the spans in {recording.folder} are not those of its program; launch the design again"

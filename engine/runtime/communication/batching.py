@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from meshwave.engine.program.acknowledgements import messages_of
+from meshwave.engine.program.acknowledgements import find_messages
 from meshwave.engine.program.action import Action, Op, message_key
 from meshwave.engine.program.program import Program
 from meshwave.engine.runtime.device.accelerator import record_event, use_stream
@@ -104,7 +104,7 @@ def _batched_messages(program: Program, rank: int) -> Iterator[tuple[Action, int
     """Yield the producer and the batch number of each batched message that a rank sends or receives."""
     if not program.batched:
         return
-    send, maker, taker = messages_of(program)
+    send, maker, taker = find_messages(program)
     here = (program.rank[maker] == rank) | (program.rank[taker] == rank)
     for row in send[here & (program.batch[send] >= 0)].tolist():
         yield message_producer(program.row(row))[0], int(program.batch[row])

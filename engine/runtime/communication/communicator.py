@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshwave.engine.program.acknowledgements import answers
+from meshwave.engine.program.acknowledgements import find_acknowledgements
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.resharding import Transfer
@@ -265,7 +265,7 @@ class Communicator(ABC):
 
 def _acknowledged_messages(program: Program, rank: int) -> dict[Action, list[Action]]:
     """Return the messages sent by ``rank`` that each message it receives acknowledges, by producer."""
-    messages, answer = answers(program)
+    messages, answer = find_acknowledgements(program)
     found: dict[Action, list[Action]] = {}
     for number in np.flatnonzero((answer >= 0) & (program.rank[messages.send] == rank)).tolist():
         rows = (int(messages.send[each]) for each in (number, answer[number]))

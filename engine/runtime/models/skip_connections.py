@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from meshwave.engine.lowering.transfers import Skip, between_stages
+from meshwave.engine.lowering.transfers import Skip, skips_by_stages
 from meshwave.engine.runtime.models.stages import Stage
 from meshwave.engine.runtime.models.transformer import Layer, Transformer
 from meshwave.engine.runtime.modules.deferred_gradients import Linear
@@ -124,4 +124,4 @@ class SkippingTransformer(Transformer):
         """Build one stage; see :func:`meshwave.engine.runtime.models.build_stage`."""
         parts = self.make_parts(layers_per_stage, stage, seed, dtype, device)
         skips = self.shape.skips
-        return SkippingStage(*parts, stage, skips, between_stages(skips, layers_per_stage))
+        return SkippingStage(*parts, stage, skips, skips_by_stages(skips, layers_per_stage))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from meshwave.engine.families._u_net_blocks import Block, groups_of, numbers_of
 from meshwave.engine.families.u_net import UNet
-from meshwave.engine.lowering.transfers import Skip, between_stages
+from meshwave.engine.lowering.transfers import Skip, skips_by_stages
 from meshwave.engine.runtime.models.skip_connections import SkippingStage
 from meshwave.engine.runtime.models.stages import Stage, StageBuilder, to_message_dtype
 from meshwave.engine.runtime.modules.deferred_gradients import ChannelNorm, Convolution, Linear
@@ -238,4 +238,4 @@ class DiffusionUNet(StageBuilder):
         """Build one stage; see :func:`meshwave.engine.runtime.models.build_stage`."""
         parts = self.make_parts(layers_per_stage, stage, seed, dtype, device)
         skips = self.shape.skips
-        return UNetStage(self.shape, parts, stage, skips, between_stages(skips, layers_per_stage))
+        return UNetStage(self.shape, parts, stage, skips, skips_by_stages(skips, layers_per_stage))

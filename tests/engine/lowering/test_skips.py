@@ -16,7 +16,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.model import nested_skips
 from meshwave.engine.findings import Problem
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.lowering.transfers import add_transfers, between_stages, skips_of
+from meshwave.engine.lowering.transfers import add_transfers, skips_by_stages, stage_skips
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program, format_program, parse_program
 from meshwave.engine.program.simulation import simulate
@@ -94,7 +94,7 @@ def test_every_schedule_passes_them_once_and_never_stalls(name: str, data: st.Da
 
     assert verify(program) == []
     assert left_over(program) == [[]] * program.ranks
-    blocks = between_stages(nested_skips(design.model.layers), layers_per_stage(design))
+    blocks = skips_by_stages(nested_skips(design.model.layers), layers_per_stage(design))
     assert [tuple(row) for row in program.skips.tolist()] == [(*pair, len(each)) for pair, each in blocks.items()]
     expected = Counter(
         (op, *pair, mb)
@@ -143,7 +143,7 @@ def test_both_ends_name_each_other(data: st.DataObject, compute: Program) -> Non
 @given(layers=st.lists(st.integers(0, 4), min_size=1, max_size=6))
 def test_every_skip_stays_within_a_stage_or_is_between_two(layers: list[int]) -> None:
     skips = nested_skips(sum(layers))
-    found = between_stages(skips, layers)
+    found = skips_by_stages(skips, layers)
 
     ends = np.cumsum(layers)
     apart = [
@@ -155,7 +155,7 @@ def test_every_skip_stays_within_a_stage_or_is_between_two(layers: list[int]) ->
 
 def test_only_a_u_transformer_has_skips() -> None:
     design = Drawn({"schedule": "1f1b", "microbatches": 2}, 2).design()
-    assert skips_of(design) == ()
+    assert stage_skips(design) == ()
     assert [nested_skips(layers) for layers in (1, 2, 5)] == [(), ((0, 1),), ((0, 4), (1, 3))]
 
 

@@ -25,7 +25,7 @@ from meshwave.engine.predict.questions import (
     rank_changes,
     stage_flops,
 )
-from meshwave.engine.program.action import Op, backward, forward, overlapped
+from meshwave.engine.program.action import Op, backward, forward, overlap
 from meshwave.engine.program.program import Program, build
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.timeline import Timeline
@@ -135,7 +135,7 @@ def test_kinds_and_reasons_of_a_small_area() -> None:
 
 def test_two_in_one_slot_count_once_and_half_for_each() -> None:
     program = build(
-        [[forward(0, 0), forward(0, 1), *overlapped(forward(0, 2), backward(0, 0)), backward(0, 1), backward(0, 2)]]
+        [[forward(0, 0), forward(0, 1), *overlap(forward(0, 2), backward(0, 0)), backward(0, 1), backward(0, 2)]]
     )
     timeline = play(program, {Op.F: 1, Op.B: 2})
 

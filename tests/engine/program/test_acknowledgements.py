@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.lowering.transfers import add_transfers
-from meshwave.engine.program.acknowledgements import answers, messages_of
+from meshwave.engine.program.acknowledgements import find_acknowledgements, find_messages
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.schedules import Pipe, schedules
@@ -20,7 +20,7 @@ NAMED = [name for name in schedules if name != "custom"]
 def learned(program: Program) -> dict[int, int]:
     """The row at which each sender learns that its message was taken, where it does: every message tells what its
     sender had taken before. Each rank is replayed by itself, since its order is given."""
-    found = messages_of(program)
+    found = find_messages(program)
     sends, takers = found.send.tolist(), found.taker.tolist()
     told = [
         {n for n, taker in enumerate(takers) if program.rank[taker] == program.rank[send] and taker < send}
@@ -36,7 +36,7 @@ def learned(program: Program) -> dict[int, int]:
 
 def let_go(program: Program) -> dict[int, int]:
     """The same by the program's tables."""
-    messages, answer = answers(program)
+    messages, answer = find_acknowledgements(program)
     return {n: int(messages.taker[of]) for n, of in enumerate(answer.tolist()) if of >= 0}
 
 
@@ -45,7 +45,7 @@ def test_it_is_what_a_replay_learns_and_always_there_by_then(program: Program, s
     assert let_go(program) == learned(program)
 
     timeline = simulate(program, seconds(program, seed))
-    messages, answer = answers(program)
+    messages, answer = find_acknowledgements(program)
     starts = timeline.start[program.span_of_row[messages.taker]]
     answered = np.flatnonzero(answer >= 0)
     assert (starts[answered] <= starts[answer[answered]] + 1e-9).all()
@@ -56,7 +56,7 @@ def test_it_is_what_a_replay_learns_and_always_there_by_then(program: Program, s
 def test_what_every_schedule_sends_forward_is_answered_by_its_gradient_at_the_latest(name: str) -> None:
     program = add_transfers(schedules[name]().program(Pipe(4, 8)), [(0, 3, 2)])
     back = program.tables.backward
-    messages, answer = answers(program)
+    messages, answer = find_acknowledgements(program)
 
     assert let_go(program) == learned(program)
     rows, stages, microbatches = messages.maker, program.stage[messages.maker], program.microbatch[messages.maker]

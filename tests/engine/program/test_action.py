@@ -14,7 +14,7 @@ from meshwave.engine.program.action import (
     format_cells,
     forward,
     input_gradient,
-    overlapped,
+    overlap,
     parse_action,
     parse_cell,
 )
@@ -95,7 +95,7 @@ def test_the_makers_of_schedules_yield_actions() -> None:
 
 @given(first=st.builds(forward, numbers, numbers), second=st.builds(backward, numbers, numbers))
 def test_a_forward_and_a_backward_share_a_slot_and_a_cell(first: Action, second: Action) -> None:
-    pair = overlapped(first, second)
+    pair = overlap(first, second)
 
     (cell,) = format_cells(pair)
 

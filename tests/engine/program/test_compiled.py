@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from meshwave.engine import compiled
-from meshwave.engine.program import _shared_links_loop as _shared_links
-from meshwave.engine.program import shared_links_simulation
+from meshwave.engine.program import shared_links_loop, shared_links_simulation
 from meshwave.engine.program.shared_links_simulation import compile_loop
 
 
 def test_a_compiled_copy_leaves_the_module_as_it_is() -> None:
-    module = compiled.compiled_module(_shared_links.__name__)
+    module = compiled.compiled_module(shared_links_loop.__name__)
 
     assert module is not None
-    assert type(_shared_links.share).__name__ == "function"
-    assert type(module.share).__name__ == "CPUDispatcher"
+    assert type(shared_links_loop.compute_fair_rates).__name__ == "function"
+    assert type(module.compute_fair_rates).__name__ == "CPUDispatcher"
 
 
 def test_the_loop_is_compiled_before_a_large_program_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,9 +27,9 @@ def test_the_loop_is_compiled_before_a_large_program_needs_it(monkeypatch: pytes
 
     assert compile_loop()
 
-    module = compiled.compiled_module(_shared_links.__name__)
+    module = compiled.compiled_module(shared_links_loop.__name__)
     assert module is not None
-    assert len(module.play.signatures) == 1
+    assert len(module.play_flows.signatures) == 1
 
 
 def test_where_nothing_can_be_kept_it_is_compiled_anew() -> None:
@@ -50,4 +49,4 @@ def test_where_nothing_can_be_kept_it_is_compiled_anew() -> None:
 def test_without_numba_there_is_nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(compiled.sys.modules, "numba", None)
 
-    assert compiled._compile(_shared_links.__name__) is None
+    assert compiled._compile(shared_links_loop.__name__) is None

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from meshwave.engine.program.acknowledgements import messages_of
+from meshwave.engine.program.acknowledgements import find_messages
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program, parse_program
 from meshwave.engine.program.simulation import TransferModel, simulate
@@ -94,7 +94,7 @@ def batches_of(program: Program) -> list[set[Task]]:
     gaps = {  # the rows of two computations that follow each other: one gap
         row: (rank, number) for rank, line in lines.items() for number, slot in enumerate(line) for row in slot
     }
-    messages = messages_of(program)
+    messages = find_messages(program)
     ends = {
         int(send): (gaps[int(maker)], (gaps[int(taker)][0], gaps[int(taker)][1] - 1), int(taker))
         for send, maker, taker in zip(*messages, strict=True)

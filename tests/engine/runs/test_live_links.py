@@ -39,7 +39,7 @@ class Announced:
     ) -> None:
         """``early``: how long before the moments at which they are ready, and commits behind."""
         self._program, self._play, self._early = program, play, early
-        self.table = FlowTable.of(program, takes, network, [1] * program.ranks)
+        self.table = FlowTable.from_program(program, takes, network, [1] * program.ranks)
         self.live = LiveNetwork(self.table)
         self._computing = computing_seconds(program, takes, network)
         self._node = np.zeros(len(program), np.int64)
@@ -47,7 +47,7 @@ class Announced:
 
     def play(self) -> None:
         """Announce one flow after the other, the earliest first: those of later parts follow from what is found."""
-        first = {self.table.of_row(row)[0]: ready for row, ready in self._first()}
+        first = {self.table.flows_of_row(row)[0]: ready for row, ready in self._first()}
         waiting = dict(first)
         while waiting:
             flow = min(waiting, key=lambda flow: waiting[flow])
@@ -59,7 +59,7 @@ class Announced:
     def _follow(self, waiting: dict[int, float]) -> None:
         """Parts that compute once the exchange before them is over, as far as the estimates go now."""
         for row in np.flatnonzero(self.table.parts > 1).tolist():
-            flows = self.table.of_row(row)
+            flows = self.table.flows_of_row(row)
             for before, flow in zip(flows, flows[1:], strict=False):
                 end = self.live.end(before)
                 if end is not None and self.live.end(flow) is None:
@@ -90,7 +90,7 @@ class Announced:
     def check(self) -> None:
         """Each flow was complete when the simulator says."""
         for row in np.flatnonzero(self.table.first >= 0).tolist():
-            end = self.live.end(self.table.of_row(row)[-1])
+            end = self.live.end(self.table.flows_of_row(row)[-1])
             assert end is not None
             is_message = self.table.is_message[self.table.first[row]]
             assert end == pytest.approx(
@@ -127,7 +127,7 @@ def test_one_transfer_at_a_time_as_the_simulator(program: Program, seed: int) ->
 def two_messages(capacity: float = 1.0) -> FlowTable:
     """Two messages of 3 bytes from one rank to another, at a byte a second."""
     takes = np.array([3.0 if op == Op.SEND_F else 1.0 for op in TWO.op])
-    return FlowTable.of(TWO, takes, nics_of(TWO, capacity=capacity), [1, 1])
+    return FlowTable.from_program(TWO, takes, nics_of(TWO, capacity=capacity), [1, 1])
 
 
 def test_an_estimate_moves_when_another_flow_is_announced() -> None:
@@ -139,7 +139,7 @@ def test_an_estimate_moves_when_another_flow_is_announced() -> None:
     """)
     takes = np.array([3.0 if op == Op.SEND_F else 1.0 for op in program.op])
     live = LiveNetwork(
-        FlowTable.of(program, takes, replace(nics_of(program), use_port=np.array([0, 6, 0, 7])), [1] * 4)
+        FlowTable.from_program(program, takes, replace(nics_of(program), use_port=np.array([0, 6, 0, 7])), [1] * 4)
     )
 
     live.announce(0, 1.0)
@@ -202,7 +202,7 @@ def test_who_waits_for_a_flow_sleeps_until_it_is_complete() -> None:
 
 def test_a_flow_waits_for_all_who_take_part() -> None:
     table = two_messages()
-    table = FlowTable.of(TWO, np.where(TWO.is_send, 3.0, 1.0), table.network, [2, 2])
+    table = FlowTable.from_program(TWO, np.where(TWO.is_send, 3.0, 1.0), table.network, [2, 2])
     board = np.zeros(table.cells[-1], np.int64)
     links = LiveLinks(table, board, 0.01)
     start = time.perf_counter_ns()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.findings import DesignError
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.program.acknowledgements import messages_of
+from meshwave.engine.program.acknowledgements import find_messages
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.simulation import simulate
@@ -161,7 +161,7 @@ def computations(program: Program) -> list[list[Action]]:
 def stuck_in_batches(program: Program) -> list[list[int]]:
     """What is left of each rank's rows where a rank stops before a computation until each of its batches was issued
     at both ends, and everything that the computation takes was sent."""
-    send, _, taker = messages_of(program)
+    send, _, taker = find_messages(program)
     taken: dict[int, set[int]] = defaultdict(set)  # by slot the SENDs of what it takes
     for row, slot in zip(send.tolist(), program.slot[taker].tolist(), strict=True):
         taken[slot].add(row)

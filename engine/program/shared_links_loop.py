@@ -1,43 +1,43 @@
-"""The event loop of :mod:`meshwave.engine.program.shared_links`: plain loops over flat tables, which Python runs and numba compiles.
+"""Event loop of :mod:`meshwave.engine.program.shared_links`: plain loops over flat tables, for Python or numba.
 
 A *node* is an action of the program, a *message* a SEND, an *exchange* the collectives inside a node. A *flow* is a
-message or an exchange on its way: flow ``m`` is message ``m``, flow ``messages + n`` the exchange of node ``n``. Flows
+message or an exchange in progress: flow ``m`` is message ``m``, flow ``messages + n`` the exchange of node ``n``. Flows
 of one *class* pass the same ports with the same weights, and therefore have the same rate.
 
-``served[c]`` counts the bytes that a flow of class ``c`` would have moved that was always there, so that a change of
-rate touches a class and not each of its flows: a flow that joins at ``served`` ends at ``served + size``.
+``served[c]`` counts the bytes that a flow of class ``c`` would have moved if it had always been there, so that a change
+of rate touches a class and not each of its flows: a flow that joins at ``served`` ends at ``served + size``.
 
-Tables are lists where Python runs the loop, which is faster there, and arrays where it is compiled. The functions
-take the tables that they use one by one: numba is ten times slower where a tuple of fifty arrays is passed on.
+Tables are lists if Python runs the loop, which is faster there, and arrays if it is compiled. The functions take the
+tables that they use as separate arguments, since numba is ten times slower when it passes on a tuple of fifty arrays.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-EVEN = 1e-9
-"""Relative: rates that differ by less are equal."""
+RATE_TOLERANCE = 1e-9
+"""Relative difference up to which rates are equal."""
 
 Table = Any
 
 
 class Nodes(NamedTuple):
-    """The actions of a program, and who waits for whom."""
+    """Actions of a program and the dependencies between them."""
 
-    pending: Table  # [nodes] inputs that each still waits for
+    pending: Table  # [nodes] number of inputs that have not arrived
     out_ptr: Table  # [nodes + 1]
-    out_node: Table  # [edges] nodes that wait for each node itself
+    out_node: Table  # [edges] nodes that wait for each node, without messages
     made_ptr: Table  # [nodes + 1]
-    made: Table  # [messages] what each node sends, in order
+    made: Table  # [messages] messages that each node sends, in order
     compute: Table  # [nodes] seconds of each part
-    parts: Table  # [nodes] in how many parts it still has to compute: several where its exchanges come between
-    takers: Table  # [messages] the node that takes each, -1 for none
+    parts: Table  # [nodes] parts that are not computed; exchanges of a node run between its parts
+    takers: Table  # [messages] node that consumes each, -1 for none
 
 
 class Flows(NamedTuple):
     """Messages and exchanges, and the ports that they pass."""
 
-    kind: Table  # [flows] -1 where a node exchanges nothing
+    kind: Table  # [flows] -1 for a node without exchanges
     size: Table  # [flows] bytes
     latency: Table  # [kinds] seconds
     connection: Table  # [kinds]
@@ -45,11 +45,11 @@ class Flows(NamedTuple):
     class_ptr: Table  # [classes + 1]
     port: Table  # [uses] the ports of each class
     weight: Table  # [uses]
-    most: Table  # [classes] bytes/s of a flow that is alone
+    most: Table  # [classes] bytes/s of a flow alone
     port_ptr: Table  # [ports + 1]
     class_at: Table  # [uses] the classes at each port
     capacity: Table  # [ports] bytes/s
-    units: Table  # [ports] how many flows may still begin where each has the port for itself; -1 where they share it
+    units: Table  # [ports] number of flows that may still start on an exclusive port; -1 for a shared port
 
 
 class Result(NamedTuple):
@@ -58,10 +58,10 @@ class Result(NamedTuple):
     start: Table  # [nodes]
     end: Table  # [nodes]
     cause: Table  # [nodes] a node, or nodes + a message; -1 for none
-    sent: Table  # [messages] when each sets out
-    came: Table  # [messages]
-    sent_cause: Table  # [messages] as cause
-    log_time: Table  # [entries] moments at which the rate of a class changes; may have no room
+    sent: Table  # [messages] start of each
+    came: Table  # [messages] arrival of each
+    sent_cause: Table  # [messages] like ``cause``
+    log_time: Table  # [entries] times at which the rate of a class changes; later entries may not fit
     log_class: Table
     log_rate: Table
 
@@ -69,41 +69,41 @@ class Result(NamedTuple):
 class Room(NamedTuple):
     """Working memory of the loop."""
 
-    counts: Table  # [8] see the numbers below
-    heap_time: Table  # [flows + 1] moments to come: a node has computed a part, or (nodes + flow) a latency is over
+    counts: Table  # [8] see the indices below
+    heap_time: Table  # [flows + 1] events: a node has computed a part, or (nodes + flow) a latency is over
     heap_order: Table
     heap_code: Table
-    behind: Table  # [flows] what waits behind each for its connection, -1 for nothing
-    first: Table  # [connections] the flow that each carries, -1 for none
-    last: Table  # [connections] the last that waits for it
-    waiting: Table  # [connections + 1] flows that have their connection, by the order in which they asked for it
-    asked: Table  # [flows] the order in which each asked for its connection
-    heap_first: Table  # [classes] where the heap of the flows of each begins
-    marks: Table  # at what is served each of them ends
-    numbers: Table  # which flow that is
-    busy: Table  # [classes] how many flows each has
+    behind: Table  # [flows] flow that waits behind each for its connection, -1 for none
+    first: Table  # [connections] flow in progress, -1 for none
+    last: Table  # [connections] last flow that waits
+    waiting: Table  # [connections + 1] flows that have their connection and wait for ports, in order of request
+    asked: Table  # [flows] number of the request for its connection
+    heap_first: Table  # [classes] start of the heap of its flows
+    marks: Table  # value of ``served`` at which each of them ends
+    numbers: Table  # the flow of each mark
+    busy: Table  # [classes] number of flows
     served: Table  # [classes]
-    since: Table  # [classes] the moment that `served` is of
+    since: Table  # [classes] time to which ``served`` refers
     rate: Table  # [classes]
-    ends: Table  # [classes] when the next of its flows ends
-    active: Table  # [classes] the busy ones, in any order
-    place: Table  # [classes] where each stands there
-    demand: Table  # [ports] bytes/s that its flows would take if each were alone
+    ends: Table  # [classes] end of the next of its flows
+    active: Table  # [classes] busy classes, in any order
+    place: Table  # [classes] index of each in ``active``
+    demand: Table  # [ports] bytes/s of its flows if each were alone
     left: Table  # [ports]
     shares: Table  # [ports]
     fair: Table  # [classes]
-    found: Table  # [classes] whose rates may change now
+    found: Table  # [classes] those whose rates may change now
     seeds: Table  # [ports + 1] ports from which changes of rates spread
-    port_mark: Table  # [ports] the last moment at which each was met
+    port_mark: Table  # [ports] number of the last event that noted each
     class_mark: Table  # [classes]
 
 
 HEAP, ORDER, ACTIVE, WAITING, LOGGED, MOMENT, FOUND, SEEDS = range(8)
-"""Places of Room.counts."""
+"""Indices of ``Room.counts``."""
 
 
-def play(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
-    """Play a program on shared links; return the number of changes of rates, those without room in the log included."""
+def play_flows(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
+    """Simulate a program on shared links; return the number of changes of rates, even if the log has no room."""
     pending, out_ptr, out_node, made_ptr, made, compute, parts, takers = nodes
     kind, size, latency, connection, class_of, class_ptr, port, weight, most, port_ptr, class_at, capacity, units = (
         flows
@@ -117,24 +117,24 @@ def play(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
     while counts[HEAP] > 0 or counts[ACTIVE] > 0:
         counts[MOMENT] += 1
         counts[FOUND] = counts[SEEDS] = 0
-        done, ended = -1, -1  # a node, a flow
-        of = find_next_end(heap_time, counts, ends, active)
-        if of >= 0:
-            now = max(now, ends[of])
-            served[of] += rate[of] * (now - since[of])
-            since[of] = now
-            ended = pop_mark(marks, numbers, heap_first[of], busy[of])
-            note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, of)
-            add_demand(class_ptr, port, weight, demand, capacity, units, -most[of], of)
-            busy[of] -= 1
-            if busy[of] > 0:
-                note_class(class_mark, found, counts, of)
+        done, ended = -1, -1  # node, flow
+        flow_class = find_next_end(heap_time, counts, ends, active)
+        if flow_class >= 0:
+            now = max(now, ends[flow_class])
+            served[flow_class] += rate[flow_class] * (now - since[flow_class])
+            since[flow_class] = now
+            ended = pop_mark(marks, numbers, heap_first[flow_class], busy[flow_class])
+            note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
+            add_demand(class_ptr, port, weight, demand, capacity, units, -most[flow_class], flow_class)
+            busy[flow_class] -= 1
+            if busy[flow_class] > 0:
+                note_class(class_mark, found, counts, flow_class)
             else:
-                served[of] = rate[of] = 0.0
+                served[flow_class] = rate[flow_class] = 0.0
                 counts[ACTIVE] -= 1
-                active[place[of]] = active[counts[ACTIVE]]
-                place[active[place[of]]] = place[of]
-                log(log_time, log_class, log_rate, counts, now, of, 0.0)
+                active[place[flow_class]] = active[counts[ACTIVE]]
+                place[active[place[flow_class]]] = place[flow_class]
+                log(log_time, log_class, log_rate, counts, now, flow_class, 0.0)
             line = connection[kind[ended]]
             first[line] = -1
             if behind[ended] >= 0:
@@ -190,45 +190,49 @@ def play(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
         kept, here = 0, counts[WAITING]
         for at in range(here):
             flow = waiting[at]
-            of = class_of[kind[flow]]
-            if not has_units(class_ptr, port, units, of):
+            flow_class = class_of[kind[flow]]
+            if not has_units(class_ptr, port, units, flow_class):
                 waiting[kept] = flow
                 kept += 1
                 continue
             if ended >= 0 and flow < messages:
                 sent[flow] = now
                 sent_cause[flow] = count + ended if ended < messages else ended - messages
-            if busy[of] == 0:
-                place[of] = counts[ACTIVE]
-                active[counts[ACTIVE]] = of
+            if busy[flow_class] == 0:
+                place[flow_class] = counts[ACTIVE]
+                active[counts[ACTIVE]] = flow_class
                 counts[ACTIVE] += 1
-                since[of] = now
-            served[of] += rate[of] * (now - since[of])
-            since[of] = now
-            add_demand(class_ptr, port, weight, demand, capacity, units, most[of], of)
-            note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, of)
-            note_class(class_mark, found, counts, of)
-            push_mark(marks, numbers, heap_first[of], busy[of], served[of] + size[flow], flow)
-            busy[of] += 1
+                since[flow_class] = now
+            served[flow_class] += rate[flow_class] * (now - since[flow_class])
+            since[flow_class] = now
+            add_demand(class_ptr, port, weight, demand, capacity, units, most[flow_class], flow_class)
+            note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
+            note_class(class_mark, found, counts, flow_class)
+            push_mark(marks, numbers, heap_first[flow_class], busy[flow_class], served[flow_class] + size[flow], flow)
+            busy[flow_class] += 1
         counts[WAITING] = kept
         if counts[FOUND] + counts[SEEDS] == 0:
             continue
         find_coupled(
             class_ptr, port, port_ptr, class_at, busy, demand, capacity, port_mark, class_mark, seeds, found, counts
         )
-        share(class_ptr, port, weight, most, busy, demand, capacity, left, shares, fair, found, counts[FOUND])
+        compute_fair_rates(
+            class_ptr, port, weight, most, busy, demand, capacity, left, shares, fair, found, counts[FOUND]
+        )
         for at in range(counts[FOUND]):
-            of = found[at]
-            if fair[of] != rate[of]:
-                served[of] += rate[of] * (now - since[of])
-                since[of], rate[of] = now, fair[of]
-                log(log_time, log_class, log_rate, counts, now, of, fair[of])
-            ends[of] = since[of] + max(0.0, marks[heap_first[of]] - served[of]) / rate[of]
+            flow_class = found[at]
+            if fair[flow_class] != rate[flow_class]:
+                served[flow_class] += rate[flow_class] * (now - since[flow_class])
+                since[flow_class], rate[flow_class] = now, fair[flow_class]
+                log(log_time, log_class, log_rate, counts, now, flow_class, fair[flow_class])
+            ends[flow_class] = (
+                since[flow_class] + max(0.0, marks[heap_first[flow_class]] - served[flow_class]) / rate[flow_class]
+            )
     return int(counts[LOGGED])
 
 
 def find_next_end(heap_time: Table, counts: Table, ends: Table, active: Table) -> int:
-    """Return the class whose next flow ends before anything else happens; -1 if the heap of moments is first."""
+    """Return the class whose next flow ends before the next event; -1 if the event comes first."""
     found = -1
     soonest = heap_time[0] if counts[HEAP] > 0 else -1.0
     for at in range(counts[ACTIVE]):
@@ -237,23 +241,25 @@ def find_next_end(heap_time: Table, counts: Table, ends: Table, active: Table) -
     return int(found)
 
 
-def log(log_time: Table, log_class: Table, log_rate: Table, counts: Table, now: float, of: int, rate: float) -> None:
+def log(
+    log_time: Table, log_class: Table, log_rate: Table, counts: Table, now: float, flow_class: int, rate: float
+) -> None:
     """Append the rate of a class to the log, if there is room."""
     at = counts[LOGGED]
     if at < len(log_time):
-        log_time[at], log_class[at], log_rate[at] = now, of, rate
+        log_time[at], log_class[at], log_rate[at] = now, flow_class, rate
     counts[LOGGED] += 1
 
 
-# ---- moments to come: a binary heap ----
+# ---- events: a binary heap ----
 
 
 def push(times: Table, orders: Table, codes: Table, counts: Table, time: float, code: int) -> None:
-    """Add a moment: a node has computed a part, or (``nodes + flow``) a latency is over."""
+    """Add an event: a node has computed a part, or (``nodes + flow``) a latency is over."""
     counts[ORDER] += 1
     at = counts[HEAP]
     counts[HEAP] += 1
-    while at > 0 and times[(at - 1) >> 1] > time:  # of two at one time the one that was added first is first
+    while at > 0 and times[(at - 1) >> 1] > time:  # events of equal time keep their order
         above = (at - 1) >> 1
         times[at], orders[at], codes[at] = times[above], orders[above], codes[above]
         at = above
@@ -261,7 +267,7 @@ def push(times: Table, orders: Table, codes: Table, counts: Table, time: float, 
 
 
 def pop(times: Table, orders: Table, codes: Table, counts: Table) -> None:
-    """Move the first moment behind the end of the heap."""
+    """Move the first event behind the end of the heap."""
     counts[HEAP] -= 1
     last = counts[HEAP]
     first_time, first_code = times[0], codes[0]
@@ -279,7 +285,7 @@ def pop(times: Table, orders: Table, codes: Table, counts: Table) -> None:
 
 
 def push_mark(marks: Table, flows: Table, first: int, count: int, mark: float, flow: int) -> None:
-    """Add a flow to the ``count`` flows of a class, whose heap begins at ``first``."""
+    """Add a flow to the ``count`` flows of a class, whose heap starts at ``first``."""
     at = count
     while at > 0 and marks[first + ((at - 1) >> 1)] > mark:
         above = first + ((at - 1) >> 1)
@@ -289,7 +295,7 @@ def push_mark(marks: Table, flows: Table, first: int, count: int, mark: float, f
 
 
 def pop_mark(marks: Table, flows: Table, first: int, count: int) -> int:
-    """Take the flow that ends first out of the ``count`` flows of a class, and return it."""
+    """Remove the flow that ends first from the ``count`` flows of a class, and return it."""
     found, last = flows[first], count - 1
     mark, flow = marks[first + last], flows[first + last]
     at, below = 0, 1
@@ -305,15 +311,15 @@ def pop_mark(marks: Table, flows: Table, first: int, count: int) -> int:
 
 
 def is_before(keys: Table, orders: Table, at: int, key: float, order: int) -> bool:
-    """Return whether the entry at a place of a heap comes before another one."""
+    """Return whether an entry of a heap comes before a given key and order."""
     return bool(keys[at] < key or (keys[at] == key and orders[at] < order))
 
 
-# ---- who may begin ----
+# ---- start of flows ----
 
 
 def queue(waiting: Table, asked: Table, counts: Table, flow: int) -> None:
-    """Insert a flow that is first of its connection into the flows that wait for units, by the order of asking."""
+    """Insert the first flow of a connection into the flows that wait for ports, by the order of their requests."""
     at = counts[WAITING]
     while at > 0 and asked[waiting[at - 1]] > asked[flow]:
         waiting[at] = waiting[at - 1]
@@ -322,22 +328,29 @@ def queue(waiting: Table, asked: Table, counts: Table, flow: int) -> None:
     counts[WAITING] += 1
 
 
-def has_units(class_ptr: Table, port: Table, units: Table, of: int) -> bool:
-    """Return whether a flow of a class may begin: none of its exclusive ports is taken."""
+def has_units(class_ptr: Table, port: Table, units: Table, flow_class: int) -> bool:
+    """Return whether a flow of a class may start, which requires that its exclusive ports have units left."""
     free = True
-    for use in range(class_ptr[of], class_ptr[of + 1]):
+    for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
         free = free and units[port[use]] != 0
     return free
 
 
 def add_demand(
-    class_ptr: Table, port: Table, weight: Table, demand: Table, capacity: Table, units: Table, rate: float, of: int
+    class_ptr: Table,
+    port: Table,
+    weight: Table,
+    demand: Table,
+    capacity: Table,
+    units: Table,
+    rate: float,
+    flow_class: int,
 ) -> None:
     """Add a flow of a class to the demand of its ports; a negative rate removes one."""
-    for use in range(class_ptr[of], class_ptr[of + 1]):
+    for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
         at = port[use]
         demand[at] += weight[use] * rate
-        if demand[at] < capacity[at] * EVEN:
+        if demand[at] < capacity[at] * RATE_TOLERANCE:
             demand[at] = 0.0
         if units[at] >= 0:
             units[at] += -1 if rate > 0 else 1
@@ -354,22 +367,22 @@ def note_ports(
     port_mark: Table,
     seeds: Table,
     counts: Table,
-    of: int,
+    flow_class: int,
 ) -> None:
-    """Note the ports of a class whose flows could fill them together: rates may change there."""
-    for use in range(class_ptr[of], class_ptr[of + 1]):
+    """Note the ports of a class that its flows and others could fill together, since rates may change there."""
+    for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
         at = port[use]
-        if port_mark[at] != counts[MOMENT] and demand[at] > capacity[at] * (1 + EVEN):
+        if port_mark[at] != counts[MOMENT] and demand[at] > capacity[at] * (1 + RATE_TOLERANCE):
             port_mark[at] = counts[MOMENT]
             seeds[counts[SEEDS]] = at
             counts[SEEDS] += 1
 
 
-def note_class(class_mark: Table, found: Table, counts: Table, of: int) -> None:
-    """Note a class whose rate is to be found."""
-    if class_mark[of] != counts[MOMENT]:
-        class_mark[of] = counts[MOMENT]
-        found[counts[FOUND]] = of
+def note_class(class_mark: Table, found: Table, counts: Table, flow_class: int) -> None:
+    """Note a class whose rate has to be computed."""
+    if class_mark[flow_class] != counts[MOMENT]:
+        class_mark[flow_class] = counts[MOMENT]
+        found[counts[FOUND]] = flow_class
         counts[FOUND] += 1
 
 
@@ -387,19 +400,21 @@ def find_coupled(
     found: Table,
     counts: Table,
 ) -> None:
-    """Note all busy classes whose rates depend on the ports that are noted: those that pass one of them, and those
-    with which these pass a port that they could fill together."""
+    """Note all busy classes whose rates depend on the noted ports.
+
+    These are the classes that pass one of them, and those with which these share a port that they could fill together.
+    """
     while counts[SEEDS] > 0:
         counts[SEEDS] -= 1
         seed = seeds[counts[SEEDS]]
         for at in range(port_ptr[seed], port_ptr[seed + 1]):
-            of = class_at[at]
-            if busy[of] > 0 and class_mark[of] != counts[MOMENT]:
-                note_class(class_mark, found, counts, of)
-                note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, of)
+            flow_class = class_at[at]
+            if busy[flow_class] > 0 and class_mark[flow_class] != counts[MOMENT]:
+                note_class(class_mark, found, counts, flow_class)
+                note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, flow_class)
 
 
-def share(
+def compute_fair_rates(
     class_ptr: Table,
     port: Table,
     weight: Table,
@@ -413,11 +428,11 @@ def share(
     found: Table,
     count: int,
 ) -> None:
-    """Find the max-min fair rates of the classes in ``found``, whose order changes.
+    """Compute the max-min fair rates of the classes in ``found``, and reorder ``found``.
 
-    Progressive filling (Bertsekas and Gallager, "Data Networks", section 6.5.2): the port that leaves the least to
-    each of its flows decides their rate, then the next one of what is left. A flow that passes a port with weight
-    ``w`` takes ``w`` shares of it.
+    Progressive filling (Bertsekas and Gallager, "Data Networks", section 6.5.2): the port that leaves the least to each
+    of its flows limits their rate, then the next port, and so on. A flow that passes a port with weight ``w`` takes
+    ``w`` shares of it.
     """
     for at in range(count):
         for use in range(class_ptr[found[at]], class_ptr[found[at] + 1]):
@@ -428,21 +443,21 @@ def share(
     while count > 0:
         least = most[found[0]]
         for at in range(count):
-            of = found[at]
-            fair[of] = fair_rate(class_ptr, port, demand, capacity, left, shares, most[of], of)
-            least = min(least, fair[of])
+            flow_class = found[at]
+            fair[flow_class] = fair_rate(class_ptr, port, demand, capacity, left, shares, most[flow_class], flow_class)
+            least = min(least, fair[flow_class])
         at = 0
         while at < count:
-            of = found[at]
-            if fair[of] > least * (1 + EVEN):
+            flow_class = found[at]
+            if fair[flow_class] > least * (1 + RATE_TOLERANCE):
                 at += 1
                 continue
-            fair[of] = least
-            for use in range(class_ptr[of], class_ptr[of + 1]):
-                left[port[use]] -= least * busy[of] * weight[use]
-                shares[port[use]] -= busy[of] * weight[use]
+            fair[flow_class] = least
+            for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
+                left[port[use]] -= least * busy[flow_class] * weight[use]
+                shares[port[use]] -= busy[flow_class] * weight[use]
             count -= 1
-            found[at], found[count] = found[count], of
+            found[at], found[count] = found[count], flow_class
 
 
 def fair_rate(
@@ -453,12 +468,12 @@ def fair_rate(
     left: Table,
     shares: Table,
     most: float,
-    of: int,
+    flow_class: int,
 ) -> float:
-    """Return the rate that the fullest of its ports leaves to each flow of a class."""
+    """Return the rate that the fullest port of a class leaves to each of its flows."""
     rate = most
-    for use in range(class_ptr[of], class_ptr[of + 1]):
+    for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
         at = port[use]
-        if demand[at] > capacity[at] * (1 + EVEN) and left[at] < rate * shares[at]:
+        if demand[at] > capacity[at] * (1 + RATE_TOLERANCE) and left[at] < rate * shares[at]:
             rate = left[at] / shares[at]
     return rate
