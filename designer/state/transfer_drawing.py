@@ -115,7 +115,7 @@ class Drawing:
         Raises:
             InputError: there is no such strategy or ordering, or there are more unit tasks than can be drawn.
         """
-        count = len(unit_tasks(spec.what, *spec.load.source, *spec.load.destination))
+        count = len(unit_tasks(spec.planned_tensor, *spec.load.source, *spec.load.destination))
         if count > MOST_DRAWN_TASKS:
             raise InputError(
                 f"these are {count:,} unit tasks, and up to {MOST_DRAWN_TASKS:,} can be drawn; cut the tensor "
@@ -137,7 +137,7 @@ class Drawing:
         face = Face.of(spec.tensor.shape, [box for each in owned.values() for box in each if not is_empty(box)])
         return {
             "shape": list(spec.tensor.shape),
-            "bytes": spec.what.bytes,
+            "bytes": spec.planned_tensor.bytes,
             "rows": [_dim(face, dim) for dim in face.rows],
             "columns": [_dim(face, dim) for dim in face.columns],
             **{name: _side_data(side, owned[name], face) for name, side in sides.items()},

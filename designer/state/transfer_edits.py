@@ -7,7 +7,7 @@ from copy import deepcopy
 from math import prod
 
 from meshwave.designer.state.transfer_fields import FIELDS, SIDES, Document
-from meshwave.engine.document.cluster import MOST_DEVICES
+from meshwave.engine.document.cluster import MAX_DEVICES
 from meshwave.engine.errors import InputError
 
 
@@ -60,7 +60,7 @@ def with_shape(document: Document, side: str, shape: list[int]) -> Document:
     own["spec"] = [_spec_entry([axis for axis in _entry_axes(entry) if axis < len(shape)]) for entry in own["spec"]]
     own["partial"] = [axis for axis in own.get("partial", []) if axis < len(shape)]
     size = prod(shape)
-    if not 0 < size <= MOST_DEVICES or not all(before.values()):
+    if not 0 < size <= MAX_DEVICES or not all(before.values()):
         return changed
     each = before["hosts"].count(before["hosts"][0])
     own["ranks"] = list(range(before["ranks"][0], before["ranks"][0] + size))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, get_args
 
-from meshwave.engine.document.cluster import MOST_DEVICES
+from meshwave.engine.document.cluster import MAX_DEVICES
 from meshwave.engine.errors import InputError
 from meshwave.engine.units import amount, quantity
 
@@ -59,8 +59,8 @@ def parse_ranks(text: str, _: Document) -> list[int]:
             raise InputError(
                 f"{_quoted(part)} runs backwards: write {last}-{first}, or each rank where its order is meant"
             )
-        if last - first >= MOST_DEVICES or len(found) > MOST_DEVICES:
-            raise InputError(f"a mesh has at most {MOST_DEVICES} ranks")
+        if last - first >= MAX_DEVICES or len(found) > MAX_DEVICES:
+            raise InputError(f"a mesh has at most {MAX_DEVICES} ranks")
         found += range(first, last + 1)
     return found
 
@@ -91,8 +91,8 @@ def _hosts_parser(side: str) -> Callable[[str, Document], list[int]]:
             numbers = part.split("*")
             if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in numbers) or len(numbers) > 2:
                 raise InputError(f"{_quoted(text)} should be hosts such as 0*4 1*4, or 4 a host")
-            if len(found) + int(numbers[1] if len(numbers) > 1 else 1) > MOST_DEVICES:
-                raise InputError(f"a mesh has at most {MOST_DEVICES} ranks")
+            if len(found) + int(numbers[1] if len(numbers) > 1 else 1) > MAX_DEVICES:
+                raise InputError(f"a mesh has at most {MAX_DEVICES} ranks")
             found += [int(numbers[0])] * int(numbers[1] if len(numbers) > 1 else 1)
         return found
 

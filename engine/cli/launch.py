@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from meshwave.engine.cli.output import print_json
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.document.validation_problems import problems_of_validation
+from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
@@ -216,7 +216,7 @@ def run_options(design: Design, options: argparse.Namespace) -> Options:
         )
     except ValidationError as error:
         given = {"nodes": options.hosts, **vars(options)}
-        first, *_ = problems_of_validation(error, given, Options)
+        first, *_ = validation_problems(error, given, Options)
         where = f"--{first.where.replace('nodes', 'hosts').replace('_', '-')}"
         raise Refusal(first.code, first.params, where) from None
 

@@ -320,7 +320,7 @@ class Profile(Part):
 
     def _layout_measurements(self, mp: int, esp: int) -> list[MeasuredCollective]:
         """Return the measurements for the groups of a layout, except groups of one rank."""
-        sizes = group_sizes(self.machine.ranks, mp, esp)
+        sizes = collective_group_sizes(self.machine.ranks, mp, esp)
         return [
             each
             for each in self.collectives
@@ -343,7 +343,7 @@ def _fit_parameters(measured: MeasuredCollective) -> dict[str, float]:
     return {"alpha_s": measured.alpha_s, "beta_s_per_byte": measured.beta_s_per_byte / parts}
 
 
-def group_sizes(ranks: int, mp: int, esp: int) -> dict[str, int]:
+def collective_group_sizes(ranks: int, mp: int, esp: int) -> dict[str, int]:
     """Return the number of ranks of each kind of group.
 
     Raises:
@@ -360,7 +360,7 @@ def group_members(group: str, ranks: int, mp: int, esp: int) -> list[list[int]]:
 
     ``mp`` and ``esp`` groups have adjacent ranks; an ``ep`` group has every ``esp``-th rank.
     """
-    size = group_sizes(ranks, mp, esp)[group]
+    size = collective_group_sizes(ranks, mp, esp)[group]
     if group == "ep":
         return [list(range(first, ranks, esp)) for first in range(esp)]
     return [list(range(first, first + size)) for first in range(0, ranks, size)]

@@ -1,4 +1,4 @@
-"""The document: everything a person draws, as one frozen, validated value."""
+"""Design documents: everything that a user draws, as one frozen, validated value."""
 
 from meshwave.engine.document.cluster import Cluster, Device, Link
 from meshwave.engine.document.design import Design

@@ -1,4 +1,4 @@
-"""The hardware: nodes of equal devices, and the links inside and between them."""
+"""Hardware of a design: nodes of equal devices, and the links inside and between them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from meshwave.engine.findings import set_value
 from meshwave.engine.frozen import Part, Printable, invalid, nullable
 
 Rate = Annotated[float, Field(ge=1, le=1e24)]
-"""Bytes, FLOPs, or either per second; small enough that sums of them stay finite."""
+"""Bytes, FLOPs, or either per second; limited so that sums stay finite."""
 
-MOST_DEVICES = 4096
-"""Devices of the largest cluster, which the page can still draw."""
+MAX_DEVICES = 4096
+"""Maximum number of devices of a cluster, which the page can still draw."""
 
-MOST_PER_NODE = 1024
-"""Devices of the largest node, and NICs that they share."""
+MAX_PER_NODE = 1024
+"""Maximum number of devices of a node, and of NICs that they share."""
 
-Nics = Annotated[int, Field(ge=1, le=MOST_PER_NODE)]
+Nics = Annotated[int, Field(ge=1, le=MAX_PER_NODE)]
 
 
 class Device(Part):
     """One accelerator or CPU slot, by the numbers of its data sheet."""
 
     name: Annotated[str, Printable] = "device"
-    """Name that is shown to people."""
+    """Displayed name."""
     peak_flops: Rate
     """Dense matrix FLOP/s at the training precision."""
     memory_bytes: Rate
@@ -37,19 +37,19 @@ class Device(Part):
 
 
 class Link(Part):
-    """A connection that costs ``latency_s + bytes / bandwidth``, each direction on its own."""
+    """A connection that takes ``latency_s + bytes / bandwidth``, independently in each direction."""
 
     latency_s: Annotated[float, Field(ge=0, le=1e6)]
-    """Seconds that any message takes at least (alpha)."""
+    """Minimum seconds of any message (alpha)."""
     bandwidth: Rate
     """Bytes/s in one direction of one link or NIC."""
 
 
 class Uplink(Part):
-    """The link between a leaf switch, which joins some nodes, and the rest of the network."""
+    """Link between a leaf switch, which joins several nodes, and the rest of the network."""
 
     nodes: Annotated[int, Field(ge=1, le=4096)]
-    """Nodes of each leaf switch; node numbers run through one switch after the other."""
+    """Nodes of each leaf switch; nodes are numbered switch by switch."""
     bandwidth: Rate
     """Bytes/s in one direction, for all messages that leave a leaf switch."""
 
@@ -59,7 +59,7 @@ class Cluster(Part):
 
     nodes: Annotated[int, Field(ge=1, le=4096)]
     """Machines in the cluster."""
-    devices_per_node: Annotated[int, Field(ge=1, le=MOST_PER_NODE)]
+    devices_per_node: Annotated[int, Field(ge=1, le=MAX_PER_NODE)]
     """Devices in each machine."""
     nics_per_node: Nics = 1
     """NICs that the devices of a node share for messages to other nodes."""
@@ -67,16 +67,16 @@ class Cluster(Part):
     intra_node: Link
     inter_node: Link
     node_bandwidth: Rate | None = nullable("limited only by the link of each device")
-    """Bytes/s that the devices of a node exchange among each other in total, as limited by a PCIe switch."""
+    """Total bytes/s between the devices of a node, as limited by a PCIe switch."""
     uplink: Uplink | None = nullable("the network between nodes is as fast as all NICs together")
     """Uplinks of leaf switches that are slower than the NICs below them."""
 
     @model_validator(mode="after")
     def _check_size(self) -> Self:
-        if self.devices > MOST_DEVICES:
-            fewer = MOST_DEVICES // self.devices_per_node
+        if self.devices > MAX_DEVICES:
+            fewer = MAX_DEVICES // self.devices_per_node
             sizes = {"nodes": self.nodes, "devices_per_node": self.devices_per_node, "devices": self.devices}
-            params = {**sizes, "maximum": MOST_DEVICES, "fewer": fewer}
+            params = {**sizes, "maximum": MAX_DEVICES, "fewer": fewer}
             raise invalid("nodes", "cluster_size", params, set_value("nodes", fewer))
         return self
 

@@ -1,4 +1,4 @@
-"""The cost section: which cost model predicts a design, and the options of that model."""
+"""Cost section: the cost model that predicts a design, and the options of that model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Unit = Literal["s", "units"]
 
 
 class CostSection(Member):
-    """What a document says of its cost model. :class:`meshwave.engine.costs.CostModel` adds the prices."""
+    """Options of a cost model in a document. :class:`meshwave.engine.costs.CostModel` adds the prices."""
 
-    unit: ClassVar[Unit] = "s"  # of the predicted times: unit costs are no seconds
+    unit: ClassVar[Unit] = "s"  # of the predicted times, which unit costs do not count in seconds
 
     if TYPE_CHECKING:  # fields of every member; each declares them where its document has them
         kind: str
@@ -25,21 +25,21 @@ class CostSection(Member):
 
     @property
     def is_in_seconds(self) -> bool:
-        """Whether it predicts seconds; otherwise it knows nothing of bytes, links and the inside of a block."""
+        """Whether the model predicts seconds; otherwise it ignores bytes, links and the inside of blocks."""
         return self.unit == "s"
 
     @property
     def profile_name(self) -> str:
-        """The calibration profile that it needs; empty if it needs none."""
+        """Calibration profile of the model; empty if it uses none."""
         return ""
 
     @property
     def links_are_drawn(self) -> bool:
-        """Whether messages are priced on the links of the cluster, not on measured ones."""
+        """Whether messages are priced by the links of the cluster rather than by measured links."""
         return True
 
     def use_drawn_links(self) -> CostSection:
-        """Return the same model with messages priced on the links of the cluster."""
+        """Return the same model with messages priced by the links of the cluster."""
         return self
 
     def portable(self) -> CostSection:
@@ -47,15 +47,15 @@ class CostSection(Member):
         return self
 
     def external_data(self) -> str:
-        """Return what its prices depend on beside the document, as text that changes when that changes."""
+        """Return the data outside the document that prices depend on, as text that changes with the data."""
         return ""
 
     def machine_warning(self) -> str:
-        """Return why its predictions are of another machine than this one; empty if they are not."""
+        """Return a warning if the predictions are for a different machine; empty otherwise."""
         return ""
 
     def choices(self, key: str) -> Sequence[str]:
-        """The values to choose from for a key that names something on this machine; none for any other key."""
+        """Return the valid values of a key that names a file on this machine; empty for any other key."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""The design: one document with all of its sections."""
+"""Design: one document with all of its sections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from meshwave.engine.document.cluster import MOST_DEVICES, Cluster
+from meshwave.engine.document.cluster import MAX_DEVICES, Cluster
 from meshwave.engine.document.cost import Cost, default_cost
 from meshwave.engine.document.experts import Experts
 from meshwave.engine.document.meshes import Mesh
@@ -24,16 +24,16 @@ _LIST_OF_SCALARS = re.compile(r"\[\n[^\[\]{}\"]*\]|\[\n\s*(?:\"\w*\",?\s*)+\]") 
 
 
 class Design(Part, defer_build=True):
-    """What is trained, on which devices, and in which order."""
+    """A training job: its model, its devices, and the order of its computations."""
 
     format: Literal["meshwave/1"] = FORMAT
-    """The version of this document."""
+    """Version of the document format."""
     name: Annotated[str, Field(max_length=200), Printable] = "untitled"
-    """Name that is shown to people."""
+    """Displayed name."""
     cluster: Cluster
     model: AnyModel
-    meshes: Annotated[tuple[Mesh, ...], Field(min_length=1, max_length=MOST_DEVICES)]
-    """The ranks of the pipeline, in order."""
+    meshes: Annotated[tuple[Mesh, ...], Field(min_length=1, max_length=MAX_DEVICES)]
+    """Pipeline ranks, in order."""
     pipeline: Pipeline
     experts: Experts = Experts()
     transfer: Transfer = Transfer()

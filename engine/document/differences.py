@@ -1,4 +1,4 @@
-"""What two designs differ in, in words: the documents laid side by side."""
+"""Differences between two designs, as text."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ LONGEST = 60  # letters of a list that is written out
 
 
 def differences(first: Design, other: Design) -> list[str]:
-    """``schedule: 1f1b -> hanayo, waves 2``: one line a difference, in the order of the document; names do not count.
+    """Return one line per difference, such as ``schedule: 1f1b -> hanayo, waves 2``.
 
-    A schedule is told with its options, since those of another are other keys; meshes by how many
-    there are, else mesh by mesh.
+    Lines are in the order of the document; names are ignored. A different schedule is listed with its options, which
+    are other keys. Meshes are listed one by one if their number is equal.
     """
     one, two = (design.model_dump(mode="json", exclude={"name", "format"}) for design in (first, other))
-    return [*_differ(one, two)]
+    return [*_section_lines(one, two)]
 
 
-def _differ(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
+def _section_lines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
     for section in one:
         if one[section] == two[section]:
             continue
         if section == "pipeline":
-            yield from _pipelines(one[section], two[section])
+            yield from _pipeline_lines(one[section], two[section])
         elif section == "meshes":
-            yield from _meshes(one[section], two[section])
+            yield from _mesh_lines(one[section], two[section])
         else:
-            yield from _parts(section, one[section], two[section])
+            yield from _part_lines(section, one[section], two[section])
 
 
-def _pipelines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
-    """The schedule first; its options one by one where it is the same; then what every pipeline has."""
+def _pipeline_lines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the schedule first, its options one by one if the schedule is equal, then the keys of every pipeline."""
     options = {*schedules[one["schedule"]].model_fields, *schedules[two["schedule"]].model_fields}
     same = one["schedule"] == two["schedule"]
     if not same:
         yield f"schedule: {_schedule(one)} -> {_schedule(two)}"
     for key in one:
         if key != "schedule" and key in two and (same or key not in options):
-            yield from _values(key, one[key], two[key])
+            yield from _value_lines(key, one[key], two[key])
 
 
 def _schedule(pipeline: Mapping[str, Any]) -> str:
-    """``hanayo, waves 2, ungrouped``: options at their defaults are left out, but for numbers."""
+    """Return a schedule such as ``hanayo, waves 2, ungrouped``, without options (except numbers) at their default."""
     words = [str(pipeline["schedule"])]
     for key, field in schedules[pipeline["schedule"]].model_fields.items():
         value = pipeline[key]
@@ -54,7 +54,7 @@ def _schedule(pipeline: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _meshes(one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _mesh_lines(one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if len(one) != len(two):
         yield f"meshes: {len(one)} -> {len(two)}"
         return
@@ -71,17 +71,17 @@ def _mesh(mesh: Mapping[str, Any]) -> str:
     )
 
 
-def _parts(path: str, one: Any, two: Any) -> Iterator[str]:
-    """Part by part as far as both have parts; a part of another kind is told by its kind."""
+def _part_lines(path: str, one: Any, two: Any) -> Iterator[str]:
+    """Yield differences recursively; a part of a different kind is listed by its kind."""
     if not isinstance(one, Mapping) or not isinstance(two, Mapping):
-        yield from _values(path, one, two)
+        yield from _value_lines(path, one, two)
         return
     kinds = (one.get("kind"), two.get("kind"))
     if kinds[0] != kinds[1]:
         yield f"{path}: {kinds[0]} -> {kinds[1]}"
     for key in one:
         if key in two and key != "kind":
-            yield from _parts(f"{path}.{key}", one[key], two[key])
+            yield from _part_lines(f"{path}.{key}", one[key], two[key])
 
 
 _NOTHING = {
@@ -90,10 +90,10 @@ _NOTHING = {
     "model.moe": "none",
     "model.moe.capacity_factor": "dropless",
 }
-"""What null says where it does not leave the choice to Meshwave."""
+"""Meaning of null for keys where it is not an automatic choice."""
 
 
-def _values(path: str, one: Any, two: Any) -> Iterator[str]:
+def _value_lines(path: str, one: Any, two: Any) -> Iterator[str]:
     if one == two:
         return
     texts = [_NOTHING.get(path, "automatic") if value is None else _text(value) for value in (one, two)]

@@ -1,4 +1,4 @@
-"""The document that asks about one expert layer alone: ``meshwave moe SPEC.json``."""
+"""Documents of a single expert layer, for ``meshwave moe SPEC.json``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from meshwave.engine.document.cluster import MOST_DEVICES, Rate
+from meshwave.engine.document.cluster import MAX_DEVICES, Rate
 from meshwave.engine.document.experts import Load, load_problems
 from meshwave.engine.document.fixes import rename_key
-from meshwave.engine.document.model import MOST_EXPERTS, CapacityFactor, Size
+from meshwave.engine.document.model import MAX_EXPERTS, CapacityFactor, Size
 from meshwave.engine.document.reading import read_part
 from meshwave.engine.errors import closest
 from meshwave.engine.experts import Layer, Line, Links, load_shares
@@ -20,43 +20,47 @@ from meshwave.engine.frozen import Part, nullable
 FORMAT: Literal["meshwave-expert-layer/1"] = "meshwave-expert-layer/1"
 FITTED = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "overlap")
 GROUPS = ("mp", "esp", "ep", "ep_esp")
-Ranks = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
+Ranks = Annotated[int, Field(ge=1, le=MAX_DEVICES)]
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class LayerLink(Part):
-    """A connection that costs ``latency_s + bytes / bandwidth``."""
+    """A connection that takes ``latency_s + bytes / bandwidth``."""
 
     latency_s: Seconds
-    """Seconds that any message takes at least (alpha)."""
+    """Minimum seconds of any message (alpha)."""
     bandwidth: Rate | None = nullable("bytes are free", ...)
     """Bytes/s that one rank gets in one direction."""
 
     @property
     def line(self) -> Line:
+        """Alpha and beta of the link."""
         return Line(self.latency_s, 1 / self.bandwidth if self.bandwidth else 0.0)
 
 
 class LayerLinks(Part):
-    """Inside a node and between nodes."""
+    """Links inside a node and between nodes."""
 
     intra_node: LayerLink
     inter_node: LayerLink
 
 
 class FittedLine(Part):
-    """What was measured of a collective: ``alpha_s + bytes * beta_s_per_byte``."""
+    """Measured seconds of a collective: ``alpha_s + bytes * beta_s_per_byte``."""
 
     alpha_s: Seconds
     beta_s_per_byte: Annotated[float, Field(ge=0, le=1e6)]
 
 
 class ExpertLayerSpec(Part):
-    """One expert layer on ranks that are laid out like those of a mesh: ``esp`` and ``mp`` groups are
-    neighbours, an ``ep`` group has every ``esp``-th rank, a node has neighbouring ranks."""
+    """One expert layer on ranks that are numbered like those of a mesh.
+
+    ``esp`` and ``mp`` groups have adjacent ranks, an ``ep`` group has every ``esp``-th rank, and a node has adjacent
+    ranks.
+    """
 
     format: Literal["meshwave-expert-layer/1"]
-    """The version of this document."""
+    """Version of the document format."""
     ranks: Ranks
     """P: ranks of the layer."""
     ranks_per_node: Ranks
@@ -67,7 +71,7 @@ class ExpertLayerSpec(Part):
     """N_ESP: ranks that share one expert."""
     ep: Ranks
     """N_EP: groups of ranks that hold different experts."""
-    experts: Annotated[int, Field(ge=1, le=MOST_EXPERTS)]
+    experts: Annotated[int, Field(ge=1, le=MAX_EXPERTS)]
     """E: experts of the layer."""
     batch: Size
     """B: samples of one ``mp`` group."""
@@ -80,11 +84,11 @@ class ExpertLayerSpec(Part):
     top_k: Size = 1
     """k: experts that a token visits."""
     capacity_factor: CapacityFactor | None = nullable("no token is dropped", 1.0)
-    """f: room of an expert over an even share."""
+    """f: slots of an expert relative to an even share of the token assignments."""
     item_bytes: Annotated[int, Field(ge=1, le=16)] = 4
     """Bytes of one number."""
     load: Load | None = nullable("uniform")
-    """How tokens spread over the experts: uniform, zipf, or a share for each."""
+    """Distribution of tokens over experts: uniform, zipf, or one share per expert."""
     links: LayerLinks
     fit: Mapping[str, FittedLine] | None = None
     """Measured lines of whole collectives, used instead of the links: all_to_all, all_gather (by all
@@ -93,7 +97,7 @@ class ExpertLayerSpec(Part):
 
     @property
     def layer(self) -> Layer:
-        """The layer that is asked about."""
+        """The expert layer with all sizes resolved."""
         return Layer(
             mp=self.mp,
             ep=self.ep,
@@ -111,12 +115,13 @@ class ExpertLayerSpec(Part):
 
     @property
     def lines(self) -> Links:
+        """Links and measured lines for pricing."""
         fit = {name: Line(line.alpha_s, line.beta_s_per_byte) for name, line in (self.fit or {}).items()}
         return Links(self.links.intra_node.line, self.links.inter_node.line, fit or None)
 
 
 def expert_layer_problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
-    """Yield what is wrong with a layer whose keys are valid by themselves; no schedule can run it."""
+    """Yield problems of a layer with valid keys that no schedule can run."""
     needed = spec.ep * spec.esp
     if needed != spec.ranks:
         key, value = ("ep", spec.ranks // spec.esp) if spec.ranks % spec.esp == 0 else ("ranks", needed)

@@ -1,4 +1,4 @@
-"""A design's expert layer, as its schedule sees it on a mesh."""
+"""Expert layers of a design, resolved on a mesh for their schedule."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
 
 DEGREES = (1, 2, 4, 8)
-"""Numbers of chunks that are tried where a design leaves it open."""
+"""Numbers of chunks to try if a design does not set one."""
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp64": 8}
 
 
 def expert_schedule(design: Design) -> ExpertSchedule:
-    """The schedule of the design's expert layers."""
+    """Return the schedule of the design's expert layers."""
     return expert_schedules[design.experts.member]()
 
 
 def uses_tensor_parallel_groups(design: Design) -> bool:
-    """Whether the experts lie in the tensor-parallel group, so that ``ep`` and ``esp`` play no part."""
+    """Return whether experts are distributed over the tensor-parallel group, so that ``ep`` and ``esp`` are unused."""
     return expert_schedule(design).places == "mp"
 
 
-def group_sizes(design: Design, mesh: Mesh) -> tuple[int, int]:
-    """``ep`` and ``esp`` on a mesh: as the design has them or, where their groups would cross its border,
-    the largest parts of them that do not."""
+def expert_group_sizes(design: Design, mesh: Mesh) -> tuple[int, int]:
+    """Return ``ep`` and ``esp`` on a mesh.
+
+    They are those of the design, or their largest divisors whose groups fit into the mesh.
+    """
     if uses_tensor_parallel_groups(design):
         return mesh.tp, 1
     ep, esp, devices = design.experts.ep, design.experts.esp, len(mesh.devices)
@@ -57,21 +59,20 @@ def group_sizes(design: Design, mesh: Mesh) -> tuple[int, int]:
 
 
 def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> Layer:
-    """One expert layer of ``design`` on ``mesh``, for one microbatch.
+    """Return one expert layer of ``design`` on ``mesh``, for one microbatch.
 
-    The layer lies on blocks of ``ep x esp`` devices, one after the other, all alike; a block of its
-    own for each tensor-parallel group where the experts are folded into it. The block that touches
-    the most nodes stands for all.
+    The layer occupies equal, consecutive blocks of ``ep x esp`` devices, or one block per tensor-parallel group if the
+    experts are distributed over it. The block that spans the most nodes represents all.
     """
     moe, experts = design.model.moe, design.experts
     assert moe is not None, "a model with experts"
-    ep, esp = group_sizes(design, mesh)
+    ep, esp = expert_group_sizes(design, mesh)
     size = ep * esp
     blocks = [mesh.devices[first : first + size] for first in range(0, len(mesh.devices), size)]
     widest = max(blocks, key=lambda block: len({design.cluster.node_of(device) for device in block}))
-    samples = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp  # of one data-parallel copy
-    torn = not uses_tensor_parallel_groups(design) and (ep, esp) != (experts.ep, experts.esp)
-    placement = None if torn else experts.placement
+    samples = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp  # per data-parallel copy
+    is_split = not uses_tensor_parallel_groups(design) and (ep, esp) != (experts.ep, experts.esp)
+    placement = None if is_split else experts.placement
     return Layer(
         mp=mesh.tp,
         ep=ep,
@@ -90,48 +91,53 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
     )
 
 
-# ---- what is left open, chosen ----
+# ---- automatic choices ----
 
 
 class ResolvedLayer(NamedTuple):
-    """What an expert layer comes to on a mesh, once everything that is left open is chosen."""
+    """An expert layer on a mesh with all automatic choices made."""
 
-    schedule: str  # one that has steps
+    schedule: str  # a schedule with steps
     layer: Layer
-    choice: Choice | None  # what was chosen automatically, and why
+    choice: Choice | None  # the automatic choice and its reason
 
 
 def resolve_expert_layer(design: Design, mesh: Mesh) -> ResolvedLayer:
-    """The expert layer of ``design`` on ``mesh``, with the schedule and the chunks that the model of cost
-    chooses where the design leaves them open."""
+    """Return the expert layer of ``design`` on ``mesh``, with the fastest schedule and chunks by the cost model.
+
+    Only what the design leaves open is chosen.
+    """
     degrees = DEGREES if design.experts.degree is None else (design.experts.degree,)
-    deciding = _deciding(design, mesh)
+    deciding = _deciding_mesh(design, mesh)
     layer = expert_layer(design, deciding, degree=1)
-    found = _resolved(design.experts.member, layer, mesh_links(design, deciding), device_rates(design), degrees)
+    found = _resolve(design.experts.member, layer, mesh_links(design, deciding), device_rates(design), degrees)
     return found if deciding is mesh else found._replace(layer=expert_layer(design, mesh, degree=found.layer.degree))
 
 
-def _deciding(design: Design, mesh: Mesh) -> Mesh:
-    """The mesh that what is left open is chosen on. Where stages lie on several meshes these choose alike, since they
-    add up gradients that schedules part in different ways: on the one whose experts touch the most nodes."""
+def _deciding_mesh(design: Design, mesh: Mesh) -> Mesh:
+    """Return the mesh for which automatic choices are made.
+
+    Replicas of a stage must choose alike, because schedules distribute the gradients that they sum in different ways.
+    The choice is made for the mesh whose experts span the most nodes.
+    """
     is_open = expert_schedule(design).chooses or design.experts.degree is None
     if not is_open or not _has_replicas(design):
         return mesh
-    alike = [other for other in design.meshes if other.tp == mesh.tp]  # with another tp they cannot be replicas
+    alike = [other for other in design.meshes if other.tp == mesh.tp]  # replicas have equal tp
     return max(alike, key=lambda other: len(set(expert_layer(design, other).nodes or ())))
 
 
 def _has_replicas(design: Design) -> bool:
-    """Whether stages lie on several meshes; not known, and of no use, where the pipeline itself is wrong."""
+    """Return whether stages have several replicas; False if the pipeline itself is invalid."""
     pipeline = design.pipeline
     try:
         return pipeline.refusal(design.pipe) is None and len(pipeline.routes(design.pipe)) > 1
-    except InputError:  # an order drawn by hand with a cell that is none
+    except InputError:  # a hand-drawn order with an invalid cell
         return False
 
 
-@lru_cache(maxsize=256)  # every edit of a design asks again, and mostly of the same layer
-def _resolved(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple[int, ...]) -> ResolvedLayer:
+@lru_cache(maxsize=256)  # consecutive edits mostly resolve the same layer
+def _resolve(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple[int, ...]) -> ResolvedLayer:
     @lru_cache
     def seconds(of: str, degree: int) -> float:
         priced = price(of, replace(layer, degree=degree), links, rates)
@@ -144,24 +150,24 @@ def _resolved(name: str, layer: Layer, links: Links, rates: Rates, degrees: tupl
 
 
 def price_expert_layer(design: Design, mesh: Mesh) -> Price:
-    """What the expert layer of ``design`` costs on ``mesh``, with everything that is left open chosen."""
+    """Return the price of the expert layer of ``design`` on ``mesh``, with automatic choices made."""
     name, layer, choice = resolve_expert_layer(design, mesh)
     return replace(price(name, layer, mesh_links(design, mesh), device_rates(design)), choice=choice)
 
 
 def device_rates(design: Design) -> Rates:
-    """How fast a device of the cluster computes."""
+    """Return the compute and memory rates of a device of the cluster."""
     device = design.cluster.device
     return Rates(device.peak_flops * device.efficiency, device.memory_bandwidth)
 
 
 def mesh_links(design: Design, mesh: Mesh) -> Links:
-    """What one device of a mesh gets of the links where all of the mesh talk at once."""
+    """Return the links per device while all devices of a mesh communicate."""
     return cluster_links(design.cluster, max(Counter(map(design.cluster.node_of, mesh.devices)).values()))
 
 
 def cluster_links(cluster: Cluster, devices: int) -> Links:
-    """What one device gets of the cluster's links where ``devices`` of each node talk at once."""
+    """Return the links per device while ``devices`` of each node communicate."""
     sharing = max(1.0, min(devices, cluster.devices_per_node) / cluster.nics_per_node)
     intra, inter = cluster.intra_node, cluster.inter_node
     return Links(Line(intra.latency_s, 1 / intra.bandwidth), Line(inter.latency_s, sharing / inter.bandwidth))

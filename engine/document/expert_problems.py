@@ -1,4 +1,4 @@
-"""Problems of the experts of a design: their groups, their load, their placement and their schedule."""
+"""Problems of the experts of a design: groups, load, placement and schedule."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from meshwave.engine.document.expert_layers import (
+    expert_group_sizes,
     expert_layer,
     expert_schedule,
-    group_sizes,
     resolve_expert_layer,
     uses_tensor_parallel_groups,
 )
@@ -29,7 +29,7 @@ PATHS = {
     "top_k": "model.moe.top_k",
     "capacity_factor": "model.moe.capacity_factor",
 }
-"""The key of a design that defines each field of a layer; ``mp`` is the tp of the mesh."""
+"""Path of the design key for each field of a layer; ``mp`` is the tp of the mesh."""
 CAPACITY = "model.moe.capacity_factor"
 PLACEMENT = "experts.placement"
 EQUAL_BLOCKS = Fix("equal_blocks", {}, ((PLACEMENT, None),))
@@ -48,7 +48,7 @@ def expert_problems(design: Design) -> Iterator[Problem]:
 
 
 def _unused_settings(design: Design) -> Iterator[Problem]:
-    """Yield settings of experts in a design whose model has none."""
+    """Yield expert settings of a design whose model has no experts."""
     experts, fields = design.experts, type(design.experts).model_fields
     for key in ("ep", "esp", "placement", "load"):
         default = fields[key].default
@@ -71,7 +71,7 @@ def _group_problems(design: Design) -> Iterator[Problem]:
         yield indivisible_experts(moe.experts, ep).within("experts")
     elif ep * esp > devices:
         params = {"given": ep * esp, "ep": ep, "esp": esp, "devices": devices}
-        sizes = group_sizes(design, max(design.meshes, key=lambda mesh: len(mesh.devices)))
+        sizes = expert_group_sizes(design, max(design.meshes, key=lambda mesh: len(mesh.devices)))
         yield Problem("experts.ep", "expert_devices", params, fixes=[use_groups(*sizes)])
     else:
         yield from _mesh_group_problems(design)
@@ -93,20 +93,20 @@ def _unused_group_sizes(design: Design) -> Iterator[Problem]:
 
 def split_expert_groups(design: Design, mesh: Mesh) -> Problem:
     """Return the problem of groups of experts that do not fit into a mesh."""
-    ep, esp = group_sizes(design, mesh)
+    ep, esp = expert_group_sizes(design, mesh)
     given = {"ep": design.experts.ep, "esp": design.experts.esp, "devices": len(mesh.devices), "mesh": mesh.name}
     params = {**given, "fitting_ep": ep, "fitting_esp": esp}
     return Problem("experts.ep", "split_expert_groups", params, fixes=[use_groups(ep, esp)])
 
 
 def _mesh_group_problems(design: Design) -> Iterator[Problem]:
-    """One group of ep x esp devices holds each expert once, and whole tensor-parallel groups."""
+    """Check that groups of ep x esp devices fit into meshes and contain whole tensor-parallel groups."""
     ep, esp = design.experts.ep, design.experts.esp
     split = next((mesh for mesh in design.meshes if len(mesh.devices) % (ep * esp)), None)
     if split is not None:
         yield split_expert_groups(design, split).replace(severity="warning")
     for number, mesh in _valid_meshes(design):
-        mesh_ep, mesh_esp = group_sizes(design, mesh)
+        mesh_ep, mesh_esp = expert_group_sizes(design, mesh)
         if mesh_ep * mesh_esp % mesh.tp:
             where = "experts.ep" if split is None else f"meshes[{number}].axes.tp"
             advice, fixes = _fitting_groups(design, number, mesh)
@@ -117,7 +117,9 @@ def _mesh_group_problems(design: Design) -> Iterator[Problem]:
 
 def _valid_meshes(design: Design) -> Iterator[tuple[int, Mesh]]:
     """Yield the meshes whose tp divides the heads of the model, with their numbers."""
-    return ((number, mesh) for number, mesh in enumerate(design.meshes) if design.model.can_be_cut(mesh.tp))
+    return (
+        (number, mesh) for number, mesh in enumerate(design.meshes) if design.model.supports_tensor_parallelism(mesh.tp)
+    )
 
 
 def _fitting_groups(design: Design, number: int, mesh: Mesh) -> tuple[str, list[Fix]]:
@@ -193,7 +195,7 @@ def _expert_number_problems(placement: tuple[tuple[int, ...], ...], count: int) 
 
 
 def _place_problems(design: Design, placement: tuple[tuple[int, ...], ...]) -> Iterator[Problem]:
-    """Yield a placement that has not one entry per device of a group, or different ones for shards of an expert."""
+    """Yield a placement of the wrong size, or with different experts on devices that shard the same experts."""
     mesh = next((mesh for mesh in design.meshes if len(placement) != _group_devices(design, mesh)), None)
     if mesh is not None:
         sizes = f"ep={design.experts.ep} x esp={design.experts.esp}"
@@ -219,7 +221,7 @@ def _group_devices(design: Design, mesh: Mesh) -> int:
 
 
 def _schedule_problems(design: Design) -> Iterator[Problem]:
-    """Yield why the schedule cannot run the layers, and warnings where it can; once for equal meshes."""
+    """Yield problems and warnings of the schedule on each mesh, without repetition for equal meshes."""
     known: list[Problem] = []
     for number, mesh in _valid_meshes(design):
         layer, schedule = expert_layer(design, mesh), expert_schedule(design)
@@ -238,7 +240,7 @@ def _schedule_problems(design: Design) -> Iterator[Problem]:
 
 
 def _problem_of_design(design: Design, number: int, problem: Problem) -> Problem:
-    """Return the problem of a layer on a mesh as one of the design."""
+    """Convert a problem of a layer on a mesh to one of the design."""
     where = PATHS.get(problem.where, f"meshes[{number}].axes.tp")
     fixes = (_fix_of_design(design, number, *edit) for fix in problem.fixes for edit in fix.edits)
     return problem.replace(where=where, fixes=tuple(fix for fix in fixes if fix is not None))
@@ -250,7 +252,7 @@ def _fix_of_design(design: Design, number: int, field: str, value: Any) -> Fix |
     if field == "homes":
         return EQUAL_BLOCKS
     if field == "mp":
-        fits = len(mesh.devices) % value == 0 and design.model.can_be_cut(value)
+        fits = len(mesh.devices) % value == 0 and design.model.supports_tensor_parallelism(value)
         return use_mesh_axes(number, mesh, value) if fits else None
     if field == "tokens":
         size = design.training.micro_batch_size
@@ -276,7 +278,7 @@ def rounded_capacity(layer: Layer) -> Problem | None:
 
 
 UNEVEN = 1.02
-"""Even shares of rows on the fullest device above which a placement is reported to make a layer slower."""
+"""Rows on the device with the most, relative to an even share, above which a placement is reported as slower."""
 
 
 def _slot_problems(layer: Layer, places: str) -> Iterator[Problem]:
@@ -298,5 +300,5 @@ def _gate_problems(design: Design, mesh: Mesh) -> Iterator[Problem]:
 
 
 def gate_parts(schedule: str, layer: Layer) -> dict[str, Any]:
-    """Return the parameters of the message that a schedule's gate sees a part of the tokens only."""
+    """Return the message parameters for a gate that sees only a part of the tokens."""
     return {"schedule": schedule, "mp": layer.mp, "slots": layer.capacity // layer.mp}

@@ -1,4 +1,4 @@
-"""Where the experts of a mixture-of-experts model lie, and how their layer is scheduled."""
+"""Experts section: placement of the experts of a mixture-of-experts model, and the schedule of their layers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from meshwave.engine.findings import Problem, set_value
 from meshwave.engine.frozen import Part, nullable
 
 Share = Annotated[float, Field(ge=0, le=1e30)]
-"""How often an expert is chosen, in any measure: within what the sum over all experts can still hold."""
+"""Relative frequency with which an expert is chosen, limited so that the sum over all experts stays finite."""
 Load = Literal["uniform", "zipf"] | Annotated[tuple[Share, ...], Field(min_length=1)]
 if TYPE_CHECKING:
     ScheduleName = str
 else:
     ScheduleName = Literal[tuple(expert_schedule_names())]
-    """Every schedule that lies in its folder and is offered."""
+    """All selectable expert schedules."""
 
 
 def load_problems(load: Load | None, experts: int) -> Iterator[Problem]:
-    """Yield what is wrong with a list of loads for a number of experts, at ``load``."""
+    """Yield problems of the load shares for a number of experts, at ``load``."""
     if not isinstance(load, tuple):
         return
     fixes = [set_value("load", "uniform")]
@@ -33,7 +33,7 @@ def load_problems(load: Load | None, experts: int) -> Iterator[Problem]:
 
 
 class Experts(Part):
-    """Experts on devices."""
+    """Distribution of experts over devices."""
 
     schedule: ScheduleName = "parm-auto"
     """The order of communication and compute inside an expert layer."""
@@ -42,15 +42,15 @@ class Experts(Part):
     esp: PositiveInt = 1
     """Expert-sharding size: devices that share one expert."""
     degree: Annotated[int, Field(ge=1, le=64)] | None = nullable("the fastest by the model", 1)
-    """Chunks in which slots are exchanged and computed, so that one hides behind another."""
+    """Chunks into which slots are split, so that exchange and compute of different chunks overlap."""
     variant: Literal["paper", "pregate", "lanes"] = "paper"
-    """Which deepspeed: as Parm's paper has it, gathering before the gate, or a lane for each shard."""
+    """Variant of deepspeed: as in Parm's paper, with a gather before the gate, or with one lane per shard."""
     placement: tuple[tuple[NonNegativeInt, ...], ...] | None = nullable("in equal blocks")
     """The experts of each device of a mesh, the same on all meshes."""
     load: Load | None = nullable("uniform")
-    """How tokens spread over the experts: uniform, zipf, or a share for each."""
+    """Distribution of tokens over experts: uniform, zipf, or one share per expert."""
 
     @property
     def member(self) -> str:
-        """The expert schedule by its name among all, variants included."""
+        """Name of the expert schedule, including its variant."""
         return self.schedule if self.schedule != "deepspeed" or self.variant == "paper" else f"deepspeed-{self.variant}"

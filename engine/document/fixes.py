@@ -1,4 +1,4 @@
-"""Fixes: edits of a document that remove a problem, and how an edit is applied."""
+"""Fixes: edits of a document that remove a problem, and functions that apply edits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import gcd
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
-from meshwave.engine.document.cluster import MOST_DEVICES
+from meshwave.engine.document.cluster import MAX_DEVICES
 from meshwave.engine.document.meshes import use_axes
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import REMOVED, Edit, Fix
@@ -28,10 +28,10 @@ def parse_path(path: str) -> list[str | int]:
 
 
 def apply_edits(document: Mapping[str, Any], edits: Iterable[Edit]) -> dict[str, Any]:
-    """Return a copy of a document with edits applied; a section that it leaves out is added for keys in it.
+    """Return a copy of a document with edits applied; a missing section is added if an edit sets a key in it.
 
     Raises:
-        InputError: the document has no place for an edit.
+        InputError: an edit does not fit the document.
     """
     changed: dict[str, Any] = json.loads(json.dumps(document))
     for path, value in edits:
@@ -43,7 +43,7 @@ def apply_edit(document: dict[str, Any], path: str, value: Any) -> None:
     """Apply an edit to a document in place.
 
     Raises:
-        InputError: the document has no place for it.
+        InputError: the edit does not fit the document.
     """
     *sections, key = parse_path(path)
     here: Any = document
@@ -86,7 +86,7 @@ def use_mesh_axes(number: int, mesh: Mesh, tp: int) -> Fix:
 
 
 def keep_devices(number: int, mesh: Mesh, devices: Sequence[int]) -> Fix:
-    """Return the fix that leaves a mesh some of its devices, with as much of its tp as divides their number."""
+    """Return the fix that reduces a mesh to some of its devices, with as much of its tp as divides their number."""
     tp = gcd(mesh.tp, len(devices))
     axes = {"dp": len(devices) // tp, "tp": tp}
     edits = ((f"meshes[{number}].devices", list(devices)), (f"meshes[{number}].axes", axes))
@@ -94,7 +94,7 @@ def keep_devices(number: int, mesh: Mesh, devices: Sequence[int]) -> Fix:
 
 
 def move_mesh(number: int, mesh: str, devices: Sequence[int]) -> Fix:
-    """Return the fix that gives a mesh as many other devices."""
+    """Return the fix that moves a mesh to as many other devices."""
     return Fix("move_mesh", {"mesh": mesh, "devices": list(devices)}, ((f"meshes[{number}].devices", list(devices)),))
 
 
@@ -133,9 +133,9 @@ def _meshes_of_count(meshes: Sequence[Mesh], cluster: Cluster, number: int) -> l
 
 
 def add_nodes(cluster: Cluster, device: int) -> list[Fix]:
-    """Return the fix that gives a cluster enough nodes to have a device, if that is not too many."""
+    """Return the fix that extends a cluster to contain a device, if that does not exceed the maximum."""
     nodes = device // cluster.devices_per_node + 1
-    if nodes * cluster.devices_per_node > MOST_DEVICES:
+    if nodes * cluster.devices_per_node > MAX_DEVICES:
         return []
     return [Fix("use_nodes", {"nodes": nodes}, (("cluster.nodes", nodes),))]
 
@@ -157,5 +157,5 @@ def free_rectangle(cluster: Cluster, size: int, used: Iterable[int]) -> list[int
 
 
 def remove_action(where: str, action: str) -> Fix:
-    """Return the fix that removes a cell of an order drawn by hand."""
+    """Return the fix that removes a cell of a hand-drawn order."""
     return Fix("remove_action", {"action": action}, ((where, REMOVED),))

@@ -1,4 +1,4 @@
-"""Read and write designs."""
+"""Reading and writing of design files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from meshwave.engine.document.cluster import MOST_DEVICES
+from meshwave.engine.document.cluster import MAX_DEVICES
 from meshwave.engine.document.design import Design
-from meshwave.engine.document.problems import limit_repetition, problems, problems_of_sound_parts
+from meshwave.engine.document.problems import limit_repetition, problems, problems_of_valid_parts
 from meshwave.engine.document.reading import read_json
 from meshwave.engine.document.upgrades import upgrade
-from meshwave.engine.document.validation_problems import problems_of_validation
+from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.files import read_whole, write_whole
 from meshwave.engine.findings import DesignError, Problem
 
@@ -22,10 +22,10 @@ LARGEST_FILE_BYTES = 64_000_000
 
 
 def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = False) -> Design:
-    """Return the design of a document, given as its JSON text or as the value of that.
+    """Return the design of a document, given as JSON text or as its parsed value.
 
-    Each part of a draft is valid by itself, but parts need not fit each other;
-    :func:`meshwave.engine.document.problems.problems` finds what is wrong between them.
+    The parts of a draft are valid by themselves, but need not fit each other;
+    :func:`meshwave.engine.document.problems.problems` checks them together.
 
     Raises:
         DesignError: with every problem, each with its path.
@@ -44,8 +44,8 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
     try:
         design = Design.model_validate_json(text)
     except ValidationError as error:
-        refused = problems_of_validation(error, document, Design)
-        others = [] if draft else problems_of_sound_parts(current, refused)
+        refused = validation_problems(error, document, Design)
+        others = [] if draft else problems_of_valid_parts(current, refused)
         raise DesignError(limit_repetition([*refused, *_errors(others)])) from None
     if not draft and (errors := _errors(problems(design))):
         raise DesignError(errors)
@@ -53,10 +53,10 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
 
 
 def _check_mesh_count(document: Mapping[str, Any]) -> None:
-    """Refuse a list of meshes that is too long before each of them is validated."""
+    """Reject a list of meshes that is too long before each of them is validated."""
     meshes = document.get("meshes")
-    if isinstance(meshes, list) and len(meshes) > MOST_DEVICES:
-        params = {"count": len(meshes), "maximum": MOST_DEVICES}
+    if isinstance(meshes, list) and len(meshes) > MAX_DEVICES:
+        params = {"count": len(meshes), "maximum": MAX_DEVICES}
         raise DesignError([Problem("meshes", "too_many_meshes", params)])
 
 

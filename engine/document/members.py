@@ -1,4 +1,4 @@
-"""A section of the document that is one of the members of a registry."""
+"""Sections of the document that are members of a registry."""
 
 from __future__ import annotations
 
@@ -20,23 +20,29 @@ class Member(Part):
 
     @classmethod
     def initial_values(cls) -> Mapping[str, Any]:
-        """Values of its required keys for a design that changes to this member, as far as there are some."""
+        """Return values of required keys for a design that switches to this member, as far as they are known."""
         return {}
 
 
 class MemberOf:
     """Annotation of a field whose value is a member of ``registry``; ``tag`` is the key that names it.
 
-    The union of the members is built when the document is first read, not when its class is defined
-    (``defer_build``): members price and build designs and so import the document, not the other way round.
+    The union of the members is built when the document is first read, not when its class is defined (``defer_build``):
+    members price and build designs and so import the document, not the other way round.
     """
 
     def __init__(self, registry: Mapping[str, type[Member]], tag: str, default: str = "") -> None:
-        """``default`` is the member of a document that leaves the section out; empty where it has to be there."""
+        """Declare the registry of a section.
+
+        Args:
+            registry: members by name.
+            tag: the key that names the member.
+            default: member of a document without the section; empty if the section is required.
+        """
         self._registry, self._tag, self._default = registry, tag, default
 
     def default(self) -> Any:
-        """The default member, with the defaults of its keys."""
+        """Return the default member with the defaults of its keys."""
         return self._registry[self._default]()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -1,4 +1,4 @@
-"""Problems of the meshes of a design: their names, their devices on the cluster, and their axes."""
+"""Problems of the meshes of a design: names, devices on the cluster, and axes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from meshwave.engine.findings import Fix, Problem, nearest_divisors, set_value
 if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
 
-MOST_MOVES = 20
-"""Meshes for which free devices are looked for; more problems of a kind are not listed one by one."""
+MAX_MOVES = 20
+"""Maximum number of meshes for which free devices are searched; more problems of a kind are not listed one by one."""
 
 
 def device_problems(design: Design) -> Iterator[Problem]:
@@ -54,7 +54,7 @@ def device_problems(design: Design) -> Iterator[Problem]:
 
 
 def _moves(design: Design) -> Callable[[int], list[Fix]]:
-    """Return the function for the fix that moves a mesh to devices that no mesh uses, if there are any."""
+    """Return a function that returns the fix to move a mesh to unused devices, if there are any."""
     used = {device for mesh in design.meshes for device in mesh.devices}
     find = cache(lambda count: free_rectangle(design.cluster, count, used))
     moved: set[int] = set()
@@ -62,14 +62,14 @@ def _moves(design: Design) -> Callable[[int], list[Fix]]:
     def moves(number: int) -> list[Fix]:
         moved.add(number)
         mesh = design.meshes[number]
-        devices = find(len(mesh.devices)) if len(moved) <= MOST_MOVES else None
+        devices = find(len(mesh.devices)) if len(moved) <= MAX_MOVES else None
         return [move_mesh(number, mesh.name, devices)] if devices else []
 
     return moves
 
 
 def mesh_name_problems(design: Design) -> Iterator[Problem]:
-    """Yield meshes that have the name of another one."""
+    """Yield meshes that have the name of an earlier one."""
     first: dict[str, int] = {}
     names = {mesh.name for mesh in design.meshes}
     for number, mesh in enumerate(design.meshes):
@@ -81,7 +81,7 @@ def mesh_name_problems(design: Design) -> Iterator[Problem]:
 
 
 def mesh_shape_problems(design: Design) -> Iterator[Problem]:
-    """Yield meshes that cannot be drawn as a rectangle of the cluster's grid; they run nevertheless."""
+    """Yield meshes that are not a rectangle of the cluster's grid; they can run nevertheless."""
     moves = _moves(design)
     for number, mesh in enumerate(design.meshes):
         places = [divmod(device, design.cluster.devices_per_node) for device in set(mesh.devices)]

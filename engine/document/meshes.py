@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from meshwave.engine.document.cluster import MOST_DEVICES
+from meshwave.engine.document.cluster import MAX_DEVICES
 from meshwave.engine.errors import InputError, nearest
 from meshwave.engine.findings import Fix
 from meshwave.engine.frozen import Part, Printable, invalid
@@ -21,11 +21,11 @@ class Mesh(Part):
     """A rectangle of devices that holds one pipeline rank."""
 
     name: Annotated[str, Field(min_length=1, max_length=60), Printable]
-    """Name that is shown to people."""
-    devices: Annotated[tuple[DeviceNumber, ...], Field(min_length=1, max_length=MOST_DEVICES)]
-    """The devices, row-major over the axes."""
+    """Displayed name."""
+    devices: Annotated[tuple[DeviceNumber, ...], Field(min_length=1, max_length=MAX_DEVICES)]
+    """Devices, row-major over the axes."""
     axes: Mapping[Literal["dp", "tp"], PositiveInt] = Field(default_factory=dict, validate_default=True)
-    """Sizes of data parallel and tensor parallel, outermost first; an axis left out is 1."""
+    """Data-parallel and tensor-parallel sizes, outermost first; an omitted axis is 1."""
 
     @property
     def dp(self) -> int:

@@ -1,4 +1,4 @@
-"""The model section: which family the model is of, and its sizes."""
+"""Model section: the family of the model, and its sizes."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from meshwave.engine.frozen import Part, invalid, nullable
 from meshwave.engine.registry import Registry
 
 Example = tuple[NDArray[Any], NDArray[Any]]
-"""What goes in and what should come out, of one sample."""
+"""Inputs and targets of one sample."""
 IGNORED = -100
-"""The target of a token that no loss is taken of; the default of torch's cross_entropy."""
+"""Target of a token without loss; the default of torch's cross_entropy."""
 
 Size = Annotated[int, Field(ge=1, le=1_000_000_000)]
-MOST_EXPERTS = 65_536
-"""Experts of the largest layer: what can still be placed and priced while somebody draws."""
-CapacityFactor = Annotated[float, Field(gt=0, le=MOST_EXPERTS)]
-"""Room of an expert over an even share; as many as there are experts leave room for every token at every one of them."""
+MAX_EXPERTS = 65_536
+"""Maximum number of experts of a layer that can be placed and priced interactively."""
+CapacityFactor = Annotated[float, Field(gt=0, le=MAX_EXPERTS)]
+"""Slots of an expert relative to an even share; a factor equal to the number of experts drops no token."""
 
 
 class MoE(Part):
     """Mixture of experts in every n-th block."""
 
-    experts: Annotated[int, Field(ge=1, le=MOST_EXPERTS)]
+    experts: Annotated[int, Field(ge=1, le=MAX_EXPERTS)]
     """Experts in a layer."""
     top_k: Size = 2
     """Experts that a token visits."""
     capacity_factor: CapacityFactor | None = nullable("dropless", 1.25)
-    """Room of an expert over an even share."""
+    """Slots of an expert relative to an even share of the token assignments."""
     every: Size = 2
     """Every n-th block has experts."""
     aux_loss: Annotated[float, Field(ge=0, le=10)] = 0.01
-    """Weight of the load-balancing loss; 0: none."""
+    """Weight of the load-balancing loss; 0 disables it."""
     z_loss: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """Weight of the router's z-loss, which keeps its scores small; 0: none."""
+    """Weight of the router's z-loss, which keeps its logits small; 0 disables it."""
 
     def blocks(self, layers: int) -> tuple[int, ...]:
-        """The blocks of a model of so many layers that have experts: the ``every``-th, and so on."""
+        """Return the blocks with experts of a model of ``layers`` blocks: every ``every``-th."""
         return tuple(range(self.every - 1, layers, self.every))
 
     @model_validator(mode="after")
@@ -58,94 +58,97 @@ class MoE(Part):
 
 
 def nested_skips(layers: int) -> tuple[tuple[int, int], ...]:
-    """Blocks (from, to): what block ``i`` of the first half makes also goes to block ``layers - 1 - i``, which joins
-    it with what the block before it made; an odd middle block has none (U-ViT: Bao et al., "All are Worth Words: A
-    ViT Backbone for Diffusion Models", arXiv:2209.12152, CVPR 2023)."""
+    """Return the skip connections of a U-ViT as (source block, target block).
+
+    The output of block ``i`` of the first half also goes to block ``layers - 1 - i``, which joins it with the output of
+    its previous block; an odd middle block has none (U-ViT: Bao et al., "All are Worth Words: A ViT Backbone for
+    Diffusion Models", arXiv:2209.12152, CVPR 2023).
+    """
     return tuple((block, layers - 1 - block) for block in range(layers // 2))
 
 
 class Model(Member):
-    """What the document says of a model. A family of models is one file in ``engine/families``.
+    """Sizes of a model in a document. A family of models is one file in ``engine/families``.
 
     The fields of a family are its sizes: its keys in the document and its form on the page. A family of equal
-    transformer layers is a :class:`LanguageModel`; one of any other blocks is a
-    :class:`meshwave.engine.costs.block_models.BlockModel`, which says what its blocks compute.
+    transformer layers is a :class:`LanguageModel`; a family of other blocks is a
+    :class:`meshwave.engine.costs.block_models.BlockModel`, which defines the operators of each block.
     """
 
     if TYPE_CHECKING:  # a field or a property of every family
 
         @property
         def kind(self) -> str:
-            """The name of the family."""
+            """Name of the family."""
 
         @property
         def layers(self) -> int:
-            """Blocks, which stages are cut between."""
+            """Number of blocks; a stage has whole blocks."""
 
         @property
         def sequence(self) -> int:
-            """Rows of a message a sample."""
+            """Rows of a message per sample."""
 
         @property
         def hidden(self) -> int:
-            """Numbers in a row of one unit of a message."""
+            """Numbers per row of a message unit."""
 
         @property
         def moe(self) -> MoE | None:
-            """The experts of its blocks."""
+            """Experts of the blocks."""
 
         @property
         def skips(self) -> tuple[tuple[int, int], ...]:
-            """Blocks (from, to) of its skip connections."""
+            """Skip connections as (source block, target block)."""
 
     @property
     def expert_blocks(self) -> tuple[int, ...]:
-        """The blocks that have experts; none also where ``every`` is more than there are layers."""
+        """Blocks with experts; empty if ``every`` exceeds the number of layers."""
         return self.moe.blocks(self.layers) if self.moe is not None else ()
 
     @property
     def ffn_hidden(self) -> int:
-        """The width inside the MLP that experts replace; 0 of a model without."""
+        """Width inside the MLP that experts replace; 0 for a model without one."""
         return 0
 
-    def can_be_cut(self, tp: int) -> bool:
-        """Whether so many tensor-parallel devices can hold it."""
+    def supports_tensor_parallelism(self, tp: int) -> bool:
+        """Return whether ``tp`` devices can share a layer by tensor parallelism."""
         return tp == 1
 
     def onward_units(self, block: int) -> int:
-        """Units of a message that a block hands to the next one."""
+        """Return the message units that a block passes to the next one."""
         return 1
 
     def skip_units(self, block: int) -> int:
-        """Units of a message that the skip connection of a block carries."""
+        """Return the message units that the skip connection of a block carries."""
         return 1
 
-    def with_message_unit(self, sequence: int, hidden: int) -> Model:
-        """Return a model whose messages have units of this size, which a dry run sends in place of its own."""
+    def resize_messages(self, sequence: int, hidden: int) -> Model:
+        """Return a model whose message units have the given size; dry runs use it to shrink messages."""
         sizes = {"layers": self.layers, "hidden": hidden, "heads": 1, "sequence": sequence, "vocab": 1}
         return model_families["gpt"].model_validate({"kind": "gpt", **sizes})
 
-    # ---- what it is trained on ----
+    # ---- training data ----
 
     @property
     def window(self) -> int:
-        """Bytes of text that an example is made of; 0 where it is made by chance alone."""
+        """Bytes of text per example; 0 for examples that are random only."""
         return 0
 
     @abstractmethod
     def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
-        """Turn ``window`` bytes into inputs and targets.
+        """Return inputs and targets of an example made from ``window`` bytes.
 
-        Every example has the same number of targets, so that the mean over microbatches of the
-        mean loss is the mean over the global batch.
+        Every example has the same number of targets, so that the mean over microbatches of the mean loss is the mean
+        over the global batch.
         """
 
     @classmethod
     @abstractmethod
     def stage_builder(cls) -> type[Any]:
-        """Import what builds the stages with torch: a :class:`meshwave.engine.runtime.models.StageBuilder`.
+        """Import the class that builds stages with torch, a :class:`meshwave.engine.runtime.models.StageBuilder`.
 
-        Only the processes of a run call this; nothing else of a family may import torch.
+        Only the processes of a run call this; the rest of a family must not import torch.
         """
 
 
@@ -153,24 +156,24 @@ class LanguageModel(Model):
     """A language model of equal transformer layers over the bytes of a text."""
 
     causal: ClassVar[bool]
-    """Whether a token sees only those before it."""
+    """Whether a token attends only to earlier tokens."""
     smallest_vocab: ClassVar[int] = 256
-    """Tokens that bytes and the family's own take."""
+    """Minimum vocabulary: the tokens of bytes and of the family."""
     lookahead: ClassVar[int] = 0
     """Bytes of text that an example needs beyond its sequence."""
 
     kind: str
-    """The family of the model."""
+    """Family of the model."""
     layers: Annotated[int, Field(ge=1, le=100_000)]
     """Transformer layers."""
     hidden: Size
     """Width of the residual stream."""
     heads: Size
-    """Attention heads; they divide the width."""
+    """Attention heads, a divisor of the width."""
     sequence: Size
     """Tokens of one sample."""
     vocab: Size
-    """Tokens that the embedding and the head know."""
+    """Size of the vocabulary of embedding and head."""
     ffn: Size | None = nullable("four times hidden")
     """Width inside the MLP."""
     moe: MoE | None = nullable("none")
@@ -178,32 +181,35 @@ class LanguageModel(Model):
 
     @property
     def ffn_hidden(self) -> int:
-        """The width inside the MLP."""
+        """Width inside the MLP."""
         return self.ffn or 4 * self.hidden
 
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
-        """Blocks (from, to) of its skip connections."""
+        """Skip connections as (source block, target block)."""
         return ()
 
     @property
     def window(self) -> int:
-        """Bytes of text that an example is made of."""
+        """Bytes of text per example."""
         return self.sequence + self.lookahead
 
-    def can_be_cut(self, tp: int) -> bool:
+    def supports_tensor_parallelism(self, tp: int) -> bool:
+        """Return whether ``tp`` divides the attention heads."""
         return self.heads % tp == 0
 
-    def with_message_unit(self, sequence: int, hidden: int) -> Self:
+    def resize_messages(self, sequence: int, hidden: int) -> Self:
+        """Return the model with other sizes of its messages."""
         return self.model_copy(update={"sequence": sequence, "hidden": hidden})
 
     @classmethod
     def initial_values(cls) -> Mapping[str, Any]:
-        """Sizes of a small model."""
+        """Return the sizes of a small model."""
         return {"layers": 12, "hidden": 64, "heads": 4, "sequence": 64, "vocab": 257}
 
     @classmethod
     def stage_builder(cls) -> type[Any]:
+        """Import the class that builds transformer stages."""
         return resolve_name("meshwave.engine.runtime.models.transformer:Transformer")  # type: ignore[no-any-return]
 
     @model_validator(mode="after")

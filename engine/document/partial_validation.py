@@ -1,4 +1,4 @@
-"""Check the valid parts of a document whose other parts are refused, by valid values in their place."""
+"""Checks of the valid parts of a document with refused parts, which are replaced by valid values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STAND_INS: Mapping[str, Any] = {
     "meshes": [{"name": "-", "devices": [0]}],
     "pipeline": {"schedule": "gpipe", "microbatches": 1},
 }
-"""The smallest valid document; sections that it lacks are optional in every document."""
+"""The smallest valid document; sections that it omits are optional in every document."""
 
 SPARE: Mapping[str, tuple[str, ...]] = {
     "cluster": ("device", "intra_node", "inter_node", "nics_per_node", "node_bandwidth", "uplink"),
@@ -35,7 +35,7 @@ SPARE: Mapping[str, tuple[str, ...]] = {
     "pipeline": ("stages", "placement", "recompute"),
     "experts": ("schedule", "degree", "variant", "placement", "load"),
 }
-"""Keys without which their section can still be compared with others."""
+"""Keys that can be removed from a section without changing its comparison with other sections."""
 
 
 def replace_refused_parts(

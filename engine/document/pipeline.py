@@ -1,7 +1,7 @@
-"""How the model is cut into stages and in which order the microbatches run through them.
+"""Pipeline section: the split of the model into stages, and the schedule of microbatches.
 
-One section model a schedule: the keys that every pipeline has, and the schedule's own options
-beside them, so that an option of another schedule is an unknown key.
+There is one section model per schedule, with the keys of every pipeline and the schedule's own options, so that an
+option of another schedule is an unknown key.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
 
 from meshwave.engine.frozen import Part, nullable
-from meshwave.engine.schedules import MOST_MICROBATCHES, Schedule, schedules
+from meshwave.engine.schedules import MAX_MICROBATCHES, Schedule, schedules
 
 
 class Section(Part):
-    """The keys that every pipeline has."""
+    """Keys of every pipeline."""
 
     schedule: str
-    """The rule that orders compute on every mesh."""
-    microbatches: Annotated[int, Field(ge=1, le=MOST_MICROBATCHES)]
+    """Rule that orders compute on every mesh."""
+    microbatches: Annotated[int, Field(ge=1, le=MAX_MICROBATCHES)]
     """Microbatches in one training step."""
     stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = nullable("balanced by cost")
     """Layers of each stage."""
     placement: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = nullable("the schedule's own")
-    """The mesh of each stage."""
+    """Mesh of each stage."""
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
     """A hand-drawn order of actions for each mesh, such as 0F0 0B0; only for schedule custom."""
     recompute: Literal["none", "full"] | tuple[NonNegativeInt, ...] = "none"
-    """The stages, by number or all, that keep their input alone and run their forward again before
-    their backward: memory for time (Chen et al., arXiv:1604.06174)."""
+    """Stages, by number or all, that keep only their input and run their forward again before their backward, which
+    saves memory at the cost of time (Chen et al., arXiv:1604.06174)."""
 
     def recomputes(self, stage: int) -> bool:
-        """Whether a stage runs its forward twice."""
+        """Return whether a stage runs its forward twice."""
         return stage in self.recompute if isinstance(self.recompute, tuple) else self.recompute == "full"
 
 
 class _Made(Section):
-    """Base of the sections that are made here: they have no source to read docstrings from."""
+    """Base of generated sections, which have no source to read docstrings from."""
 
     model_config = ConfigDict(use_attribute_docstrings=False)
 
@@ -57,7 +57,7 @@ def _section(name: str, schedule: type[Schedule]) -> Any:
 if TYPE_CHECKING:
 
     class Pipeline(Schedule, Section):
-        """What all of them have."""
+        """The common interface of all sections."""
 
 else:
     Pipeline = Annotated[

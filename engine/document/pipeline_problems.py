@@ -1,4 +1,4 @@
-"""Problems of the pipeline of a design: its schedule, its orders drawn by hand, its stages."""
+"""Problems of the pipeline of a design: schedule, hand-drawn orders, and stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
 
 LARGEST_STEP = 4_000_000
-"""Computations of the largest step, which takes some seconds to lower and simulate."""
+"""Maximum number of computations of a step, which takes some seconds to lower and simulate."""
 
 
 def schedule_problems(design: Design) -> Iterator[Problem]:
@@ -36,11 +36,11 @@ def schedule_refusal(design: Design, schedule: Schedule) -> Problem | None:
     return schedule.refusal(design.pipe)
 
 
-# ---- orders drawn by hand ----
+# ---- hand-drawn orders ----
 
 
 def order_problems(design: Design) -> Iterator[Problem]:
-    """Yield problems of the actions of a custom schedule, or that another schedule has some."""
+    """Yield problems of the actions of a custom schedule, and actions of another schedule."""
     name, actions = design.pipeline.schedule, design.pipeline.actions
     where = "pipeline.actions"
     if actions is None:
@@ -61,7 +61,7 @@ def order_problems(design: Design) -> Iterator[Problem]:
                 yield from _cell_problems(design, rank, number)
 
 
-@lru_cache(maxsize=1024)  # an edit changes the order of one mesh, and all are checked again
+@lru_cache(maxsize=1024)  # an edit changes the order of one mesh and checks those of all
 def _is_valid(order: tuple[str, ...], microbatches: int, stages: int) -> bool:
     """Return whether all cells of an order are computations of this model and step."""
     try:
@@ -159,7 +159,7 @@ def _size_problems(design: Design) -> Iterator[Problem]:
 
 def _placement_problems(design: Design) -> Iterator[Problem]:
     given = design.pipeline.placement
-    if given is None or design.pipeline.schedule == "custom":  # which has its own problem
+    if given is None or design.pipeline.schedule == "custom":  # reported by order_problems
         return
     where = "pipeline.placement"
     unknown = [(stage, mesh) for stage, mesh in enumerate(given) if mesh >= design.ranks]
@@ -191,7 +191,7 @@ def _recompute_problems(design: Design) -> Iterator[Problem]:
 
 
 def meshes_by_rank(own: list[int], given: tuple[int, ...]) -> dict[int, int] | None:
-    """Return the mesh that each rank of a schedule's own placement is given; None if no renaming of ranks fits."""
+    """Return the mesh for each rank of a schedule's own placement; None if no renumbering of ranks gives ``given``."""
     meshes: dict[int, int] = {}
     for rank, mesh in zip(own, given, strict=True):
         if meshes.setdefault(rank, mesh) != mesh:

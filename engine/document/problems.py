@@ -1,4 +1,4 @@
-"""Problems of a design as a whole: the checks that compare its parts with each other.
+"""Problems of a design as a whole: checks that compare its parts with each other.
 
 :mod:`meshwave.engine.document.validation_problems` finds the problems of single values.
 """
@@ -26,8 +26,8 @@ from meshwave.engine.findings import Problem, set_value
 if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
 
-MOST_LISTED = 20
-"""Problems of one kind that are listed one by one."""
+MAX_LISTED = 20
+"""Maximum number of problems of one kind that are listed one by one."""
 
 
 def problems(design: Design) -> list[Problem]:
@@ -35,11 +35,11 @@ def problems(design: Design) -> list[Problem]:
     return limit_repetition(_check(design, frozenset(type(design).model_fields)))
 
 
-def problems_of_sound_parts(document: Mapping[str, Any], refused: Sequence[Problem]) -> list[Problem]:
-    """Return what is wrong between the valid parts of a document, while ``refused`` is wrong with the others.
+def problems_of_valid_parts(document: Mapping[str, Any], refused: Sequence[Problem]) -> list[Problem]:
+    """Return the problems between the valid parts of a document with ``refused`` values in other parts.
 
-    A refused value that no check needs is replaced by a valid one, so that its section can be checked; the checks of
-    other refused sections are left out.
+    A refused value that no check needs is replaced by a valid one, so that its section can be checked; other refused
+    sections are skipped.
     """
     from meshwave.engine.document.design import Design
 
@@ -47,7 +47,7 @@ def problems_of_sound_parts(document: Mapping[str, Any], refused: Sequence[Probl
     try:
         design = Design.model_validate_json(json.dumps(replaced))
     except ValidationError:
-        return []  # the errors hide what else is wrong
+        return []
     return _check(design, frozenset(Design.model_fields) - invalid)
 
 
@@ -59,11 +59,11 @@ def limit_repetition(found: Iterable[Problem]) -> list[Problem]:
     for problem in found:
         kinds[problem.code] += 1
         first.setdefault(problem.code, problem)
-        if kinds[problem.code] <= MOST_LISTED:
+        if kinds[problem.code] <= MAX_LISTED:
             listed.append(problem)
     for code, problem in first.items():
-        if kinds[code] > MOST_LISTED:
-            where, params = problem.where.partition("[")[0], {"count": kinds[code] - MOST_LISTED}
+        if kinds[code] > MAX_LISTED:
+            where, params = problem.where.partition("[")[0], {"count": kinds[code] - MAX_LISTED}
             listed.append(Problem(where, "unlisted_problems", params, problem.severity))
     return listed
 
@@ -100,4 +100,4 @@ _CHECKS: dict[Check, tuple[str, ...]] = {
     schedule_problems: ("meshes", "pipeline"),
     expert_problems: ("cluster", "model", "meshes", "experts"),
 }
-"""The sections of the document that each check needs."""
+"""Sections of the document that each check needs."""

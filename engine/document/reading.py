@@ -1,4 +1,4 @@
-"""Read documents: strict JSON, validated against a model, refused with problems."""
+"""Reading of documents: strict JSON, validated against a model, with all problems reported."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from meshwave.engine.document.validation_problems import problems_of_validation
+from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.frozen import Part
 
 P = TypeVar("P", bound=Part)
-MOST_DIGITS = 4300
-"""Digits of the longest number that Python reads from text."""
+MAX_DIGITS = 4300
+"""Maximum number of digits of a number that Python parses."""
 
 
 def read_json(text: str | bytes, document: str) -> Any:
-    """Return the value of a text of JSON.
+    """Parse a JSON text.
 
     Args:
         text: the text.
-        document: the kind of document that it should be, for messages.
+        document: the expected kind of document, for messages.
 
     Raises:
         DesignError: the text is not JSON, or an object repeats a key.
     """
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
+        return json.loads(text, object_pairs_hook=_build_object)
     except json.JSONDecodeError as error:
         params = {"line": error.lineno, "column": error.colno, "reason": error.msg}
         raise _text_error("invalid_json", params) from None
@@ -38,12 +38,12 @@ def read_json(text: str | bytes, document: str) -> Any:
     except UnicodeDecodeError as error:
         params = {"byte": error.start + 1, "encoding": error.encoding.upper()}
         raise _text_error("wrong_encoding", params) from None
-    except ValueError:  # the only one that is left
-        raise _text_error("long_number", {"digits": MOST_DIGITS}) from None
+    except ValueError:  # the only remaining cause
+        raise _text_error("long_number", {"digits": MAX_DIGITS}) from None
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; refuse a repeated key, of which only one value would be read."""
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; reject a repeated key, of which only one value would be read."""
     found = dict(pairs)
     if len(found) < len(pairs):
         repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -73,4 +73,4 @@ def read_part(text: str | bytes, root: type[P], document: str, parts: str) -> P:
     try:
         return root.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise DesignError(problems_of_validation(error, content, root)) from None
+        raise DesignError(validation_problems(error, content, root)) from None

@@ -1,4 +1,4 @@
-"""What is trained, for how long, at which precision."""
+"""Training section: optimizer, precision, steps and data."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Training(Part):
     steps: Annotated[int, Field(ge=1, le=10_000_000)] = 20
     """Optimizer steps."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    """How weights follow gradients."""
+    """Optimizer of the weights."""
     lr: PositiveFloat = 3e-4
     """Learning rate."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled weight decay."""
     clip_norm: PositiveFloat | None = nullable("left as they are")
-    """Gradients are scaled down to this norm."""
+    """Maximum norm to which gradients are scaled down."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Number format of the compute; weights stay in fp32 under bf16."""
     compile: bool = False
-    """Let torch.compile fuse each block before its first step, which then takes a minute longer. Blocks with
-    experts, blocks that are cut, and stages whose backward is split run as they are; no prediction knows of it."""
+    """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts,
+    tensor-parallel blocks and stages with a split backward are not compiled. Predictions ignore it."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Names the initial weights and the order of the data."""
+    """Seed of the initial weights and of the order of the data."""
     data: FileName | None = nullable("the text that comes with Meshwave")
     """File name of a text to train on."""

@@ -1,4 +1,4 @@
-"""How a tensor gets from one mesh to another."""
+"""Transfer section: the method that sends a tensor from one mesh to another."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 else:
     StrategyName = Literal[tuple(strategies)]
     OrderingName = Literal[tuple(orderings)]
-    """Every one that lies in its folder."""
+    """All registered orderings."""
 
 
 class Transfer(Part):
-    """A strategy over unit tasks, put in an ordering."""
+    """Strategy, ordering and batching of transfers between meshes."""
 
     strategy: StrategyName = "broadcast"
-    """How one piece of the tensor travels to all that need it."""
+    """Method that sends one slice of the tensor to all devices that need it."""
     ordering: OrderingName = "load-balance"
-    """Who sends which piece, and when."""
+    """Choice of the sender of each slice, and order of the slices."""
     batched: bool = False
-    """Issue a send and a receive that stand next to each other between the same two meshes as one batch
-    (batch_isend_irecv); the next computation waits for both. The cost model is then transfer_model batched."""
+    """Issue an adjacent send and receive between the same two meshes as one batch (batch_isend_irecv); the next
+    computation waits for both. The cost model must then have transfer_model batched."""
     boundary: Literal["batch", "sequence", "hidden"] = "batch"
-    """What the tensor-parallel devices of a mesh send of an activation, which each of them holds whole. batch: it
-    leaves from one of them; sequence, hidden: each sends its slice of that dim, and receivers put the slices together."""
+    """Part of an activation that each tensor-parallel device of a mesh sends, although it holds the whole. batch: one
+    device sends all of it; sequence, hidden: each device sends its slice of that dim, and receivers concatenate the
+    slices."""

@@ -1,4 +1,4 @@
-"""The document that asks about one transfer alone: ``meshwave reshard SPEC.json``."""
+"""Documents of a single transfer, for ``meshwave reshard SPEC.json``."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from meshwave.engine.document.cluster import MOST_DEVICES, Nics, Rate
+from meshwave.engine.document.cluster import MAX_DEVICES, Nics, Rate
 from meshwave.engine.document.reading import read_json, read_part
 from meshwave.engine.findings import DesignError, Problem, set_value
 from meshwave.engine.frozen import Part, Printable, nullable
 from meshwave.engine.resharding import Link, Links, Load, Mesh, SpecError, Tensor, boxes
 
-MOST_SLICES = 100_000
-"""Tensors x source devices x destination devices of the largest transfer: each pair may share a slice."""
-Ranks = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MOST_DEVICES)]
+MAX_SLICES = 100_000
+"""Maximum of tensors x source devices x destination devices, since each pair may share a slice."""
+Ranks = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MAX_DEVICES)]
 
 Spec = Annotated[tuple[str, ...], Field(max_length=8)]
 Axes = Annotated[tuple[Annotated[int, Field(ge=0, le=9)], ...], Field(max_length=6)]
-MOST_TENSORS = 10_000
+MAX_TENSORS = 10_000
 
 
 class TransferTensor(Part):
-    """The tensor that travels."""
+    """Tensor to transfer."""
 
     shape: Annotated[tuple[Annotated[int, Field(ge=1, le=2**40)], ...], Field(max_length=8)]
     """Elements of each dim."""
@@ -36,117 +36,122 @@ class TransferMesh(Part):
     """A mesh of ranks."""
 
     shape: Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=6)]
-    """The mesh's axes, outermost first."""
+    """Sizes of the mesh axes, outermost first."""
     ranks: Ranks
-    """Its ranks, row-major."""
+    """Ranks, row-major."""
     hosts: Ranks
-    """The host of each rank, in the same order."""
+    """Host of each rank, in the same order."""
 
     @property
     def mesh(self) -> Mesh:
+        """The mesh as the planner's type."""
         return Mesh(self.shape, self.ranks, self.hosts)
 
 
 class TransferSide(TransferMesh):
-    """A mesh, and how the tensor lies on it."""
+    """A mesh, and the sharding of the tensor on it."""
 
     spec: Spec
-    """For each tensor dim R, or S with the mesh axes that cut it, outer first, such as S0 or S01."""
+    """For each tensor dim R, or S with the mesh axes that shard it, outer first, such as S0 or S01."""
     partial: Axes = ()
-    """Mesh axes over which the tensor is partial: ranks along them hold addends, and their sum travels. Source only."""
+    """Mesh axes over which the tensor is partial: ranks along them hold addends, and their sum is sent. Source only."""
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The spec with its partial axes, as a plan takes it."""
+        """Spec with its partial axes, in the form of the planner."""
         return spec_entries(self.spec, self.partial)
 
 
 class TransferLink(Part):
-    """A connection that costs ``latency_s + bytes / bandwidth``."""
+    """A connection that takes ``latency_s + bytes / bandwidth``."""
 
     latency_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    """Seconds that any message takes at least (alpha)."""
+    """Minimum seconds of any message (alpha)."""
     bandwidth: Rate | None = nullable("bytes are free")
     """Bytes/s in one direction."""
 
     @property
     def link(self) -> Link:
+        """The link as the planner's type."""
         return Link(self.latency_s, self.bandwidth)
 
 
 class TransferLinks(Part):
-    """Inside a host and between hosts."""
+    """Links inside a host and between hosts."""
 
     intra_node: TransferLink
     inter_node: TransferLink
 
 
-class _Asked(Part):
-    """What a transfer of one tensor and one of several have in common."""
+class _TransferBase(Part):
+    """Common keys of transfers of one and of several tensors."""
 
     format: Literal["meshwave-transfer/1"]
-    """The version of this document."""
+    """Version of the document format."""
     links: TransferLinks
     nics_per_host: Nics = 1
-    """NICs of a host: so many tasks send from it, or receive there, at once."""
+    """NICs per host: the number of tasks that can send from it, or receive there, at once."""
     chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = nullable("the best number of each task")
-    """Chunks of a chain."""
+    """Chunks into which a strategy that forwards slices along a chain splits them."""
 
     def _lines(self, *sides: TransferMesh) -> Links:
         host = {rank: host for side in sides for rank, host in zip(side.ranks, side.hosts, strict=True)}
         return Links(self.links.intra_node.link, self.links.inter_node.link, host, self.nics_per_host)
 
 
-class TransferSpec(_Asked):
-    """One tensor from one mesh and sharding to another."""
+class TransferSpec(_TransferBase):
+    """Transfer of one tensor from one mesh and sharding to another."""
 
     tensor: TransferTensor
     source: TransferSide
     destination: TransferSide
 
     @property
-    def what(self) -> Tensor:
+    def planned_tensor(self) -> Tensor:
+        """The tensor as the planner's type."""
         return Tensor(self.tensor.shape, self.tensor.item_bytes)
 
     @property
     def load(self) -> Load:
-        """The tensor with both its ends."""
+        """The tensor with its source and destination."""
         return Load(
-            self.what, (self.source.mesh, self.source.entries), (self.destination.mesh, self.destination.entries)
+            self.planned_tensor, (self.source.mesh, self.source.entries), (self.destination.mesh, self.destination.entries)
         )
 
     @property
     def loads(self) -> tuple[Load, ...]:
+        """The tensor with its source and destination, as a tuple of one."""
         return (self.load,)
 
     @property
     def lines(self) -> Links:
+        """Links between the ranks of both meshes."""
         return self._lines(self.source, self.destination)
 
 
 class ListedTensor(TransferTensor):
-    """One of several tensors, with a sharding at either end."""
+    """One of several tensors, with its sharding on both meshes."""
 
     name: Annotated[str, Field(max_length=200), Printable] = ""
-    """The tensor's name, such as that of a parameter."""
+    """Name of the tensor, such as that of a parameter."""
     source_spec: Spec
-    """For each tensor dim R, or S with the mesh axes that cut it in the source."""
+    """For each tensor dim R, or S with the mesh axes that shard it in the source."""
     source_partial: Axes = ()
     """Mesh axes of the source over which the tensor is partial: ranks along them hold addends."""
     destination_spec: Spec
-    """For each tensor dim R, or S with the mesh axes that cut it in the destination."""
+    """For each tensor dim R, or S with the mesh axes that shard it in the destination."""
 
 
-class TransferListSpec(_Asked):
-    """Several tensors from one mesh to another, as one plan: weights from a trainer to a server, for example."""
+class TransferListSpec(_TransferBase):
+    """Transfer of several tensors from one mesh to another in one plan, such as weights from a trainer to a server."""
 
-    tensors: Annotated[tuple[ListedTensor, ...], Field(min_length=1, max_length=MOST_TENSORS)]
+    tensors: Annotated[tuple[ListedTensor, ...], Field(min_length=1, max_length=MAX_TENSORS)]
     source: TransferMesh
     destination: TransferMesh
 
     @property
     def loads(self) -> tuple[Load, ...]:
-        """Each tensor with both its ends; one without a name is called by its place."""
+        """The tensors with their sources and destinations; a tensor without a name is called by its number."""
         source, destination = self.source.mesh, self.destination.mesh
         return tuple(
             Load(
@@ -160,16 +165,17 @@ class TransferListSpec(_Asked):
 
     @property
     def lines(self) -> Links:
+        """Links between the ranks of both meshes."""
         return self._lines(self.source, self.destination)
 
 
 def spec_entries(spec: Sequence[str], partial: Sequence[int]) -> tuple[str, ...]:
-    """Return a spec with its partial axes as a last entry; none where there are none."""
+    """Return a spec with its partial axes, if any, as the last entry."""
     return (*spec, *([f"P{''.join(map(str, partial))}"] if partial else []))
 
 
 def transfer_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
-    """Yield what is wrong with a transfer whose keys are valid by themselves."""
+    """Yield problems of a transfer with valid keys."""
     for find in (_mesh_problems, _size_problems, _sharding_problems, _host_problems):  # each relies on those before it
         found = list(find(spec))
         yield from found
@@ -179,10 +185,10 @@ def transfer_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem
 
 def _mesh_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
     for name in ("source", "destination"):
-        yield from _problems_of_mesh(name, getattr(spec, name))
+        yield from _rank_problems(name, getattr(spec, name))
 
 
-def _problems_of_mesh(name: str, mesh: TransferMesh) -> Iterator[Problem]:
+def _rank_problems(name: str, mesh: TransferMesh) -> Iterator[Problem]:
     needed = prod(mesh.shape)
     for key in ("ranks", "hosts"):
         given = len(getattr(mesh, key))
@@ -199,8 +205,8 @@ def _problems_of_mesh(name: str, mesh: TransferMesh) -> Iterator[Problem]:
 
 def _size_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
     count, source, destination = len(spec.loads), len(spec.source.ranks), len(spec.destination.ranks)
-    if count * source * destination > MOST_SLICES:
-        params = {"tensors": count, "source": source, "destination": destination, "maximum": MOST_SLICES}
+    if count * source * destination > MAX_SLICES:
+        params = {"tensors": count, "source": source, "destination": destination, "maximum": MAX_SLICES}
         yield Problem("destination.ranks", "transfer_size", params)
 
 
@@ -232,7 +238,7 @@ def _sharding_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Proble
 def _spec_problems(
     where: str, mesh: Mesh, spec: Sequence[str], partial: Sequence[int], shape: Sequence[int]
 ) -> Iterator[Problem]:
-    """Yield the problems of one end of a tensor; ``where`` is the prefix of the keys of its spec and partial axes."""
+    """Yield the problems of one side of a tensor; ``where`` is the prefix of the keys of its spec and partial axes."""
     listed = next((dim for dim, entry in enumerate(spec) if entry.startswith("P")), None)
     if listed is not None:
         yield Problem(f"{where}spec", "partial_entry", {"entry": spec[listed]})

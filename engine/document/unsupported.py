@@ -1,4 +1,4 @@
-"""What a valid design may ask for that can be planned and predicted, but not run by this version."""
+"""Problems of a valid design that can be planned and predicted, but not run by this version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from meshwave.engine.document.design import Design
-from meshwave.engine.document.expert_layers import group_sizes, uses_tensor_parallel_groups
+from meshwave.engine.document.expert_layers import expert_group_sizes, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import split_expert_groups
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Fix, Problem, set_value
@@ -28,13 +28,13 @@ def _expert_group_problems(design: Design) -> Iterator[Problem]:
     if design.model.moe is None or uses_tensor_parallel_groups(design):
         return
     for mesh in design.meshes:
-        if group_sizes(design, mesh) != (design.experts.ep, design.experts.esp):
+        if expert_group_sizes(design, mesh) != (design.experts.ep, design.experts.esp):
             yield split_expert_groups(design, mesh)
             return
 
 
 def _micro_batch_problems(design: Design) -> Iterator[Problem]:
-    """Copies of a mesh take the same number of sequences, so that the mean of their losses is the mean of all."""
+    """Check that copies of a mesh get equal numbers of sequences: the mean of their losses is then the global mean."""
     first = design.meshes[0]
     size = design.training.micro_batch_size
     sequences = size * first.dp
@@ -53,7 +53,7 @@ def _micro_batch_problems(design: Design) -> Iterator[Problem]:
 
 
 def _replica_problems(design: Design) -> Iterator[Problem]:
-    """Copies of a stage reduce their gradients shard by shard."""
+    """Check that replicas of a stage have equal tp, since they reduce their gradients shard by shard."""
     sizes = {mesh.tp for mesh in design.meshes}
     if len(design.pipeline.routes(design.pipe)) > 1 and len(sizes) > 1:
         tp = gcd(*sizes)
@@ -67,7 +67,7 @@ def _replica_problems(design: Design) -> Iterator[Problem]:
 
 
 def _batched_transfer_problems(design: Design) -> Iterator[Problem]:
-    """A batch is one message each way between two processes; resharding needs more."""
+    """Check that a batch is one message each way between two processes, since resharding needs more."""
     first, *others = design.meshes
     if design.transfer.batched and (first.tp > 1 or any((mesh.dp, mesh.tp) != (first.dp, 1) for mesh in others)):
         params = {"axes": {mesh.name: {"dp": mesh.dp, "tp": mesh.tp} for mesh in design.meshes}}
@@ -76,7 +76,7 @@ def _batched_transfer_problems(design: Design) -> Iterator[Problem]:
 
 
 def _gate_problems(design: Design) -> Iterator[Problem]:
-    """A gate behind a gather sees an input once per device that holds it, and drops more of the later copies."""
+    """Check for a gate after a gather, which sees an input once per copy and drops more of the later copies."""
     moe, esp = design.model.moe, design.experts.esp
     has_copies = design.experts.member == "deepspeed-pregate" and esp > 1 and any(mesh.tp > 1 for mesh in design.meshes)
     if moe is not None and moe.capacity_factor is not None and has_copies:
@@ -92,11 +92,11 @@ def _vocabulary_problems(design: Design) -> Iterator[Problem]:
 
 
 DRY_RUN_TRANSFER_MODELS = ("latency", "sender-blocking", "link-serial")
-"""Transfer models that a dry run is offered in place of one that it cannot simulate."""
+"""Transfer models that are suggested in place of one that a dry run cannot simulate."""
 
 
 def dry_run_problems(design: Design) -> list[Problem]:
-    """Return every reason why a design that can be run cannot be run as a dry run."""
+    """Return every reason why a runnable design cannot be run as a dry run."""
     if design.transfer.batched:
         where = "transfer.batched"
         return [Problem(where, "batched_dry_run", fixes=[set_value(where, False)])]

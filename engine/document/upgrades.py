@@ -1,4 +1,4 @@
-"""Upgrade a document of an older format version; refuse one of a newer version."""
+"""Upgrades of documents of older format versions; newer versions are rejected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMAT: Literal["meshwave/1"] = "meshwave/1"
 VERSION = 1
 
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""Upgrades by the version that they start from: ``UPGRADES[1]`` makes a document of version 2 from one of version 1."""
+"""Upgrades by their initial version: ``UPGRADES[1]`` turns a document of version 1 into one of version 2."""
 
 
 def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:

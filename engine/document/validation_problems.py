@@ -1,4 +1,4 @@
-"""Problems of single values and keys of a document: what pydantic refuses, as findings."""
+"""Problems of single values and keys of a document, from the validation errors of pydantic."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Place = tuple[str | int, ...]
 """A location in a document: ``("meshes", 2, "devices")``."""
 
 LONGEST_VALUE = 40
-"""Characters of a refused value that its message repeats."""
-MOST_ERRORS = 100_000
-"""Errors of a file that are looked at one by one; pydantic takes a second to list so many."""
-MOST_OF_A_KIND = 2_000
-"""Errors of one kind that become problems; a file that is wrong throughout has millions."""
+"""Maximum number of characters of a refused value that its message repeats."""
+MAX_ERRORS = 100_000
+"""Maximum number of errors that are examined one by one; pydantic takes a second to list so many."""
+MAX_OF_A_KIND = 2_000
+"""Maximum number of errors of one kind that become problems; an invalid file can have millions."""
 
 
 class _Error(NamedTuple):
@@ -45,7 +45,7 @@ class _Error(NamedTuple):
         return format_path((*self.place, key))
 
     @property
-    def given(self) -> Any:
+    def value(self) -> Any:
         return self.detail["input"]
 
     @property
@@ -57,17 +57,17 @@ class _Error(NamedTuple):
         return Problem(format_path((*self.place, *([key] if key else []))), code, params, fixes=fixes)
 
 
-def problems_of_validation(error: ValidationError, document: Mapping[str, Any], root: type[BaseModel]) -> list[Problem]:
+def validation_problems(error: ValidationError, document: Mapping[str, Any], root: type[BaseModel]) -> list[Problem]:
     """Return every error of a validation as a problem of the document, whose model is ``root``."""
-    if error.error_count() > MOST_ERRORS:
+    if error.error_count() > MAX_ERRORS:
         return [Problem("", "too_many_errors", {"count": error.error_count()})]
     kinds: Counter[str] = Counter()
     details = []
     for detail in error.errors(include_url=False):
         kinds[detail["type"]] += 1
-        if kinds[detail["type"]] <= MOST_OF_A_KIND:
+        if kinds[detail["type"]] <= MAX_OF_A_KIND:
             details.append(detail)
-    places = [_without_tags(detail["loc"], document) for detail in details]
+    places = [_strip_tags(detail["loc"], document) for detail in details]
     found = [
         _problem(_Error(detail, place, document, root))
         for detail, place in zip(details, places, strict=True)
@@ -75,7 +75,7 @@ def problems_of_validation(error: ValidationError, document: Mapping[str, Any], 
     ]
     first: dict[str, Problem] = {}
     for problem in found:  # a union has an error for each of its members
-        first[problem.where] = _either(first[problem.where], problem) if problem.where in first else problem
+        first[problem.where] = _merge_problems(first[problem.where], problem) if problem.where in first else problem
     return list(first.values())
 
 
@@ -86,7 +86,7 @@ def _is_consequence(detail: ErrorDetails, place: Place, places: list[Place]) -> 
     return (is_name or is_short) and any(len(other) > len(place) and other[: len(place)] == place for other in places)
 
 
-def _either(problem: Problem, other: Problem) -> Problem:
+def _merge_problems(problem: Problem, other: Problem) -> Problem:
     """Merge the problems that two members of a union have with one value: "3 should be none, full or a list"."""
     expected = other.params.get("expected", [])
     if problem.code == "wrong_type" and expected:
@@ -115,8 +115,8 @@ def format_path(place: Place) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{printable(step)}" for step in place).lstrip(".")
 
 
-def _without_tags(location: Place, document: Mapping[str, Any]) -> Place:
-    """Leave out what pydantic adds to a location: the member of a union that it tried, and ``[key]``."""
+def _strip_tags(location: Place, document: Mapping[str, Any]) -> Place:
+    """Remove the parts that pydantic adds to a location: the attempted member of a union, and ``[key]``."""
     kept: list[str | int] = []
     here: Any = document
     for number, step in enumerate(location):
@@ -204,10 +204,10 @@ def _rename(error: _Error, name: str | None) -> list[Fix]:
 def _unknown_name(error: _Error) -> Problem:
     expected = str(error.context.get("expected", ""))
     known = sorted(word.strip(" '") for word in expected.replace(" or ", ", ").split(","))
-    if not isinstance(error.given, str):
-        return error.problem("wrong_type", {"value": show_value(error.given), "expected": known})
-    suggestion = closest(error.given, known)
-    params = {"value": error.given[:LONGEST_VALUE], "known": known, "suggestion": suggestion}
+    if not isinstance(error.value, str):
+        return error.problem("wrong_type", {"value": show_value(error.value), "expected": known})
+    suggestion = closest(error.value, known)
+    params = {"value": error.value[:LONGEST_VALUE], "known": known, "suggestion": suggestion}
     if "[key]" in error.detail["loc"]:
         return error.problem("unknown_name", params, *_rename(error, suggestion))
     return error.problem("unknown_name", params, *([set_value(error.where, suggestion)] if suggestion else []))
@@ -218,13 +218,13 @@ def _unknown_kind(error: _Error) -> Problem:
     known = sorted(word.strip(" '") for word in str(error.context["expected_tags"]).split(","))
     suggestion = closest(str(error.context["tag"]), known)
     noun = _NOUNS.get(error.place[-1:], key)
-    params = {"noun": noun, "name": quote(error.given[key]), "known": known, "suggestion": suggestion}
+    params = {"noun": noun, "name": quote(error.value[key]), "known": known, "suggestion": suggestion}
     fixes = [set_value(error.path(key), suggestion)] if suggestion else []
     return error.problem("unknown_kind", params, *fixes, key=key)
 
 
 _NOUNS: dict[Place, str] = {("cost",): "cost model", ("model",): "model"}
-"""What a tagged union is called where its tag does not tell."""
+"""Names of tagged unions whose tag does not name them."""
 
 
 def _tag_key(error: _Error) -> str:
@@ -246,7 +246,7 @@ def _missing_kind(error: _Error) -> Problem:
 
 def _wrong_type(noun: str) -> Callable[[_Error], Problem]:
     def problem(error: _Error) -> Problem:
-        return error.problem("wrong_type", {"value": show_value(error.given), "expected": [noun]})
+        return error.problem("wrong_type", {"value": show_value(error.value), "expected": [noun]})
 
     return problem
 
@@ -261,14 +261,14 @@ _LISTS: dict[Place, str] = {
 }
 
 
-def _out_of_range(relation: str, key: str) -> Callable[[_Error], Problem]:
+def _range_problem(relation: str, key: str) -> Callable[[_Error], Problem]:
     def problem(error: _Error) -> Problem:
         limit, bound = error.context[key], relation
         if key == "gt" and limit == 0 and isinstance(limit, int):
             limit, bound = 1, "minimum"
         is_setting = bound == "minimum" and isinstance(limit, int) and isinstance(error.place[-1], str)
         fixes = [set_value(error.where, limit)] if is_setting else []
-        return error.problem("out_of_range", {"value": show_value(error.given), bound: limit}, *fixes)
+        return error.problem("out_of_range", {"value": show_value(error.value), bound: limit}, *fixes)
 
     return problem
 
@@ -278,11 +278,11 @@ def _long_list(error: _Error) -> Problem:
 
 
 def _long_text(error: _Error) -> Problem:
-    return error.problem("long_text", {"length": len(error.given), "maximum": error.context["max_length"]})
+    return error.problem("long_text", {"length": len(error.value), "maximum": error.context["max_length"]})
 
 
 def _indivisible_width(error: _Error) -> Problem:
-    """Suggest numbers of heads that divide the width and that every tp divides."""
+    """Suggest numbers of heads that divide the width and are divisible by every tp."""
     problem: Problem = error.context["problem"]
     heads, hidden = problem.params["heads"], problem.params["hidden"]
     suitable = nearest_head_counts(heads, hidden, tensor_parallel_sizes(error.document.get("meshes")))
@@ -291,14 +291,14 @@ def _indivisible_width(error: _Error) -> Problem:
 
 
 def nearest_head_counts(given: int, width: int, tp: Iterable[int]) -> list[int]:
-    """Return the nearest numbers of heads below and above ``given`` that divide ``width`` and that every tp divides."""
+    """Return the nearest numbers of heads below and above ``given`` that fit the width and every tp."""
     small = [number for number in range(1, isqrt(width) + 1) if width % number == 0]
     suitable = sorted({d for number in small for d in (number, width // number) if all(d % size == 0 for size in tp)})
     return [*[d for d in suitable if d < given][-1:], *[d for d in suitable if d > given][:1]]
 
 
 def tensor_parallel_sizes(meshes: Any) -> set[int]:
-    """Return the tp sizes of a document that may be wrong anywhere."""
+    """Return the tp sizes of a document that may be invalid."""
     axes = [mesh.get("axes") for mesh in meshes if isinstance(mesh, Mapping)] if isinstance(meshes, list) else []
     sizes = [each.get("tp") for each in axes if isinstance(each, Mapping)]
     return {size for size in sizes if type(size) is int and size > 0}
@@ -336,14 +336,14 @@ _PROBLEMS: Mapping[str, Callable[[_Error], Problem]] = {
     "dict_type": _wrong_type("an object"),
     "model_type": _wrong_type("an object with keys"),
     "model_attributes_type": _wrong_type("an object with keys"),
-    "greater_than": _out_of_range("above", "gt"),
-    "greater_than_equal": _out_of_range("minimum", "ge"),
-    "less_than": _out_of_range("below", "lt"),
-    "less_than_equal": _out_of_range("maximum", "le"),
+    "greater_than": _range_problem("above", "gt"),
+    "greater_than_equal": _range_problem("minimum", "ge"),
+    "less_than": _range_problem("below", "lt"),
+    "less_than_equal": _range_problem("maximum", "le"),
     "too_short": lambda error: error.problem("empty_list", {}),
     "too_long": _long_list,
     "string_too_short": lambda error: error.problem("empty_text", {}),
     "string_too_long": _long_text,
     "indivisible_width": _indivisible_width,
 }
-"""The problem of each type of pydantic's errors."""
+"""Functions that make the problem of each type of pydantic's errors."""

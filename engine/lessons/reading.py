@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.fixes import apply_edits
 from meshwave.engine.document.reading import read_json
-from meshwave.engine.document.validation_problems import problems_of_validation
+from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.files import example, home, read_whole
 from meshwave.engine.findings import DesignError, Problem, Refusal, problems_of
@@ -135,7 +135,7 @@ def _parse(toml: str, root: type[P], place: str) -> P:
     try:
         return root.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
-        raise DesignError(_within(each, place) for each in problems_of_validation(error, values, root)) from None
+        raise DesignError(_within(each, place) for each in validation_problems(error, values, root)) from None
 
 
 def _read_steps(text: str, file: str) -> tuple[tuple[Step, ...], list[Problem]]:

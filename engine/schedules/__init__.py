@@ -1,7 +1,7 @@
 """Pipeline schedules, one file each; being in the folder is being registered."""
 
 from meshwave.engine.schedules._base import (
-    MOST_MICROBATCHES,
+    MAX_MICROBATCHES,
     Pipe,
     Prices,
     Schedule,
@@ -10,4 +10,4 @@ from meshwave.engine.schedules._base import (
     use_microbatches,
 )
 
-__all__ = ["MOST_MICROBATCHES", "Pipe", "Prices", "Schedule", "schedule_names", "schedules", "use_microbatches"]
+__all__ = ["MAX_MICROBATCHES", "Pipe", "Prices", "Schedule", "schedule_names", "schedules", "use_microbatches"]

@@ -18,7 +18,7 @@ from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program, as_columns, from_columns
 from meshwave.engine.registry import Registry
 
-MOST_MICROBATCHES = 20_000
+MAX_MICROBATCHES = 20_000
 """Microbatches of the largest training step."""
 Count = Annotated[int, Field(ge=1, le=4096)]
 """An option that multiplies what a schedule orders; far above what any paper draws."""
@@ -125,7 +125,7 @@ def schedule_names() -> list[str]:
 
 def use_microbatches(*counts: int) -> list[Fix]:
     """Return a fix for each number of microbatches that a document can have."""
-    supported = [count for count in counts if 0 < count <= MOST_MICROBATCHES]
+    supported = [count for count in counts if 0 < count <= MAX_MICROBATCHES]
     return [Fix("use_microbatches", {"microbatches": count}, (("microbatches", count),)) for count in supported]
 
 

@@ -93,7 +93,7 @@ def test_a_model_family_is_a_language_model_or_one_of_blocks(name: str) -> None:
     inputs, targets = model.example(np.zeros(model.window, np.uint8), np.random.default_rng(0))
     assert inputs.size and targets.size
     assert model_flops(model, 2) == pytest.approx(2 * model_flops(model, 1))
-    assert model.can_be_cut(1)
+    assert model.supports_tensor_parallelism(1)
     assert all(0 <= source < target < model.layers for source, target in model.skips)
 
 

@@ -16,8 +16,8 @@ from meshwave.engine.costs.profile import (
     Name,
     Profile,
     ShapedRates,
+    collective_group_sizes,
     group_members,
-    group_sizes,
 )
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
@@ -71,7 +71,7 @@ class CollectivePlan:
         """
         cases: dict[CollectiveCase, list[Group]] = {}
         for mp, esp in layouts:
-            size_by_group = group_sizes(ranks, mp, esp)
+            size_by_group = collective_group_sizes(ranks, mp, esp)
             for group, name in product(GROUPS, COLLECTIVES):
                 if size_by_group[group] > 1 and (only is None or (name, group) in only):
                     case = CollectiveCase(name, tuple(map(tuple, group_members(group, ranks, mp, esp))))

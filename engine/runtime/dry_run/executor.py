@@ -253,7 +253,7 @@ def _shrink_messages(design: Design, ratio: float) -> Design:
     model = design.model
     hidden = max(1, int(model.hidden * ratio))
     sequence = max(1, int(model.sequence * min(1.0, ratio * model.hidden / hidden)))
-    return design.model_copy(update={"model": model.with_message_unit(sequence, hidden)})
+    return design.model_copy(update={"model": model.resize_messages(sequence, hidden)})
 
 
 class WaitingStage:

@@ -259,7 +259,7 @@ def test_a_file_without_an_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_too_many_meshes_are_refused_before_each_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "problems_of_validation", lambda *given: pytest.fail("they were looked at"))
+    monkeypatch.setattr(loading, "validation_problems", lambda *given: pytest.fail("they were looked at"))
     text = json.dumps({**document({"schedule": "1f1b", "microbatches": 4}, 4), "meshes": [{}] * 5_000})
 
     problem = refusal(lambda: parse_design(text, draft=True))
@@ -268,7 +268,7 @@ def test_too_many_meshes_are_refused_before_each_is_validated(monkeypatch: pytes
 
 
 def test_a_file_that_is_wrong_throughout_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwave.engine.document.validation_problems.MOST_ERRORS", 100)
+    monkeypatch.setattr("meshwave.engine.document.validation_problems.MAX_ERRORS", 100)
     made = document({"schedule": "1f1b", "microbatches": 4}, 4)
     made["meshes"][0]["devices"] = ["x"] * 200
 

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from meshwave.engine.document import parse_design
-from meshwave.engine.document.expert_layers import expert_layer, group_sizes, price_expert_layer, resolve_expert_layer
+from meshwave.engine.document.expert_layers import (
+    expert_group_sizes,
+    expert_layer,
+    price_expert_layer,
+    resolve_expert_layer,
+)
 from meshwave.engine.document.problems import problems
 from meshwave.engine.experts import expert_schedules
 from meshwave.engine.findings import DesignError
@@ -176,7 +181,7 @@ def test_tokens_that_cannot_be_shared_are_refused_for_s1_alone() -> None:
 def test_groups_that_would_cross_a_mesh_are_planned_with_those_that_do_not() -> None:
     design = made(dp=3, tp=2, schedule="parm-s2", ep=4)
 
-    assert group_sizes(design, design.meshes[0]) == (2, 1)
+    assert expert_group_sizes(design, design.meshes[0]) == (2, 1)
     assert expert_layer(design, design.meshes[0]).devices == 2
     drawn = made(dp=3, tp=2, schedule="parm-s2", ep=4, placement=[[0, 1], [2, 3], [4, 5], [6, 7]])
     assert expert_layer(drawn, drawn.meshes[0]).homes is None  # which are of other groups

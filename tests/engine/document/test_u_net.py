@@ -112,7 +112,7 @@ def test_its_program_keeps_the_sizes_of_its_messages_in_a_run_folder() -> None:
 def test_a_dry_run_can_send_smaller_messages() -> None:
     """Their units are as many, and each is smaller."""
     design = parse_design(drawn())
-    smaller = design.model_copy(update={"model": design.model.with_message_unit(1, 3)})
+    smaller = design.model_copy(update={"model": design.model.resize_messages(1, 3)})
 
     assert boundary_tensor(design, 17).shape == (1, 1, 17 * design.model.hidden)
     assert boundary_tensor(smaller, 17).shape == (1, 1, 17 * 3)

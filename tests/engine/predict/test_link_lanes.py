@@ -26,7 +26,7 @@ def test_the_area_of_the_shares_is_the_bytes_that_pass_a_port(prediction: Predic
     assert flows is not None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link_shares, "LEAST_SHARES", 10**9)  # no moment is left out
+        patch.setattr(link_shares, "MIN_SHARES_PER_PORT", 10**9)  # no moment is left out
         found = link_lanes(flows, prediction.port_loads, devices=True).lanes
 
     assert len(found) == min(len(prediction.port_loads), lanes_module.LANE_LIMIT)
@@ -112,7 +112,7 @@ def test_of_too_many_lanes_the_busiest_are_shown(monkeypatch: pytest.MonkeyPatch
 def test_what_no_lane_has_room_for_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     prediction = two_nodes(1e8)
     assert prediction.link_flows is not None
-    monkeypatch.setattr(lanes_module, "MOST_SHARES", 10)
+    monkeypatch.setattr(lanes_module, "MAX_SHARES", 10)
 
     assert link_lanes(prediction.link_flows, prediction.port_loads).lanes == []
 

@@ -158,7 +158,7 @@ def test_uneven_meshes_are_planned_within_two_percent_of_any_optimum_that_can_be
 
     assert made.makespan_s >= made.bound_s * (1 - 1e-9)
     if not made.is_optimal:
-        monkeypatch.setattr(dfs, "MOST_WORK", 5 * dfs.MOST_WORK)
+        monkeypatch.setattr(dfs, "MAX_WORK", 5 * dfs.MAX_WORK)
         longer = plan(*asked, chunks=1024, ordering="dfs")
         assert not longer.is_optimal or made.makespan_s <= 1.02 * longer.makespan_s
 
