@@ -15,7 +15,16 @@ from meshwave.engine.costs.flops import optimizer_state_bytes
 from meshwave.engine.costs.operators import PRECISIONS
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import device_rates, expert_schedule, mesh_links, resolve_expert_layer
-from meshwave.engine.experts import Homes, Layer, Price, device_load, dropped_shares, expert_schedules, play, price
+from meshwave.engine.experts import (
+    Homes,
+    Layer,
+    Price,
+    device_load,
+    dropped_shares,
+    expert_schedules,
+    play_layer,
+    price,
+)
 from meshwave.engine.exports.pictures.palette import LOAD_BOUNDS
 from meshwave.engine.units import percent, quantity
 
@@ -110,8 +119,8 @@ class Known:
         self.imbalance = float(load.max()), float(load.mean())
         has_room = layer.capacity_factor is not None
         self.dropped = percent(dropped_shares(priced.name, priced.layer)).replace("%", " %") if has_room else ""
-        self.forward_s = play(priced, priced.forward).makespan
-        self.backward_s = play(priced, priced.backward).makespan
+        self.forward_s = play_layer(priced, priced.forward).makespan
+        self.backward_s = play_layer(priced, priced.backward).makespan
         self.memory = expert_bytes(design, layer) * max(map(len, _placed(layer)))
 
     @classmethod
@@ -130,7 +139,7 @@ def expert_bytes(design: Design, layer: Layer) -> float:
     """Weights, gradients and optimizer states of one expert on one of the devices that share it."""
     size, training = PRECISIONS[design.training.precision], design.training
     states = optimizer_state_bytes(training.optimizer, training.precision)
-    cut = layer.esp if expert_schedule(design).cuts else 1
+    cut = layer.esp if expert_schedule(design).shards_experts else 1
     return expert_parameters(layer, cut) * (size.weights + size.copy + size.gradients + states)
 
 
@@ -152,7 +161,7 @@ def place_names(layer: Layer, devices: Sequence[int]) -> list[str]:
 
 
 def _placed(layer: Layer) -> Homes:
-    return layer.placed(layer.ep)
+    return layer.expert_homes(layer.ep)
 
 
 def _busiest(sent: Floats) -> str:

@@ -148,7 +148,7 @@ def with_setting(design: Design, key: str, value: Any) -> dict[str, Any]:
         section[other] = max(size for size in divisors(common // value) if size <= section[other])
     if key == "schedule" and value != "deepspeed":
         section["variant"] = Experts.model_fields["variant"].default
-    if key == "schedule" and expert_schedules[value].places == "ep" and not expert_schedules[value].cuts:
+    if key == "schedule" and expert_schedules[value].places == "ep" and not expert_schedules[value].shards_experts:
         whole, moe = section["ep"] * section["esp"], design.model.moe
         section["ep"] = whole if moe is not None and moe.experts % whole == 0 else section["ep"]
         section["esp"] = 1

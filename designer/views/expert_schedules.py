@@ -23,12 +23,12 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.experts import (
     LAYER_OPS,
     Layer,
-    Played,
+    LayerTimeline,
     Price,
     StepOp,
     expert_schedule_names,
     expert_schedules,
-    play,
+    play_layer,
 )
 from meshwave.engine.exports.pictures.palette import OPS
 from meshwave.engine.predict.expert_map import GridCluster, find_cluster
@@ -226,7 +226,7 @@ def picture(price: Price) -> dict[str, Any]:
     """The lanes of the device that is done last, the forward and behind it the backward, as columns."""
     parts, offset = [], 0.0
     for direction in (price.forward, price.backward):
-        played = play(price, direction)
+        played = play_layer(price, direction)
         parts.append((played, offset))
         offset += played.makespan
     device = int(parts[0][0].device[np.argmax(parts[0][0].end)])
@@ -240,7 +240,7 @@ def picture(price: Price) -> dict[str, Any]:
     return {**columns, "turn": parts[1][1]}
 
 
-def _kind(played: Played, span: int) -> str:
+def _kind(played: LayerTimeline, span: int) -> str:
     op = LAYER_OPS[int(played.op[span])]
     return next((kind for kind, ops in KINDS.items() if op in ops), "other")
 

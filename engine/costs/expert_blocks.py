@@ -26,7 +26,7 @@ from meshwave.engine.costs.operators import DENSE, Operator, Sparse, Work, Workl
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.expert_layers import device_rates, mesh_links, resolve_expert_layer
 from meshwave.engine.experts import (
-    Costed,
+    CostedStep,
     Layer,
     Links,
     Price,
@@ -34,8 +34,8 @@ from meshwave.engine.experts import (
     Step,
     StepOp,
     expert_schedules,
-    expert_weight_bytes,
-    play,
+    max_experts_per_device,
+    play_layer,
     price,
 )
 
@@ -100,7 +100,7 @@ def expert_sharing(design: Design, meshes: Sequence[Mesh]) -> tuple[list[Sharing
     """
     name, layer, _ = resolve_expert_layer(design, meshes[0])
     schedule = expert_schedules[name]()
-    most, shards = expert_weight_bytes(schedule, layer), layer.esp if schedule.cuts else 1
+    most, shards = max_experts_per_device(schedule, layer), layer.esp if schedule.shards_experts else 1
     blocks = [
         mesh.devices[at : at + layer.devices] for mesh in meshes for at in range(0, len(mesh.devices), layer.devices)
     ]
@@ -125,11 +125,11 @@ def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) 
     norm, *_, residual = flops.mlp(load)
     operator = _operator(load, priced)
     inputs, weights = split_backward(priced)
-    whole = play(priced, priced.backward).makespan
-    input_s = play(priced, inputs).makespan
+    whole = play_layer(priced, priced.backward).makespan
+    input_s = play_layer(priced, inputs).makespan
     weight_s = sum(float(costed.compute_s.max()) for costed in weights)
-    cut = layer.esp if expert_schedules[name].cuts else 1
-    forward_s = play(priced, priced.forward).makespan
+    cut = layer.esp if expert_schedules[name].shards_experts else 1
+    forward_s = play_layer(priced, priced.forward).makespan
     return ExpertBlock(
         operators=(*flops.attention(load), norm, operator, residual),
         forward_s=forward_s,
@@ -139,23 +139,23 @@ def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) 
         forward_waits_s=max(0.0, forward_s - _compute_seconds(priced.forward)),
         input_waits_s=max(0.0, input_s - _compute_seconds(inputs)),
         gate_parameters=float(layer.experts * layer.hidden),
-        expert_parameters=expert_weight_bytes(expert_schedules[name](), layer) * expert_parameters(layer, cut),
+        expert_parameters=max_experts_per_device(expert_schedules[name](), layer) * expert_parameters(layer, cut),
         forward_sent=_sent_bytes(priced.forward),
         backward_sent=_sent_bytes(priced.backward),
     )
 
 
-def _sent_bytes(steps: Sequence[Costed]) -> Sent:
+def _sent_bytes(steps: Sequence[CostedStep]) -> Sent:
     inside, outside = np.sum([costed.sent for costed in steps], axis=0).tolist()
     return tuple(inside), tuple(outside)
 
 
-def _compute_seconds(steps: Sequence[Costed]) -> float:
+def _compute_seconds(steps: Sequence[CostedStep]) -> float:
     """Return the compute seconds of the device with the most compute."""
     return float(np.sum([costed.compute_s for costed in steps], axis=0).max())
 
 
-def split_backward(priced: Price) -> tuple[list[Costed], list[Costed]]:
+def split_backward(priced: Price) -> tuple[list[CostedStep], list[CostedStep]]:
     """Return the steps of the backward for the input, and the rest for the weights.
 
     Each has half of the products of gate and experts.
@@ -183,13 +183,13 @@ def expert_parameters(layer: Layer, cut: int = 1) -> float:
 def _operator(load: Workload, priced: Price) -> Operator:
     layer, schedule, precision = priced.layer, expert_schedules[priced.name](), load.precision
     item, hidden = precision.item, layer.hidden
-    cut = layer.esp if schedule.cuts else 1
+    cut = layer.esp if schedule.shards_experts else 1
     wide = layer.ffn_hidden / cut
     steps = [costed.step for costed in priced.forward]
     gate = _flops(steps, StepOp.GATE)
     gated = gate / (2 * hidden * layer.experts)  # tokens
     restored = max(step.bytes for step in steps if step.op == StepOp.RESTORE)
-    weights = expert_weight_bytes(schedule, layer) * expert_parameters(layer, cut)
+    weights = max_experts_per_device(schedule, layer) * expert_parameters(layer, cut)
     buffer = max((step.bytes for step in steps if step.collective), default=0.0)
     products = Work(gate + priced.flops)
     wide_rows = priced.rows * wide

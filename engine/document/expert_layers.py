@@ -20,7 +20,7 @@ from meshwave.engine.experts import (
     Rates,
     expert_schedules,
     load_shares,
-    play,
+    play_layer,
     price,
     resolve_choice,
 )
@@ -141,7 +141,7 @@ def _resolve(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple
     @lru_cache
     def seconds(of: str, degree: int) -> float:
         priced = price(of, replace(layer, degree=degree), links, rates)
-        return play(priced, priced.forward).makespan + play(priced, priced.backward).makespan
+        return play_layer(priced, priced.forward).makespan + play_layer(priced, priced.backward).makespan
 
     choice = resolve_choice(name, layer, links, rates, lambda of: min(seconds(of, degree) for degree in degrees))
     name = choice.name if choice else name

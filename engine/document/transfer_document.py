@@ -115,7 +115,9 @@ class TransferSpec(_TransferBase):
     def load(self) -> Load:
         """The tensor with its source and destination."""
         return Load(
-            self.planned_tensor, (self.source.mesh, self.source.entries), (self.destination.mesh, self.destination.entries)
+            self.planned_tensor,
+            (self.source.mesh, self.source.entries),
+            (self.destination.mesh, self.destination.entries),
         )
 
     @property

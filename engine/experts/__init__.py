@@ -1,4 +1,4 @@
-"""Schedules of an expert layer, one file each; being in the folder is being registered."""
+"""Schedules of an expert layer, one file each; a module in the folder is registered by its existence."""
 
 from meshwave.engine.experts._base import (
     Choice,
@@ -12,7 +12,7 @@ from meshwave.engine.experts._base import (
     restore,
     whole_experts,
 )
-from meshwave.engine.experts._collectives import Collective, Costed, Fit, Line, Links, traffic
+from meshwave.engine.experts._collectives import Collective, CostedStep, Fit, Line, Links, traffic
 from meshwave.engine.experts._dropped_tokens import dropped_shares
 from meshwave.engine.experts._layer import Homes, Layer, equal_blocks, indivisible_experts, load_shares
 from meshwave.engine.experts._placement import (
@@ -22,24 +22,24 @@ from meshwave.engine.experts._placement import (
     device_load,
     device_rows,
 )
-from meshwave.engine.experts._price import NO_COMPUTE, Price, Rates, expert_weight_bytes, price, resolve_choice
+from meshwave.engine.experts._price import NO_COMPUTE, Price, Rates, max_experts_per_device, price, resolve_choice
 from meshwave.engine.experts._steps import Step, StepOp, backward
-from meshwave.engine.experts._timeline import LAYER_OPS, Played, play
+from meshwave.engine.experts._timeline import LAYER_OPS, LayerTimeline, play_layer
 
 __all__ = [
     "LAYER_OPS",
     "NO_COMPUTE",
     "Choice",
     "Collective",
-    "Costed",
+    "CostedStep",
     "Costs",
     "ExpertSchedule",
     "Fit",
     "Homes",
     "Layer",
+    "LayerTimeline",
     "Line",
     "Links",
-    "Played",
     "Price",
     "Rates",
     "Step",
@@ -55,12 +55,12 @@ __all__ = [
     "exchange",
     "expert_schedule_names",
     "expert_schedules",
-    "expert_weight_bytes",
     "gate",
     "indivisible_experts",
     "load_shares",
+    "max_experts_per_device",
     "order",
-    "play",
+    "play_layer",
     "price",
     "resolve_choice",
     "restore",

@@ -1,4 +1,4 @@
-"""What an expert schedule is: the steps of a layer, forwards."""
+"""Base class of expert schedules, and the steps of a layer's forward that they combine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwave.engine.registry import Registry
 
 
 class Choice(NamedTuple):
-    """What an automatic schedule chose, and why as a message of the catalogue."""
+    """The choice of an automatic schedule, and its reason as a message of the catalogue."""
 
     name: str
     code: str
@@ -23,52 +23,52 @@ class Choice(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why, with schedules by their names in a document."""
+        """Reason as text, with schedules by their names in a document."""
         return render(self.code, self.params)
 
     @property
     def titled_reason(self) -> str:
-        """Why, with schedules by the titles that the page shows."""
+        """Reason as text, with schedules by the titles that the page shows."""
         titles = {name: schedule.title for name, schedule in expert_schedules.items()}
         return render(self.code, {**self.params, "titles": titles})
 
 
 class Costs(NamedTuple):
-    """What an automatic schedule may ask of another one of the same layer, by its name."""
+    """Costs of other schedules of the same layer, by name, for an automatic schedule."""
 
     sent: Callable[[str], float]  # seconds of the messages of a forward
-    whole: Callable[[str], float]  # seconds of a forward and a backward, gate and experts included
+    whole: Callable[[str], float]  # seconds of a forward and a backward, with gate and experts
 
 
 class ExpertSchedule(ABC):
-    """How tokens reach their experts and come back. A member is one file in this folder.
+    """A schedule that sends tokens to their experts and back. A member is one file in this folder.
 
     The first sentence of its docstring is its help text.
     """
 
     title: ClassVar[str]
-    published: ClassVar[str] = "9999"  # year and month of its first paper: people meet them in this order
-    places: ClassVar[str] = "ep"  # the group over which the experts are spread
-    cuts: ClassVar[bool] = True  # whether an expert is cut over the esp group
-    gate_is_partial: ClassVar[bool] = False  # each mp device has a part of the gate's gradient: sum over mp
-    chooses: ClassVar[bool] = False  # among others, by what they cost
-    gate_sees_part: ClassVar[bool] = False  # of the tokens of an input: where some are dropped, other ones
-    option: ClassVar[bool] = True  # offered to people; a variant of another is not
+    published: ClassVar[str] = "9999"  # year and month of its first paper, which order the menus
+    places: ClassVar[str] = "ep"  # the group over which the experts are distributed
+    shards_experts: ClassVar[bool] = True  # each expert is sharded over the esp group
+    gate_is_partial: ClassVar[bool] = False  # each mp device has an addend of the gate's gradient
+    chooses: ClassVar[bool] = False  # it selects another schedule by cost
+    gate_sees_part: ClassVar[bool] = False  # a gate sees a part of an input, and so may drop other tokens
+    is_listed: ClassVar[bool] = True  # listed in menus; variants of another schedule are not
 
     @abstractmethod
     def steps(self, layer: Layer) -> list[Step]:
-        """What every device does, forwards."""
+        """Return the steps of every device for the forward."""
 
     def problems(self, layer: Layer) -> Iterator[Problem]:
-        """Why this schedule cannot run the layer; each at a field of :class:`Layer`, with a way out."""
+        """Yield the reasons why this schedule cannot run the layer, located at fields of :class:`Layer`, with fixes."""
         yield from layer.problems()
 
-    def seen(self, layer: Layer) -> int:
-        """How often an expert sees each token: its gradients are that many times too large."""
+    def token_copies(self, layer: Layer) -> int:
+        """Return how often an expert processes each token; its gradients are too large by that factor."""
         return 1
 
     def choose(self, layer: Layer, costs: Costs) -> Choice | None:
-        """The schedule that it comes to, if it chooses among others by what they cost."""
+        """Return the schedule that an automatic schedule selects by cost; None if it is not automatic."""
         return None
 
     @classmethod
@@ -80,39 +80,39 @@ expert_schedules: Registry[type[ExpertSchedule]] = Registry("expert schedule", "
 
 
 def expert_schedule_names(*, option: bool = True) -> list[str]:
-    """The names of all that are offered, as the field came to know them; or with the variants of others."""
+    """Return the names of the listed schedules by date of publication, or with ``option=False`` of all."""
     known = expert_schedules.items()
     return sorted(
-        (name for name, schedule in known if schedule.option or not option),
+        (name for name, schedule in known if schedule.is_listed or not option),
         key=lambda name: (expert_schedules[name].published, expert_schedules[name].title),
     )
 
 
-# ---- steps with their sizes, in the words of the papers ----
+# ---- steps with their sizes, in the terms of the papers ----
 
 
 def gate(layer: Layer, tokens: float) -> Step:
-    """Scores of ``tokens`` tokens: ``2 S M E`` FLOPs."""
+    """Return the gate over ``tokens`` tokens: ``2 S M E`` FLOPs."""
     return Step(StepOp.GATE, flops=2.0 * tokens * layer.hidden * layer.experts)
 
 
 def order(layer: Layer, slots: float) -> Step:
-    """Tokens into ``slots`` slots an expert."""
+    """Return the step that copies tokens into ``slots`` slots per expert."""
     return Step(StepOp.ORDER, bytes=layer.experts * slots * layer.hidden * layer.item_bytes)
 
 
 def restore(layer: Layer, slots: float) -> Step:
-    """Back, weighted."""
+    """Return the step that copies slots back to tokens, weighted by the gate."""
     return Step(StepOp.RESTORE, bytes=layer.experts * slots * layer.hidden * layer.item_bytes)
 
 
 def experts(layer: Layer, rows: float) -> Step:
-    """Two products of ``rows`` rows with an expert's width cut in ``esp``: ``4 rows M H / esp`` FLOPs."""
+    """Return two products of ``rows`` rows with experts sharded over ``esp``: ``4 rows M H / esp`` FLOPs."""
     return _products(layer, rows, "ep", layer.esp)
 
 
 def whole_experts(layer: Layer, rows: float, group: str) -> Step:
-    """The same of experts that are spread over ``group`` and not cut."""
+    """Return the same products with unsharded experts that are distributed over ``group``."""
     return _products(layer, rows, group, 1)
 
 
@@ -122,6 +122,6 @@ def _products(layer: Layer, rows: float, group: str, cut: int) -> Step:
 
 
 def exchange(op: StepOp, group: str, layer: Layer, slots: float, copies: int = 1) -> Step:
-    """An all-to-all of ``slots`` slots an expert and ``copies`` of the sources that send."""
+    """Return an all-to-all of ``slots`` slots per expert and ``copies`` of the sending sources."""
     size = layer.experts * slots * layer.hidden * layer.item_bytes
     return Step(op, group, bytes=size * copies, copies=copies)

@@ -1,4 +1,4 @@
-"""What a capacity drops: visits of tokens to experts that find no free slot, as many as the load lets expect."""
+"""Dropped tokens: token assignments that are expected to find no free slot under a capacity."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from meshwave.engine.experts._steps import StepOp
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-FAR = 8
-"""Standard deviations from the mean beyond which a binomial has nothing left that counts."""
-TOGETHER, ROOM = 64, 2**15
-"""How many experts are looked at together at most, and how many numbers of tokens with them."""
+TAIL_DEVIATIONS = 8
+"""Standard deviations from the mean beyond which the tail of a binomial is neglected."""
+MAX_EXPERTS_AT_ONCE, MAX_TABLE_SIZE = 64, 2**15
+"""Limits on the rows and on the entries of a table ``[experts, numbers of tokens]``."""
 
 
 def dropped_shares(name: str, layer: Layer) -> float:
-    """The part of all visits that is expected to find no free slot under the schedule called ``name``, one that has
-    steps: where each token chooses apart from all others, every expert as often as the load has it.
+    """Return the share of token assignments that are expected to be dropped under the schedule ``name``.
 
-    A hot expert drops what is above its room, and even experts some by chance, the more the fewer tokens a gate sees.
-    Tokens of one text choose alike and gates learn to balance, so that a run can drop more, or less. 0 without a
-    capacity.
+    The schedule must have steps. The model assumes that tokens choose independently, each expert with the probability
+    of the load. A hot expert drops the excess over its capacity; equally loaded experts drop some by chance, the more
+    the fewer tokens a gate sees. Tokens of one text choose similar experts and gates learn to balance, so that a run
+    can drop more or less. The share is 0 without a capacity.
     """
     if layer.capacity_factor is None:
         return 0.0
-    return _dropped(name, replace(layer, nodes=None, homes=None))  # wherever its experts lie
+    return _dropped_share(name, replace(layer, nodes=None, homes=None))  # the placement does not matter
 
 
-@lru_cache(maxsize=256)  # most meshes have the same layer, and most edits of a design leave it as it is
-def _dropped(name: str, layer: Layer) -> float:
-    seen = _seen(name, layer)
+@lru_cache(maxsize=256)  # most meshes have the same layer, and most edits keep it
+def _dropped_share(name: str, layer: Layer) -> float:
+    seen = _gate_tokens(name, layer)
     tokens, slots = round(seen * layer.tokens), round(seen * layer.capacity)
     chances, experts = np.unique(np.minimum(1.0, layer.top_k * np.asarray(layer.shares)), return_counts=True)
-    return float(experts @ _above(tokens, chances, slots) / (tokens * (experts @ chances)))
+    return float(experts @ _expected_excess(tokens, chances, slots) / (tokens * (experts @ chances)))
 
 
-def _seen(name: str, layer: Layer) -> float:
-    """Tokens among which a gate chooses, as a multiple of those of an input; copies of them count once."""
+def _gate_tokens(name: str, layer: Layer) -> float:
+    """Return the tokens among which a gate chooses, relative to those of an input; copies count once."""
     seen = 1.0
     for step in expert_schedules[name]().steps(layer):
         size = layer.size(step.group)
@@ -56,27 +56,32 @@ def _seen(name: str, layer: Layer) -> float:
     return seen
 
 
-def _above(tokens: int, chances: Floats, slots: int) -> Floats:
-    """[experts] the expected number above ``slots`` of those of ``tokens`` that choose an expert, each with the chance of
-    this one; the chances ascend."""
+def _expected_excess(tokens: int, chances: Floats, slots: int) -> Floats:
+    """Return ``[experts]`` the expected number of tokens above ``slots`` that choose each expert.
+
+    Args:
+        tokens: number of tokens that choose.
+        chances: [experts] probability that a token chooses the expert, ascending.
+        slots: slots of an expert.
+    """
     mean = tokens * chances
-    spread = FAR * (np.sqrt(mean * (1 - chances)) + 1)
+    spread = TAIL_DEVIATIONS * (np.sqrt(mean * (1 - chances)) + 1)
     first = np.maximum(mean - spread, 0).astype(np.int64)
     last = np.minimum(np.ceil(mean + spread), tokens).astype(np.int64)
-    found: Floats = np.maximum(mean - slots, 0.0)  # of the chances 0 and 1 that is all
+    found: Floats = np.maximum(mean - slots, 0.0)  # exact for probabilities 0 and 1
     open_ones = np.flatnonzero((chances > 0) & (chances < 1))
-    size = max(1, min(TOGETHER, ROOM // int((last - first).max() + 1)))
+    size = max(1, min(MAX_EXPERTS_AT_ONCE, MAX_TABLE_SIZE // int((last - first).max() + 1)))
     for start in range(0, len(open_ones), size):
         some = open_ones[start : start + size]
-        found[some] = _above_by_count(tokens, chances[some], slots, first[some], last[some])
+        found[some] = _binomial_excess(tokens, chances[some], slots, first[some], last[some])
     return found
 
 
-def _above_by_count(tokens: int, chances: Floats, slots: int, first: Counts, last: Counts) -> Floats:
-    """[experts] the same of chances between 0 and 1, over those numbers of tokens that count."""
+def _binomial_excess(tokens: int, chances: Floats, slots: int, first: Counts, last: Counts) -> Floats:
+    """Return the same for probabilities between 0 and 1, summed over relevant numbers of tokens."""
     count = first[:, None] + np.arange((last - first).max() + 1)  # [experts, numbers of tokens]
     odds = np.log(chances / (1 - chances))[:, None]
-    ratios = np.log(np.maximum(tokens - count[:, :-1], 1) / count[:, 1:]) + odds  # of each probability to the last
+    ratios = np.log(np.maximum(tokens - count[:, :-1], 1) / count[:, 1:]) + odds  # of successive probabilities
     logs = np.concatenate((np.zeros_like(odds), np.cumsum(ratios, axis=1)), axis=1)
     logs[count > last[:, None]] = -np.inf
     weights = np.exp(logs - logs.max(axis=1, keepdims=True))

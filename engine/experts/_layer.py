@@ -1,9 +1,8 @@
-"""One expert layer on one group of devices: its sizes, its groups, and where its experts lie.
+"""One expert layer on one group of devices: its sizes, groups, and the placement of its experts.
 
-Symbols of Parm (arXiv:2407.00599) and of PPMoE (arXiv:2304.11414): ``P = ep * esp`` devices, ``mp``
-of which hold the same tokens; ``S`` tokens of such an input, width ``M``, expert width ``H``, ``E``
-experts, of which a token visits ``k``; capacity ``T``. ``X = S M b`` and ``D = E T M b`` are the two
-sizes of message.
+Symbols of Parm (arXiv:2407.00599) and of PPMoE (arXiv:2304.11414): ``P = ep * esp`` devices, ``mp`` of which hold the
+same tokens; ``S`` tokens of such an input, width ``M``, expert width ``H``, ``E`` experts, of which a token visits
+``k``; capacity ``T``. The two message sizes are ``X = S M b`` and ``D = E T M b``.
 """
 
 from __future__ import annotations
@@ -28,9 +27,12 @@ Homes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """The devices are numbered 0 to P - 1: the ``mp`` and ``esp`` groups are neighbours, an ``ep``
-    group has every ``esp``-th, and ``ep_esp`` is all of them. Device ``r`` is member ``r % esp`` of
-    the group at *place* ``r // esp``, which holds the experts ``homes[place]``, cut in ``esp``."""
+    """Sizes of an expert layer and numbering of its devices.
+
+    Devices are numbered 0 to P - 1: ``mp`` and ``esp`` groups have adjacent devices, an ``ep`` group has every
+    ``esp``-th, and ``ep_esp`` has all. Device ``r`` is member ``r % esp`` of the group at *place* ``r // esp``, which
+    holds the experts ``homes[place]``, sharded over ``esp``.
+    """
 
     mp: int
     """Devices that hold the same tokens: the tensor-parallel group, N_MP (N_TP of PPMoE)."""
@@ -40,73 +42,73 @@ class Layer:
     """Devices that share one expert, N_ESP."""
     experts: int
     tokens: int
-    """S: of the input of one ``mp`` group."""
+    """S: tokens of the input of one ``mp`` group."""
     hidden: int
     ffn_hidden: int
     top_k: int = 1
     capacity_factor: float | None = 1.0
-    """Room of an expert over an even share; none: no token is dropped."""
+    """Slots of an expert relative to an even share; None drops no token."""
     item_bytes: int = 4
     nodes: tuple[int, ...] | None = None
-    """[devices] the node of each; none: all on one."""
+    """[devices] node of each; None: all on one."""
     homes: Homes | None = None
-    """[places] the experts of each place; none: in equal blocks."""
+    """[places] experts of each place; None: equal blocks."""
     load: tuple[float, ...] | None = None
-    """[experts] how often each is chosen, as shares of 1; none: all alike."""
+    """[experts] share of token assignments of each, with sum 1; None: uniform."""
     degree: int = 1
-    """Chunks in which slots are exchanged and computed, so that one hides behind another."""
+    """Chunks into which slots are split, so that exchange and compute of different chunks overlap."""
 
     @property
     def devices(self) -> int:
-        """P"""
+        """P: number of devices."""
         return self.ep * self.esp
 
     @cached_property
     def capacity(self) -> int:
         """T: slots of an expert for one input, a multiple of ``mp`` and of the chunks."""
-        return self.rounded(self.slots_needed)
+        return self.round_slots(self.slots_needed)
 
     @property
     def slots_needed(self) -> int:
-        """``ceil(k f S / E)``; without a capacity factor the largest share that an expert is expected to take."""
+        """``ceil(k f S / E)``; without a capacity factor, the tokens expected at the most loaded expert."""
         if self.capacity_factor is None:
             return ceil(self.top_k * self.tokens * max(self.shares) - 1e-9)
-        factor = Fraction(str(float(self.capacity_factor)))  # exact: 1.2 means twelve tenths
+        factor = Fraction(str(float(self.capacity_factor)))  # exact: 1.2 is 12/10
         return ceil(factor * self.top_k * self.tokens / self.experts)
 
     @property
     def may_drop(self) -> bool:
-        """Whether there are tokens for which an expert has no slot, should all choose the same one."""
+        """Whether tokens are dropped if all of them choose the same expert."""
         return self.capacity_factor is not None and self.capacity < self.tokens
 
-    def rounded(self, slots: int) -> int:
-        """``slots``, or the next number above that every ``mp`` device and every chunk can share."""
+    def round_slots(self, slots: int) -> int:
+        """Round ``slots`` up to a number that every ``mp`` device and every chunk can share equally."""
         parts = self.mp * self.degree
         return max(1, ceil(slots / parts)) * parts
 
     @cached_property
     def shares(self) -> tuple[float, ...]:
-        """[experts] how often each is chosen; the sum is 1."""
+        """[experts] share of token assignments of each; the sum is 1."""
         return self.load or (1 / self.experts,) * self.experts
 
     @property
     def input_bytes(self) -> float:
-        """X"""
+        """X: bytes of the input tokens."""
         return float(self.tokens * self.hidden * self.item_bytes)
 
     @property
     def slots_bytes(self) -> float:
-        """D"""
+        """D: bytes of all slots."""
         return float(self.experts * self.capacity * self.hidden * self.item_bytes)
 
     # ---- groups ----
 
     def size(self, group: str) -> int:
-        """How many devices a group of that kind has."""
+        """Return the number of devices in a group of a kind."""
         return {"mp": self.mp, "esp": self.esp, "ep": self.ep, "ep_esp": self.devices, "": 1}[group]
 
     def members(self, group: str, device: int) -> tuple[int, ...]:
-        """The devices of the group of that kind that ``device`` is in, in the order of the group."""
+        """Return the devices of the group of a kind that contains ``device``, in the order of the group."""
         if group == "ep":
             return tuple(range(device % self.esp, self.devices, self.esp))
         size = self.size(group)
@@ -114,40 +116,43 @@ class Layer:
         return tuple(range(first, first + size))
 
     def groups(self, group: str) -> list[tuple[int, ...]]:
-        """All groups of a kind."""
+        """Return all groups of a kind."""
         if group == "ep":
             return [self.members(group, first) for first in range(self.esp)]
         return [self.members(group, first) for first in range(0, self.devices, self.size(group))]
 
     def group_table(self, group: str) -> NDArray[np.int64]:
-        """[groups, members] the same as a table."""
+        """Return ``[groups, members]`` the devices of all groups of a kind."""
         if group == "ep":
             return np.arange(self.devices).reshape(self.ep, self.esp).T
         return np.arange(self.devices).reshape(-1, self.size(group))
 
     @cached_property
     def node_of(self) -> NDArray[np.int64]:
-        """[devices] the node of each."""
+        """[devices] node of each."""
         return np.asarray(self.nodes if self.nodes else np.zeros(self.devices), np.int64)
 
     def node(self, device: int) -> int:
+        """Return the node of a device."""
         return self.nodes[device] if self.nodes else 0
 
-    # ---- where the experts lie ----
+    # ---- placement ----
 
-    def placed(self, places: int) -> Homes:
-        """The experts of each place, where ``places`` share them all."""
+    def expert_homes(self, places: int) -> Homes:
+        """Return the experts of each place if ``places`` places hold them all."""
         return self.homes if self.homes is not None else equal_blocks(self.experts, places)
 
     def holders(self, places: int) -> tuple[tuple[int, ...], ...]:
-        """[experts] the places that hold each, ascending: more than one where it is replicated."""
-        return _holders(self.placed(places), self.experts)
+        """Return ``[experts]`` the places that hold each, ascending: more than one for a replicated expert."""
+        return _holders(self.expert_homes(places), self.experts)
 
     @cached_property
     def folded_rows(self) -> Floats:
-        """[mp] rows that each place computes where the experts are folded into the ``mp`` group: all its
-        slots, or where no token may be dropped the tokens that are expected (their load factor is the
-        largest over the mean). Replicas of an expert share its rows."""
+        """[mp] rows that each place computes if the experts are distributed over the ``mp`` group.
+
+        These are all its slots, or without a capacity the expected tokens (their load factor is the largest over the
+        mean). Replicas of an expert share its rows.
+        """
         dropless = self.capacity_factor is None
         rows = np.zeros(self.mp)
         for share, holders in zip(self.shares, self.holders(self.mp), strict=True):
@@ -156,16 +161,16 @@ class Layer:
         return rows
 
     @cached_property
-    def serving(self) -> NDArray[np.int64]:
-        """[places, experts] the place that serves each expert to the tokens of each place.
+    def serving_places(self) -> NDArray[np.int64]:
+        """[places, experts] place that serves each expert to the tokens of each place.
 
-        A place that holds an expert serves itself; others are served on a node of theirs where there
-        is a replica, and of those that may serve by the one that serves this expert to the fewest, then
-        the one that has the least to do so far.
+        A place that holds an expert serves itself. Other places are served by a replica on one of their nodes if there
+        is one; among candidates, by the one that serves this expert to the fewest places, then by the one with the
+        least work so far.
         """
         serves = np.empty((self.ep, self.experts), np.int64)
         nodes = [self._nodes_of(place) for place in range(self.ep)]
-        work = np.zeros(self.ep)  # of each place so far, in shares of all tokens
+        work = np.zeros(self.ep)  # share of all tokens that each place serves so far
         for expert, holders in enumerate(self.holders(self.ep)):
             if len(holders) == 1:  # the usual case, and the fast one
                 serves[:, expert] = holders[0]
@@ -175,11 +180,11 @@ class Layer:
         return serves
 
     def _replicas_serving(self, expert: int, holders: Sequence[int], nodes: list[set[int]], work: Floats) -> list[int]:
-        """[places] which of several holders serves each; what they do so is added to ``work``."""
+        """Return ``[places]`` the holder that serves each place, and add its load to ``work``."""
         asked = dict.fromkeys(holders, 1)
         found = {place: place for place in holders}
         close = {place: [h for h in holders if nodes[h] & nodes[place]] for place in range(self.ep)}
-        for place in sorted(range(self.ep), key=lambda place: not close[place]):  # those with a choice come last
+        for place in sorted(range(self.ep), key=lambda place: not close[place]):  # places with a choice come last
             if place not in found:
                 options = close[place] or holders
                 found[place] = min(options, key=lambda h: (asked[h], round(float(work[h]), 12), h))
@@ -189,11 +194,11 @@ class Layer:
         return [found[place] for place in range(self.ep)]
 
     @cached_property
-    def served(self) -> NDArray[np.int64]:
-        """[places, places] how many experts the tokens of one place visit at another."""
+    def visit_counts(self) -> NDArray[np.int64]:
+        """[places, places] number of experts that the tokens of one place visit at another."""
         count = np.zeros((self.ep, self.ep), np.int64)
         for place in range(self.ep):
-            np.add.at(count[place], self.serving[place], 1)
+            np.add.at(count[place], self.serving_places[place], 1)
         return count
 
     def _nodes_of(self, place: int) -> set[int]:
@@ -202,7 +207,7 @@ class Layer:
     # ---- problems ----
 
     def problems(self) -> Iterator[Problem]:
-        """Yield what no schedule can run, at the field that is wrong."""
+        """Yield the problems that prevent any schedule from running the layer, at the wrong field."""
         if self.devices % self.mp:
             params = {"mp": self.mp, "devices": self.devices, "ep": self.ep, "esp": self.esp}
             fixes = [set_value("mp", size) for size in nearest_divisors(self.devices, self.mp)]
@@ -238,16 +243,16 @@ def indivisible_experts(experts: int, ep: int) -> Problem:
     return Problem("ep", "indivisible_experts", params, fixes=[set_value("ep", size) for size in supported])
 
 
-@lru_cache(maxsize=64)  # asked for several times by every price
+@lru_cache(maxsize=64)  # used several times per price
 def equal_blocks(experts: int, places: int) -> Homes:
-    """Experts in blocks that are equal, or as equal as can be: place 0 has the first ones."""
+    """Return experts in blocks as equal as possible; place 0 has the first ones."""
     return tuple(tuple(block.tolist()) for block in np.array_split(np.arange(experts), places))
 
 
 def load_shares(load: Load, experts: int) -> tuple[float, ...] | None:
-    """[experts] how often each expert is chosen, of what a design says; none where all are alike.
+    """Return ``[experts]`` the share of token assignments of each expert for the load of a design; None if uniform.
 
-    ``zipf``: expert ``e`` as often as ``1 / (e + 1)``.
+    ``zipf``: the share of expert ``e`` is proportional to ``1 / (e + 1)``.
     """
     if load is None or load == "uniform":
         return None
@@ -257,7 +262,7 @@ def load_shares(load: Load, experts: int) -> tuple[float, ...] | None:
 
 
 def _holders(homes: Homes, experts: int) -> tuple[tuple[int, ...], ...]:
-    """[experts] the places that hold each, ascending."""
+    """Return ``[experts]`` the places that hold each, ascending."""
     found: list[list[int]] = [[] for _ in range(experts)]
     for place, held in enumerate(homes):
         for expert in {expert for expert in held if expert < experts}:

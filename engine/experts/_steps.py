@@ -1,8 +1,8 @@
-"""What an expert schedule is made of: steps of every device, each with its adjoint.
+"""Steps of expert schedules, each with its adjoint.
 
-A schedule is written forwards only. Every step is a linear map of its tensor or one of the two
-parts that compute, so that the backward is the adjoint of each step in reverse order. The cost
-model prices these steps, the layer's timeline draws them, and the runtime plays them.
+A schedule defines the forward only. Every step is a linear map of its tensor, or one of the two computations, so that
+the backward is the adjoint of each step in reverse order. The cost model prices these steps, the layer's timeline draws
+them, and the runtime executes them.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import NamedTuple
 
 
 class StepOp(StrEnum):
-    """What a device does with its tensor. ``n`` is the size of the step's group."""
+    """Operation of a device on its tensor. ``n`` is the size of the step's group."""
 
     GATE = "gate"  # choose the experts of each token
     ORDER = "order"  # tokens [S, M] to slots [E, T, M]
     RESTORE = "restore"  # slots back to tokens, weighted by the gate
-    EXPERTS = "experts"  # feed-forward of all rows that arrived
+    EXPERTS = "experts"  # feed-forward of all received rows
 
-    SPLIT_TOKENS = "split tokens"  # keep the own 1/n of the tokens that the group holds alike
-    GATHER_TOKENS = "gather tokens"  # all-gather: the whole group has all of them
-    SPLIT_SLOTS = "split slots"  # the same of the slots of each expert
+    SPLIT_TOKENS = "split tokens"  # keep 1/n of the tokens, which the whole group holds
+    GATHER_TOKENS = "gather tokens"  # all-gather
+    SPLIT_SLOTS = "split slots"  # the same for the slots of each expert
     GATHER_SLOTS = "gather slots"
-    COPY = "copy"  # nothing; its adjoint sums what each device of the group found
-    REDUCE = "reduce"  # all-reduce of partial sums, the same on all from here on
+    COPY = "copy"  # identity; its adjoint sums over the group
+    REDUCE = "reduce"  # all-reduce of partial sums, with equal results on all devices
 
-    GATHER_SHARDS = "gather shards"  # all-gather: the slots of all n devices side by side
-    SCATTER_SHARDS = "scatter shards"  # reduce-scatter of partial sums: each gets back its own slots
-    REDUCE_SHARDS = "reduce shards"  # all-reduce of partial sums, of which each uses other slots
-    KEEP_SHARD = "keep shard"  # the own slots of those side by side
-    PAD_SHARD = "pad shard"  # side by side with zeros for the others
-    GATHER_INPUTS = "gather inputs"  # all-gather: the tokens of all n devices one after the other
+    GATHER_SHARDS = "gather shards"  # all-gather: concatenate the slots of all n devices
+    SCATTER_SHARDS = "scatter shards"  # reduce-scatter of partial sums: each device gets its own slots
+    REDUCE_SHARDS = "reduce shards"  # all-reduce of partial sums, of which each device uses different slots
+    KEEP_SHARD = "keep shard"  # select the own slots of concatenated ones
+    PAD_SHARD = "pad shard"  # concatenate with zeros for the other devices
+    GATHER_INPUTS = "gather inputs"  # all-gather: concatenate the tokens of all n devices
     SCATTER_INPUTS = "scatter inputs"  # reduce-scatter of tokens
-    KEEP_INPUT = "keep input"  # the own tokens
-    PAD_INPUT = "pad input"  # followed by zeros for the others
-    DUMP = "dump"  # n copies, one for each device that holds a cut of the expert
-    SUM = "sum"  # add up what those n devices returned
+    KEEP_INPUT = "keep input"  # select the own tokens
+    PAD_INPUT = "pad input"  # concatenate with zeros for the other devices
+    DUMP = "dump"  # n copies, one for each device that holds a shard of the expert
+    SUM = "sum"  # add the results of those n devices
 
     DISPATCH = "dispatch"  # all-to-all: slots to the devices of their experts
     COMBINE = "combine"  # all-to-all: results back
@@ -77,24 +77,27 @@ COLLECTIVE = {
     StepOp.DISPATCH: "all_to_all",
     StepOp.COMBINE: "all_to_all",
 }
-"""The collective of a step; steps that are not here stay on their device."""
+"""Collective of a step; steps that are not listed stay on their device."""
 
 IN_CHUNKS = (StepOp.ORDER, StepOp.RESTORE)
-"""What lies between these two goes chunk by chunk where a layer has a degree above 1."""
+"""Steps between these two run chunk by chunk in a layer of degree above 1."""
 
 
 class Step(NamedTuple):
-    """One step of every device. ``bytes`` is what the device's own part weighs, before it is
-    gathered or after it is scattered; of an all-to-all or all-reduce the whole buffer."""
+    """One step of every device.
+
+    ``bytes`` counts the device's own part, before it is gathered or after it is scattered; for an all-to-all or
+    all-reduce it counts the whole buffer.
+    """
 
     op: StepOp
-    group: str = ""  # mp, esp, ep or ep_esp: who takes part; of EXPERTS, over whom they are spread
+    group: str = ""  # mp, esp, ep or ep_esp: participants; for EXPERTS, the group that holds them
     bytes: float = 0.0
     flops: float = 0.0
-    hidden: bool = False  # a gather that runs under the all-to-all before it (its split: after it, backwards)
-    rows: float = 0.0  # of EXPERTS: slots and tokens that it computes
-    cut: int = 1  # of EXPERTS: devices that share each of them
-    copies: int = 1  # of an all-to-all: slots of one source side by side, as its shards have gathered them
+    hidden: bool = False  # a gather that overlaps the previous all-to-all; for its split, the next one backwards
+    rows: float = 0.0  # EXPERTS: slots and tokens that it computes
+    cut: int = 1  # EXPERTS: devices that shard each expert
+    copies: int = 1  # all-to-all: sources whose slots were gathered before
 
     @property
     def collective(self) -> str | None:
@@ -102,5 +105,5 @@ class Step(NamedTuple):
 
 
 def backward(steps: Iterable[Step]) -> list[Step]:
-    """The steps of the backward: every adjoint, in reverse order; products cost twice."""
+    """Return the steps of the backward: every adjoint, in reverse order; products cost twice."""
     return [step._replace(op=ADJOINT[step.op], flops=2 * step.flops) for step in reversed(list(steps))]

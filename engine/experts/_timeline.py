@@ -1,4 +1,4 @@
-"""The timeline of one expert layer: every step on every device, on three lanes each."""
+"""Timeline of one expert layer: every step on every device, on three lanes each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.experts._collectives import Costed, gather_under, in_parts
+from meshwave.engine.experts._collectives import CostedStep, hidden_gather_seconds, part_seconds
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._price import Price
 from meshwave.engine.experts._steps import IN_CHUNKS, StepOp
@@ -21,25 +21,25 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Played:
+class LayerTimeline:
     """Spans as columns: step ``op`` of a ``chunk`` on a lane of a device; seconds from the layer's start."""
 
     device: NDArray[np.int32]
-    lane: NDArray[np.int8]  # of LANES
-    op: NDArray[np.int8]  # of LAYER_OPS
-    chunk: NDArray[np.int32]  # -1 where all slots go at once
+    lane: NDArray[np.int8]  # index in LANES
+    op: NDArray[np.int8]  # index in LAYER_OPS
+    chunk: NDArray[np.int32]  # -1 if slots are not split into chunks
     start: Floats
     end: Floats
-    bytes: Floats  # that leave the device on this lane
-    cause: NDArray[np.int64]  # the span that ended last of those it waited for, else -1
+    bytes: Floats  # sent by the device on this lane
+    cause: NDArray[np.int64]  # the span that this one waited for last, else -1
 
     @property
     def makespan(self) -> float:
         return float(self.end.max(initial=0.0))
 
 
-def play(price: Price, direction: Sequence[Costed]) -> Played:
-    """Run ``price.forward`` or ``price.backward``: each step begins when all its group is ready."""
+def play_layer(price: Price, direction: Sequence[CostedStep]) -> LayerTimeline:
+    """Simulate ``price.forward`` or ``price.backward``: each step starts when all devices of its group are ready."""
     player = _Player(price.layer)
     before, inside, after = _parts(direction)
     for costed in before:
@@ -49,7 +49,7 @@ def play(price: Price, direction: Sequence[Costed]) -> Played:
     at = next((n for n, costed in enumerate(inside) if costed.step.op == StepOp.EXPERTS), len(inside))
     begun = player.moment()
     states = []
-    for chunk in numbers:  # first all dispatches, then chunk by chunk: the order that every device keeps
+    for chunk in numbers:  # every device runs all dispatches first, then chunk by chunk
         player.restore(begun)
         for number, costed in enumerate(inside[:at]):
             player.run(costed, chunk, inside[:number], chunks)
@@ -63,11 +63,14 @@ def play(price: Price, direction: Sequence[Costed]) -> Played:
     player.join(done)
     for costed in after:
         player.run(costed, chunk=-1)
-    return player.played()
+    return player.timeline()
 
 
-def _parts(direction: Sequence[Costed]) -> tuple[list[Costed], list[Costed], list[Costed]]:
-    """Before the chunks, in chunks, after them; the two ends of the chunked part are not in chunks."""
+def _parts(direction: Sequence[CostedStep]) -> tuple[list[CostedStep], list[CostedStep], list[CostedStep]]:
+    """Return the steps before the chunks, in chunks, and after them.
+
+    The two steps at the ends of the chunked part are not in chunks.
+    """
     ends = [n for n, costed in enumerate(direction) if costed.step.op in IN_CHUNKS]
     first, last = ends[0], ends[-1]
     return list(direction[: first + 1]), list(direction[first + 1 : last]), list(direction[last:])
@@ -80,8 +83,14 @@ class _Player:
 
     def __post_init__(self) -> None:
         n = self.layer.devices
-        self.ready, self.by = np.zeros(n), np.full(n, -1, np.int64)  # when each device's tensor is there, by which span
-        self.free, self.last = np.zeros((3, n)), np.full((3, n), -1, np.int64)  # when each lane is free
+        self.ready, self.by = (
+            np.zeros(n),
+            np.full(n, -1, np.int64),
+        )  # time at which each device's tensor is ready, and the span that made it
+        self.free, self.last = (
+            np.zeros((3, n)),
+            np.full((3, n), -1, np.int64),
+        )  # time at which each lane is free, and its last span
 
     def moment(self) -> tuple[Floats, NDArray[np.int64]]:
         return self.ready.copy(), self.by.copy()
@@ -94,7 +103,7 @@ class _Player:
         latest = ready.argmax(axis=0), np.arange(self.layer.devices)
         self.ready, self.by = ready[latest], by[latest]
 
-    def run(self, costed: Costed, chunk: int, before: Sequence[Costed] = (), chunks: int = 1) -> None:
+    def run(self, costed: CostedStep, chunk: int, before: Sequence[CostedStep] = (), chunks: int = 1) -> None:
         step = costed.step
         if step.collective is None:
             self._span(costed, COMPUTE, chunk, range(self.layer.devices), costed.compute_s / chunks, chunks)
@@ -105,18 +114,20 @@ class _Player:
             for group in self.layer.groups(step.group):
                 self._meet(group)
                 for lane, took in zip((INTRA, INTER), costed.links_s, strict=True):
-                    self._span(costed, lane, chunk, group, in_parts(took, chunks, costed.startup[lane - INTRA]), chunks)
+                    self._span(
+                        costed, lane, chunk, group, part_seconds(took, chunks, costed.startup[lane - INTRA]), chunks
+                    )
                 self._meet(group)
 
     def _meet(self, group: Sequence[int]) -> None:
-        """A collective begins, and ends, when the last of its group is there."""
+        """Synchronize a group: a collective starts, and ends, when its last device is ready."""
         members = list(group)
         slowest = members[int(np.argmax(self.ready[members]))]
         self.ready[members], self.by[members] = self.ready[slowest], self.by[slowest]
 
-    def _gather(self, costed: Costed, under: Costed, chunk: int, chunks: int) -> None:
-        """Its pieces share the links inside the node, from when the part between nodes began."""
-        exposed = max(gather_under(self.layer, costed, under, chunks), 0.0)
+    def _gather(self, costed: CostedStep, under: CostedStep, chunk: int, chunks: int) -> None:
+        """Add a hidden gather, whose pieces share the links inside the node as the part between nodes runs."""
+        exposed = max(hidden_gather_seconds(self.layer, costed, under, chunks), 0.0)
         length = max(exposed, self.layer.ep * costed.piece(chunks))
         lane = INTER if costed.inter_s.any() else INTRA
         for group in self.layer.groups(costed.step.group):
@@ -127,7 +138,7 @@ class _Player:
                 self._add(costed, lane, chunk, device, start, end, int(self.by[device]), chunks)
 
     def _span(
-        self, costed: Costed, lane: int, chunk: int, devices: Sequence[int] | range, took: Floats, chunks: int
+        self, costed: CostedStep, lane: int, chunk: int, devices: Sequence[int] | range, took: Floats, chunks: int
     ) -> None:
         for device in devices:
             if took[device] <= 0:
@@ -138,7 +149,7 @@ class _Player:
             self._add(costed, lane, chunk, device, start, start + took[device], cause, chunks)
 
     def _add(
-        self, costed: Costed, lane: int, chunk: int, device: int, start: float, end: float, cause: int, chunks: int
+        self, costed: CostedStep, lane: int, chunk: int, device: int, start: float, end: float, cause: int, chunks: int
     ) -> None:
         sent = 0.0 if lane == COMPUTE else float(costed.sent[lane - INTRA, device]) / chunks
         self.rows.append((device, lane, LAYER_OPS.index(costed.step.op), chunk, start, end, sent, cause))
@@ -146,10 +157,10 @@ class _Player:
         self.free[lane, device], self.last[lane, device] = end, number
         self.ready[device], self.by[device] = end, number
 
-    def played(self) -> Played:
+    def timeline(self) -> LayerTimeline:
         columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in range(8))
         device, lane, op, chunk, start, end, sent, cause = map(np.array, columns)
-        return Played(
+        return LayerTimeline(
             device.astype(np.int32),
             lane.astype(np.int8),
             op.astype(np.int8),

@@ -1,4 +1,4 @@
-"""The order of Megatron-Core and of DeepSpeed since 2024: exchange what is not there twice, then gather."""
+"""The order of Megatron-Core, and of DeepSpeed since 2024: exchange without duplicates, then gather."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from meshwave.engine.experts._steps import Step, StepOp
 
 @expert_schedules.register("a2a-allgather")
 class AllToAllThenAllGather(ExpertSchedule):
-    """Each tensor-parallel device exchanges its part of the slots, once, and the devices that share
-    an expert gather them afterwards, on the faster links inside a node."""
+    """Each tensor-parallel device exchanges its part of the slots once, and devices that share an expert gather them.
+
+    The gather uses the faster links inside a node.
+    """
 
     title: ClassVar = "All-to-all, then all-gather"
     published: ClassVar = "2023-03"

@@ -13,7 +13,7 @@ from meshwave.engine.experts._steps import Step, StepOp
 class DeepSpeed(ExpertSchedule):
     """Gather the slots of the devices that share an expert, exchange, compute, reduce, exchange back.
 
-    Every token is on all tensor-parallel devices, so that each is sent and computed once for each.
+    All tensor-parallel devices hold every token, so that it is sent and computed once per device.
     """
 
     title: ClassVar = "DeepSpeed-MoE"
@@ -33,5 +33,5 @@ class DeepSpeed(ExpertSchedule):
             restore(layer, slots),
         ]
 
-    def seen(self, layer: Layer) -> int:
+    def token_copies(self, layer: Layer) -> int:
         return layer.mp

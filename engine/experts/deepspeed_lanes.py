@@ -1,4 +1,4 @@
-"""DeepSpeed-MoE as first published: every shard of an expert exchanges for itself (arXiv:2201.05596)."""
+"""DeepSpeed-MoE as first published: every shard of an expert has its own exchange (arXiv:2201.05596)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ messages.add(
 
 @expert_schedules.register("deepspeed-lanes")
 class Lanes(ExpertSchedule):
-    """DeepSpeed-MoE where the devices that share an expert hold the same tokens: every lane exchanges
-    for itself, and the experts reduce inside, as tensor-parallel feed-forward blocks do."""
+    """DeepSpeed-MoE with one exchange per shard, if the devices that share an expert hold the same tokens.
+
+    The experts reduce over their shards, as tensor-parallel feed-forward blocks do.
+    """
 
     title: ClassVar = "DeepSpeed-MoE, a lane for each shard"
     published: ClassVar = "2022-01"
-    option: ClassVar = False
+    is_listed: ClassVar = False
 
     def steps(self, layer: Layer) -> list[Step]:
         slots = layer.capacity

@@ -1,4 +1,4 @@
-"""DeepSpeed-MoE, as it reads where the tokens are gathered before the gate."""
+"""DeepSpeed-MoE in the reading that gathers tokens before the gate."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from meshwave.engine.experts._steps import Step, StepOp
 
 @expert_schedules.register("deepspeed-pregate")
 class BeforeTheGate(ExpertSchedule):
-    """DeepSpeed-MoE that gathers the tokens before the gate, which then sees those of all devices
-    that share an expert."""
+    """DeepSpeed-MoE with a gather before the gate, which then sees the tokens of all devices that share an expert."""
 
     title: ClassVar = "DeepSpeed-MoE, gathering before the gate"
     published: ClassVar = "2022-01"
-    option: ClassVar = False
+    is_listed: ClassVar = False
 
     def steps(self, layer: Layer) -> list[Step]:
         copies, slots = layer.esp, layer.esp * layer.capacity
@@ -32,5 +31,5 @@ class BeforeTheGate(ExpertSchedule):
             Step(StepOp.KEEP_INPUT, "esp", layer.input_bytes),
         ]
 
-    def seen(self, layer: Layer) -> int:
+    def token_copies(self, layer: Layer) -> int:
         return layer.mp

@@ -1,4 +1,4 @@
-"""Plain expert parallelism: experts spread over the data-parallel devices (GShard, arXiv:2006.16668)."""
+"""Plain expert parallelism: experts distributed over the data-parallel devices (GShard, arXiv:2006.16668)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ messages.add(
 
 @expert_schedules.register("expert-parallel")
 class ExpertParallel(ExpertSchedule):
-    """Two all-to-alls among the devices that hold different experts, each expert whole on its device.
+    """Two all-to-alls among the devices that hold different experts, with each expert whole on its device.
 
-    Devices of a tensor-parallel group hold the same tokens, and each sends them all.
+    Devices of a tensor-parallel group hold the same tokens, and each sends all of them.
     """
 
     title: ClassVar = "Expert parallel"
     published: ClassVar = "2020-06"
-    cuts: ClassVar = False
+    shards_experts: ClassVar = False
 
     def steps(self, layer: Layer) -> list[Step]:
         slots = layer.capacity
@@ -52,5 +52,5 @@ class ExpertParallel(ExpertSchedule):
             params = {"title": self.title, "esp": layer.esp}
             yield Problem("esp", "sharded_experts", params, fixes=[set_value("esp", 1)])
 
-    def seen(self, layer: Layer) -> int:
+    def token_copies(self, layer: Layer) -> int:
         return layer.mp

@@ -15,9 +15,9 @@ from meshwave.engine.units import quantity
 
 @expert_schedules.register("parm-auto")
 class ParmAuto(ExpertSchedule):
-    """Use the faster one of Parm's two schedules on the links of the layer.
+    """Use the faster of Parm's two schedules on the links of the layer.
 
-    Both compute the same as long as no token is dropped; S1 may drop other tokens than S2.
+    Both compute the same result as long as no token is dropped; S1 may drop other tokens than S2.
     """
 
     title: ClassVar = "Parm, automatic"

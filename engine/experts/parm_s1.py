@@ -1,4 +1,4 @@
-"""Parm S1: the tensor-parallel devices share the tokens before the gate (arXiv:2407.00599)."""
+"""Parm S1: the tensor-parallel devices split the tokens before the gate (arXiv:2407.00599)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ messages.add(indivisible_tokens="{mp} devices cannot share {tokens} tokens evenl
 
 @expert_schedules.register("parm-s1")
 class ParmS1(ExpertSchedule):
-    """Split the tokens before the gate, exchange with every shard of every expert at once, gather
-    the tokens at the end.
+    """Split the tokens before the gate, exchange with all shards of all experts at once, and gather tokens at the end.
 
-    Each device chooses experts for its part of the tokens, with its part of the capacity: where
-    tokens are dropped, they may be others than those of a gate that sees all.
+    Each device chooses experts for its part of the tokens, with its part of the capacity. If tokens are dropped, they
+    may differ from those dropped by a gate that sees all tokens.
     """
 
     title: ClassVar = "Parm S1"

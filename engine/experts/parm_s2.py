@@ -1,4 +1,4 @@
-"""Parm S2: the tensor-parallel devices share the slots behind the gate (arXiv:2407.00599)."""
+"""Parm S2: the tensor-parallel devices split the slots after the gate (arXiv:2407.00599)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from meshwave.engine.experts._steps import Step, StepOp
 
 @expert_schedules.register("parm-s2")
 class ParmS2(ExpertSchedule):
-    """Split the slots behind the gate, exchange with every shard of every expert at once, and gather
-    the slots while the results still come in: the gather hides under the exchange between nodes."""
+    """Split the slots after the gate, exchange with all shards of all experts at once, and gather slots overlapped.
+
+    The gather of the slots overlaps with the exchange between nodes while results arrive.
+    """
 
     title: ClassVar = "Parm S2"
     published: ClassVar = "2024-07"

@@ -1,4 +1,4 @@
-"""PPMoE: the experts folded into the tensor-parallel group of one node (arXiv:2304.11414)."""
+"""PPMoE: the experts distributed over the tensor-parallel group of one node (arXiv:2304.11414)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ messages.add(
 
 @expert_schedules.register("ppmoe")
 class PPMoE(ExpertSchedule):
-    """Every tensor-parallel device holds whole experts and picks their tokens out of those that it
-    has anyway; one all-reduce sums the results. Nothing is exchanged; pipeline stages pay the memory.
+    """Every tensor-parallel device holds whole experts and selects their tokens locally; an all-reduce sums results.
+
+    Tokens are not exchanged; the memory of pipeline stages grows.
     """
 
     title: ClassVar = "PPMoE"
     published: ClassVar = "2023-04"
     places: ClassVar = "mp"
-    cuts: ClassVar = False
+    shards_experts: ClassVar = False
     gate_is_partial: ClassVar = True
 
     def steps(self, layer: Layer) -> list[Step]:

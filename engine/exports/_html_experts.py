@@ -13,14 +13,14 @@ from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.experts import (
     LAYER_OPS,
     Layer,
-    Played,
+    LayerTimeline,
     Price,
     Step,
     StepOp,
     device_load,
     dropped_shares,
     expert_schedules,
-    play,
+    play_layer,
 )
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
@@ -86,7 +86,7 @@ def _groups(design: Design) -> list[_Group]:
 
 def _told(design: Design, group: _Group) -> Iterator[str]:
     layer, price = group.price.layer, group.price
-    forward, backward = (play(price, way) for way in (price.forward, price.backward))
+    forward, backward = (play_layer(price, way) for way in (price.forward, price.backward))
     yield f"<h3>{escape(_about(group))}</h3>"
     yield f"<p>{escape(_why(design, price))}</p>"
     load = device_load(layer, expert_schedules[price.name].places)
@@ -130,7 +130,7 @@ def _why(design: Design, price: Price) -> str:
 
 
 def _places(layer: Layer, devices: Sequence[int], load: Sequence[float]) -> Iterator[str]:
-    homes = layer.placed(layer.ep)
+    homes = layer.expert_homes(layer.ep)
     copies = sum(map(len, homes)) - layer.experts
     words = f"Placement: {len(homes)} places" + (f", {copies} replica{'s' * (copies != 1)}" if copies else "")
     yield f"<details{' open' * (len(homes) <= MOST_ROWS)}><summary>{words}</summary><table><thead><tr>"
@@ -153,13 +153,13 @@ def _ranges(numbers: Sequence[int]) -> str:
 # ---- its lanes ----
 
 
-def _lanes(group: _Group, forward: Played, backward: Played) -> str:
+def _lanes(group: _Group, forward: LayerTimeline, backward: LayerTimeline) -> str:
     """The forward and behind it the backward, on all devices or on the one that is done last."""
     light, dark = (_picture(group, forward, backward, theme) for theme in ("light", "dark"))
     return of_both_themes(light, dark, "One expert layer")
 
 
-def _picture(group: _Group, forward: Played, backward: Played, theme: Theme) -> Picture:
+def _picture(group: _Group, forward: LayerTimeline, backward: LayerTimeline, theme: Theme) -> Picture:
     used = {(device, lane) for way in (forward, backward) for device, lane in zip(way.device, way.lane, strict=True)}
     lanes = sorted((int(device), int(lane)) for device, lane in used)
     last = int(forward.device[np.argmax(forward.end)])
@@ -182,7 +182,12 @@ class LayerSheet(Sheet):
 
     @classmethod
     def of(
-        cls, devices: Sequence[int], lanes: list[tuple[int, int]], forward: Played, backward: Played, theme: Theme
+        cls,
+        devices: Sequence[int],
+        lanes: list[tuple[int, int]],
+        forward: LayerTimeline,
+        backward: LayerTimeline,
+        theme: Theme,
     ) -> LayerSheet:
         rows: list[tuple[int, int, float, float, int]] = []
         words: list[str] = []

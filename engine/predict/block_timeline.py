@@ -21,7 +21,7 @@ from meshwave.engine.costs.stage_prices import Seconds
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, price_expert_layer
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import LAYER_OPS, Costed, Played, Price, StepOp, play
+from meshwave.engine.experts import LAYER_OPS, CostedStep, LayerTimeline, Price, StepOp, play_layer
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Source, Timeline
 
@@ -234,18 +234,18 @@ class _BlockPrediction:
                 self._spans.add(BlockSpan(device, COMPUTE, self._now, self._now + seconds, name, step, 0.0, before))
             self._now += seconds
 
-    def _add_steps(self, priced: Price, steps: list[Costed], number: int) -> None:
+    def _add_steps(self, priced: Price, steps: list[CostedStep], number: int) -> None:
         if not any(costed.step.op in (StepOp.ORDER, StepOp.RESTORE) for costed in steps):  # weight gradients alone
             seconds = sum(float(costed.compute_s.max()) for costed in steps)
             self._add_on_all_devices(f"experts {number}", StepOp.EXPERTS, seconds)
             return
-        played = play(priced, steps)
+        played = play_layer(priced, steps)
         base, before = len(self._spans), [self._spans.last_span(device) for device in self._devices]
         for span in range(len(played.start)):
             self._spans.add(self._span(played, span, number, base, before))
         self._now += played.makespan
 
-    def _span(self, played: Played, span: int, number: int, base: int, before: list[int]) -> BlockSpan:
+    def _span(self, played: LayerTimeline, span: int, number: int, base: int, before: list[int]) -> BlockSpan:
         device, cause = int(played.device[span]), int(played.cause[span])
         step = LAYER_OPS[played.op[span]]
         return BlockSpan(
@@ -269,7 +269,7 @@ def _direction_seconds(seconds: Seconds, direction: Op) -> float:
     }[direction]
 
 
-def _direction_steps(priced: Price, direction: Op) -> list[Costed]:
+def _direction_steps(priced: Price, direction: Op) -> list[CostedStep]:
     if direction == Op.F:
         return list(priced.forward)
     if direction == Op.B:

@@ -22,7 +22,7 @@ from meshwave.engine.experts import (
     dropped_shares,
     expert_schedule_names,
     expert_schedules,
-    play,
+    play_layer,
     price,
 )
 from meshwave.engine.experts.auto import exclusions
@@ -86,7 +86,7 @@ def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
     answer = _comparison_data(layer, ScheduleComparison(prices, refused), notes)
     for name, each in answer["schedules"].items():
         ways = {"forward": prices[name].forward, "backward": prices[name].backward}
-        each["seconds"] = {way: play(prices[name], steps).makespan for way, steps in ways.items()}
+        each["seconds"] = {way: play_layer(prices[name], steps).makespan for way, steps in ways.items()}
     return {
         **answer,
         "design": design.name,
@@ -173,7 +173,7 @@ def schedule_figures(priced: Price) -> dict[str, Any]:
             "backward": priced.communication_s(priced.backward),
         },
         "flops": priced.flops,
-        "parameters": priced.parameters,
+        "parameters": priced.expert_weights,
         "dropped": dropped_shares(priced.name, priced.layer),
     }
 

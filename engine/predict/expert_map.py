@@ -257,4 +257,4 @@ def _grid_layer(cluster: GridCluster, point: Mapping[str, float]) -> Layer:
 def _training_figures(priced: Price) -> tuple[float, ...]:
     """Return seconds of forward and backward, their communication, and bytes of the experts' training state."""
     both = (priced.forward, priced.backward)
-    return sum(map(priced.seconds, both)), sum(map(priced.communication_s, both)), STATE_BYTES * priced.parameters
+    return sum(map(priced.seconds, both)), sum(map(priced.communication_s, both)), STATE_BYTES * priced.expert_weights

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from meshwave.engine.document.validation_problems import problems_of_validation
+from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.errors import InputError, nearest
 from meshwave.engine.files import configuration_folder, read_whole
 from meshwave.engine.findings import Refusal
@@ -131,5 +131,5 @@ def _target(file: Path, name: str, table: Any) -> Target:
     try:
         return Target(name, kind, model.model_validate_json(json.dumps(options, default=str)))
     except ValidationError as error:
-        problem = problems_of_validation(error, options, model)[0]
+        problem = validation_problems(error, options, model)[0]
         raise Refusal("target_option", {**where, "problem": str(problem)}) from None

@@ -20,7 +20,7 @@ from torch import Tensor
 from meshwave.engine.costs.collective_flows import blocks_of_stages, reduced_bytes
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import price_expert_layer
-from meshwave.engine.experts import Costed, traffic
+from meshwave.engine.experts import CostedStep, traffic
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runtime.calibration.collective_timing import COLLECTIVES, ITEM_BYTES, CollectiveBuffers
 from meshwave.engine.runtime.communication.all_to_all import SMALL_BYTES, start_all_to_all
@@ -109,7 +109,7 @@ class StageCollectives:
             backward + self._expert_bytes(priced.backward, layers),
         )
 
-    def _expert_bytes(self, steps: Sequence[Costed], layers: int) -> CollectiveBytes:
+    def _expert_bytes(self, steps: Sequence[CostedStep], layers: int) -> CollectiveBytes:
         sizes: Counter[Collective] = Counter()
         pairs: defaultdict[Collective, Matrix] = defaultdict(lambda: np.zeros((self._layer.devices,) * 2))
         for costed in steps:

@@ -129,7 +129,7 @@ class ExpertLayer(DeferrableModule):
         self._runner = StepRunner(layer, groups, device, on_collective)
         self._groups = groups
         self.place, self.shard, shards = expert_place(self.schedule, layer, self._runner.index)
-        self.expert_numbers = sorted(set(layer.placed(layer.size(self.schedule.places))[self.place]))
+        self.expert_numbers = sorted(set(layer.expert_homes(layer.size(self.schedule.places))[self.place]))
         self.gate = Gate(
             layer.hidden,
             layer.experts,
@@ -146,7 +146,7 @@ class ExpertLayer(DeferrableModule):
         ]
         for number, expert in zip(self.expert_numbers, experts, strict=True):
             self.add_module(str(number), expert)
-        self._experts = FeedForward(experts, self.schedule.seen(layer))
+        self._experts = FeedForward(experts, self.schedule.token_copies(layer))
         self._path = ExpertPath(self._inside, self._runner, self._experts, self.expert_numbers, self)
         self._domain = _gate_domain(layer, self._before)
         self._route_counts = torch.zeros(layer.experts, dtype=torch.float64, device=device)
@@ -283,7 +283,7 @@ class ExpertLayer(DeferrableModule):
             return int(self.layer.capacity * self._domain)
         self._loads = self._gather_loads(load) if self._has_exchange else None
         largest = int(load.max()) if self._loads is None else int(self._loads.max())
-        return int(self.layer.rounded(ceil(largest / self._domain)) * self._domain)
+        return int(self.layer.round_slots(ceil(largest / self._domain)) * self._domain)
 
     def _gather_loads(self, load: Tensor) -> GateLoads:
         """Return the load of every device of the block."""

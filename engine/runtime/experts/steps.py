@@ -236,7 +236,7 @@ class StepRunner:
 
     def serving_experts(self, source: int, target: int) -> list[int]:
         """Return the experts at the place ``target`` that serve the tokens of the place ``source``, ascending."""
-        return [int(e) for e in (self.layer.serving[source] == target).nonzero()[0]]
+        return [int(e) for e in (self.layer.serving_places[source] == target).nonzero()[0]]
 
     def outgoing_blocks(self, kind: str, source: int, target: int, copies: int) -> list[int]:
         """Return the blocks that a device of a group of a kind sends to another one, in order.

@@ -213,7 +213,7 @@ def test_a_new_schedule_is_one_file() -> None:
     """The document knows every schedule that lies in the folder and is offered, and no variant."""
     schema = type(made()).model_json_schema()["$defs"]["Experts"]["properties"]["schedule"]
 
-    assert set(schema["enum"]) == {name for name, schedule in expert_schedules.items() if schedule.option}
+    assert set(schema["enum"]) == {name for name, schedule in expert_schedules.items() if schedule.is_listed}
 
 
 def test_a_loss_over_other_groups_of_tokens_is_told() -> None:

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.expert_layers import price_expert_layer, resolve_expert_layer
-from meshwave.engine.experts import Layer, Line, Links, Rates, expert_schedule_names, expert_schedules, play, price
+from meshwave.engine.experts import (
+    Layer,
+    Line,
+    Links,
+    Rates,
+    expert_schedule_names,
+    expert_schedules,
+    play_layer,
+    price,
+)
 from meshwave.engine.experts.auto import exclusions
 from tests.engine.experts.test_price import COMPUTES, LINKS, layer, layers
 
@@ -107,7 +116,7 @@ def test_a_design_gets_the_fastest_with_the_chunks_that_it_leaves_open(degree: i
     def seconds(schedule: str) -> float:
         design = made(schedule)
         priced = price_expert_layer(design, design.meshes[0])
-        return play(priced, priced.forward).makespan + play(priced, priced.backward).makespan
+        return play_layer(priced, priced.forward).makespan + play_layer(priced, priced.backward).makespan
 
     design = made("auto")
     name, of, choice = resolve_expert_layer(design, design.meshes[0])

@@ -20,7 +20,7 @@ from meshwave.engine.experts import (
     device_rows,
     load_shares,
 )
-from meshwave.engine.experts._placement import flat, hierarchical, replicas, shadowed
+from meshwave.engine.experts._placement import place_by_node, place_globally, place_shadows, replica_counts
 
 loads = st.lists(st.floats(0, 100), min_size=1, max_size=24)
 
@@ -82,7 +82,7 @@ def test_each_way_fills_the_slots_and_holds_nothing_twice(load: list[float], pla
     most = -(-len(load) // places) + extra
     nodes = [place // 2 for place in range(places)]
     of = np.array(load)
-    for homes in (flat(of, places, extra), hierarchical(of, nodes, extra), shadowed(of, nodes, extra)):
+    for homes in (place_globally(of, places, extra), place_by_node(of, nodes, extra), place_shadows(of, nodes, extra)):
         assert {expert for held in homes for expert in held} == set(range(len(load)))
         assert all(len(set(held)) == len(held) <= most for held in homes)
 
@@ -90,7 +90,7 @@ def test_each_way_fills_the_slots_and_holds_nothing_twice(load: list[float], pla
 @given(loads, st.integers(2, 8), st.integers(1, 3))
 def test_hierarchical_keeps_the_replicas_of_an_expert_on_one_node(load: list[float], places: int, extra: int) -> None:
     nodes = [place // 2 for place in range(places)]
-    homes = hierarchical(np.array(load), nodes, extra)
+    homes = place_by_node(np.array(load), nodes, extra)
 
     for expert in range(len(load)):
         assert len({nodes[place] for place, held in enumerate(homes) if expert in held}) == 1
@@ -100,7 +100,7 @@ def test_hierarchical_keeps_the_replicas_of_an_expert_on_one_node(load: list[flo
 def test_two_a_place_is_within_the_bound_of_lpt(load: list[float]) -> None:
     """Graham 1969: longest first takes at most 4/3 - 1/(3 m) of the best there is; here with two slots each."""
     places = len(load) // 2
-    homes = flat(np.array(load), places)
+    homes = place_globally(np.array(load), places)
 
     orders = permutations(load)
     best = min(max(order[2 * p] + order[2 * p + 1] for p in range(places)) for order in orders)
@@ -108,8 +108,8 @@ def test_two_a_place_is_within_the_bound_of_lpt(load: list[float]) -> None:
 
 
 def test_the_hottest_is_replicated_until_the_slots_are_full() -> None:
-    assert replicas(np.array([8.0, 4.0, 1.0]), 6, most=4) == [3, 2, 1]
-    assert replicas(np.array([8.0, 0.0]), 8, most=2) == [2, 1]  # no more than places, and none of the idle
+    assert replica_counts(np.array([8.0, 4.0, 1.0]), 6, most=4) == [3, 2, 1]
+    assert replica_counts(np.array([8.0, 0.0]), 8, most=2) == [2, 1]  # no more than places, and none of the idle
 
 
 def test_replicas_take_the_load_of_a_hot_expert_apart() -> None:

@@ -24,7 +24,7 @@ from meshwave.engine.experts import (
     device_load,
     expert_schedule_names,
     expert_schedules,
-    play,
+    play_layer,
     price,
 )
 from meshwave.engine.experts._collectives import traffic
@@ -186,7 +186,7 @@ def test_the_products_and_parameters_of_a_device_are_those_of_the_summary() -> N
         }
     )
     parameters = {
-        name: price(name, of, LINKS).parameters for name in ("deepspeed", "parm-s1", "ppmoe", "expert-parallel")
+        name: price(name, of, LINKS).expert_weights for name in ("deepspeed", "parm-s1", "ppmoe", "expert-parallel")
     }
     assert parameters == {
         "deepspeed": 2 * wide * 8 / 8,
@@ -422,7 +422,7 @@ def test_gate_and_experts_take_the_longer_of_their_flops_and_their_bytes() -> No
         (4 * (scores + table + 3 * tokens * e), 4 * (scores + 4 * table)),
     )
     assert seconds(fast, "backward") == near((4 * rows * m * h,) * 2, (2 * tokens * table,) * 2)
-    measured = Rates(flops=1.0, memory=1.0, weighed=np.inf)  # with all that gate and experts move
+    measured = Rates(flops=1.0, memory=1.0, weighted_memory=np.inf)  # with all that gate and experts move
     assert seconds(measured, "forward") == near((2 * tokens * table, 0), (4 * rows * m * h, 0))
 
 
@@ -433,7 +433,7 @@ def test_played_in_one_chunk_a_layer_takes_the_sum_of_its_steps(name: str, of: L
     assume_it_runs(name, of)
     priced = price(name, of, LINKS, COMPUTES)
     for direction in (priced.forward, priced.backward):
-        assert play(priced, direction).makespan == pytest.approx(priced.seconds(direction))
+        assert play_layer(priced, direction).makespan == pytest.approx(priced.seconds(direction))
 
 
 @pytest.mark.parametrize("name", STEPPED)
@@ -444,7 +444,7 @@ def test_what_is_played_keeps_the_order_of_lanes_and_causes_and_all_bytes(name: 
     assume_it_runs(name, of)
     priced = price(name, of, LINKS, COMPUTES)
 
-    played = play(priced, priced.forward)
+    played = play_layer(priced, priced.forward)
 
     assert (played.end >= played.start).all()
     for device in range(of.devices):
@@ -461,9 +461,9 @@ def test_what_is_played_keeps_the_order_of_lanes_and_causes_and_all_bytes(name: 
 
 
 def _is_gather(played: object, at: int) -> bool:
-    from meshwave.engine.experts import LAYER_OPS, Played, StepOp
+    from meshwave.engine.experts import LAYER_OPS, LayerTimeline, StepOp
 
-    assert isinstance(played, Played)
+    assert isinstance(played, LayerTimeline)
     return LAYER_OPS[played.op[at]] == StepOp.GATHER_SLOTS
 
 
@@ -473,8 +473,8 @@ def test_chunks_hide_one_behind_another_but_every_message_pays_its_startup() -> 
     small = replace(of, tokens=16, hidden=2, ffn_hidden=4)
     tiny, cut = (price("parm-s1", replace(small, degree=degree), LINKS, COMPUTES) for degree in (1, 4))
 
-    assert play(four, four.forward).makespan < play(once, once.forward).makespan
-    assert play(cut, cut.forward).makespan > play(tiny, tiny.forward).makespan
+    assert play_layer(four, four.forward).makespan < play_layer(once, once.forward).makespan
+    assert play_layer(cut, cut.forward).makespan > play_layer(tiny, tiny.forward).makespan
 
 
 # ---- experts that lie unevenly, more than once, or are not chosen alike ----
@@ -494,12 +494,12 @@ def test_every_place_is_served_every_expert_by_one_that_holds_it_and_near_where_
     holders = of.holders(of.ep)
     for place in range(of.ep):
         for expert in range(of.experts):
-            server = int(of.serving[place, expert])
+            server = int(of.serving_places[place, expert])
             assert server in holders[expert]
             assert server == place or place not in holders[expert]
             close = [h for h in holders[expert] if of._nodes_of(h) & of._nodes_of(place)]
             assert server in (close or holders[expert])
-    assert of.served.sum(axis=1).tolist() == [of.experts] * of.ep
+    assert of.visit_counts.sum(axis=1).tolist() == [of.experts] * of.ep
 
 
 @given(ep=st.sampled_from([4, 6, 8]), copies=st.data())
@@ -508,7 +508,7 @@ def test_replicas_on_one_node_serve_as_many_as_each_other(ep: int, copies: st.Da
     homes = tuple((0, 1) if place in holders else (1,) for place in range(ep))
     of = layer(1, 1, ep, per_node=ep, experts=2, homes=homes)
 
-    served = np.bincount(of.serving[:, 0], minlength=ep)
+    served = np.bincount(of.serving_places[:, 0], minlength=ep)
 
     assert served[served > 0].max() - served[served > 0].min() <= 1
 
@@ -527,7 +527,7 @@ def test_what_is_sent_is_what_is_asked_for(of: Layer) -> None:
             by_device = pairs.sum(axis=1 if costed.step.op == "dispatch" else 0)
             assert by_device == pytest.approx(np.full(of.devices, costed.step.bytes))
         assert priced.rows == pytest.approx(
-            of.served.sum(axis=0).max()
+            of.visit_counts.sum(axis=0).max()
             * next(costed.step.rows for costed in priced.forward if costed.step.rows)
             / of.experts
         )
@@ -535,7 +535,7 @@ def test_what_is_sent_is_what_is_asked_for(of: Layer) -> None:
 
 @given(of=layers(), seed=st.integers(0, 99))
 def test_equal_blocks_that_are_drawn_cost_what_equal_blocks_cost(of: Layer, seed: int) -> None:
-    drawn = replace(of, homes=of.placed(of.ep))
+    drawn = replace(of, homes=of.expert_homes(of.ep))
     for name in ("expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2"):
         before, after = (price(name, each, LINKS, COMPUTES) for each in (of, drawn))
         assert after.seconds(after.backward) == pytest.approx(before.seconds(before.backward))

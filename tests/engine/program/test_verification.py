@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from meshwave.engine.findings import Problem
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.program.message_checks import MOST_LISTED
+from meshwave.engine.program.message_checks import MAX_LISTED
 from meshwave.engine.program.program import Program, build, parse_program
 from meshwave.engine.program.verification import computation_problems, verify
 from tests._strategies import compute_programs, programs
@@ -331,7 +331,7 @@ def test_messages_name_actions_ranks_and_remedies(text: str, message: str) -> No
 def test_few_of_many_problems_of_one_kind_are_listed() -> None:
     found = verify(parse_program(" ".join(f"0F{mb}" for mb in range(1000))))
 
-    assert len(found) == MOST_LISTED + 1
+    assert len(found) == MAX_LISTED + 1
     assert found[-1].code == "unlisted_problems"
 
 

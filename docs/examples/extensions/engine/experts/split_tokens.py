@@ -29,7 +29,7 @@ class SplitTokens(ExpertSchedule):
     """Each tensor-parallel device sends its own part of the tokens, and all gather the results."""
 
     title: ClassVar = "Split tokens"
-    cuts: ClassVar = False
+    shards_experts: ClassVar = False
     gate_is_partial: ClassVar = True
     gate_sees_part: ClassVar = True
 
