@@ -122,7 +122,11 @@ class Session(param.Parameterized):
     def tried(self, path: str, value: Any) -> Prediction | None:
         """Predict the design after an edit without applying it; None where the edit would leave errors."""
         design = self._edited(path, value)
-        return self._with_the_same_order(design) if type(design.pipeline).weighs else predict_with_problems(design)[1]
+        return (
+            self._with_the_same_order(design)
+            if type(design.pipeline).depends_on_costs
+            else predict_with_problems(design)[1]
+        )
 
     def _with_the_same_order(self, design: Design) -> Prediction | None:
         """Predict a design that searches its order with the order of the open design."""

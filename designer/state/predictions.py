@@ -114,7 +114,7 @@ def compute_prediction(design: Design) -> ComputedPrediction:
     tell(0.9, "summing up")
     for each in _PRECOMPUTED:
         getattr(prediction, each)
-    return ComputedPrediction([], prediction, design.pipeline.searched(priced_pipe(design)))
+    return ComputedPrediction([], prediction, design.pipeline.search_result(priced_pipe(design)))
 
 
 _PRECOMPUTED = ("numbers", "memory_curves", "warnings")

@@ -60,7 +60,7 @@ def _of_all(batch: Cards, entries: list[Entry]) -> Cards:
 
 
 def _searched(design: Design) -> Iterator[tuple[Design, Any]]:
-    result = design.pipeline.searched(priced_pipe(design))
+    result = design.pipeline.search_result(priced_pipe(design))
     if result is not None:
         yield design, result
 

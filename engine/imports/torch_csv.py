@@ -25,7 +25,7 @@ from meshwave.engine.program.action import Action, Op, format_cells
 from meshwave.engine.program.program import build
 from meshwave.engine.program.verification import computation_problems, verify
 from meshwave.engine.progress import tell
-from meshwave.engine.schedules.custom import LARGEST_TABLE
+from meshwave.engine.schedules.custom import MAX_TABLE_SIZE
 
 CHECKED_SHARE = 0.9
 """Share of the time of an import that reading and checking take."""
@@ -116,8 +116,8 @@ def _program_problems(sheet: Sheet) -> Iterator[CellProblem]:
         yield CellProblem(None, Problem("", "csv_idle_row", {"row": row + 1}))
         return
     stages, microbatches = (len(sheet.first_cells(part)) for part in ("stage", "microbatch"))
-    if stages * microbatches > LARGEST_TABLE:
-        params = {"stages": stages, "microbatches": microbatches, "most": LARGEST_TABLE}
+    if stages * microbatches > MAX_TABLE_SIZE:
+        params = {"stages": stages, "microbatches": microbatches, "most": MAX_TABLE_SIZE}
         yield CellProblem(None, Problem("", "csv_table_size", params))
         return
     if strays := list(_strays(sheet)):

@@ -24,7 +24,7 @@ def findings(design: Design) -> Sequence[str]:
 
 def priced_pipe(design: Design) -> Pipe:
     """Return the pipeline of a design, with the design's prices if its schedule depends on costs."""
-    if not type(design.pipeline).weighs:
+    if not type(design.pipeline).depends_on_costs:
         return design.pipe
     return replace(design.pipe, prices=_prices(design))
 

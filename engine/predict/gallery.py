@@ -109,7 +109,7 @@ def judge_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
     for variant in list_variants(design):
         judged = judge_variant(design, variant)
         if isinstance(judged, Entry):
-            if judged.digest in seen and not schedules[variant.schedule].weighs:
+            if judged.digest in seen and not schedules[variant.schedule].depends_on_costs:
                 continue
             seen.add(judged.digest)
         yield judged
@@ -130,7 +130,9 @@ def list_variants(design: Design) -> list[Variant]:
             found += _without_refused(design, [_variant(design, name, options) for options in _options(design, name)])
     if not any(variant.is_present for variant in found):
         found.append(_present_variant(design))
-    return sorted(found, key=lambda each: (not each.is_present, schedules[each.schedule].weighs, each.computations))
+    return sorted(
+        found, key=lambda each: (not each.is_present, schedules[each.schedule].depends_on_costs, each.computations)
+    )
 
 
 def _without_refused(design: Design, of_schedule: list[Variant]) -> list[Variant]:
@@ -147,7 +149,7 @@ def _options(design: Design, name: str) -> list[dict[str, Any]]:
     own = {key: now[key] for key in default} if now["schedule"] == name else None
     values = {key: _values(design, name, key, default) for key in default}
     combined = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
-    if schedule.weighs:  # one for each route of the stages
+    if schedule.depends_on_costs:  # one for each route of the stages
         combined = list({_stage_routes(design, name, options): options for options in reversed(combined)}.values())[
             ::-1
         ]
@@ -161,10 +163,10 @@ def _values(design: Design, name: str, key: str, default: Mapping[str, Any]) -> 
     words = get_args(annotation) if get_origin(annotation) is Literal else ()
     if words:
         moved = {_stage_routes(design, name, {**default, key: word}) for word in words}
-        return words if len(moved) > 1 or not schedule.weighs else [value]
+        return words if len(moved) > 1 or not schedule.depends_on_costs else [value]
     if isinstance(value, bool) or not isinstance(value, int):
         return [value]
-    cuts = [count for count in (SEARCHED_CUTS if schedule.weighs else CUTS) if count >= value]
+    cuts = [count for count in (SEARCHED_CUTS if schedule.depends_on_costs else CUTS) if count >= value]
     stages = [_stage_count(design, name, {**default, key: count}) for count in cuts]
     if len(set(stages)) == 1:
         return [count for count in cuts if count <= design.ranks]
@@ -282,7 +284,7 @@ def searched_pipeline(design: Design) -> Pipeline | None:
     now = _pipeline_section(design)
     made = schedules[now["schedule"]]
     routes = [list(route) for route in design.pipeline.routes(design.pipe)]
-    if made.weighs or len(routes) > 1 or design.ranks == 1:
+    if made.depends_on_costs or len(routes) > 1 or design.ranks == 1:
         return None
     route = list(now["placement"] or routes[0])
     ways = [{"path": path, "chunks": len(route) // design.ranks} for path in ("loop", "wave")]

@@ -166,7 +166,9 @@ def predict(design: Design, program: Program | None = None) -> Prediction:
     Raises:
         InputError: the order deadlocks, or the cost model cannot price the design.
     """
-    ordered = 0.9 if type(design.pipeline).weighs else 0.4  # share of the time; a search takes nearly all of it
+    ordered = (
+        0.9 if type(design.pipeline).depends_on_costs else 0.4
+    )  # share of the time; a search takes nearly all of it
     tell(0.0, "ordering actions")
     program = lower(design) if program is None else program
     tell(ordered, "pricing actions")

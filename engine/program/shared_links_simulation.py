@@ -198,7 +198,7 @@ def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, *, must_compile
     is_worth_it = must_compile or _ready.is_set() or (events > INTERPRETED_EVENTS and not _compiling.is_set())
     module = compiled_module(shared_links_loop.__name__) if is_worth_it else None
     if module is not None:
-        logged = int(module.play(nodes, flows, result, room))
+        logged = int(module.play_flows(nodes, flows, result, room))
         _ready.set()
         return logged
     lists: list[Any] = [type(part)(*(column.tolist() for column in part)) for part in (nodes, flows, result, room)]

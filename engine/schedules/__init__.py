@@ -1,4 +1,4 @@
-"""Pipeline schedules, one file each; being in the folder is being registered."""
+"""Pipeline schedules, one file each; a module in the folder is registered by its existence."""
 
 from meshwave.engine.schedules._base import (
     MAX_MICROBATCHES,

@@ -1,4 +1,4 @@
-"""What a schedule is: a rule that orders compute on every rank."""
+"""Base class of schedules: rules that order compute on every rank."""
 
 from __future__ import annotations
 
@@ -19,95 +19,94 @@ from meshwave.engine.program.program import Program, as_columns, from_columns
 from meshwave.engine.registry import Registry
 
 MAX_MICROBATCHES = 20_000
-"""Microbatches of the largest training step."""
+"""Maximum number of microbatches of a training step."""
 Count = Annotated[int, Field(ge=1, le=4096)]
-"""An option that multiplies what a schedule orders; far above what any paper draws."""
+"""An option that multiplies the computations of a schedule; the limit exceeds any published example."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What a schedule that looks for its order is told of the design: seconds and bytes.
+    """Seconds and bytes of a design, for schedules that search for an order.
 
-    Two of the same numbers and the same ``design`` are equal, whoever judges.
+    Equality compares numbers and ``design`` and ignores ``judge``.
     """
 
     forward: tuple[float, ...]  # [stages] seconds
     input_gradient: tuple[float, ...]  # [stages]
     weight_gradient: tuple[float, ...]  # [stages]
-    hop: tuple[float, ...]  # [stages - 1] to hand a tensor to the next stage, either way
+    hop: tuple[float, ...]  # [stages - 1] of a transfer to the next stage, in either direction
     activation: tuple[float, ...]  # [stages] bytes kept for a microbatch, from F to B or I
-    deferred: tuple[float, ...]  # [stages] bytes kept of it from I to W
-    room: tuple[float, ...]  # [ranks] bytes that a device has for them
-    unit: str = "units"  # of all seconds
-    design: str = ""  # names all else that decides how long a step takes
+    deferred: tuple[float, ...]  # [stages] bytes kept for a microbatch, from I to W
+    room: tuple[float, ...]  # [ranks] bytes that a device has for both
+    unit: str = "units"  # unit of all seconds
+    design: str = ""  # identifies everything else that affects the time of a step
     judge: Callable[[Program], float] | None = field(default=None, compare=False)  # seconds of a whole step
 
 
 @dataclass(frozen=True)
 class Pipe:
-    """The size of a pipeline: how many ranks (meshes) and microbatches a schedule has to order."""
+    """Size of a pipeline: the ranks (meshes) and microbatches that a schedule has to order."""
 
     ranks: int
     microbatches: int
-    prices: Prices | None = None  # only for a schedule that ``weighs``
+    prices: Prices | None = None  # only for a schedule that ``depends_on_costs``
 
 
 class Schedule(Part):
-    """The rule that orders compute on each rank. A member is one file in this folder.
+    """A rule that orders compute on each rank. A member is one file in this folder.
 
-    Its fields are its options in the document and its form on the page; the first sentence of
-    its docstring is its help text. It yields compute alone: idle time is the simulator's to
-    find, transfers are the lowering's to add.
+    Its fields are its options in the document and its form on the page; the first sentence of its docstring is its help
+    text. It yields compute only: the simulator determines idle time, and lowering adds transfers.
     """
 
     title: ClassVar[str]
-    published: ClassVar[str] = "9999"  # year and month of its first paper: people meet them in this order
-    weighs: ClassVar[bool] = False  # whether its order depends on what things cost
+    published: ClassVar[str] = "9999"  # year and month of its first paper, which order the menus
+    depends_on_costs: ClassVar[bool] = False
 
     def stage_count(self, ranks: int) -> int:
-        """How many stages the model is cut into."""
+        """Return the number of stages of the model."""
         return ranks
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        """``[replicas][stages]``: the rank that holds each stage, for every replica of the model."""
+        """Return ``[replicas][stages]`` the rank that holds each stage, for every replica of the model."""
         return [range(pipe.ranks)]
 
     def replica_of(self, pipe: Pipe) -> Sequence[int]:
-        """``[microbatches]``: the replica that each microbatch goes through."""
+        """Return ``[microbatches]`` the replica of each microbatch."""
         return [0] * pipe.microbatches
 
     def refusal(self, pipe: Pipe) -> Problem | None:
-        """Return why this schedule cannot order a pipeline, at a key beside its options; None if it can.
+        """Return the reason why this schedule cannot order a pipeline, at a key beside its options; None if it can.
 
-        A schedule that needs another number of meshes gives its problem the supported ones as ``mesh_counts``.
+        A schedule that needs another number of meshes lists the supported ones as ``mesh_counts`` in its problem.
         """
         return None
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
-        """The ordered computations of one rank."""
+        """Yield the ordered computations of one rank."""
         raise TypeError(f"{type(self).__name__} gives its orders as columns")
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
-        """Per rank an array ``[actions, 4]`` of op, stage, microbatch, fused."""
+        """Return per rank an array ``[actions, 4]`` of op, stage, microbatch, fused."""
         return [as_columns(self.rank_actions(pipe, rank)) for rank in range(pipe.ranks)]
 
     def program(self, pipe: Pipe) -> Program:
-        """The computations of every rank, without transfers."""
+        """Return the computations of every rank, without transfers."""
         return from_columns(self.orders(pipe), np.array(self.routes(pipe)), np.array(self.replica_of(pipe)))
 
     def is_known(self, pipe: Pipe) -> bool:
-        """Return whether the order takes no search: it follows from a rule, or was searched before."""
+        """Return whether the order takes no search: it follows from a rule, or is cached."""
         return True
 
-    def searched(self, pipe: Pipe) -> Any:
-        """Return the result of the search for the order, for another process to remember; None for a rule."""
+    def search_result(self, pipe: Pipe) -> Any:
+        """Return the result of the search for the order, to be cached by another process; None for a rule."""
         return None
 
     def remember(self, pipe: Pipe, result: Any) -> None:
-        """Take the result of a search that another process made."""
+        """Cache the result of a search in another process."""
 
     def findings(self, pipe: Pipe) -> Sequence[str]:
-        """What it tried and found, in sentences; nothing for a rule that does not search."""
+        """Return what a search tried and found, as sentences; empty for a rule."""
         return ()
 
     @classmethod
@@ -119,12 +118,12 @@ schedules: Registry[type[Schedule]] = Registry("schedule", "meshwave.engine.sche
 
 
 def schedule_names() -> list[str]:
-    """The names of all schedules, as the field came to know them; those without a paper last."""
+    """Return the names of all schedules by date of publication; those without a paper last."""
     return sorted(schedules, key=lambda name: (schedules[name].published, name))
 
 
 def use_microbatches(*counts: int) -> list[Fix]:
-    """Return a fix for each number of microbatches that a document can have."""
+    """Return a fix for each given number of microbatches that a document supports."""
     supported = [count for count in counts if 0 < count <= MAX_MICROBATCHES]
     return [Fix("use_microbatches", {"microbatches": count}, (("microbatches", count),)) for count in supported]
 
@@ -164,7 +163,7 @@ messages.add(
 
 
 def wave_path(ranks: int, times: int = 1) -> list[int]:
-    """``[stages]`` the rank of each stage on a path that goes down the ranks and back up, some times."""
+    """Return ``[stages]`` the rank of each stage on a path that runs down the ranks and back up, ``times`` times."""
     return [*range(ranks), *reversed(range(ranks))] * times
 
 
@@ -173,9 +172,13 @@ def order_by_slot(
 ) -> list[NDArray[np.int32]]:
     """Order each rank by the clock slots of its computations.
 
-    All arrays are ``[stages, microbatches]``: who computes, and when, for each kind of computation,
-    on a clock on which every computation takes one slot. Only the order is kept of the slots; what
-    shares a slot goes by kind, as they are given, then by stage and microbatch.
+    On the clock every computation takes one slot; the result keeps only the order. Computations in the same slot are
+    ordered by kind in the order of ``slots``, then by stage and microbatch.
+
+    Args:
+        ranks: number of ranks.
+        rank: [stages, microbatches] rank of each computation.
+        slots: [stages, microbatches] slot of each computation, by kind.
     """
     stage, microbatch = np.indices(rank.shape)
     op, kinds = np.repeat(list(slots), rank.size), len(slots)

@@ -14,14 +14,14 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.schedules._base import Pipe, Schedule, wave_path
 
 PERIOD = 6
-"""Slots of a block: forward, input and weight gradient of two chunks."""
+"""Slots of a block: forward, input gradient and weight gradient of two chunks."""
 
 Slots = NDArray[np.int64]
 Rows = NDArray[np.int32]
 
 
 class Block(NamedTuple):
-    """Slots at which a rank computes microbatch 0; microbatch ``m`` follows ``m`` periods later."""
+    """Slots in which a rank computes microbatch 0; microbatch ``m`` follows ``m`` periods later."""
 
     forward_down: int
     forward_up: int
@@ -29,8 +29,11 @@ class Block(NamedTuple):
     input_down: int
 
     def weights(self) -> tuple[int, int]:
-        """Slots of the weight gradients, up and down: the two that the block leaves free, taken so
-        that its two activations are kept for the shortest time together."""
+        """Return the slots of the weight gradients, up and down.
+
+        They take the two free slots of the period in the order that keeps the two activations for the shortest total
+        time.
+        """
         free = sorted(set(range(PERIOD)) - {slot % PERIOD for slot in self})
         choices = [
             tuple(after + 1 + (slot - after - 1) % PERIOD for after, slot in zip(self[2:], order, strict=True))
@@ -41,11 +44,10 @@ class Block(NamedTuple):
 
 
 class BlockSchedule(Schedule):
-    """Two chunks a rank on a fold, and one block for each microbatch, every six slots.
+    """Two chunks per rank on a wave, and one block per microbatch every six slots.
 
-    A rank keeps as many activations as blocks overlap, so that memory is chosen with the block.
-    Slots only order the computations; to run each as soon as it can is what the paper calls
-    squeezing.
+    A rank keeps as many activations as blocks overlap, so that the block determines memory. Slots only order the
+    computations; running each as early as possible is called squeezing in the paper.
     """
 
     def stage_count(self, ranks: int) -> int:
@@ -56,21 +58,23 @@ class BlockSchedule(Schedule):
 
     @abstractmethod
     def block(self, ranks: int, rank: int) -> Block:
-        """The slots of a rank's forwards and input gradients. Those of all ranks leave every tensor
-        the slot that it needs, and no two of a rank fall on one slot of the period."""
+        """Return the slots of a rank's forwards and input gradients.
+
+        Over all ranks they leave a slot for every tensor dependency, and no two of a rank share a slot of the period.
+        """
 
     def orders(self, pipe: Pipe) -> list[Rows]:
         blocks = [self.block(pipe.ranks, rank) for rank in range(pipe.ranks)]
         down, up = [block.input_down for block in blocks], [block.input_up for block in blocks]
         first = np.array([*down, *reversed(up)])
-        return _drained(
-            [_repeated(block, rank, pipe) for rank, block in enumerate(blocks)],
+        return _drain(
+            [_repeat_block(block, rank, pipe) for rank, block in enumerate(blocks)],
             first[:, None] + PERIOD * np.arange(pipe.microbatches) + 1,
         )
 
 
-def _repeated(block: Block, rank: int, pipe: Pipe) -> tuple[Slots, Rows]:
-    """``[actions]`` slots and ``[actions, 4]`` rows of a rank, in order."""
+def _repeat_block(block: Block, rank: int, pipe: Pipe) -> tuple[Slots, Rows]:
+    """Return ``[actions]`` slots and ``[actions, 4]`` rows of a rank, in order."""
     down, up = rank, 2 * pipe.ranks - 1 - rank
     weight_up, weight_down = block.weights()
     computations = [
@@ -90,7 +94,7 @@ def _repeated(block: Block, rank: int, pipe: Pipe) -> tuple[Slots, Rows]:
 
 
 class _Tail:
-    """A rank after its last forward: input gradients as they come, weight gradients while it waits."""
+    """A rank after its last forward: input gradients as they arrive, weight gradients in idle slots."""
 
     def __init__(self, slots: Slots, rows: Rows) -> None:
         end = int(np.flatnonzero(rows[:, 0] == Op.F)[-1]) + 1
@@ -102,29 +106,28 @@ class _Tail:
         self._rows: list[list[int]] = []
 
     def wait(self, until: int) -> None:
-        """Let slots pass, with weight gradients as far as their input gradients are there."""
+        """Advance to a slot, and fill the time with weight gradients whose input gradients have run."""
         while self._clock < until and self._weights and (self._weights[0][1], self._weights[0][2]) not in self._ahead:
             self._rows.append(self._weights.popleft())
             self._clock += 1
         self._clock = max(self._clock, until)
 
     def run(self, row: list[int]) -> int:
-        """Compute an input gradient now; return the slot after it."""
+        """Run an input gradient now; return the slot after it."""
         self._ahead.remove((row[1], row[2]))
         self._rows.append(row)
         self._clock += 1
         return self._clock
 
     def order(self) -> Rows:
-        """All that the rank computes."""
+        """Return all computations of the rank."""
         return np.concatenate([self._head, np.array([*self._rows, *self._weights], np.int32).reshape(-1, 4)])
 
 
-def _drained(repeated: Sequence[tuple[Slots, Rows]], after: Slots) -> list[Rows]:
-    """The order of each rank, its end drawn together.
+def _drain(repeated: Sequence[tuple[Slots, Rows]], after: Slots) -> list[Rows]:
+    """Return the order of each rank with its end compressed.
 
-    Without it the last blocks would keep the slots of forwards that there are no more. Memory only
-    falls from here on.
+    Without compression, the last blocks would keep the slots of missing forwards. Memory only decreases in this part.
 
     Args:
         repeated: per rank the slots and rows of its blocks.
@@ -133,7 +136,7 @@ def _drained(repeated: Sequence[tuple[Slots, Rows]], after: Slots) -> list[Rows]
     tails = [_Tail(*each) for each in repeated]
     ready = np.vstack([after, np.zeros_like(after[:1])])
     inputs = sorted((slot, rank, row) for rank, tail in enumerate(tails) for slot, row in tail.inputs)
-    for _, rank, row in inputs:  # in this order each stands after all that it waits for
+    for _, rank, row in inputs:  # sorted by slot, each comes after its dependencies
         _, stage, microbatch, _ = row
         tails[rank].wait(int(ready[stage + 1, microbatch]))
         ready[stage, microbatch] = tails[rank].run(row)

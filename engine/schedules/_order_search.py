@@ -1,4 +1,4 @@
-"""Orders that are found: a greedy clock with a few habits, then small moves along the critical path."""
+"""Search for orders: greedy simulation with a few heuristics, then local search along the critical path."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Orders = list[list[Task]]
 
 @dataclass(frozen=True)
 class Shop:
-    """What has to be ordered: every microbatch through all stages and back, each stage on its rank."""
+    """A job shop: every microbatch through all stages and back, each stage on its rank."""
 
     microbatches: int
-    rank: tuple[int, ...]  # [stages] who computes it
+    rank: tuple[int, ...]  # [stages] rank of each stage
     seconds: tuple[tuple[float, ...], ...]  # [F, B, I, W][stages]
-    hop: tuple[float, ...]  # [stages - 1] from one stage to the next, either way; 0 on one rank
-    size: tuple[float, ...]  # [stages] what a microbatch keeps, from its forward to the end of its backward
-    room: tuple[float, ...]  # [ranks] the most that a rank may keep: a whole microbatch at least
-    split: bool  # the backward is an input gradient, and a weight gradient whenever there is time
+    hop: tuple[float, ...]  # [stages - 1] seconds of a transfer to the next stage, either way; 0 on one rank
+    size: tuple[float, ...]  # [stages] bytes kept for a microbatch from its forward to the end of its backward
+    room: tuple[float, ...]  # [ranks] maximum bytes that a rank may keep: a whole microbatch at least
+    split: bool  # the backward is an input gradient and a separate weight gradient
 
     @property
     def stages(self) -> int:
@@ -41,12 +41,12 @@ class Shop:
 
     @property
     def backward(self) -> Op:
-        """What hands a gradient on."""
+        """Op that produces the gradient for the previous stage."""
         return Op.I if self.split else Op.B
 
     @property
     def tasks(self) -> int:
-        """How many computations a step has."""
+        """Number of computations of a step."""
         return (3 if self.split else 2) * self.stages * self.microbatches
 
 
@@ -55,90 +55,90 @@ Forwards = Literal["deep", "old", "wide"]
 Backwards = Literal["old", "far"]
 
 
-class Habit(NamedTuple):
-    """How the greedy clock decides what a free rank does next."""
+class Heuristic(NamedTuple):
+    """Rules by which the greedy simulation chooses the next computation of a free rank."""
 
-    first: First = "backward"  # where both could run
-    forwards: Forwards = "deep"  # of several: the latest stage, the oldest microbatch, or the earliest stage
-    backwards: Backwards = "old"  # of several: the oldest microbatch, or with most still to come
-    patience: float = 0.5  # W runs where the next input is at least this part of a W away; 0: whenever nothing else can
-    ahead: float = float("inf")  # microbatches that a rank may have on it, as far as its room allows
+    first: First = "backward"  # if both could run
+    forwards: Forwards = "deep"  # latest stage, oldest microbatch, or earliest stage
+    backwards: Backwards = "old"  # oldest microbatch, or the one with most stages left
+    patience: float = 0.5  # W runs if the next input is at least this share of a W away; 0: if nothing else can run
+    ahead: float = float("inf")  # maximum microbatches kept per rank, as a multiple of the ranks
 
 
 FIRST: tuple[First, ...] = ("backward", "turns", "forward")
-AHEAD = (float("inf"), 2.0, 1.5, 1.0, 0.75)  # times as many as there are ranks
+AHEAD = (float("inf"), 2.0, 1.5, 1.0, 0.75)
 FORWARDS: tuple[Forwards, ...] = ("deep", "old", "wide")
 BACKWARDS: tuple[Backwards, ...] = ("old", "far")
 PATIENCE = (0.5, 0.0, 1.0)
-
-"""Events of the greedy clock after which it is asked whether anybody still wants its order: some hundredths of a second."""
-JUMPS = (1, 2, 3, 5, 8)  # how far a computation is moved to improve an order
-SLACK = 0.01  # how much longer than before a step may get by one move, at first
+JUMPS = (1, 2, 3, 5, 8)  # distances by which a computation is moved to improve an order
+SLACK = 0.01  # initial relative increase of the step time that a move may cause
 
 
-def list_habits(split: bool) -> Iterator[Habit]:
-    """Habits worth trying: all pairs of the two choices that matter most, then each other one by one."""
+def list_heuristics(split: bool) -> Iterator[Heuristic]:
+    """Yield heuristics worth trying: all pairs of the two most important choices, then each other choice alone."""
     for first, ahead in product(FIRST, AHEAD):
-        yield Habit(first=first, ahead=ahead)
+        yield Heuristic(first=first, ahead=ahead)
     for forwards, backwards in product(FORWARDS, BACKWARDS):
         if (forwards, backwards) != ("deep", "old"):
-            yield Habit(forwards=forwards, backwards=backwards)
+            yield Heuristic(forwards=forwards, backwards=backwards)
     if split:
         for patience in PATIENCE[1:]:
-            yield Habit(patience=patience)
-            yield Habit(first="turns", patience=patience)
+            yield Heuristic(patience=patience)
+            yield Heuristic(first="turns", patience=patience)
 
 
-def greedy_order(shop: Shop, habit: Habit) -> Orders:
-    """The orders that come about when every free rank starts at once what it can, by habit.
+def greedy_order(shop: Shop, heuristic: Heuristic) -> Orders:
+    """Return the orders that result if every free rank immediately starts a computation chosen by the heuristic.
 
-    A rank starts a forward only if it then still has room for those that the oldest microbatch lacks,
-    so that this one always gets through: what came before it needs no more room, and leaves as much.
+    A rank starts a forward only if there is room left for the remaining forwards of the oldest microbatch, so that this
+    microbatch always completes: earlier ones need no more room, and free as much.
     """
-    return _Clock(shop, habit).run()
+    return _Clock(shop, heuristic).run()
 
 
 class _Clock:
-    def __init__(self, shop: Shop, habit: Habit) -> None:
-        self.shop, self.habit = shop, habit
+    def __init__(self, shop: Shop, heuristic: Heuristic) -> None:
+        self.shop, self.heuristic = shop, heuristic
         ranks, stages, mbs = shop.ranks, shop.stages, shop.microbatches
         own = [sum(size for size, rank in zip(shop.size, shop.rank, strict=True) if rank == r) for r in range(ranks)]
-        self.room = [min(room, max(1.0, habit.ahead * ranks) * mine) for room, mine in zip(shop.room, own, strict=True)]
+        self.room = [
+            min(room, max(1.0, heuristic.ahead * ranks) * mine) for room, mine in zip(shop.room, own, strict=True)
+        ]
         self.coming: list[list[tuple[float, Task]]] = [[] for _ in range(ranks)]  # heaps by arrival
         self.forwards: list[list[tuple[tuple[int, int], Task]]] = [[] for _ in range(ranks)]  # sorted by key
         self.backwards: list[list[tuple[tuple[int, int], Task]]] = [[] for _ in range(ranks)]  # heaps by key
         self.weights: list[deque[Task]] = [deque() for _ in range(ranks)]
         self.free = [0.0] * ranks
         self.kept = [0.0] * ranks
-        self.to_come = [[mine] * mbs for mine in own]  # [ranks][microbatches] of forwards that have not run
+        self.to_come = [[mine] * mbs for mine in own]  # [ranks][microbatches] bytes of forwards that have not run
         stages_on = [shop.rank.count(rank) for rank in range(ranks)]
-        self.to_run = [[count] * mbs for count in stages_on]  # [ranks][microbatches] how many those are
+        self.to_run = [[count] * mbs for count in stages_on]  # [ranks][microbatches] number of these forwards
         self.oldest = [0] * ranks
         self.turn = [Op.F] * ranks
         self.orders: Orders = [[] for _ in range(ranks)]
         self.events: list[tuple[float, int]] = []
         assert stages
-        self._arrives((Op.F, 0, 0), 0.0)
+        self._add_arrival((Op.F, 0, 0), 0.0)
 
     def run(self) -> Orders:
         while self.events:
             now, rank = heapq.heappop(self.events)
             if self.free[rank] <= now:
-                task = self._next(rank, now)
+                task = self._next_task(rank, now)
                 if task:
                     self._start(task, rank, now)
         return self.orders
 
-    def _arrives(self, task: Task, when: float) -> None:
+    def _add_arrival(self, task: Task, when: float) -> None:
         rank = self.shop.rank[task[1]]
         heapq.heappush(self.coming[rank], (when, task))
         heapq.heappush(self.events, (max(when, self.free[rank]), rank))
 
-    def _next(self, rank: int, now: float) -> Task | None:
+    def _next_task(self, rank: int, now: float) -> Task | None:
         coming = self.coming[rank]
         while coming and coming[0][0] <= now:
             self._sort_in(heapq.heappop(coming)[1], rank)
-        forward = self._fitting(rank)
+        forward = self._fitting_forward(rank)
         backward = bool(self.backwards[rank])
         if backward and (forward is None or self._prefers_backward(rank)):
             return heapq.heappop(self.backwards[rank])[1]
@@ -146,32 +146,32 @@ class _Clock:
             return self.forwards[rank].pop(forward)[1]
         weights = self.weights[rank]
         if weights:
-            full = bool(self.forwards[rank])  # something waits for room
+            full = bool(self.forwards[rank])  # a forward waits for room
             wait = coming[0][0] - now if coming else float("inf")
-            if full or wait >= self.habit.patience * self.shop.seconds[Op.W][weights[0][1]]:
+            if full or wait >= self.heuristic.patience * self.shop.seconds[Op.W][weights[0][1]]:
                 return weights.popleft()
         return None
 
     def _sort_in(self, task: Task, rank: int) -> None:
         op, stage, mb = task
         if op == Op.F:
-            key = {"deep": (-stage, mb), "old": (mb, -stage), "wide": (stage, mb)}[self.habit.forwards]
+            key = {"deep": (-stage, mb), "old": (mb, -stage), "wide": (stage, mb)}[self.heuristic.forwards]
             heapq.heappush(self.forwards[rank], (key, task))
             self.forwards[rank].sort()
         else:
-            key = {"old": (mb, -stage), "far": (-stage, mb)}[self.habit.backwards]
+            key = {"old": (mb, -stage), "far": (-stage, mb)}[self.heuristic.backwards]
             heapq.heappush(self.backwards[rank], (key, task))
 
     def _prefers_backward(self, rank: int) -> bool:
-        match self.habit.first:
+        match self.heuristic.first:
             case "backward":
                 return True
             case "forward":
                 return False
         return self.turn[rank] != Op.F
 
-    def _fitting(self, rank: int) -> int | None:
-        """The first of the forwards that are there which leaves room for the oldest microbatch."""
+    def _fitting_forward(self, rank: int) -> int | None:
+        """Return the first available forward that leaves room for the oldest microbatch."""
         oldest, room = self.oldest[rank], self.room[rank] * (1 + 1e-12)
         for place, (_, (_, stage, mb)) in enumerate(self.forwards[rank]):
             kept = self.kept[rank] + self.shop.size[stage]
@@ -194,37 +194,37 @@ class _Clock:
             while self.oldest[rank] < shop.microbatches - 1 and not self.to_run[rank][self.oldest[rank]]:
                 self.oldest[rank] += 1
             if stage == 0 and mb + 1 < shop.microbatches:
-                self._arrives((Op.F, 0, mb + 1), end)
+                self._add_arrival((Op.F, 0, mb + 1), end)
             if stage + 1 < shop.stages:
-                self._arrives((Op.F, stage + 1, mb), end + shop.hop[stage])
+                self._add_arrival((Op.F, stage + 1, mb), end + shop.hop[stage])
             else:
-                self._arrives((shop.backward, stage, mb), end)
+                self._add_arrival((shop.backward, stage, mb), end)
             return
         if op != Op.W:
             self.turn[rank] = Op.F
             if stage:
-                self._arrives((shop.backward, stage - 1, mb), end + shop.hop[stage - 1])
+                self._add_arrival((shop.backward, stage - 1, mb), end + shop.hop[stage - 1])
         if op == Op.I:
             self.weights[rank].append((Op.W, stage, mb))
         else:
             self.kept[rank] -= shop.size[stage]
 
 
-class Played(NamedTuple):
-    """When everything ends if the orders are run as soon as they can."""
+class SimulatedOrders(NamedTuple):
+    """Simulated end of the step if the orders run as early as possible."""
 
     makespan: float
-    critical: list[tuple[int, int]]  # (rank, place in its order) of what makes it as long as it is, from the end
+    critical: list[tuple[int, int]]  # (rank, place in its order) of the critical path, from its end
     ends: dict[Task, float]
 
 
-def simulate_orders(shop: Shop, orders: Orders) -> Played | None:
-    """Run orders in the latency model; None if they wait for ever."""
+def simulate_orders(shop: Shop, orders: Orders) -> SimulatedOrders | None:
+    """Run orders in the latency model; None if they deadlock."""
     at = [0] * shop.ranks
     free = [0.0] * shop.ranks
     ends: dict[Task, float] = {}
     where: dict[Task, tuple[int, int]] = {}
-    by_rank: dict[Task, bool] = {}  # whether it started because its rank was free at last
+    by_rank: dict[Task, bool] = {}  # whether its start waited for its rank rather than for an input
     waiting: dict[Task, int] = {}
     todo = list(range(shop.ranks))
     while todo:
@@ -260,12 +260,12 @@ def simulate_orders(shop: Shop, orders: Orders) -> Played | None:
         else:
             needs = list(_needs(shop, task))
             if not needs or by_rank[task]:
-                return Played(makespan, critical, ends)
+                return SimulatedOrders(makespan, critical, ends)
             task = max(needs, key=lambda need: ends[need[0]] + need[1])[0]
 
 
 def _needs(shop: Shop, task: Task) -> list[tuple[Task, float]]:
-    """What a task waits for, and how long after."""
+    """Return the dependencies of a task, each with its lag."""
     op, stage, mb = task
     if op == Op.F:
         return [((Op.F, stage - 1, mb), shop.hop[stage - 1])] if stage else []
@@ -278,7 +278,7 @@ def _needs(shop: Shop, task: Task) -> list[tuple[Task, float]]:
 
 
 def rank_fits_memory(shop: Shop, rank: int, order: Sequence[Task]) -> bool:
-    """Whether a rank that runs ``order`` never keeps more than it has room for."""
+    """Return whether a rank that runs ``order`` never keeps more than its maximum."""
     kept, room = 0.0, shop.room[rank] * (1 + 1e-9)
     for op, stage, _ in order:
         if op == Op.F:
@@ -291,7 +291,7 @@ def rank_fits_memory(shop: Shop, rank: int, order: Sequence[Task]) -> bool:
 
 
 def fits_memory(shop: Shop, program: Program) -> bool:
-    """The same of all ranks of a program of computations."""
+    """Return whether no rank of a program of computations keeps more than its maximum."""
     size = np.array(shop.size)[program.stage]
     kept = np.cumsum(np.where(program.op == Op.F, size, np.where(program.op == Op.I, 0.0, -size)))
     before = np.append(0.0, kept)[program.offsets[:-1]]
@@ -300,23 +300,23 @@ def fits_memory(shop: Shop, program: Program) -> bool:
 
 
 def improve_order(shop: Shop, orders: Orders, tries: int) -> Orders:
-    """Move critical computations, and what stands before them, as long as the step gets shorter.
+    """Move critical computations, and those before them, to shorten the step.
 
-    A move that makes it a little longer is kept too, ever less as the tries run out (threshold
-    accepting, Dueck and Scheuer 1990), so that a better order behind a worse one is found. The
-    chance is drawn from a fixed seed: the same shop has the same answer.
+    A move that makes the step slightly longer is accepted too, within a threshold that decreases with the number of
+    tries (threshold accepting, Dueck and Scheuer 1990), so that a better order behind a worse one is found. The random
+    numbers have a fixed seed: equal inputs give equal results.
     """
     chance = random.Random(0)
     played = simulate_orders(shop, orders)
     assert played is not None, "only orders that run are improved"
-    best, least, shortest = orders, played.makespan, lower_bound(shop) * (1 + 1e-9)
+    best, least, shortest = orders, played.makespan, order_lower_bound(shop) * (1 + 1e-9)
     slack = SLACK * played.makespan
     for used in range(tries):
         if least <= shortest:
             break
         rank, place = chance.choice(played.critical)
         jump = chance.choice(JUMPS)
-        changed = _moved(shop, orders, rank, *chance.choice([(place - 1, place - 1 + jump), (place, place - jump)]))
+        changed = _move_task(shop, orders, rank, *chance.choice([(place - 1, place - 1 + jump), (place, place - jump)]))
         now = simulate_orders(shop, changed) if changed else None
         if changed is None or now is None or now.makespan > played.makespan + slack * (1 - used / tries):
             continue
@@ -326,8 +326,8 @@ def improve_order(shop: Shop, orders: Orders, tries: int) -> Orders:
     return best
 
 
-def _moved(shop: Shop, orders: Orders, rank: int, place: int, to: int) -> Orders | None:
-    """Orders in which one computation of a rank stands elsewhere; None if it cannot."""
+def _move_task(shop: Shop, orders: Orders, rank: int, place: int, to: int) -> Orders | None:
+    """Return the orders with one computation of a rank moved; None if it cannot move there."""
     order = orders[rank]
     if not (0 <= place < len(order) and 0 <= to < len(order)) or place == to:
         return None
@@ -340,11 +340,12 @@ def _moved(shop: Shop, orders: Orders, rank: int, place: int, to: int) -> Orders
     return [*orders[:rank], changed, *orders[rank + 1 :]] if rank_fits_memory(shop, rank, changed) else None
 
 
-def lower_bound(shop: Shop) -> float:
-    """No order is faster: a rank does all its work, after its first input and before what follows it.
+def order_lower_bound(shop: Shop) -> float:
+    """Return a lower bound on the time of any order.
 
-    The first input of a rank is one microbatch through the stages before; after the last input
-    gradient of a rank comes one through the stages before its first.
+    A rank does all its work after its first input and before the computations that follow its last one. The first input
+    of a rank is one microbatch through the earlier stages; after the last input gradient of a rank, one microbatch
+    passes through the stages before its first.
     """
     forward, back, weight = shop.seconds[Op.F], shop.seconds[shop.backward], shop.seconds[Op.W]
     least = 0.0
@@ -360,11 +361,11 @@ def lower_bound(shop: Shop) -> float:
 
 
 def program_actions(orders: Orders) -> list[list[Action]]:
-    """As a program takes them."""
+    """Return orders as actions of a program."""
     return [[Action(Op(op), stage, mb) for op, stage, mb in order] for order in orders]
 
 
-def with_minimum_memory(shop: Shop) -> Shop:
-    """The same with room for one microbatch at least on every rank: with less nothing could run."""
+def ensure_minimum_memory(shop: Shop) -> Shop:
+    """Return the shop with room for at least one microbatch on every rank, without which no order could run."""
     whole = [sum(s for s, r in zip(shop.size, shop.rank, strict=True) if r == rank) for rank in range(shop.ranks)]
     return replace(shop, room=tuple(max(pair) for pair in zip(shop.room, whole, strict=True)))

@@ -1,4 +1,4 @@
-"""A step that is long made of one that is short: the pattern in the middle of its order, again and again."""
+"""Orders of long steps from those of short ones, by repeating the pattern in the middle."""
 
 from __future__ import annotations
 
@@ -12,41 +12,43 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.schedules._order_search import Shop, Task
 
 ROUNDS = 3
-"""Times as many microbatches as there are ranks that a short step has at least: one to fill the pipeline, one to
-empty it, and one between that shows the pattern."""
-ALIKE = 0.05
-"""A pattern may come again so much of its own length earlier or later, of some computations."""
+"""Minimum number of microbatches of a short step, as a multiple of the ranks: one part fills the pipeline, one drains
+it, and one between shows the pattern."""
+PATTERN_TOLERANCE = 0.05
+"""Relative difference in time, in units of the pattern's length, up to which computations count as a repetition."""
 
 Columns = NDArray[np.int32]  # [actions, 4] op, stage, microbatch, fused
 
 
 class _Pattern(NamedTuple):
-    """So many microbatches after which the order does the same again."""
+    """A number of microbatches after which the order repeats."""
 
     period: int
-    first: int  # its first microbatch
-    seconds: float  # from one to the next
+    first: int  # first microbatch
+    seconds: float  # from one repetition to the next
 
 
 def short_step_microbatches(microbatches: int, ranks: int, most: int) -> int:
-    """Microbatches of a step that is searched in place of a long one: ``most``, or as few as show a pattern; the long
-    one has whole rounds more."""
+    """Return the microbatches of the step that is searched in place of a long one.
+
+    They are ``most``, or the minimum that shows a pattern; the long step is longer by a multiple of the ranks.
+    """
     wanted = max(ROUNDS * ranks, most)
     return min(microbatches, wanted + (microbatches - wanted) % ranks)
 
 
 def repeat_pattern(short: Shop, ends: Mapping[Task, float], microbatches: int) -> Iterator[list[Columns]]:
-    """Orders of a step of so many microbatches, per rank, from when each computation of a short one ends.
+    """Yield orders of a step of ``microbatches``, per rank, from the ends of the computations of a short step.
 
-    What comes of them is to be proved: a pattern that is not quite one may wait for ever, or need more room.
+    The caller must verify them: an approximate pattern may deadlock or need more memory.
     """
     starts = _starts(short, ends)
     for pattern in _patterns(short, starts, microbatches - short.microbatches):
-        yield _ordered(short, _stretched(starts, pattern, microbatches - short.microbatches))
+        yield _columns_by_start(short, _repeat_starts(starts, pattern, microbatches - short.microbatches))
 
 
 def _starts(shop: Shop, ends: Mapping[Task, float]) -> NDArray[np.float64]:
-    """``[kinds, stages, microbatches]`` when each computation starts."""
+    """Return ``[kinds, stages, microbatches]`` the start of each computation."""
     starts = np.empty((len(_kinds(shop)), shop.stages, shop.microbatches))
     for kind, op in enumerate(_kinds(shop)):
         seconds = shop.seconds[op]
@@ -60,7 +62,7 @@ def _kinds(shop: Shop) -> tuple[Op, ...]:
 
 
 def _patterns(shop: Shop, starts: NDArray[np.float64], more: int) -> Iterator[_Pattern]:
-    """What repeats itself in the middle of the step and goes into ``more`` microbatches; the truest first."""
+    """Yield patterns in the middle of the step that divide ``more`` microbatches, the most accurate first."""
     found = []
     for period in sorted({1, 2, 4, *(rounds * shop.ranks for rounds in (1, 2, 4))}):
         first = (shop.microbatches - period) // 2
@@ -69,22 +71,21 @@ def _patterns(shop: Shop, starts: NDArray[np.float64], more: int) -> Iterator[_P
         later = starts[:, :, first + period : first + 2 * period] - starts[:, :, first : first + period]
         seconds = float(np.median(later))
         off = float(np.abs(later - seconds).max())
-        if off <= ALIKE * seconds:
+        if off <= PATTERN_TOLERANCE * seconds:
             found.append((round(off / seconds, 6), period, _Pattern(period, first, seconds)))
     yield from (pattern for *_, pattern in sorted(found)[:2])
 
 
-def _stretched(starts: NDArray[np.float64], pattern: _Pattern, more: int) -> NDArray[np.float64]:
-    """The start of each computation, ``[kinds, stages, microbatches]``, with the pattern again and again before
-    what begins with it."""
+def _repeat_starts(starts: NDArray[np.float64], pattern: _Pattern, more: int) -> NDArray[np.float64]:
+    """Return ``[kinds, stages, microbatches]`` the start of each computation with the pattern repeated."""
     period, first, seconds = pattern
     again = more // period
     middle = np.tile(starts[:, :, first : first + period], again) + np.repeat(np.arange(again), period) * seconds
     return np.concatenate([starts[:, :, :first], middle, starts[:, :, first:] + again * seconds], axis=2)
 
 
-def _ordered(shop: Shop, starts: NDArray[np.float64]) -> list[Columns]:
-    """Per rank its computations, by their starts."""
+def _columns_by_start(shop: Shop, starts: NDArray[np.float64]) -> list[Columns]:
+    """Return the computations of each rank by their starts."""
     kind, stage, mb = (index.ravel() for index in np.indices(starts.shape))
     rank = np.array(shop.rank)[stage]
     order = np.lexsort((kind, starts.ravel(), rank))

@@ -18,39 +18,41 @@ from meshwave.engine.program.program import Program, build, from_columns
 from meshwave.engine.progress import tell
 from meshwave.engine.schedules._base import Count, Pipe, Prices, Schedule, schedules, wave_path
 from meshwave.engine.schedules._order_search import (
-    Habit,
+    Heuristic,
     Orders,
     Shop,
+    ensure_minimum_memory,
     fits_memory,
     greedy_order,
     improve_order,
-    list_habits,
-    lower_bound,
+    list_heuristics,
+    order_lower_bound,
     program_actions,
     simulate_orders,
-    with_minimum_memory,
 )
 from meshwave.engine.schedules._steady_state import repeat_pattern, short_step_microbatches
 from meshwave.engine.units import quantity
 
-SEARCHED = 20_000
-"""Computations of the largest step that is searched as it is; of a larger one a shorter step is, and its pattern
+MAX_SEARCHED_TASKS = 20_000
+"""Maximum number of computations of a step that is searched directly; for a larger step, a shorter one is searched and
+its pattern repeated."""
+SHORT_STEP_TASKS = 9_000
+"""Computations of such a shorter step, or more if its pattern needs more."""
+GREEDY_TASKS = 600_000
+"""Computations that the greedy simulation orders for its heuristics, and again for the best of them: four seconds
+each."""
+MAX_LONG_HEURISTICS = 3
+"""Maximum number of heuristics that are simulated in a long step."""
+MAX_GREEDY_TASKS = 1_000_000
+"""Maximum number of computations of a step that the greedy simulation orders at once; for a longer one patterns are
 repeated."""
-SHORT = 9_000
-"""Computations of such a shorter step, or as many as its pattern needs."""
-GREEDY = 600_000
-"""Computations that the greedy clock orders for its habits, and again for the best of them: four seconds each."""
-WHOLE = 3
-"""Habits that are played in a long step, at most."""
-LARGEST = 1_000_000
-"""Computations of the longest step that the greedy clock orders in one go; of a longer one patterns are repeated."""
-CLIMBED = 600_000
-"""Computations that are played again while one order is improved: a second."""
-CLIMBS = 2_000
-"""Moves that are tried at most, however small the step."""
-TOLD = 5  # named schedules are told of, the best first
-IMPROVED = 2
-"""So many of the best orders are improved, and simulated with all that a step has beside its stages."""
+MAX_IMPROVEMENT_TASKS = 600_000
+"""Computations that are simulated while one order is improved, about one second."""
+MAX_MOVES = 2_000
+"""Maximum number of moves, however small the step."""
+MAX_LISTED = 5  # number of named schedules in the findings, best first
+IMPROVED_ORDERS = 2
+"""Number of best orders that are improved."""
 
 messages.add(
     mesh_without_stage="mesh {mesh} has no stage; place one on it, or remove the mesh",
@@ -62,58 +64,60 @@ class Candidate(NamedTuple):
     """An order that was simulated as a whole step."""
 
     name: str
-    seconds: float  # a whole step; infinite where it waits for ever
+    seconds: float  # a whole step; infinite for a deadlock
     fits: bool
 
 
 class Answer(NamedTuple):
-    """What a search tried, and the best of it."""
+    """Result of a search: all candidates, and the best."""
 
     tried: tuple[Candidate, ...]
     best: Candidate
-    program: Program  # of the best
-    least: float  # seconds that no order can beat
-    habits: int  # that the greedy clock tried
-    searched: int  # microbatches of the step that was searched
+    program: Program  # program of the best candidate
+    least: float  # lower bound in seconds
+    heuristics: int  # number of heuristics tried
+    searched: int  # microbatches of the searched step
 
 
 @schedules.register("auto")
 class Auto(Schedule):
-    """Search the order for your own costs, links and memory: never slower than the named schedules
-    on the same path, faster where stages cost unlike."""
+    """Search an order for your own costs, links and memory, never slower than the named schedules on the same path.
+
+    It is faster if stages have different costs.
+    """
 
     title: ClassVar = "Auto"
-    weighs: ClassVar = True
+    depends_on_costs: ClassVar = True
 
     path: Literal["loop", "wave"] = "loop"
-    """How the stages lie on the meshes: down, and down again for each chunk; or down and back up.
-    Any other way can be given as placement."""
+    """Path of the stages over the meshes: down, and down again for each chunk; or down and back up. Any other path can
+    be set as placement."""
     chunks: Count = 1
     """Stages on each mesh; a wave has two."""
     backward: Literal["split", "whole"] = "split"
     """Split lets weight gradients fill the bubbles."""
     limit: Annotated[float, Field(gt=0, le=1e6)] | None = nullable("what the device's memory allows")
-    """Most activations that a mesh may keep, in microbatches of its share of the model (1F1B keeps as
-    many as there are meshes)."""
+    """Maximum activations that a mesh may keep, in microbatches of its share of the model (1F1B keeps as many as there
+    are meshes)."""
 
     @property
-    def _given(self) -> tuple[int, ...] | None:
-        """The placement of the document, whose keys lie beside the options."""
+    def _fixed_route(self) -> tuple[int, ...] | None:
+        """Placement of the document, whose keys are beside the options."""
         return getattr(self, "placement", None)
 
     def stage_count(self, ranks: int) -> int:
-        return len(self._given) if self._given else ranks * self.chunks
+        return len(self._fixed_route) if self._fixed_route else ranks * self.chunks
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        if self._given:
-            return [list(self._given)]
+        if self._fixed_route:
+            return [list(self._fixed_route)]
         if self.path == "wave":
             return [wave_path(pipe.ranks, self.chunks // 2)]
         return [list(range(pipe.ranks)) * self.chunks]
 
     def refusal(self, pipe: Pipe) -> Problem | None:
-        if self._given:
-            idle = sorted(set(range(pipe.ranks)) - set(self._given))
+        if self._fixed_route:
+            idle = sorted(set(range(pipe.ranks)) - set(self._fixed_route))
             fixes = [Fix("default_placement", {}, (("placement", None),))]
             return Problem("placement", "mesh_without_stage", {"mesh": idle[0]}, fixes=fixes) if idle else None
         if self.path == "wave" and self.chunks % 2:
@@ -128,9 +132,9 @@ class Auto(Schedule):
         return np.split(rows, program.offsets[1:-1])
 
     def program(self, pipe: Pipe) -> Program:
-        return self.searched(pipe).program
+        return self.search_result(pipe).program
 
-    def searched(self, pipe: Pipe) -> Answer:
+    def search_result(self, pipe: Pipe) -> Answer:
         if not self.is_known(pipe):
             self.remember(pipe, _search(*self._question(pipe)))
         return _answers[self._question(pipe)]
@@ -139,7 +143,7 @@ class Auto(Schedule):
         return self._question(pipe) in _answers
 
     def remember(self, pipe: Pipe, result: Answer) -> None:
-        while len(_answers) >= REMEMBERED:
+        while len(_answers) >= MAX_REMEMBERED:
             del _answers[next(iter(_answers))]
         _answers[self._question(pipe)] = result
 
@@ -147,27 +151,27 @@ class Auto(Schedule):
         return pipe, tuple(self.routes(pipe)[0]), self.backward == "split", self.limit
 
     def findings(self, pipe: Pipe) -> Sequence[str]:
-        tried, best, _, least, tries, searched = self.searched(pipe)
+        tried, best, _, least, tries, searched = self.search_result(pipe)
         named = [each for each in tried if not each.name.startswith(FOUND)]
         unit = pipe.prices.unit if pipe.prices else "units"
         found = len(tried) - len(named)
-        own = f"{found} of its own, the best of {tries} habits" if found else "none of its own"
-        lines = [f"Tried {len(named)} named orders and {own}; took {best.name}: {_told(best.seconds, unit)}."]
+        own = f"{found} of its own, the best of {tries} heuristics" if found else "none of its own"
+        lines = [f"Tried {len(named)} named orders and {own}; took {best.name}: {_format_seconds(best.seconds, unit)}."]
         if searched < pipe.microbatches and tries:
             whole = f"of the {pipe.microbatches:,} microbatches; the best went on to all"
-            lines.append(f"The step is long: habits and moves were compared with {searched:,} {whole}.")
-        for each in sorted(named, key=_rank_of)[:TOLD]:
+            lines.append(f"The step is long: heuristics and moves were compared with {searched:,} {whole}.")
+        for each in sorted(named, key=_rank_of)[:MAX_LISTED]:
             over = f" ({each.seconds / best.seconds - 1:+.1%})" if best.seconds else ""
-            told = f"{_told(each.seconds, unit)}{over}" if each.fits else "too little memory"
+            told = f"{_format_seconds(each.seconds, unit)}{over}" if each.fits else "too little memory"
             lines.append(f"{each.name}: {told}")
-        lines.append(f"In any order of this path the stages alone take {_told(least, unit)} or more.")
+        lines.append(f"In any order of this path the stages alone take {_format_seconds(least, unit)} or more.")
         return lines
 
 
-FOUND = "found"  # how the names of orders begin that no schedule has
+FOUND = "found"  # prefix of the names of searched orders
 
 
-def _told(seconds: float, unit: str) -> str:
+def _format_seconds(seconds: float, unit: str) -> str:
     return quantity(seconds, unit) if unit == "s" else f"{seconds:.4g} {unit}"
 
 
@@ -177,49 +181,53 @@ def _rank_of(candidate: Candidate) -> tuple[bool, float]:
 
 _Question = tuple[Pipe, tuple[int, ...], bool, float | None]
 _answers: dict[_Question, Answer] = {}
-REMEMBERED = 8
-"""Searches whose answers are kept."""
+MAX_REMEMBERED = 8
+"""Maximum number of cached searches."""
 
 
 def _search(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Answer:
-    """Try the named orders of a route, then look for others: in the step itself, or in a shorter one."""
+    """Try the named orders of a route, then search for others in the step itself, or in a shorter one."""
     shop = _shop(pipe, route, split, limit)
-    bench = _Bench(shop, pipe)
-    named = list(_named(pipe, route))
+    bench = _Trials(shop, pipe)
+    named = list(_named_schedules(pipe, route))
     for number, (name, schedule) in enumerate(named):
         tell(NAMED * number / len(named), f"playing {name}")
         bench.try_out(name, schedule.program(pipe))
-    short = pipe if shop.tasks <= SEARCHED else replace(pipe, microbatches=_short(shop))
+    short = pipe if shop.tasks <= MAX_SEARCHED_TASKS else replace(pipe, microbatches=_short_step(shop))
     part = replace(shop, microbatches=short.microbatches)
-    found = _found(part, [(name, _orders(schedule.program(short))) for name, schedule in named if bench.fits(name)])
+    found = _find_orders(
+        part, [(name, _orders(schedule.program(short))) for name, schedule in named if bench.fits(name)]
+    )
     if short is pipe:
         for name, orders in found.orders:
             bench.try_out(name, build(program_actions(orders), [route], [0] * pipe.microbatches))
     else:
         _try_long(bench, shop, part, found)
     best, program = bench.best
-    return Answer(tuple(bench.tried), best, program, lower_bound(shop), len(found.habits), short.microbatches)
+    return Answer(tuple(bench.tried), best, program, order_lower_bound(shop), len(found.heuristics), short.microbatches)
 
 
-def _try_long(bench: _Bench, shop: Shop, part: Shop, found: _Finds) -> None:
-    """Bring what was found for a part of the microbatches to the whole step: its pattern, and its habits."""
+def _try_long(bench: _Trials, shop: Shop, part: Shop, found: _FoundOrders) -> None:
+    """Extend the orders found for fewer microbatches to the whole step, by their patterns and their heuristics."""
     microbatches = shop.microbatches
     for name, orders in found.orders:
         tell(LAST, f"repeating the pattern of {name}")
         played = simulate_orders(part, orders)
         for columns in repeat_pattern(part, played.ends, microbatches) if played else ():
             bench.try_out(f"{name}, repeated", from_columns(columns, [shop.rank], [0] * microbatches), proved=False)
-    for name, habit in found.habits[: max(1, min(WHOLE, GREEDY // shop.tasks)) if shop.tasks <= LARGEST else 0]:
+    for name, heuristic in found.heuristics[
+        : max(1, min(MAX_LONG_HEURISTICS, GREEDY_TASKS // shop.tasks)) if shop.tasks <= MAX_GREEDY_TASKS else 0
+    ]:
         tell(LAST, f"all {microbatches:,} microbatches by {name}")
-        bench.try_out(name, build(program_actions(greedy_order(shop, habit)), [shop.rank], [0] * microbatches))
+        bench.try_out(name, build(program_actions(greedy_order(shop, heuristic)), [shop.rank], [0] * microbatches))
 
 
 NAMED, IMPROVING, LAST = 0.4, 0.7, 0.9
-"""How far a search is once the named orders are played, its own are found, and the best are improved."""
+"""Progress after the named orders are simulated, after orders are found, and after the best are improved."""
 
 
-class _Bench:
-    """Plays orders as whole steps, one of several that are equal, and keeps the best."""
+class _Trials:
+    """Simulates orders as whole steps, skipping equal ones, and keeps the best."""
 
     def __init__(self, shop: Shop, pipe: Pipe) -> None:
         self.tried: list[Candidate] = []
@@ -228,7 +236,7 @@ class _Bench:
         self._best: tuple[Candidate, Program] | None = None
 
     def try_out(self, name: str, program: Program, *, proved: bool = True) -> None:
-        """One that is not ``proved`` may wait for ever: then it is not told of."""
+        """Simulate an order; one that is not ``proved`` may deadlock and is then skipped."""
         if program.digest in self._seen or (not proved and len(program.graph.stuck)):
             return
         self._seen.add(program.digest)
@@ -247,13 +255,13 @@ class _Bench:
         return self._best
 
 
-def _short(shop: Shop) -> int:
-    """Microbatches of the step that is searched in place of a long one."""
-    return short_step_microbatches(shop.microbatches, shop.ranks, SHORT * shop.microbatches // shop.tasks)
+def _short_step(shop: Shop) -> int:
+    """Return the microbatches of the step that is searched in place of a long one."""
+    return short_step_microbatches(shop.microbatches, shop.ranks, SHORT_STEP_TASKS * shop.microbatches // shop.tasks)
 
 
 def _shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Shop:
-    prices = pipe.prices or _even(pipe, len(route))
+    prices = pipe.prices or _uniform_prices(pipe, len(route))
     back, weight = prices.input_gradient, prices.weight_gradient
     whole = tuple(i + w for i, w in zip(back, weight, strict=True))
     across = [a != b for a, b in zip(route, route[1:], strict=False)]
@@ -262,7 +270,7 @@ def _shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) 
     if limit is not None:
         own = [sum(size for size, r in zip(most, route, strict=True) if r == rank) for rank in range(pipe.ranks)]
         room = tuple(min(free, limit * mine) for free, mine in zip(room, own, strict=True))
-    return with_minimum_memory(
+    return ensure_minimum_memory(
         Shop(
             microbatches=pipe.microbatches,
             rank=route,
@@ -275,58 +283,58 @@ def _shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) 
     )
 
 
-def _even(pipe: Pipe, stages: int) -> Prices:
-    """Where nothing is known all computations take the same time, and 1F1B's memory is there twice."""
+def _uniform_prices(pipe: Pipe, stages: int) -> Prices:
+    """Return equal prices of all computations and twice the memory of 1F1B, for unknown costs."""
     one, room = (1.0,) * stages, 2.0 * stages
     return Prices(one, one, one, (0.0,) * (stages - 1), one, one, (room,) * pipe.ranks)
 
 
-class _Finds(NamedTuple):
-    """Orders that no schedule has."""
+class _FoundOrders(NamedTuple):
+    """Searched orders."""
 
     orders: list[tuple[str, Orders]]
-    habits: list[tuple[str, Habit]]  # of the greedy clock, the best first
+    heuristics: list[tuple[str, Heuristic]]  # best first
 
 
-def _found(shop: Shop, named: list[tuple[str, Orders]]) -> _Finds:
-    """The greedy orders of some habits; the best of them and of the named ones improved."""
+def _find_orders(shop: Shop, named: list[tuple[str, Orders]]) -> _FoundOrders:
+    """Return the greedy orders of some heuristics, and improvements of the best of them and of the named ones."""
     starts = [(_seconds(shop, orders), name, orders) for name, orders in named]
-    least = lower_bound(shop) * (1 + 1e-9)
-    worth = [*list_habits(shop.split)][: max(3, GREEDY // shop.tasks)]
-    tried: dict[str, Habit] = {}
-    for number, habit in enumerate(worth):
+    least = order_lower_bound(shop) * (1 + 1e-9)
+    worth = [*list_heuristics(shop.split)][: max(3, GREEDY_TASKS // shop.tasks)]
+    tried: dict[str, Heuristic] = {}
+    for number, heuristic in enumerate(worth):
         if min(starts, default=(least + 1,))[0] <= least:
-            break  # there is nothing better
-        tell(NAMED + (IMPROVING - NAMED) * number / len(worth), f"habit {number + 1} of {len(worth)}")
+            break  # the lower bound is reached
+        tell(NAMED + (IMPROVING - NAMED) * number / len(worth), f"heuristic {number + 1} of {len(worth)}")
         name = f"{FOUND} {number + 1}"
-        orders, tried[name] = greedy_order(shop, habit), habit
+        orders, tried[name] = greedy_order(shop, heuristic), heuristic
         starts.append((_seconds(shop, orders), name, orders))
     found = []
-    for number, (seconds, name, orders) in enumerate(sorted(starts)[:IMPROVED]):
-        tell(IMPROVING + (LAST - IMPROVING) * number / IMPROVED, f"improving {name}")
+    for number, (seconds, name, orders) in enumerate(sorted(starts)[:IMPROVED_ORDERS]):
+        tell(IMPROVING + (LAST - IMPROVING) * number / IMPROVED_ORDERS, f"improving {name}")
         if name.startswith(FOUND):
             found.append((name, orders))
         if seconds > least:
-            better = improve_order(shop, orders, min(CLIMBS, CLIMBED // shop.tasks))
+            better = improve_order(shop, orders, min(MAX_MOVES, MAX_IMPROVEMENT_TASKS // shop.tasks))
             if better is not orders:
                 found.append((f"{FOUND} by improving {name}", better))
-    return _Finds(found, [(name, tried[name]) for _, name, _ in sorted(starts) if name in tried])
+    return _FoundOrders(found, [(name, tried[name]) for _, name, _ in sorted(starts) if name in tried])
 
 
-def _named(pipe: Pipe, route: tuple[int, ...]) -> Iterator[tuple[str, Schedule]]:
-    """Every named schedule, with any of its options, whose stages lie on this route."""
+def _named_schedules(pipe: Pipe, route: tuple[int, ...]) -> Iterator[tuple[str, Schedule]]:
+    """Yield every named schedule, with all of its options, whose stages are on this route."""
     for name, schedule in schedules.items():
         if name in ("auto", "custom"):
             continue
         for options in _options(schedule, len(route)):
             made = schedule(**options)
-            if _lies_on(made, pipe, route):
+            if _uses_route(made, pipe, route):
                 told = ", ".join(str(value) for value in options.values())
                 yield f"{name} ({told})" if told else name, made
 
 
-def _lies_on(schedule: Schedule, pipe: Pipe, route: tuple[int, ...]) -> bool:
-    """Whether a schedule can order this pipeline, and lays its stages on this route."""
+def _uses_route(schedule: Schedule, pipe: Pipe, route: tuple[int, ...]) -> bool:
+    """Return whether a schedule can order this pipeline and puts its stages on this route."""
     if schedule.stage_count(pipe.ranks) != len(route) or schedule.refusal(pipe) is not None:
         return False
     return [tuple(each) for each in schedule.routes(pipe)] == [route]

@@ -28,32 +28,31 @@ messages.add(
 
 @schedules.register("chimera")
 class Chimera(Schedule):
-    """Copies of the model, half of them down and half up the ranks, fill each other's bubbles at
-    the price of as many copies of the weights.
+    """Replicas of the model, half of them down and half up the ranks, fill each other's bubbles.
 
-    The order is the one drawn for two replicas and as many microbatches as ranks. That more
-    replicas are each turned on by an equal share of the ranks is the paper's; their slots, and
-    those of the other concatenations, are derived from the same clock.
+    The price is one copy of the weights per replica. The order is the paper's drawing for two replicas and as many
+    microbatches as ranks. The rotation of further replicas by an equal share of the ranks is also from the paper; their
+    slots, and those of the other concatenations, are derived from the same clock.
     """
 
     title: ClassVar = "Chimera"
     published: ClassVar = "2021-07"
 
     replicas: Count = 2
-    """Copies of the model: one half of them goes down the meshes, one half up."""
+    """Copies of the model: one half of them runs down the meshes, one half up."""
     concatenation: Literal["direct", "forward-doubling", "backward-halving"] = "direct"
-    """How groups of microbatches follow each other. Direct adds a bubble a group where the backward
-    takes longer than the forward; forward-doubling adds none where it takes twice as long, and keeps
-    twice the activations; backward-halving is that order for microbatches of half the size."""
+    """Concatenation of groups of microbatches. Direct adds a bubble per group if the backward takes longer than the
+    forward; forward-doubling adds none if it takes twice as long, and keeps twice the activations; backward-halving is
+    that order for microbatches of half the size."""
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        """Down-going replicas first, each turned on by as many ranks; up-going ones are their mirror images."""
+        """Return the routes of down-going replicas, each rotated by as many ranks, then their mirror images."""
         turns = range(0, pipe.ranks, max(1, 2 * pipe.ranks // self.replicas))
         down = [[(stage + turn) % pipe.ranks for stage in range(pipe.ranks)] for turn in turns]
         return [*down, *([pipe.ranks - 1 - rank for rank in route] for route in down)]
 
     def replica_of(self, pipe: Pipe) -> Sequence[int]:
-        """In every group the microbatches of one replica after those of the other."""
+        """Return the replica of each microbatch: in every group, those of one replica follow those of another."""
         group = self._group(pipe)
         return [mb % group * self.replicas // group for mb in range(pipe.microbatches)]
 
@@ -70,23 +69,25 @@ class Chimera(Schedule):
         return None
 
     @property
-    def _at_once(self) -> int:
+    def _forwards_per_slot(self) -> int:
         """Microbatches in one slot of a forward."""
         return 1 if self.concatenation == "direct" else 2
 
     def _group(self, pipe: Pipe) -> int:
-        """Microbatches that are ordered together: a slot of a forward for every rank."""
-        return self._at_once * pipe.ranks
+        """Return the microbatches that are ordered together: one slot of a forward for every rank."""
+        return self._forwards_per_slot * pipe.ranks
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
-        """The drawn order on a clock where all forwards of a slot take as long as one backward: forwards
-        run densely in the first ramp, later ones leave every second slot to the other direction. No
-        two slots of a rank coincide, and a group follows the one before it without an empty slot."""
-        d, share = pipe.ranks, pipe.ranks // self.replicas  # slots of a forward that a replica has in a group
+        """Return the drawn order, on a clock where all forwards of a slot take as long as one backward.
+
+        Forwards run densely in the first ramp; later ones leave every second slot to the other direction. No two slots
+        of a rank coincide, and consecutive groups have no empty slot between them.
+        """
+        d, share = pipe.ranks, pipe.ranks // self.replicas  # slots of a forward per replica in a group
         s, mb = np.indices((d, pipe.microbatches))
         group, place = np.divmod(mb, self._group(pipe))
-        turn = place % (share * self._at_once)  # the place among those of one replica
-        i, start = turn // self._at_once, (1 + self._at_once) * d * group
+        turn = place % (share * self._forwards_per_slot)  # index among the microbatches of one replica
+        i, start = turn // self._forwards_per_slot, (1 + self._forwards_per_slot) * d * group
         ramp = (group == 0) & (s + i <= share - 1)
         rank = np.array(self.routes(pipe))[np.array(self.replica_of(pipe))].T
         slots = {

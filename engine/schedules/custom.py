@@ -1,4 +1,4 @@
-"""Custom: orders drawn by hand, in the notation of torch.distributed.pipelining."""
+"""Custom: hand-drawn orders, in the notation of torch.distributed.pipelining."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,13 +12,13 @@ from meshwave.engine.program.action import Action, parse_cells
 from meshwave.engine.program.program import Program, build
 from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 
-LARGEST_TABLE = 4_000_000
-"""Stages x microbatches: beyond, one cell such as 999999F999999 would ask for terabytes."""
+MAX_TABLE_SIZE = 4_000_000
+"""Maximum of stages x microbatches; otherwise one cell such as 999999F999999 would allocate terabytes."""
 
 
 @schedules.register("custom")
 class Custom(Schedule):
-    """Your own order of actions for every mesh; which mesh holds which stage is read off it."""
+    """Your own order of actions for every mesh, which also defines the mesh of each stage."""
 
     title: ClassVar = "Custom"
 
@@ -27,9 +27,9 @@ class Custom(Schedule):
         """The orders, cell by cell.
 
         Raises:
-            InputError: a cell is no action, or of a microbatch that there is not.
+            InputError: a cell is not an action, or its microbatch does not exist.
         """
-        section: Any = self  # the keys of every pipeline lie beside the options
+        section: Any = self  # the keys of every pipeline are beside the options
         orders = [parse_cells(tuple(order)) for order in getattr(section, "actions", None) or ()]
         for action in (action for order in orders for action in order):
             if action.microbatch >= section.microbatches:
@@ -39,14 +39,14 @@ class Custom(Schedule):
     @cached_property
     def _program(self) -> Program:
         stages, microbatches = self._counts
-        if stages * microbatches > LARGEST_TABLE:
-            most = f"a step can have {LARGEST_TABLE:,} of both"
+        if stages * microbatches > MAX_TABLE_SIZE:
+            most = f"a step can have {MAX_TABLE_SIZE:,} of both"
             raise InputError(f"{stages} stages x {microbatches} microbatches are too large: {most}; use fewer")
         return build(self._actions)
 
     @cached_property
     def _counts(self) -> tuple[int, int]:
-        """How many stages and microbatches the cells name."""
+        """Number of stages and microbatches that the cells name."""
         stages = max((action.stage for order in self._actions for action in order), default=-1)
         microbatches = max((action.microbatch for order in self._actions for action in order), default=-1)
         return 1 + stages, 1 + microbatches

@@ -21,8 +21,10 @@ messages.add(odd_microbatches="{title} needs an even number of microbatches, not
 
 @schedules.register("dualpipe")
 class DualPipe(Schedule):
-    """Run two copies of the model in opposite directions and overlap a forward of one with a
-    backward of the other in one slot, so that each hides the other's messages."""
+    """Run two copies of the model in opposite directions, and overlap a forward of one with a backward of the other.
+
+    Both share a slot, so that each hides the messages of the other.
+    """
 
     title: ClassVar = "DualPipe"
     published: ClassVar = "2024-12"
@@ -31,7 +33,7 @@ class DualPipe(Schedule):
         return [range(pipe.ranks), range(pipe.ranks - 1, -1, -1)]
 
     def replica_of(self, pipe: Pipe) -> Sequence[int]:
-        """The first half goes down, the second up."""
+        """Return the replica of each microbatch: the first half runs down, the second up."""
         return [int(mb >= pipe.microbatches // 2) for mb in range(pipe.microbatches)]
 
     def refusal(self, pipe: Pipe) -> Problem | None:
@@ -42,7 +44,7 @@ class DualPipe(Schedule):
         return odd_mesh_count(self.title, pipe) or too_few_microbatches(self.title, 2 * pipe.ranks, pipe)
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
-        """The rank of DualPipeV on half the ranks that has as many ranks outside of it."""
+        """Yield the order of the corresponding rank of DualPipeV on half the ranks."""
         outer, half = min(rank, pipe.ranks - 1 - rank), pipe.microbatches // 2
         down, up = range(half), range(half, pipe.microbatches)
         first, second = (down, up) if rank == outer else (up, down)

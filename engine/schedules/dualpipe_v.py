@@ -1,4 +1,4 @@
-"""DualPipeV: DualPipe cut in half, one copy of the weights (DeepSeek's DualPipe repository)."""
+"""DualPipeV: DualPipe cut in half, with one copy of the weights (DeepSeek's DualPipe repository)."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,10 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few_m
 
 @schedules.register("dualpipe-v")
 class DualPipeV(Schedule):
-    """Overlap a forward of one chunk with a backward of the other in one slot, so that each hides
-    the other's messages, on stages folded once over the ranks."""
+    """Overlap a forward of one chunk with a backward of the other in one slot, on stages in one wave over the ranks.
+
+    Each hides the messages of the other.
+    """
 
     title: ClassVar = "DualPipeV"
     published: ClassVar = "2025-02"
@@ -33,39 +35,42 @@ class DualPipeV(Schedule):
 
 
 class ChunkQueue:
-    """What a rank has still to do for one of its two chunks, microbatch by microbatch."""
+    """Remaining computations of a rank for one of its two chunks, microbatch by microbatch."""
 
     def __init__(self, stage: int, microbatches: Sequence[int]) -> None:
         self._stage = stage
         self._forwards, self._backwards = iter(microbatches), iter(microbatches)
 
     def forward(self) -> Action:
+        """Return the next forward."""
         return forward(self._stage, next(self._forwards))
 
     def backward(self) -> Action:
+        """Return the next whole backward."""
         return backward(self._stage, next(self._backwards))
 
     def input_gradient(self) -> Action:
+        """Return the next input gradient."""
         return input_gradient(self._stage, next(self._backwards))
 
 
 def bidirectional_order(
     ranks: int, rank: int, first: ChunkQueue, second: ChunkQueue, microbatches: int
 ) -> Iterator[Action]:
-    """The order of a rank in eight steps, those of the authors' code (and torch's ``ScheduleDualPipeV``).
+    """Yield the order of a rank in eight steps, those of the authors' code (and torch's ``ScheduleDualPipeV``).
 
     Args:
-        ranks: how many the pipeline folds over, or half of those of a pipeline in both directions.
-        rank: among those.
-        first: the chunk of which the rank runs an early stage.
-        second: the one of which it runs a late stage.
-        microbatches: of each chunk.
+        ranks: ranks that the wave covers; half the ranks of a pipeline in both directions.
+        rank: the rank among those.
+        first: the chunk with the rank's early stage.
+        second: the chunk with the rank's late stage.
+        microbatches: microbatches of each chunk.
     """
     after = ranks - rank - 1
     weights: deque[Action] = deque()
 
     def split(chunk: ChunkQueue) -> Action:
-        """An input gradient, whose weight gradient waits in line."""
+        """Return an input gradient, and queue its weight gradient."""
         action = chunk.input_gradient()
         weights.append(weight_gradient(action.stage, action.microbatch))
         return action
@@ -80,7 +85,7 @@ def bidirectional_order(
         yield weights.popleft()
         yield second.forward()
     for turn in range(microbatches - 2 * ranks + rank + 1):  # the main step
-        if turn == 0 and after == 0:  # apart, the last rank's first backward is sooner done
+        if turn == 0 and after == 0:  # without overlap, the last rank's first backward ends earlier
             yield first.forward()
             yield second.backward()
         else:
@@ -89,7 +94,7 @@ def bidirectional_order(
     for _ in range(after):
         yield second.backward()
         yield from overlap(second.forward(), first.backward())
-    for number in range(2 * (rank + 1)):  # both chunks in turns; from the middle on they are split
+    for number in range(2 * (rank + 1)):  # alternate chunks; backwards are split from the middle on
         chunk = first if number % 2 else second
         yield split(chunk) if number > rank else chunk.backward()
     for _ in range(after):

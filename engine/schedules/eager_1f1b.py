@@ -1,5 +1,8 @@
-"""Eager 1F1B: 1F1B with a warm-up twice as deep (policy B of DAPPLE, arXiv:2007.01045; alpa's "overlap friendly",
-Zhuang et al., arXiv:2211.05322, section 4)."""
+"""Eager 1F1B: 1F1B with a warm-up twice as deep.
+
+This is policy B of DAPPLE (arXiv:2007.01045) and Alpa's "overlap friendly" schedule (Zhuang et al., arXiv:2211.05322,
+section 4).
+"""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -10,19 +13,18 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 
 @schedules.register("eager-1f1b")
 class EagerOneFOneB(Schedule):
-    """Run forwards ahead so that transfers hide behind them: the steady state waits for none, at
-    the price of nearly twice the activations of 1F1B.
+    """Run forwards ahead so that transfers hide behind them, at the price of nearly twice the activations of 1F1B.
 
-    Where a forward takes f and a backward b, transfers of up to (f+b)/2 are hidden; with a split
-    backward, whose weight gradient takes w, of up to (f+b+w)/2.
+    The steady state waits for no transfer. If a forward takes f and a backward b, transfers of up to (f+b)/2 are
+    hidden; with a split backward, whose weight gradient takes w, of up to (f+b+w)/2.
     """
 
     title: ClassVar = "Eager 1F1B"
     published: ClassVar = "2020-07"
 
     backward: Literal["whole", "split"] = "whole"
-    """Whole runs a backward in one piece; split hands the input gradient on first, and computes the
-    weight gradient while it travels."""
+    """Whole runs a backward in one piece; split sends the input gradient first, and computes the weight gradient during
+    the transfer."""
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         ahead = min(2 * (pipe.ranks - rank) - 1, pipe.microbatches)

@@ -9,8 +9,10 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 
 @schedules.register("gems")
 class Gems(Schedule):
-    """Keep one activation a rank: each microbatch comes back before the next one's forward, which
-    goes the other way through a second copy of the model."""
+    """Keep one activation per rank: each microbatch completes its backward before the forward of the next one.
+
+    Consecutive microbatches run in opposite directions through two copies of the model.
+    """
 
     title: ClassVar = "GEMS"
     published: ClassVar = "2020-11"
@@ -22,8 +24,11 @@ class Gems(Schedule):
         return [mb % 2 for mb in range(pipe.microbatches)]
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
-        """The paper tells the idea; that every rank takes the microbatches in their order is derived,
-        and gives the makespans that the Hanayo paper prints for GEMS."""
+        """Yield the order of a rank.
+
+        The paper describes the idea; that every rank processes microbatches in order is derived, and gives the
+        makespans that the Hanayo paper prints for GEMS.
+        """
         stages = rank, pipe.ranks - 1 - rank
         for mb in range(pipe.microbatches):
             yield forward(stages[mb % 2], mb)

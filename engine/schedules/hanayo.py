@@ -16,26 +16,25 @@ Slots = NDArray[np.int64]
 
 @schedules.register("hanayo")
 class Hanayo(Schedule):
-    """Fold the stages into waves over the ranks: each doubling of the waves halves the bubble,
-    with one copy of the weights.
+    """Fold the stages into waves over the ranks: each doubling of the waves halves the bubble.
 
-    A split backward is ours, not the paper's. Where forward, input and weight gradient cost the
-    same it leaves a bubble of P-1 forwards of one stage, a quarter of that of the whole backward:
-    no order starts the last rank sooner. In groups a rank then keeps at most P activations of its
-    share of the model, what the last rank keeps with a whole backward.
+    There is one copy of the weights. The split backward is an extension of the paper. If forward, input and weight
+    gradient cost the same, it leaves a bubble of P-1 forwards of one stage, a quarter of that of the whole backward: no
+    order starts the last rank earlier. In groups a rank then keeps at most P activations of its share of the model, as
+    the last rank does with a whole backward.
     """
 
     title: ClassVar = "Hanayo"
     published: ClassVar = "2023-08"
 
     waves: Count = 1
-    """Times the path of stages goes down the meshes and back up."""
+    """Number of times that the path of stages runs down the meshes and back up."""
     grouping: Literal["grouped", "ungrouped"] = "grouped"
-    """With more microbatches than meshes: grouped runs one group of as many microbatches as
-    meshes after the other and keeps the memory; ungrouped adds no bubble a group and keeps all alive."""
+    """With more microbatches than meshes: grouped runs groups of as many microbatches as meshes one after another and
+    keeps the memory; ungrouped adds no bubble per group and keeps all activations alive."""
     backward: Literal["whole", "split"] = "whole"
-    """Whole runs a backward in one piece; split passes the input gradient on first, and lets the
-    weight gradient wait for a bubble, as far as memory allows."""
+    """Whole runs a backward in one piece; split sends the input gradient first, and delays the weight gradient to a
+    bubble, as far as memory allows."""
 
     def stage_count(self, ranks: int) -> int:
         return 2 * self.waves * ranks
@@ -44,11 +43,13 @@ class Hanayo(Schedule):
         return [wave_path(pipe.ranks, self.waves)]
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
-        return self._grouped(pipe) if self.grouping == "grouped" else super().orders(pipe)
+        return self._grouped_orders(pipe) if self.grouping == "grouped" else super().orders(pipe)
 
-    def _grouped(self, pipe: Pipe) -> list[NDArray[np.int32]]:
-        """The order of the paper's figures 3 and 6 (drawn for as many microbatches as ranks), one
-        group after the other; fewer microbatches leave out the missing ones."""
+    def _grouped_orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
+        """Return the order of the paper's figures 3 and 6, one group of microbatches after the other.
+
+        The figures have as many microbatches as ranks; with fewer, the missing ones are left out.
+        """
         p, stages = pipe.ranks, self.stage_count(pipe.ranks)
         s, mb = np.indices((stages, pipe.microbatches))
         start, i = 2 * stages * (mb // p), mb % p
@@ -58,16 +59,15 @@ class Hanayo(Schedule):
         rank = np.broadcast_to(np.array(self.routes(pipe)[0])[:, None], s.shape)
         if self.backward == "whole":
             return order_by_slot(p, rank, {Op.F: forward_slot, Op.B: backward_slot})
-        weight_slot = self._made_room_for(pipe)[s, i] + start
+        weight_slot = self._weight_slots(pipe)[s, i] + start
         return order_by_slot(p, rank, {Op.W: weight_slot, Op.F: forward_slot, Op.I: backward_slot})
 
-    def _made_room_for(self, pipe: Pipe) -> Slots:
-        """``[stages, ranks]`` the slots of the forwards for which the weight gradients of the first group
-        make room.
+    def _weight_slots(self, pipe: Pipe) -> Slots:
+        """Return ``[stages, ranks]`` the slots of the weight gradients of a group.
 
-        A group fills a rank's memory. From then on each forward takes the room of one weight
-        gradient, the oldest, right before it; in the last group those forwards that would come
-        next are missing, and the weight gradients fall into the bubbles that they leave.
+        They are the slots of the forwards that need their memory. A group fills a rank's memory. From then on each
+        forward takes the memory of the oldest weight gradient, right before it; in the last group the next forwards are
+        missing, and the weight gradients run in the bubbles that they leave.
         """
         p, stages = pipe.ranks, self.stage_count(pipe.ranks)
         s, i = np.indices((stages, p))
@@ -79,9 +79,12 @@ class Hanayo(Schedule):
         return slots.reshape(s.shape)
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
-        """Ungrouped: every up-going forward is followed by the next down-going one, and when those
-        run out by the next up-going backward; equal to the paper's order for M = P. Weight gradients
-        of a split backward come when those run out too."""
+        """Yield the ungrouped order.
+
+        Every up-going forward is followed by the next down-going one, and when those run out by the next up-going
+        backward, which equals the paper's order for M = P. Weight gradients of a split backward follow when those run
+        out too.
+        """
         p, m, waves = pipe.ranks, pipe.microbatches, range(self.waves)
         down = [2 * w * p + rank for w in waves]
         up = [2 * (w + 1) * p - 1 - rank for w in waves]
@@ -106,11 +109,11 @@ class Hanayo(Schedule):
         for w in reversed(waves):
             for mb in range(m):
                 yield back(down[w], mb)
-                yield from islice(chain(up_backwards, _taken(weights)), 1)
+                yield from islice(chain(up_backwards, _pop_oldest(weights)), 1)
         yield from weights
 
 
-def _taken(waiting: deque[Action]) -> Iterator[Action]:
-    """The oldest ones first, each taken out when it is asked for."""
+def _pop_oldest(waiting: deque[Action]) -> Iterator[Action]:
+    """Yield and remove the actions in order."""
     while waiting:
         yield waiting.popleft()

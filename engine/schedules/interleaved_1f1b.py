@@ -1,4 +1,4 @@
-"""Interleaved 1F1B: several chunks a rank on a loop (Megatron-LM, arXiv:2104.04473, section 2.2)."""
+"""Interleaved 1F1B: several chunks per rank on a loop (Megatron-LM, arXiv:2104.04473, section 2.2)."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -16,16 +16,18 @@ messages.add(
 
 @schedules.register("interleaved-1f1b")
 class Interleaved1F1B(Schedule):
-    """Cut each rank's share into chunks that lie round the ring: the bubble shrinks by the number
-    of chunks, and the traffic grows by it."""
+    """Split each rank's share into chunks around a loop: the bubble is divided by the number of chunks.
+
+    Transfers are multiplied by it.
+    """
 
     title: ClassVar = "Interleaved 1F1B"
     published: ClassVar = "2021-04"
 
     chunks: Count = 2
-    """Stages (chunks) a rank holds."""
+    """Stages (chunks) per rank."""
     group: Count | None = nullable("one per rank")
-    """Microbatches that go through one chunk before the next chunk's turn."""
+    """Microbatches that pass one chunk before the next chunk runs."""
 
     def stage_count(self, ranks: int) -> int:
         return ranks * self.chunks

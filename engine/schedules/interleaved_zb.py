@@ -16,14 +16,16 @@ messages.add(
 
 @schedules.register("interleaved-zb")
 class InterleavedZeroBubble(Schedule):
-    """Lay chunks round the ring and split the backward: weight gradients fill two thirds of the
-    bubble of interleaved 1F1B, and every rank keeps all chunks of as many microbatches as ranks."""
+    """Put chunks around a loop and split the backward: weight gradients fill most of the bubble of interleaved 1F1B.
+
+    They fill two thirds of it. Every rank keeps all chunks of as many microbatches as ranks.
+    """
 
     title: ClassVar = "Interleaved zero bubble"
     published: ClassVar = "2024-01"
 
     chunks: Count = 2
-    """Stages (chunks) a rank holds."""
+    """Stages (chunks) per rank."""
 
     def stage_count(self, ranks: int) -> int:
         return ranks * self.chunks
@@ -42,8 +44,11 @@ class InterleavedZeroBubble(Schedule):
         return Problem("microbatches", "unequal_rounds", params, fixes=use_microbatches(*supported))
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
-        """The order of torch's ``ScheduleInterleavedZeroBubble``: the warm-up is shorter by half than that of
-        interleaved 1F1B, and weight gradients start as many input gradients late as the rank's number."""
+        """Yield the order of torch's ``ScheduleInterleavedZeroBubble``.
+
+        Its warm-up is half as long as that of interleaved 1F1B, and weight gradients start as many input gradients late
+        as the rank's number.
+        """
         group = pipe.microbatches // _rounds(pipe)
         turns = [  # (chunk, microbatch) in the order of the forwards
             (chunk, mb)
@@ -66,5 +71,5 @@ class InterleavedZeroBubble(Schedule):
 
 
 def _rounds(pipe: Pipe) -> int:
-    """How many groups of microbatches go through the chunks one after the other."""
+    """Return the number of groups of microbatches that pass the chunks one after the other."""
     return max(1, pipe.microbatches // pipe.ranks)

@@ -9,14 +9,16 @@ from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules
 
 @schedules.register("looped-bfs")
 class LoopedBFS(Schedule):
-    """Take all microbatches through one chunk before the next: the small bubble of interleaving,
-    each stage's weights gathered once a direction, and every activation kept."""
+    """Run all microbatches through one chunk before the next: the small bubble of interleaving for the most memory.
+
+    Each stage's weights are gathered once per direction, and every activation is kept.
+    """
 
     title: ClassVar = "Looped BFS"
     published: ClassVar = "2022-11"
 
     chunks: Count = 2
-    """Stages (chunks) a rank holds."""
+    """Stages (chunks) per rank."""
 
     def stage_count(self, ranks: int) -> int:
         return ranks * self.chunks
@@ -25,7 +27,7 @@ class LoopedBFS(Schedule):
         return [[*range(pipe.ranks)] * self.chunks]
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
-        """Backwards take the microbatches in descending order, as in torch's ``ScheduleLoopedBFS``."""
+        """Yield the order of a rank; backwards run in descending order, as in torch's ``ScheduleLoopedBFS``."""
         stages = range(rank, self.stage_count(pipe.ranks), pipe.ranks)
         for stage in stages:
             for mb in range(pipe.microbatches):

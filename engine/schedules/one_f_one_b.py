@@ -9,8 +9,10 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 
 @schedules.register("1f1b")
 class OneFOneB(Schedule):
-    """Start each backward as early as it can: a rank keeps at most as many activations as there
-    are ranks from it to the end of the pipeline."""
+    """Start each backward as early as possible.
+
+    A rank keeps at most as many activations as there are ranks from it to the end of the pipeline.
+    """
 
     title: ClassVar = "1F1B"
     published: ClassVar = "2020-06"

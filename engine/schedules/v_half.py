@@ -1,4 +1,4 @@
-"""V-Half: zero bubble's half memory (Qi et al., Controllable Memory, arXiv:2405.15362)."""
+"""V-Half: half the memory of 1F1B (Qi et al., Controllable Memory, arXiv:2405.15362)."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from meshwave.engine.schedules._building_blocks import Block, BlockSchedule
 
 @schedules.register("v-half")
 class VHalf(BlockSchedule):
-    """Half the activations of 1F1B for about half its bubble, on stages folded once over the ranks.
+    """Half the activations of 1F1B for about half its bubble, on stages in one wave over the ranks.
 
     A rank keeps at most floor(P/2) + 1 activations of its share of the model.
     """
@@ -17,8 +17,10 @@ class VHalf(BlockSchedule):
     published: ClassVar = "2024-05"
 
     def block(self, ranks: int, rank: int) -> Block:
-        """Forwards go down and input gradients of the second chunk come down at half speed, so that
-        every rank keeps its two activations equally long together."""
+        """Return slots where forwards run down, and input gradients of the second chunk run down, at half speed.
+
+        Every rank then keeps its two activations for equal total times.
+        """
         apart = 0 if ranks % 2 else 3  # keeps the four slots apart
         return Block(
             forward_down=2 * rank,

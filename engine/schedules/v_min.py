@@ -8,18 +8,17 @@ from meshwave.engine.schedules._building_blocks import Block, BlockSchedule
 
 @schedules.register("v-min")
 class VMin(BlockSchedule):
-    """A third of the activations of 1F1B for about two thirds of its bubble, where forward, input
-    and weight gradient cost the same and transfers nothing; otherwise the bubble grows with the
-    microbatches.
+    """A third of the activations of 1F1B for about two thirds of its bubble.
 
-    A rank keeps at most floor((P + 4) / 3) activations of its share of the model.
+    This holds if forward, input and weight gradient cost the same and transfers nothing; otherwise the bubble grows
+    with the microbatches. A rank keeps at most floor((P + 4) / 3) activations of its share of the model.
     """
 
     title: ClassVar = "V-Min"
     published: ClassVar = "2024-05"
 
     def block(self, ranks: int, rank: int) -> Block:
-        """Everything follows at full speed: no schedule on a fold keeps less."""
+        """Return slots where everything runs at full speed; no schedule on one wave keeps less."""
         apart = 0 if ranks % 3 else 2  # keeps the four slots apart
         return Block(
             forward_down=rank,

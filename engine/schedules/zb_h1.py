@@ -1,4 +1,4 @@
-"""ZB-H1: 1F1B with its backward split (Qi et al., Zero Bubble, arXiv:2401.10241, section 2.3)."""
+"""ZB-H1: 1F1B with a split backward (Qi et al., Zero Bubble, arXiv:2401.10241, section 2.3)."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -11,8 +11,10 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few_m
 
 @schedules.register("zb-h1")
 class ZeroBubbleH1(Schedule):
-    """Split the backward and let weight gradients fill two thirds of the bubble of 1F1B; every rank
-    keeps as many activations as there are ranks."""
+    """Split the backward and let weight gradients fill two thirds of the bubble of 1F1B.
+
+    Every rank keeps as many activations as there are ranks.
+    """
 
     title: ClassVar = "ZB-H1"
     published: ClassVar = "2024-01"
@@ -25,15 +27,15 @@ class ZeroBubbleH1(Schedule):
 
 
 def split_1f1b(rank: int, microbatches: int, ahead: int, held_back: int) -> Iterator[Action]:
-    """One forward, one input gradient, one weight gradient.
+    """Yield one forward, one input gradient, one weight gradient in turn.
 
     The orders of the first and the last rank are the paper's figure 3; those between are derived.
 
     Args:
-        rank: which is also its stage.
-        microbatches: in one step; at least ``ahead + held_back``.
+        rank: the rank, which is also its stage.
+        microbatches: microbatches in one step; at least ``ahead + held_back``.
         ahead: forwards before the first input gradient.
-        held_back: input gradients before the first weight gradient, besides that first one.
+        held_back: input gradients before the first weight gradient, besides the first one.
     """
     mbs = range(microbatches)
     for mb in mbs[:ahead]:

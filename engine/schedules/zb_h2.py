@@ -11,8 +11,10 @@ from meshwave.engine.schedules.zb_h1 import split_1f1b
 
 @schedules.register("zb-h2")
 class ZeroBubbleH2(Schedule):
-    """Split the backward and fill the pipeline twice as deep: a rank never idles between its first
-    and last computation, if it may step without waiting for the others."""
+    """Split the backward and fill the pipeline twice as deep.
+
+    A rank is never idle between its first and last computation if it may step without waiting for the others.
+    """
 
     title: ClassVar = "ZB-H2"
     published: ClassVar = "2024-01"

@@ -10,8 +10,10 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules, wave_path
 
 @schedules.register("zb-v")
 class ZeroBubbleV(Schedule):
-    """Fold the stages once over the ranks and split the backward: no rank idles between its first
-    and last computation where forward, input and weight gradient cost the same."""
+    """Fold the stages into one wave over the ranks and split the backward: no idle time for equal costs.
+
+    If forward, input and weight gradient cost the same, no rank is idle between its first and last computation.
+    """
 
     title: ClassVar = "ZB-V"
     published: ClassVar = "2024-01"
@@ -23,14 +25,13 @@ class ZeroBubbleV(Schedule):
         return [wave_path(pipe.ranks)]
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
-        """The order of torch's ``ScheduleZBVZeroBubble``: microbatches that fill the pipeline and are
-        not there are left out."""
+        """Yield the order of torch's ``ScheduleZBVZeroBubble``, without microbatches that only fill the pipeline."""
         full = max(2 * pipe.ranks - 1, pipe.microbatches)
-        return (action for action in _full(pipe.ranks, rank, full) if action.microbatch < pipe.microbatches)
+        return (action for action in _full_order(pipe.ranks, rank, full) if action.microbatch < pipe.microbatches)
 
 
-def _full(ranks: int, rank: int, microbatches: int) -> Iterator[Action]:
-    """The order for as many microbatches as fill the pipeline, or more."""
+def _full_order(ranks: int, rank: int, microbatches: int) -> Iterator[Action]:
+    """Yield the order for enough microbatches to fill the pipeline."""
     down, up = rank, 2 * ranks - 1 - rank
     f0, i0, w0, f1, i1, w1 = (
         map(make, repeat(stage), range(microbatches))

@@ -14,8 +14,8 @@ from meshwave.engine.schedules import auto
 def short_search() -> Iterator[None]:
     """Orders of schedule ``auto`` come from the same search with fewer tries: sound, and not as good."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "GREEDY", 1)
-        patch.setattr(auto, "CLIMBS", 20)
+        patch.setattr(auto, "GREEDY_TASKS", 1)
+        patch.setattr(auto, "MAX_MOVES", 20)
         yield
     auto._answers.clear()  # answers of a short search are none of the full one
 

@@ -88,7 +88,7 @@ def test_the_smallest_step_comes_first_and_the_searching_ones_last() -> None:
     found = list_variants(drawn())
 
     assert found[0].is_present
-    rest = [(schedules[each.schedule].weighs, each.computations) for each in found[1:]]
+    rest = [(schedules[each.schedule].depends_on_costs, each.computations) for each in found[1:]]
     assert rest == sorted(rest)
 
 

@@ -25,17 +25,17 @@ from meshwave.engine.program.verification import verify
 from meshwave.engine.progress import watched
 from meshwave.engine.schedules import Pipe, Prices, schedules
 from meshwave.engine.schedules._order_search import (
-    Habit,
+    Heuristic,
     Shop,
+    ensure_minimum_memory,
     fits_memory,
     greedy_order,
     improve_order,
-    list_habits,
-    lower_bound,
+    list_heuristics,
+    order_lower_bound,
     program_actions,
     rank_fits_memory,
     simulate_orders,
-    with_minimum_memory,
 )
 from meshwave.engine.schedules._steady_state import repeat_pattern
 from tests._strategies import document
@@ -47,7 +47,7 @@ few = settings(max_examples=40)
 def short_search() -> Iterator[None]:
     """As the search is, with fewer tries: what holds of its answers then holds of better ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("meshwave.engine.schedules.auto.CLIMBS", 300)
+        patch.setattr("meshwave.engine.schedules.auto.MAX_MOVES", 300)
         yield
 
 
@@ -66,7 +66,7 @@ def shops(draw: st.DrawFn) -> Shop:
 
     forward, back, weight = of_stages(seconds), of_stages(seconds), of_stages(seconds)
     across = [a != b for a, b in zip(places, places[1:], strict=False)]
-    return with_minimum_memory(
+    return ensure_minimum_memory(
         Shop(
             microbatches=mbs,
             rank=tuple(places),
@@ -79,13 +79,13 @@ def shops(draw: st.DrawFn) -> Shop:
     )
 
 
-any_habit = st.sampled_from([*list_habits(True)])
+any_heuristic = st.sampled_from([*list_heuristics(True)])
 
 
 @few
-@given(shop=shops(), habit=any_habit)
-def test_a_greedy_order_is_complete_runs_and_keeps_to_its_room(shop: Shop, habit: Habit) -> None:
-    orders = greedy_order(shop, habit)
+@given(shop=shops(), heuristic=any_heuristic)
+def test_a_greedy_order_is_complete_runs_and_keeps_to_its_room(shop: Shop, heuristic: Heuristic) -> None:
+    orders = greedy_order(shop, heuristic)
 
     program = build(program_actions(orders), [shop.rank], [0] * shop.microbatches)
     assert sum(map(len, orders)) == shop.tasks
@@ -95,9 +95,9 @@ def test_a_greedy_order_is_complete_runs_and_keeps_to_its_room(shop: Shop, habit
 
 
 @few
-@given(shop=shops(), habit=any_habit)
-def test_it_is_played_as_the_simulator_does(shop: Shop, habit: Habit) -> None:
-    orders = greedy_order(shop, habit)
+@given(shop=shops(), heuristic=any_heuristic)
+def test_it_is_played_as_the_simulator_does(shop: Shop, heuristic: Heuristic) -> None:
+    orders = greedy_order(shop, heuristic)
     program = add_transfers(build(program_actions(orders), [shop.rank], [0] * shop.microbatches))
     takes = np.zeros(len(program))
     for row in range(len(program)):
@@ -111,13 +111,13 @@ def test_it_is_played_as_the_simulator_does(shop: Shop, habit: Habit) -> None:
 
     assert played is not None
     assert played.makespan == pytest.approx(simulate(program, takes).makespan)
-    assert played.makespan >= lower_bound(shop) * (1 - 1e-9)
+    assert played.makespan >= order_lower_bound(shop) * (1 - 1e-9)
 
 
 @settings(max_examples=20)
 @given(shop=shops())
 def test_an_improved_order_is_no_longer_runs_and_keeps_to_its_room(shop: Shop) -> None:
-    orders = greedy_order(shop, Habit())
+    orders = greedy_order(shop, Heuristic())
     better = improve_order(shop, orders, tries=60)
 
     before, after = simulate_orders(shop, orders), simulate_orders(shop, better)
@@ -150,12 +150,12 @@ def test_no_named_schedule_of_the_path_and_memory_is_faster(options: dict[str, A
     auto = schedules["auto"](**options, limit=limit)
     pipe = Pipe(4, 8, uneven(auto.stage_count(4), 4, seed=3))
 
-    tried = auto.searched(pipe).tried
+    tried = auto.search_result(pipe).tried
 
     named = [each for each in tried if not each.name.startswith("found")]
     assert len(named) >= 2
     best = min((each for each in tried if each.fits), key=lambda each: each.seconds)
-    assert auto.searched(pipe).best == best
+    assert auto.search_result(pipe).best == best
     assert limit is None or peak_inflight(auto.program(pipe)).max() <= limit + 1e-9
 
 
@@ -166,7 +166,7 @@ def test_uneven_costs_are_beaten_or_the_best_there_can_be(options: dict[str, Any
     auto = schedules["auto"](**options)
     pipe = Pipe(4, 12, uneven(auto.stage_count(4), 4, seed))
 
-    answer = auto.searched(pipe)
+    answer = auto.search_result(pipe)
     tried, least = answer.tried, answer.least
 
     found = min(each.seconds for each in tried if each.name.startswith("found"))
@@ -214,13 +214,13 @@ def test_a_long_step_is_searched_by_a_part_of_its_microbatches(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was found with a few goes on to all: complete, within the memory, and never behind a named schedule."""
-    monkeypatch.setattr("meshwave.engine.schedules.auto.SEARCHED", 200)
-    monkeypatch.setattr("meshwave.engine.schedules.auto.SHORT", 200)
-    monkeypatch.setattr("meshwave.engine.schedules.auto.CLIMBS", 40)
+    monkeypatch.setattr("meshwave.engine.schedules.auto.MAX_SEARCHED_TASKS", 200)
+    monkeypatch.setattr("meshwave.engine.schedules.auto.SHORT_STEP_TASKS", 200)
+    monkeypatch.setattr("meshwave.engine.schedules.auto.MAX_MOVES", 40)
     auto = schedules["auto"](**options, limit=5.0)
     pipe = Pipe(4, 60, uneven(auto.stage_count(4), 4, seed=5))
 
-    answer = auto.searched(pipe)
+    answer = auto.search_result(pipe)
 
     named = [each for each in answer.tried if not each.name.startswith("found")]
     assert answer.searched < 60
@@ -250,7 +250,7 @@ def test_a_pattern_that_comes_again_makes_a_longer_step(more: int) -> None:
 
 
 def test_a_search_is_told_of_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwave.engine.schedules.auto.CLIMBS", 40)
+    monkeypatch.setattr("meshwave.engine.schedules.auto.MAX_MOVES", 40)
     auto = schedules["auto"](path="wave", chunks=2)
     heard: list[float] = []
 
@@ -266,4 +266,4 @@ def test_a_search_is_told_of_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Enough), watched(watch):
         auto.program(pipe)
     assert heard == sorted(heard)
-    assert auto.searched(pipe).tried, "what was ended is not taken for an answer"
+    assert auto.search_result(pipe).tried, "what was ended is not taken for an answer"
