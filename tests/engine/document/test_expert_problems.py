@@ -117,7 +117,7 @@ def test_so_many_experts_as_can_be_priced_are_and_more_are_refused() -> None:
         made(moe={"experts": 10**9})
 
     design = made(moe={"experts": 65_536}, **QUIET)
-    assert price_expert_layer(design, design.meshes[0]).parameters == 65_536 / 4 * 2 * 64 * 256
+    assert price_expert_layer(design, design.meshes[0]).expert_weights == 65_536 / 4 * 2 * 64 * 256
 
 
 def test_uneven_homes_need_no_divisor() -> None:
