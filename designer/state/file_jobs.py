@@ -105,7 +105,7 @@ def export_prediction(name: str, prediction: Prediction) -> ExportedFile:
         InputError: the format cannot represent the design.
     """
     export = exports[name]
-    return ExportedFile(export.make(prediction), export.left_out(prediction))
+    return ExportedFile(export.make(prediction), export.omissions(prediction))
 
 
 def file_name(name: str) -> str:

@@ -75,13 +75,13 @@ class Predictions:
             return result.problems, None
         if result.searched is not None:
             design.pipeline.remember(priced_pipe(design), result.searched)
-        prediction = result.prediction.with_design(design)
+        prediction = result.prediction.replace_design(design)
         self._keep(key, prediction)
         return [*problems(design), *prediction.warnings], prediction
 
     def _known(self, key: bytes, design: Design) -> Prediction | None:
         known = self._kept.get(key)
-        return known if known is None or known.design is design else known.with_design(design)
+        return known if known is None or known.design is design else known.replace_design(design)
 
     def _keep(self, key: bytes, prediction: Prediction) -> None:
         self._kept[key] = prediction

@@ -351,7 +351,7 @@ def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
         for span in np.flatnonzero(same)[:1].tolist()
     ]
     words = (
-        f"it is {limit.description}" if limit.is_held_up else "no other message slows it down"
+        f"it is {limit.description}" if limit.is_delayed else "no other message slows it down"
         for limit in found
         if limit
     )

@@ -214,7 +214,7 @@ def export(options: argparse.Namespace) -> int:
     if options.out is None and b"\0" in content and sys.stdout.isatty():
         raise Refusal("binary_to_terminal", {"format": options.to}, "--out")
     write_output(options.out, content)
-    for part in form.left_out(prediction):
+    for part in form.omissions(prediction):
         print(f"not in the file: {part}", file=sys.stderr)
     return 0
 

@@ -1,4 +1,4 @@
-"""A prediction in the form of another tool, one file a form."""
+"""Exports of predictions to the formats of other tools, one file each."""
 
 from meshwave.engine.exports._base import Export, exports
 

@@ -1,4 +1,4 @@
-"""What an export is, and the folder of them."""
+"""Base class and registry of export formats."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ if TYPE_CHECKING:
 
 
 class Export(ABC):
-    """A form that a prediction is written in. A member is one file in this folder."""
+    """A file format for predictions. A member is one file in this folder."""
 
-    title: ClassVar[str]  # how a menu calls it
-    note: ClassVar[str]  # what opens it
-    suffix: ClassVar[str]  # of its file
+    title: ClassVar[str]  # name in menus
+    note: ClassVar[str]  # program that opens the file
+    suffix: ClassVar[str]  # of the file name
     mime: ClassVar[str]
 
     @staticmethod
     @abstractmethod
     def make(prediction: Prediction) -> bytes:
-        """The file.
+        """Return the content of the file.
 
         Raises:
-            InputError: the form cannot say what the design means.
+            InputError: the format cannot express the design.
         """
 
     @staticmethod
-    def left_out(prediction: Prediction) -> list[str]:
-        """What the design means and the file has no place for, neither in its actions nor in words; none of most forms.
+    def omissions(prediction: Prediction) -> list[str]:
+        """Return notes on properties of the design that the file does not contain; empty for most formats.
 
-        To be told beside the file: whoever takes it elsewhere has to see to that there.
+        They are shown with the file, since its user has to add these properties.
         """
         return []
 

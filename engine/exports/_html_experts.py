@@ -1,4 +1,4 @@
-"""The experts of a design on its page: where they lie, the schedule of their layer and why, and the layer's lanes."""
+"""Experts of a design in its HTML export: placement, schedule with its reason, and timeline of a layer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from meshwave.engine.experts import (
 )
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
-from meshwave.engine.exports.pictures.shapes import Line, Picture, Shape, Sheet, Text, wide
-from meshwave.engine.exports.svg import of_both_themes
+from meshwave.engine.exports.pictures.shapes import Line, Picture, Shape, Sheet, Text, label_width
+from meshwave.engine.exports.svg import theme_aware_svg
 from meshwave.engine.predict.block_timeline import block_places
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Timeline
@@ -43,29 +43,29 @@ KINDS: Mapping[Op, str] = {
     Op.W: "gather and reduce",
     Op.STEP: "gate and order",
 }
-"""What the colours of computations mean in a layer: the same as on the cards of expert schedules."""
-MOST_LANES = 24
-"""A layer with more is shown on the device that is done last."""
-MOST_ROWS = 16
-"""A longer table of places is folded."""
+"""Meaning of the colours of computations in a layer, as on the cards of expert schedules."""
+MAX_LANES = 24
+"""Maximum number of lanes; a layer with more is shown on the device that finishes last."""
+MAX_ROWS = 16
+"""Maximum number of rows of a placement table that is not folded."""
 
 
 class _Group(NamedTuple):
-    """A layer as it lies on meshes that have it alike."""
+    """A layer that is equal on several meshes."""
 
     meshes: tuple[str, ...]
-    devices: tuple[int, ...]  # of the first of them
+    devices: tuple[int, ...]  # of the first mesh
     price: Price
 
 
 def experts_section(prediction: Prediction) -> Iterator[str]:
-    """Lines of a page; none where no block has experts."""
+    """Yield the HTML lines of the section; none if no block has experts."""
     design = prediction.design
     if not design.model.expert_blocks:
         return
     yield '<section id="experts"><h2>Experts</h2>'
     for group in _groups(design):
-        yield from _told(design, group)
+        yield from _group_lines(design, group)
     yield "</section>"
 
 
@@ -84,10 +84,10 @@ def _groups(design: Design) -> list[_Group]:
     return list(found.values())
 
 
-def _told(design: Design, group: _Group) -> Iterator[str]:
+def _group_lines(design: Design, group: _Group) -> Iterator[str]:
     layer, price = group.price.layer, group.price
     forward, backward = (play_layer(price, way) for way in (price.forward, price.backward))
-    yield f"<h3>{escape(_about(group))}</h3>"
+    yield f"<h3>{escape(_group_title(group))}</h3>"
     yield f"<p>{escape(_why(design, price))}</p>"
     load = device_load(layer, expert_schedules[price.name].places)
     inside, between = np.sum([costed.sent for costed in price.forward], axis=0).sum(axis=1)
@@ -107,7 +107,7 @@ def _told(design: Design, group: _Group) -> Iterator[str]:
     yield from _places(layer, group.devices, load[:: layer.esp].tolist())
 
 
-def _about(group: _Group) -> str:
+def _group_title(group: _Group) -> str:
     layer, names = group.price.layer, group.meshes
     room = "no token dropped" if layer.capacity_factor is None else f"capacity factor {layer.capacity_factor:g}"
     where = f"mesh{'es' * (len(names) > 1)} {', '.join(names)}"
@@ -118,7 +118,7 @@ def _about(group: _Group) -> str:
 
 
 def _why(design: Design, price: Price) -> str:
-    """The schedule of the design, what it came to and why."""
+    """Return the schedule of the design, or the automatic choice and its reason."""
     member = expert_schedules[design.experts.member]
     if price.choice is not None:
         return f"{member.title} chose {expert_schedules[price.name].title}: {price.choice.titled_reason}."
@@ -126,14 +126,14 @@ def _why(design: Design, price: Price) -> str:
     return f"{member.title}, as the design says. {' '.join(first.split())}"
 
 
-# ---- where they lie ----
+# ---- placement ----
 
 
 def _places(layer: Layer, devices: Sequence[int], load: Sequence[float]) -> Iterator[str]:
     homes = layer.expert_homes(layer.ep)
     copies = sum(map(len, homes)) - layer.experts
     words = f"Placement: {len(homes)} places" + (f", {copies} replica{'s' * (copies != 1)}" if copies else "")
-    yield f"<details{' open' * (len(homes) <= MOST_ROWS)}><summary>{words}</summary><table><thead><tr>"
+    yield f"<details{' open' * (len(homes) <= MAX_ROWS)}><summary>{words}</summary><table><thead><tr>"
     heads = ("devices" if layer.esp > 1 else "device", "experts", "load, of an even share", "of all tokens")
     yield "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead><tbody>"
     for place, (held, part) in enumerate(zip(homes, load, strict=True)):
@@ -145,43 +145,43 @@ def _places(layer: Layer, devices: Sequence[int], load: Sequence[float]) -> Iter
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """``0-3, 8``; none: a dash."""
+    """Return numbers as ranges such as ``0-3, 8``; a dash if there are none."""
     runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs) or "–"
 
 
-# ---- its lanes ----
+# ---- timeline of a layer ----
 
 
 def _lanes(group: _Group, forward: LayerTimeline, backward: LayerTimeline) -> str:
-    """The forward and behind it the backward, on all devices or on the one that is done last."""
+    """Return a drawing of the forward followed by the backward, on all devices or on the one that finishes last."""
     light, dark = (_picture(group, forward, backward, theme) for theme in ("light", "dark"))
-    return of_both_themes(light, dark, "One expert layer")
+    return theme_aware_svg(light, dark, "One expert layer")
 
 
 def _picture(group: _Group, forward: LayerTimeline, backward: LayerTimeline, theme: Theme) -> Picture:
     used = {(device, lane) for way in (forward, backward) for device, lane in zip(way.device, way.lane, strict=True)}
     lanes = sorted((int(device), int(lane)) for device, lane in used)
     last = int(forward.device[np.argmax(forward.end)])
-    if len(lanes) > MOST_LANES:
+    if len(lanes) > MAX_LANES:
         lanes = [each for each in lanes if each[0] == last]
     shown = len({device for device, _ in lanes})
     which = "" if shown == group.price.layer.devices else f" on device {group.devices[last]}, which is done last"
-    sheet = LayerSheet.of(group.devices, lanes, forward, backward, theme)
+    sheet = LayerSheet.from_timelines(group.devices, lanes, forward, backward, theme)
     return sheet.picture(f"One layer, forward and backward{which}", dense=False)
 
 
 class LayerSheet(Sheet):
-    """The lanes of devices while one expert layer runs forwards and backwards."""
+    """Sheet of one expert layer: the lanes of its devices during a forward and a backward."""
 
     gutter: ClassVar = 118
     turn: float
-    """Seconds at which the backward begins."""
+    """Seconds at which the backward starts."""
     _words: list[str]
     _hues: list[int]
 
     @classmethod
-    def of(
+    def from_timelines(
         cls,
         devices: Sequence[int],
         lanes: list[tuple[int, int]],
@@ -215,20 +215,20 @@ class LayerSheet(Sheet):
     def facts(self) -> str:
         return f"predicted, {self.time(self.turn)} + {self.time(self.timeline.makespan - self.turn)}"
 
-    def named(self, op: Op) -> str:
+    def legend_text(self, op: Op) -> str:
         return KINDS[op]
 
     def hue(self, rank: int) -> int:
         return self._hues[rank]
 
-    def says(self, span: int) -> str:
+    def tooltip(self, span: int) -> str:
         t = self.timeline
         start, took = self.time(float(t.start[span])), self.time(float(t.end[span] - t.start[span]))
         return f"{self._words[span]} on {t.meshes[t.rank[span]]}: starts at {start}, takes {took}"
 
     def label(self, span: int, room: float, shortest: float) -> str:
         words = self._words[span]
-        return words if wide(words) <= room else ""
+        return words if label_width(words) <= room else ""
 
 
 def _timeline(names: tuple[str, ...], rows: Sequence[tuple[int, int, float, float, int]]) -> Timeline:

@@ -1,4 +1,4 @@
-"""Text inside XML and HTML."""
+"""Escaping of text for XML and HTML."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe
 
 
 def escape(text: str) -> str:
-    """Text as it stands in XML and HTML; what neither can hold, such as control characters, is U+FFFD there."""
+    """Escape text for XML and HTML; invalid characters, such as control characters, become U+FFFD."""
     return html.escape(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text))

@@ -1,6 +1,6 @@
-"""A design as one page that opens anywhere: its timeline to zoom into, its numbers, and the document itself.
+"""A design as one HTML page: its zoomable timeline, its numbers, and the document.
 
-The page is whole: it loads nothing, sends nothing, and what the design calls itself is text in it, never markup.
+The page is self-contained: it loads and sends nothing. Names in the design are escaped, never markup.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports._html_experts import experts_section
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import SURFACES, Theme
-from meshwave.engine.exports.pictures.shapes import Picture, draw
+from meshwave.engine.exports.pictures.shapes import Picture, lay_out_timeline
 from meshwave.engine.exports.png import png
-from meshwave.engine.exports.svg import MOST_BLOCKS, of_both_themes
+from meshwave.engine.exports.svg import MAX_BLOCKS, theme_aware_svg
 from meshwave.engine.units import quantity, units
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Html(Export):
 
 
 def page_frame(prediction: Prediction, height: int = 520) -> str:
-    """Return the page in a frame for a notebook cell: it needs no server, so a saved notebook keeps it."""
+    """Return the page in a frame for a notebook cell, which needs no server and stays in a saved notebook."""
     page = escape(Html.make(prediction).decode())
     return f'<iframe srcdoc="{page}" width="100%" height="{height}" style="border: 0"></iframe>'
 
@@ -67,17 +67,19 @@ def _page(prediction: Prediction) -> Iterator[str]:
 
 
 def _timeline(prediction: Prediction) -> str:
-    """A drawing in both themes; a picture where blocks are too many for a drawing."""
+    """Return a drawing with both themes, or a bitmap if there are too many blocks for a drawing."""
     timeline, unit = prediction.timeline, prediction.costs.unit
-    if 2 * int(timeline.is_work.sum()) > MOST_BLOCKS:  # drawn in either theme
+    if 2 * int(timeline.is_work.sum()) > MAX_BLOCKS:  # drawn in either theme
         picture = base64.b64encode(png(timeline, title="Predicted timeline", unit=unit, width=2880)).decode()
         return f'<img alt="The timeline" draggable="false" src="data:image/png;base64,{picture}">'
     light, dark = _drawing(prediction, "light"), _drawing(prediction, "dark")
-    return of_both_themes(light, dark, prediction.design.name or "Timeline")
+    return theme_aware_svg(light, dark, prediction.design.name or "Timeline")
 
 
 def _drawing(prediction: Prediction, theme: Theme) -> Picture:
-    return draw(prediction.timeline, title="Predicted timeline", unit=prediction.costs.unit, theme=theme, dense=False)
+    return lay_out_timeline(
+        prediction.timeline, title="Predicted timeline", unit=prediction.costs.unit, theme=theme, dense=False
+    )
 
 
 def _numbers(prediction: Prediction) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A timeline as a Chrome trace that opens in Perfetto: a process a mesh, an arrow a message."""
+"""A timeline as a Chrome trace for Perfetto: one process per mesh, one arrow per message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwave.engine.program.timeline import Floats, Timeline
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
 
-COMPUTE, REDUCTIONS, FIRST_LINK = 0, 1, 2  # threads of a mesh: its blocks, its reductions, a link to each other mesh
+COMPUTE, REDUCTIONS, FIRST_LINK = 0, 1, 2  # threads of a mesh: blocks, reductions, and one link per other mesh
 
 
 @exports.register("perfetto")
@@ -33,10 +33,11 @@ class Perfetto(Export):
 
 
 def trace(timeline: Timeline, *, bytes_of: Floats | None = None) -> dict[str, Any]:
-    """Trace events in microseconds, as one JSON object; unit costs count as seconds.
+    """Return the trace events in microseconds, as one JSON object; unit costs count as seconds.
 
     Args:
-        bytes_of: ``[spans]`` what a transfer or a reduction carries.
+        timeline: the timeline.
+        bytes_of: ``[spans]`` bytes of each transfer or reduction.
     """
     events = [*_names(timeline), *_slices(timeline, bytes_of), *_arrows(timeline)]
     return {
@@ -95,7 +96,7 @@ def _thread(op: int, peer: int) -> int:
 
 
 def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """From the computation that made a tensor to the one that takes it: a flow a transfer."""
+    """Yield the arrow (flow events) of each transfer, from the computation that made the tensor to its consumer."""
     places = _computations(timeline)
     for span in timeline.is_transfer.nonzero()[0].tolist():
         forward = bool(timeline.op[span] == Op.SEND_F)
@@ -117,7 +118,7 @@ def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _computations(timeline: Timeline) -> dict[tuple[bool, int, int], int]:
-    """The span of each forward (True) and of each backward that makes a gradient for others."""
+    """Return the span of each forward (True) and of each backward that makes a gradient for another stage."""
     spans = ((timeline.op == Op.F) | (timeline.op == Op.B) | (timeline.op == Op.I)).nonzero()[0]
     forward, stage, microbatch = (timeline.op == Op.F)[spans], timeline.stage[spans], timeline.microbatch[spans]
     keys = zip(forward.tolist(), stage.tolist(), microbatch.tolist(), strict=True)
@@ -125,6 +126,6 @@ def _computations(timeline: Timeline) -> dict[tuple[bool, int, int], int]:
 
 
 def _inside(timeline: Timeline, span: int, part: float) -> float:
-    """A time in microseconds within a slice: an arrow binds to the slice that is open at its time."""
+    """Return a time in microseconds within a slice, since an arrow binds to the slice that is open at its time."""
     start, duration = float(timeline.start[span]), float(timeline.end[span] - timeline.start[span])
     return (start + part * duration) * 1e6

@@ -1,4 +1,4 @@
-"""A timeline as a PNG, drawn without a browser; of any size, since what is too thin is drawn as shares."""
+"""A timeline as a PNG, drawn without a browser; blocks that are too thin are drawn as shares of columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports.pictures.palette import Theme, rgb
-from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shares, Text, draw
+from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shares, Text, lay_out_timeline
 from meshwave.engine.exports.svg import arrow_head
 from meshwave.engine.program.timeline import Timeline
 
@@ -25,7 +25,7 @@ PERIOD = 7  # pixels between the lines of the hatch
 
 @exports.register("png")
 class Png(Export):
-    """The whole timeline as a picture."""
+    """The whole timeline as a bitmap."""
 
     title = "Timeline as PNG"
     note = "a picture"
@@ -47,17 +47,23 @@ def png(
     theme: Theme = "light",
     ratio: int = 2,
 ) -> bytes:
-    """Draw the spans between the two ``window`` seconds, or all of them.
+    """Draw the spans within ``window`` in seconds, or all of them.
 
     Args:
-        ratio: pixels of the picture for a pixel of the layout, as a screen of high density has.
+        timeline: the timeline.
+        title: title of the picture.
+        unit: unit of its times: ``s``, or ``units`` for unit costs.
+        window: start and end in seconds; all spans by default.
+        width: width of the layout in pixels.
+        theme: colours.
+        ratio: pixels of the picture per pixel of the layout, as on screens of high density.
 
     Raises:
-        InputError: nothing lies in the window.
+        InputError: the window has no spans.
     """
     from PIL import Image
 
-    picture = draw(timeline, title=title, unit=unit, window=window, width=width, theme=theme)
+    picture = lay_out_timeline(timeline, title=title, unit=unit, window=window, width=width, theme=theme)
     image = Image.new("RGB", (picture.width * ratio, picture.height * ratio), picture.surface["background"])
     _Painter(picture, image, ratio).paint()
     file = BytesIO()
@@ -66,7 +72,7 @@ def png(
 
 
 class _Painter:
-    """Puts the shapes of a picture into an image, each pixel of the layout ``ratio`` wide."""
+    """Paints the shapes of a picture into an image with ``ratio`` pixels per pixel of the layout."""
 
     def __init__(self, picture: Picture, image: Images.Image, ratio: int) -> None:
         from PIL import ImageDraw
@@ -91,7 +97,7 @@ class _Painter:
                     self._shares(shape)
 
     def _corners(self, shape: Box | Hatch | Shares) -> tuple[int, int, int, int]:
-        """Left, top, right and bottom, the last two outside."""
+        """Return left, top, right and bottom; right and bottom are exclusive."""
         x, y, width, height = shape[:4]
         edges = (x, y, x + width, y + height)
         left, top, right, bottom = (round(edge * self.ratio) for edge in edges)
@@ -105,7 +111,7 @@ class _Painter:
             self.pen.rectangle((left, top, right - 1, bottom - 1), box.colour)
 
     def _hatch(self) -> Images.Image:
-        """Idle time the size of the whole picture, so that lines go on from lane to lane."""
+        """Return a hatch of the size of the whole picture, so that its lines continue from lane to lane."""
         from PIL import Image
 
         height, width = self.image.height, self.image.width
@@ -139,7 +145,7 @@ class _Painter:
         return self.fonts[key]
 
     def _shares(self, shares: Shares) -> None:
-        """A stack a column: each pixel takes the colour whose part of the stack it lies in."""
+        """Paint stacked columns: each pixel takes the colour of the part of the stack that contains it."""
         from PIL import Image
 
         left, top, right, bottom = self._corners(shares)
@@ -148,10 +154,10 @@ class _Painter:
         level = (np.arange(bottom - top)[::-1, None] + 0.5) / (bottom - top)
         kind = sum((level >= part).astype(np.intp) for part in tops)
         below = np.asarray(self.image.crop((left, top, right, bottom)))
-        self.image.paste(Image.fromarray(_coloured(kind, shares.colours, below)), (left, top))
+        self.image.paste(Image.fromarray(_colour_image(kind, shares.colours, below)), (left, top))
 
 
-def _coloured(kind: Any, colours: Sequence[str], below: Any) -> Any:
-    """[rows, columns, 3] by the number of a colour; the number after the last leaves what lies below."""
+def _colour_image(kind: Any, colours: Sequence[str], below: Any) -> Any:
+    """Return ``[rows, columns, 3]`` the colours of indices; the index after the last colour keeps the background."""
     table = np.array([*map(rgb, colours), (0, 0, 0)], np.uint8)
     return np.where((kind == len(colours))[..., None], below, table[kind])

@@ -1,4 +1,4 @@
-"""A design as a Python file that trains it wherever Meshwave is installed: torchrun starts it, on any number of machines."""
+"""A design as a Python file for torchrun, which trains it wherever Meshwave is installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = 100
 
 @exports.register("script")
 class Script(Export):
-    """The design and the very program that it means, in one file."""
+    """The design and its exact program, in one file."""
 
     title = "Script for torchrun"
     note = "trains it on any cluster that has Meshwave"
@@ -32,9 +32,10 @@ class Script(Export):
 
     @staticmethod
     def make(prediction: Prediction) -> bytes:
-        """
+        """Return the script.
+
         Raises:
-            DesignError: it can be planned but not run.
+            DesignError: the design can be planned but not run.
         """
         drawn, program = prediction.design, prediction.program
         design = drawn.model_copy(update={"cost": drawn.cost.portable()})
@@ -50,7 +51,7 @@ class Script(Export):
             "",
             "DESIGN = " + _literal(design.to_json()),
             "",
-            f"# What every rank does and in which order, packed; it is program {program.digest}.",
+            f"# The ordered actions of every rank, packed; digest {program.digest}.",
             "PROGRAM = (",
             *(f'    "{packed[start : start + COLUMNS]}"' for start in range(0, len(packed), COLUMNS)),
             ")",
@@ -61,8 +62,8 @@ class Script(Export):
         return ("\n".join(lines) + "\n").encode()
 
 
-def unpacked(program: str) -> str:
-    """The ``program.json`` of what a script holds packed."""
+def unpack_program(program: str) -> str:
+    """Return the ``program.json`` that a script holds in packed form."""
     return zlib.decompress(base64.b85decode(program)).decode()
 
 
@@ -98,10 +99,10 @@ def _doc(prediction: Prediction) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """A name without what could end a string of Python."""
+    """Return a name without characters that could end a Python string."""
     return "".join(each for each in name if each.isprintable() and each not in "\"'\\")
 
 
 def _literal(document: str) -> str:
-    """A document as a string that a person can read; JSON has no three apostrophes but inside of a name."""
+    """Return a document as a readable raw string; JSON contains three apostrophes only inside of names."""
     return "r'''\n" + document.rstrip("\n").replace("'''", "''\\u0027") + "\n'''"

@@ -1,4 +1,4 @@
-"""A timeline as an SVG that stands alone: a title, a legend, and every block says what it is."""
+"""A timeline as a stand-alone SVG with a title, a legend and a tooltip for every block."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
-from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shape, Text, draw
+from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shape, Text, lay_out_timeline
 from meshwave.engine.program.timeline import Timeline
 
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
 
-MOST_BLOCKS = 50_000
+MAX_BLOCKS = 50_000
 
 
 @exports.register("svg")
@@ -43,23 +43,23 @@ def svg(
     width: int = 1440,
     theme: Theme = "light",
 ) -> str:
-    """Draw the spans between the two ``window`` seconds, or all of them.
+    """Draw the spans within ``window`` in seconds, or all of them.
 
     Raises:
-        InputError: nothing lies in the window, or more blocks than a viewer can show.
+        InputError: the window has no spans, or more blocks than a viewer can show.
     """
     start, end = window or (-np.inf, np.inf)
     blocks = int((timeline.is_work & (timeline.end > start) & (timeline.start < end)).sum())
-    if blocks > MOST_BLOCKS:
+    if blocks > MAX_BLOCKS:
         raise InputError(
-            f"{blocks:,} blocks are more than an SVG viewer can show; draw a part of at most {MOST_BLOCKS:,}, or a PNG"
+            f"{blocks:,} blocks are more than an SVG viewer can show; draw a part of at most {MAX_BLOCKS:,}, or a PNG"
         )
-    picture = draw(timeline, title=title, unit=unit, window=window, width=width, theme=theme, dense=False)
+    picture = lay_out_timeline(timeline, title=title, unit=unit, window=window, width=width, theme=theme, dense=False)
     return "\n".join(_document(picture, title or "Timeline"))
 
 
-def of_both_themes(light: Picture, dark: Picture, title: str) -> str:
-    """One drawing that is dark where its reader prefers that, and light elsewhere."""
+def theme_aware_svg(light: Picture, dark: Picture, title: str) -> str:
+    """Return one drawing that follows the colour scheme preferred by its reader."""
     style = ".dark{display:none}@media(prefers-color-scheme:dark){.light{display:none}.dark{display:inline}}"
     lines = [*_opening(light, title), f"<style>{style}</style>"]
     for name, picture in (("light", light), ("dark", dark)):
@@ -88,7 +88,7 @@ def _document(picture: Picture, title: str) -> Iterator[str]:
 
 
 def _pattern(picture: Picture, name: str) -> str:
-    """The hatch of idle time, under the name that shapes fill themselves by."""
+    """Return the hatch of idle time, under the name by which shapes refer to it."""
     surface = picture.surface
     return (
         f'<defs><pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
@@ -131,7 +131,7 @@ def _line(line: Line) -> str:
 
 
 def arrow_head(line: Line, size: float = 4.5) -> list[tuple[float, float]]:
-    """The three corners of the head at the end of a line."""
+    """Return the three corners of the arrow head at the end of a line."""
     angle = np.arctan2(line.y2 - line.y1, line.x2 - line.x1)
     sides = [(line.x2 + size * np.cos(angle + turn), line.y2 + size * np.sin(angle + turn)) for turn in (2.62, -2.62)]
     return [(line.x2, line.y2), *((float(x), float(y)) for x, y in sides)]

@@ -1,15 +1,15 @@
-"""A program as torch's schedule CSV with its messages: torch's runtime plays the file as it stands.
+"""A program as torch's schedule CSV with its messages, which torch's runtime runs unchanged.
 
-The form is ``compute_comms``. torch checks little of it, so that the file has to be right by itself:
+The format is ``compute_comms``. torch checks little of it, so that the file must be correct by itself:
 
-- A receive stands where its message is sent on the clock of the prediction, not as early as Meshwave's
-  own runtime posts it. torch sends and receives over one communicator, and NCCL plays what one
-  communicator is given in order: a rank whose receive waits in front of a send that the other
-  needs first would stand still. As all ranks list their messages in one common order, none does.
-- Every stage has its REDUCE_GRAD, data parallel or not: it also divides the gradients by the number
-  of microbatches, and torch says nothing where it is missing.
-- UNSHARD and RESHARD gather and let go of the stages that fully sharded data parallelism cuts, the
-  next three kept as torch's own lowering does; without sharding they do nothing.
+- A receive stands where its message is sent on the clock of the prediction, not as early as Meshwave's own runtime
+  posts it. torch sends and receives over one communicator, which NCCL processes in order: a rank whose receive waits in
+  front of a send that another rank needs first would deadlock. All ranks list their messages in one common order, so
+  that none does.
+- Every stage has its REDUCE_GRAD, data parallel or not: it also divides the gradients by the number of microbatches,
+  and torch does not report a missing one.
+- UNSHARD and RESHARD gather and release the stages that fully sharded data parallelism shards, keeping the next three
+  gathered as torch's own lowering does; without sharding they have no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.exports._base import Export, exports
-from meshwave.engine.exports.torch_csv import beside_the_order, one_shape, refuse
+from meshwave.engine.exports.torch_csv import check_exportable, common_mesh_shape, missing_properties
 from meshwave.engine.program.action import Action, Op, format_cells
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Timeline
@@ -47,35 +47,36 @@ class TorchCsvComms(Export):
 
     @staticmethod
     def make(prediction: Prediction) -> bytes:
-        one_shape(prediction.design, "torch's pipelining")
-        return ("\n".join(rows(prediction.program, prediction.timeline)) + "\n").encode()
+        common_mesh_shape(prediction.design, "torch's pipelining")
+        return ("\n".join(message_schedule_rows(prediction.program, prediction.timeline)) + "\n").encode()
 
     @staticmethod
-    def left_out(prediction: Prediction) -> list[str]:
-        return list(beside_the_order(prediction.design, prediction.program))
+    def omissions(prediction: Prediction) -> list[str]:
+        return list(missing_properties(prediction.design, prediction.program))
 
 
-def rows(program: Program, timeline: Timeline) -> list[str]:
-    """One line of comma-separated actions a rank, none of them empty.
+def message_schedule_rows(program: Program, timeline: Timeline) -> list[str]:
+    """Return one line of comma-separated actions per rank, none of them empty.
 
     Args:
-        timeline: of this program; its clock puts the receives in their places.
+        program: the program.
+        timeline: timeline of this program; its clock determines the places of receives.
 
     Raises:
         InputError: torch's runtime cannot run the program.
     """
-    refuse(program)
+    check_exportable(program)
     orders: list[list[list[Action]]] = [[] for _ in range(program.ranks)]
-    for rank, slot in _on_one_clock(program, timeline):
+    for rank, slot in _common_order(program, timeline):
         orders[rank].append(slot)
-    return [",".join(_with_updates(order)) for order in orders]
+    return [",".join(_add_updates(order)) for order in orders]
 
 
-def _on_one_clock(program: Program, timeline: Timeline) -> Iterator[tuple[int, list[Action]]]:
-    """Every slot and both ends of every message, each with its rank, in one order that all ranks follow.
+def _common_order(program: Program, timeline: Timeline) -> Iterator[tuple[int, list[Action]]]:
+    """Yield every slot and both ends of every message, each with its rank, in one order that all ranks follow.
 
-    It keeps to what waits for what: whatever needs something else starts when that has ended, or
-    stands later in the graph where both happen at one moment.
+    The order respects dependencies: an action starts after its inputs end or, at equal times, follows them in the
+    graph.
     """
     span = program.span_of_row
     place = np.zeros(len(program), np.int64)
@@ -94,20 +95,20 @@ def _on_one_clock(program: Program, timeline: Timeline) -> Iterator[tuple[int, l
             yield ranks[at], actions[at : at + 2] if doubled[at] else [action]
         else:
             yield ranks[at], [action]
-            yield peers[at], [_received(action)]
+            yield peers[at], [_matching_receive(action)]
 
 
-def _received(send: Action) -> Action:
-    """The other end of a message."""
+def _matching_receive(send: Action) -> Action:
+    """Return the RECV of a SEND."""
     if send.op == Op.SEND_F:
         return Action(Op.RECV_F, send.stage + 1, send.microbatch)
     return Action(Op.RECV_B, send.stage - 1, send.microbatch)
 
 
-def _with_updates(order: Sequence[list[Action]]) -> Iterator[str]:
-    """The cells of a rank, with what gathers, reduces and lets go of its stages.
+def _add_updates(order: Sequence[list[Action]]) -> Iterator[str]:
+    """Yield the cells of a rank with the actions that gather, reduce and release its stages.
 
-    A reduction follows what its last backward sends, so that nobody waits for it longer.
+    A reduction follows the sends of its last backward, so that they are not delayed by it.
     """
     slots = [slot for slot in order if slot[0].op <= Op.W]
     upcoming = iter(_upcoming([[action.stage for action in slot] for slot in slots]))
@@ -131,12 +132,12 @@ def _with_updates(order: Sequence[list[Action]]) -> Iterator[str]:
 
 
 def _completes(slot: Sequence[Action]) -> list[int]:
-    """The stages of which a slot makes weight gradients."""
+    """Return the stages of which a slot computes weight gradients."""
     return [action.stage for action in slot if action.op in (Op.B, Op.W)]
 
 
 def _upcoming(stages: Sequence[Sequence[int]]) -> list[list[int]]:
-    """For each slot the stages that it and those after it need, the nearest first, as many as are gathered."""
+    """Return for each slot the stages that it and the next ones need, nearest first, as many as are gathered."""
     found: list[list[int]] = []
     nearest: list[int] = []
     for needed in reversed(stages):

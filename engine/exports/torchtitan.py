@@ -1,9 +1,9 @@
-"""What torchtitan needs to train with a design's schedule: the CSV, and the settings beside it.
+"""Files for torchtitan to train with a design's schedule: the CSV, and the matching settings.
 
-A zip of files that belong together, since a setting without the file that it names is of no use:
-``schedule.csv``, and the settings once as the Python configuration that torchtitan takes since 0.3.0, once as
-the TOML of its releases up to 0.2.2. Both name where stages lie and how layers are cut, because torchtitan
-builds its stages before it reads the CSV, and places them by the *name* of a schedule.
+They are zipped because a setting is useless without the file that it names: ``schedule.csv``, and the settings both as
+the Python configuration of torchtitan since 0.3.0 and as the TOML of its releases up to 0.2.2. Both define the
+placement of stages and their layers, because torchtitan builds its stages before it reads the CSV, and places them by
+the *name* of a schedule.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from meshwave.engine.program.program import Program
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
 
-PRECISION = {"fp32": "float32", "bf16": "bfloat16", "fp64": "float32"}  # torchtitan knows no fp64
-ANY_TIME = (1980, 1, 1, 0, 0, 0)  # of every file inside, so that one design makes one zip, byte for byte
+PRECISION = {"fp32": "float32", "bf16": "bfloat16", "fp64": "float32"}  # torchtitan does not support fp64
+ANY_TIME = (1980, 1, 1, 0, 0, 0)  # of every file inside, so that zips of equal designs are identical
 
 
 @exports.register("torchtitan")
@@ -48,13 +48,15 @@ class Torchtitan(Export):
 
 
 def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, str]:
-    """The files by name.
+    """Return the files by name.
 
     Args:
-        layers: of each stage.
+        design: the design.
+        program: its program.
+        layers: layers of each stage.
 
     Raises:
-        InputError: torchtitan has no such model, cannot place the stages, or its meshes are not as these; in words.
+        InputError: torchtitan does not have the model, cannot place the stages, or the meshes are unequal.
     """
     if not isinstance(design.model, LanguageModel) or design.model.skips:
         raise InputError(
@@ -67,9 +69,9 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
             f"every {torch_csv.ordinal(design.model.moe.every)}block; set model.moe to null to export it, or export "
             "script: it trains them wherever Meshwave is installed"
         )
-    lines = torch_csv.rows(program)
+    lines = torch_csv.schedule_rows(program)
     name = placement_name(program)
-    dp, tp = torch_csv.one_shape(design, "torchtitan")
+    dp, tp = torch_csv.common_mesh_shape(design, "torchtitan")
     return {
         "schedule.csv": "\n".join(lines) + "\n",
         "recipe.py": "\n".join(_recipe(design, name, layers, dp, tp)) + "\n",
@@ -78,13 +80,13 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
 
 
 def placement_name(program: Program) -> str:
-    """The schedule's name under which torchtitan places stages as this program does.
+    """Return the name of the torchtitan schedule with the same placement of stages.
 
-    With a CSV the name says nothing else. torchtitan knows a loop over the ranks, of any length, and a
-    single V of two stages a rank.
+    With a CSV the name determines only the placement. torchtitan supports a loop over the ranks, of any length, and a
+    single V of two stages per rank.
 
     Raises:
-        InputError: the stages lie otherwise.
+        InputError: the placement is different.
     """
     ranks, places = program.ranks, program.placement[0].tolist()
     if ranks == 1:
@@ -103,7 +105,7 @@ def placement_name(program: Program) -> str:
 
 
 def module_names(layers: Sequence[int], head: str) -> list[list[str]]:
-    """Per stage the modules of torchtitan's language models: the embedding, its layers, norm and ``head``."""
+    """Return per stage the modules of torchtitan's language models: embedding, layers, norm and ``head``."""
     ends = [0, *accumulate(layers)]
     parts = [[f"layers.{layer}" for layer in range(start, end)] for start, end in pairwise(ends)]
     parts[0].insert(0, "tok_embeddings")
@@ -112,23 +114,23 @@ def module_names(layers: Sequence[int], head: str) -> list[list[str]]:
 
 
 def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) -> Iterator[str]:
-    """A configuration function, as torchtitan takes its settings since 0.3.0.
+    """Yield a configuration function, the form of settings since torchtitan 0.3.0.
 
-    0.3.0 counts sequences and later versions tokens, under other names. The fields of its settings are fixed: to
-    set one that a version does not have is an error there, so that the recipe asks which it has.
+    0.3.0 counts sequences, later versions tokens under other names. Setting a field that a version does not have is an
+    error, so that the recipe checks which fields exist.
     """
     training, sequence = design.training, design.model.sequence
     tokens, recomputes = training.micro_batch_size * sequence, _recomputes(design, len(layers))
-    yield f'"""Settings for torchtitan of the design {_in_a_docstring(design.name)}, written by Meshwave.'
+    yield f'"""Settings for torchtitan of the design {_escape_docstring(design.name)}, written by Meshwave.'
     yield ""
     yield "Start it from torchtitan's folder, with the folder that holds meshwave/ on the path:"
     yield ""
     yield f"    PYTHONPATH=FOLDER NGPU={len(design.meshes) * dp * tp} MODULE=meshwave.recipe CONFIG=recipe ./run_train.sh"
     yield ""
-    yield "Take another model than the one below if you like: its layers must be as many as the schedule cuts."
+    yield "You can replace the model below; it must have the number of layers that the schedule distributes."
     yield ""
-    yield "What the design has besides, and the job has to be told itself:"
-    yield from (f"- {each}" for each in _besides(design, tp))
+    yield "Properties of the design that these settings do not contain and the job must set:"
+    yield from (f"- {each}" for each in _missing_settings(design, tp))
     yield '"""'
     yield ""
     yield "from pathlib import Path"
@@ -147,11 +149,11 @@ def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) 
     yield "    config = model()"
     yield "    found = len(config.model_spec.model.layers)"
     yield "    if found != LAYERS:"
-    yield '        raise ValueError(f"the schedule cuts {LAYERS} layers and the model has {found}: take another model")'
+    yield '        raise ValueError(f"the schedule needs {LAYERS} layers, and the model has {found}: use another model")'
     yield "    parallelism, training = config.parallelism, config.training"
     yield f"    parallelism.pipeline_parallel_degree = {len(design.meshes)}"
     yield '    parallelism.pipeline_parallel_schedule_csv = str(Path(__file__).with_name("schedule.csv"))'
-    yield f'    parallelism.pipeline_parallel_schedule = "{name}"  # says only which mesh holds which stage'
+    yield f'    parallelism.pipeline_parallel_schedule = "{name}"  # determines only the mesh of each stage'
     yield "    parallelism.module_fqns_per_model_part = MODULES"
     yield f"    parallelism.data_parallel_replicate_degree = {dp}"
     yield "    parallelism.data_parallel_shard_degree = 1"
@@ -169,17 +171,17 @@ def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) 
     if training.clip_norm is not None:
         yield f"    training.max_norm = {training.clip_norm!r}"
     yield f"    config.activation_checkpoint = {'FullAC.Config()' if recomputes else 'None'}{recomputes}"
-    yield "    training.disable_cuda_graphs = True  # they do not go with a pipeline"
+    yield "    training.disable_cuda_graphs = True  # incompatible with a pipeline"
     yield "    return config"
 
 
 def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) -> Iterator[str]:
-    """The sections of a job's file that a schedule decides, for torchtitan 0.2.2 and before."""
+    """Yield the sections of a job file that depend on the schedule, for torchtitan up to 0.2.2."""
     training, recomputes = design.training, _recomputes(design, len(layers))
-    yield f"# Settings for torchtitan up to 0.2.2 of the design {_in_a_comment(design.name)}, written by Meshwave."
-    yield "# Put them into the file of a job in place of its own; the path of the CSV counts from where it is started."
-    yield f"# The model of the job must have {sum(layers)} layers. What the design has besides, and the job has to be told:"
-    yield from (f"# - {each}" for each in _besides(design, tp))
+    yield f"# Settings for torchtitan up to 0.2.2 of the design {_escape_comment(design.name)}, written by Meshwave."
+    yield "# Replace these sections in a job file; the path of the CSV is relative to the working directory."
+    yield f"# The model of the job must have {sum(layers)} layers. The job must also set:"
+    yield from (f"# - {each}" for each in _missing_settings(design, tp))
     yield ""
     yield "[training]"
     yield f"local_batch_size = {design.pipe.microbatches * training.micro_batch_size}"
@@ -193,7 +195,7 @@ def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) ->
     yield f"pipeline_parallel_degree = {len(design.meshes)}"
     yield f"pipeline_parallel_microbatch_size = {training.micro_batch_size}"
     yield 'pipeline_parallel_schedule_csv = "meshwave/schedule.csv"'
-    yield f'pipeline_parallel_schedule = "{name}"  # says only which mesh holds which stage'
+    yield f'pipeline_parallel_schedule = "{name}"  # determines only the mesh of each stage'
     yield f"data_parallel_replicate_degree = {dp}"
     yield "data_parallel_shard_degree = 1"
     yield f"tensor_parallel_degree = {tp}"
@@ -205,24 +207,24 @@ def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) ->
     yield f'mode = "{"full" if recomputes else "none"}"{recomputes}'
 
 
-def _besides(design: Design, tp: int) -> Iterator[str]:
-    """What a design means that these settings do not say."""
+def _missing_settings(design: Design, tp: int) -> Iterator[str]:
+    """Yield properties of a design that these settings do not contain."""
     model, training = design.model, design.training
     assert isinstance(model, LanguageModel)
     yield (
         f"its model: {model.kind}, hidden {model.hidden}, {model.heads} heads, {model.ffn_hidden} inside the MLP, "
-        f"{model.vocab} tokens known"
+        f"vocabulary of {model.vocab}"
     )
     decay = f", weight decay {training.weight_decay:g}" if training.optimizer == "adamw" else ""
     yield f"its optimizer: {training.optimizer}, learning rate {training.lr:g}{decay}; its seed: {training.seed}"
     if training.precision == "fp64":
-        yield "its precision: fp64, for which float32 is set here, since torchtitan knows no other that is as fine"
+        yield "its precision: fp64, replaced by float32 here, the most precise format of torchtitan"
     if tp > 1:
-        yield f"its transfers: {design.transfer.strategy}; torchtitan sends from each device to its like"
+        yield f"its transfers: {design.transfer.strategy}; torchtitan sends from each device to its counterpart"
 
 
 def _recomputes(design: Design, stages: int) -> str:
-    """A comment on the stages that run their forward again; empty where there is none."""
+    """Return a comment on the stages that are recomputed; empty if there are none."""
     chosen = [stage for stage in range(stages) if design.pipeline.recomputes(stage)]
     if not chosen:
         return ""
@@ -230,10 +232,10 @@ def _recomputes(design: Design, stages: int) -> str:
     return f"  # every stage or none; the design recomputes {which}"
 
 
-def _in_a_docstring(name: str) -> str:
-    """A design's name as text that cannot end the docstring it stands in."""
+def _escape_docstring(name: str) -> str:
+    """Return a design's name as text that cannot end a docstring."""
     return json.dumps(name).replace('\\"', "'")
 
 
-def _in_a_comment(name: str) -> str:
+def _escape_comment(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)

@@ -49,7 +49,7 @@ class BlockTimeline:
         """``[lanes]`` device of each lane."""
         return tuple(self.block[device] for device, _ in self.lanes)
 
-    def with_lanes(self, lanes: tuple[Lane, ...]) -> BlockTimeline:
+    def add_lanes(self, lanes: tuple[Lane, ...]) -> BlockTimeline:
         """Return the timeline with additional, empty lanes."""
         place = np.array([lanes.index(lane) for lane in self.lanes], np.int32)
         timeline = replace(self.timeline, meshes=_lane_names(self.block, lanes), rank=place[self.timeline.rank])
@@ -59,7 +59,7 @@ class BlockTimeline:
 def align_lanes(one: BlockTimeline, other: BlockTimeline) -> tuple[BlockTimeline, BlockTimeline]:
     """Give two timelines the lanes that either uses, so that they can be overlaid."""
     lanes = tuple(sorted({*one.lanes, *other.lanes}))
-    return one.with_lanes(lanes), other.with_lanes(lanes)
+    return one.add_lanes(lanes), other.add_lanes(lanes)
 
 
 def predict_block(design: Design, rank: int, stage: int, op: Op) -> BlockTimeline:

@@ -75,7 +75,7 @@ def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
     mesh = design.meshes[rank]
     prices, refused = {}, {}
     for name in expert_schedule_names(option=False):
-        changed = _with_schedule(design, name)
+        changed = _replace_schedule(design, name)
         found = next(expert_schedules[name]().problems(expert_layer(changed, mesh)), None)
         if found is None:
             prices[name] = price_expert_layer(changed, mesh)
@@ -96,7 +96,7 @@ def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
     }
 
 
-def _with_schedule(design: Design, name: str) -> Design:
+def _replace_schedule(design: Design, name: str) -> Design:
     """Return the design with another expert schedule, given by its registered name."""
     variant = name.removeprefix("deepspeed-") if name.startswith("deepspeed-") else "paper"
     update = {"schedule": name if variant == "paper" else "deepspeed", "variant": variant}

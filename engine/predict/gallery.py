@@ -26,15 +26,15 @@ from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.schedules import Schedule, schedules
 
 LARGEST_STEP = 400_000
-"""Computations of the largest step that the gallery simulates: 1 to 2 s and some hundred megabytes."""
+"""Maximum number of computations of a step that the gallery simulates: 1 to 2 s and some hundred megabytes."""
 CUTS = (1, 2, 4, 8, 16)
-"""Numbers of waves, chunks and replicas that are tried, as far as the model has layers for their stages."""
+"""Numbers of waves, chunks and replicas to try, as far as the model has layers for their stages."""
 SEARCHED_CUTS = (1, 2)
 """The same for schedules that search their order, which takes a second or more each."""
 EQUAL_WITHIN = 0.005
-"""Relative: times that differ by less are reported as equal."""
+"""Relative difference of times up to which they are reported as equal."""
 UNCHANGED_WITHIN = 5e-4
-"""Relative: a change below it would be printed as 0.0 %."""
+"""Relative change that would be printed as 0.0 %."""
 
 Pipeline = Mapping[str, Any]
 
@@ -49,8 +49,8 @@ class Variant:
     pipeline: Pipeline  # section of the document that chooses it
     stages: int
     microbatches: int
-    refusal: Problem | None  # why it cannot be chosen
-    is_present: bool  # it is the design's own
+    refusal: Problem | None  # reason why it cannot be chosen
+    is_present: bool  # the design's own variant
 
     @property
     def key(self) -> str:
@@ -64,7 +64,7 @@ class Variant:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the gallery does not simulate it although it can be chosen."""
+        """Whether the gallery does not simulate the variant although it can be chosen."""
         return self.refusal is None and self.computations > LARGEST_STEP
 
 
@@ -121,13 +121,13 @@ def judge_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
 def list_variants(design: Design) -> list[Variant]:
     """List the variants of every schedule: the present one, then by size of the step, then those that search.
 
-    Refused variants are left out where the schedule has others, except the first that needs more stages than the
-    model has layers.
+    Refused variants are omitted if the schedule has others, except the first that needs more stages than the model has
+    layers.
     """
     found: list[Variant] = []
     for name in schedules:
         if name != "custom":
-            found += _without_refused(design, [_variant(design, name, options) for options in _options(design, name)])
+            found += _drop_refused(design, [_variant(design, name, options) for options in _options(design, name)])
     if not any(variant.is_present for variant in found):
         found.append(_present_variant(design))
     return sorted(
@@ -135,7 +135,7 @@ def list_variants(design: Design) -> list[Variant]:
     )
 
 
-def _without_refused(design: Design, of_schedule: list[Variant]) -> list[Variant]:
+def _drop_refused(design: Design, of_schedule: list[Variant]) -> list[Variant]:
     """Drop the refused variants of a schedule, except as :func:`list_variants` says."""
     kept = [variant for variant in of_schedule if variant.refusal is None]
     too_many = [variant for variant in of_schedule if variant.refusal and variant.stages > design.model.layers]
@@ -143,7 +143,7 @@ def _without_refused(design: Design, of_schedule: list[Variant]) -> list[Variant
 
 
 def _options(design: Design, name: str) -> list[dict[str, Any]]:
-    """Return the combinations of a schedule's options that are tried, the design's own included."""
+    """Return the combinations of a schedule's options to try, including the design's own."""
     schedule, now = schedules[name], _pipeline_section(design)
     default = {key: field.get_default() for key, field in schedule.model_fields.items()}
     own = {key: now[key] for key in default} if now["schedule"] == name else None

@@ -113,8 +113,8 @@ class _Comparison:
         """Hanayo against interleaved 1F1B with equal chunks per mesh: which is faster, by how much and why."""
         pairs = [
             (fold, loop)
-            for fold in self._of("hanayo", backward="whole")
-            for loop in self._of("interleaved-1f1b")
+            for fold in self._entries_of("hanayo", backward="whole")
+            for loop in self._entries_of("interleaved-1f1b")
             if loop.variant.options["chunks"] == 2 * fold.variant.options["waves"]
         ]
         if not pairs:
@@ -153,7 +153,7 @@ class _Comparison:
     def waves(self) -> str:
         """The best number of waves: simulated, and by Hanayo's W* = sqrt(T_B / 4 T_C) (arXiv:2308.15762)."""
         fastest: dict[int, Entry] = {}
-        for entry in self._of("hanayo", backward="whole"):
+        for entry in self._entries_of("hanayo", backward="whole"):
             waves = entry.variant.options["waves"]
             if waves not in fastest or entry.makespan_s < fastest[waves].makespan_s:
                 fastest[waves] = entry
@@ -195,7 +195,7 @@ class _Comparison:
             f"{_name(second)}, the best with a whole backward, with {_relative_memory(first.peak_bytes, second.peak_bytes)}{' and ' + span if span else ''}."
         )
 
-    def _of(self, schedule: str, **options: Any) -> list[Entry]:
+    def _entries_of(self, schedule: str, **options: Any) -> list[Entry]:
         wanted = options.items()
         return [
             entry

@@ -25,9 +25,9 @@ Ints = NDArray[np.int64]
 ENTRIES_PER_ROW = 4
 """Initial size of the log of rates per row of the program; a longer log needs another simulation."""
 FULL_SHARE = 1 - 1e-6
-"""Used share of its capacity from which a port is full."""
+"""Used share of the capacity from which a port counts as full."""
 ROUNDING = 1e-9
-"""Relative: bytes that rounding may leave."""
+"""Relative amount of bytes that rounding may leave."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +49,13 @@ class LinkFlows:
         return bool((self.network.units >= 0).any())
 
     @property
-    def at_capacity(self) -> Floats:
+    def capacity_rates(self) -> Floats:
         """``[ports]`` rate that fills each port, in the units of ``rates``."""
         return np.where(self.network.units >= 0, np.maximum(1, self.network.units), self.network.capacity)
 
     @cached_property
     def passing(self) -> Mapping[int, tuple[Ints, Floats]]:
-        """By port: the flows that pass it, ordered by first byte, and their bytes there per byte of the flow."""
+        """By port: the flows on it, ordered by first byte, and their bytes there per byte of the flow."""
         network = self.network
         counts = np.diff(network.use_ptr)[self.kind]
         flow = np.repeat(np.arange(len(self.kind)), counts)
@@ -81,8 +81,8 @@ class LinkFlows:
     def find_limit(self, span: int, start_s: float, end_s: float) -> Limit | None:
         """Return the port that delayed a message or collective most from ``start_s`` to ``end_s``.
 
-        Delays of earlier messages on the same connection count as its own. Where nothing is shared, the answer is the
-        port of which it uses the largest share; None where it passes no port.
+        Delays of earlier messages on the same connection count as its own. Without contention it is the port of which
+        the flow uses the largest share; None if the flow passes no port.
         """
         own = np.flatnonzero(self.span == span)
         if not len(own):
@@ -105,13 +105,13 @@ class LinkFlows:
         ports = network.use_port[uses]
         if not len(ports):
             return None
-        port = int(ports[np.argmax(network.use_weight[uses] / self.at_capacity[ports])])
+        port = int(ports[np.argmax(network.use_weight[uses] / self.capacity_rates[ports])])
         return Limit(network.ports[port], 1, self.is_serial)
 
     def _connection_flows(self, kind: int, start_s: float, end_s: float) -> Iterator[tuple[int, float, float]]:
-        """Yield the flows of a connection within a time, with the time that each has of it.
+        """Yield the flows of a connection within a time, each with its own time.
 
-        Where a port carries one transfer at a time, the whole time is also given to the next flow, which waits.
+        If a port carries one transfer at a time, the whole time is also assigned to the next flow, which waits.
         """
         same = self.network.connection[self.kind] == self.network.connection[kind]
         inside = same & (self.start_s < end_s) & (self.end_s > start_s)
@@ -136,7 +136,7 @@ class LinkFlows:
             on = (middle > self.start_s[other]) & (middle < self.end_s[other])
             level += np.where(on, weight * rates[self.flow_class(other)], 0.0)
             count += on
-        full = level >= FULL_SHARE * self.at_capacity[port]
+        full = level >= FULL_SHARE * self.capacity_rates[port]
         alone = float(self.network.rate[self.kind[flow]])
         slower = np.ones(len(middle)) if self.is_serial else 1 - rates[self.flow_class(flow)] / alone
         lost = np.where(full & (slower > FULL_SHARE - 1 + 2e-6), slower * length, 0.0)
@@ -151,8 +151,8 @@ class Limit(NamedTuple):
     is_serial: bool
 
     @property
-    def is_held_up(self) -> bool:
-        """Whether other flows delay this one or slow it down."""
+    def is_delayed(self) -> bool:
+        """Whether other flows delay or slow down this one."""
         return self.is_serial or self.flows > 1
 
     @property
@@ -161,7 +161,7 @@ class Limit(NamedTuple):
         name = f"the {port_name(self.port)}"
         if self.is_serial:
             return f"held up by {name}, which carries one transfer at a time"
-        if not self.is_held_up:
+        if not self.is_delayed:
             return f"through {name}"
         return f"held up by {name}, shared by {self.flows} flows"
 

@@ -76,7 +76,7 @@ def _port_flows(flows: LinkFlows, port: int) -> list[Passing]:
     if port not in flows.passing:
         return []
     here, weights = flows.passing[port]
-    weights = weights / flows.at_capacity[port]
+    weights = weights / flows.capacity_rates[port]
     classes = flows.network.coupling.classes[0][flows.kind[here]]
     parts: dict[tuple[int, float], Steps] = {}
     took = flows.end_s[here] - flows.start_s[here]

@@ -1,4 +1,4 @@
-"""The consequences of an order drawn by hand: its simulation, and how it differs from another one."""
+"""Consequences of a hand-drawn order: its simulation, and the differences from another one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class OrderOutcome:
     program: Program | None  # with transfers and updates; None where computations are missing
     costs: Costs | None
     timeline: Timeline | None  # None where the order cannot run
-    problems: list[Problem]  # why it cannot run
+    problems: list[Problem]  # reasons why it cannot run
 
     @cached_property
     def cycle(self) -> list[Wait]:
-        """The shortest cycle of ranks that wait for each other; empty without a deadlock."""
+        """Shortest cycle of ranks that wait for each other; empty without a deadlock."""
         return deadlock_cycle(self.program) if self.program is not None and self.timeline is None else []
 
     @cached_property
@@ -46,9 +46,9 @@ def simulate_order(design: Design, order: Program, known: Sequence[Problem] = ()
     """Simulate an order of computations on the meshes and costs of a design, or find why it cannot run.
 
     Args:
-        design: the design that lends its meshes and costs.
+        design: the design that provides meshes and costs.
         order: the computations.
-        known: why it cannot run, if that is known already; a long order takes a while to verify.
+        known: reasons why it cannot run, if they are known already; verifying a long order takes time.
 
     Raises:
         InputError: the cost model cannot price the design.
@@ -68,7 +68,7 @@ def simulate_order(design: Design, order: Program, known: Sequence[Problem] = ()
 class Consequences:
     """Changes by another order, in seconds or in units of cost."""
 
-    delay: Floats  # [spans of the timeline before] how much later each computation starts, 0 for others
+    delay: Floats  # [spans of the timeline before] delay of the start of each computation, 0 for others
     makespan: tuple[float, float]  # before and after
     bubble_ratio: tuple[float, float]
     peak_bytes: tuple[Floats, Floats]  # [ranks] each
@@ -85,7 +85,7 @@ class Consequences:
 
     @property
     def _tolerance(self) -> float:
-        """Starts that differ by less are equal: the difference is rounding."""
+        """Difference of starts that is due to rounding."""
         return 1e-9 * max(self.makespan)
 
 
@@ -101,7 +101,7 @@ def find_consequences(before: OrderOutcome, after: OrderOutcome) -> Consequences
     own = np.flatnonzero(was.is_compute)
     starts = computation_starts(now, after.order)[was.op[own], was.stage[own], was.microbatch[own]]
     delay = np.zeros(len(was))
-    delay[own] = np.nan_to_num(starts - was.start[own])  # a backward that was split or joined has no other
+    delay[own] = np.nan_to_num(starts - was.start[own])  # a backward that was split or joined has no counterpart
     return Consequences(
         delay=delay,
         makespan=(was.makespan, now.makespan),

@@ -1,4 +1,4 @@
-"""From a design to everything that follows from it: program, costs, timeline, numbers."""
+"""Predictions: the program, costs, timeline and numbers of a design."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Prediction:
     costs: Costs
     timeline: Timeline
 
-    def with_design(self, design: Design) -> Prediction:
+    def replace_design(self, design: Design) -> Prediction:
         """Return the prediction, with its cached results, for a design that differs only in its name."""
         same = copy(self)
         vars(same)["design"] = design
@@ -107,7 +107,7 @@ class Prediction:
         return find_flows(self.program, self.costs, self.timeline)
 
     @cached_property
-    def dropped(self) -> list[float] | None:
+    def dropped_by_mesh(self) -> list[float] | None:
         """``[meshes]`` expected share of token assignments that are dropped; None where no block has experts."""
         if not self.design.model.expert_blocks:
             return None
@@ -143,7 +143,7 @@ class Prediction:
             "inside_communication_s": self.inside_communication.tolist() if seconds else None,
             "bounds": self.bounds.as_data() if self.bounds else None,
             "links": [load.as_data() for load in self.port_loads],
-            "dropped": self.dropped,
+            "dropped": self.dropped_by_mesh,
             "mean_inside_communication_s": float(self.inside_communication.mean()) if seconds else None,
             "peak_inflight": peak_inflight(self.program, self.design.pipeline.stages).tolist(),
             "peak_memory_bytes": self.memory.total_bytes.tolist(),
@@ -161,14 +161,12 @@ class Prediction:
 
 
 def predict(design: Design, program: Program | None = None) -> Prediction:
-    """Lower, price and simulate a design; lowering is skipped where its ``program`` is given.
+    """Lower, price and simulate a design; lowering is skipped if its ``program`` is given.
 
     Raises:
         InputError: the order deadlocks, or the cost model cannot price the design.
     """
-    ordered = (
-        0.9 if type(design.pipeline).depends_on_costs else 0.4
-    )  # share of the time; a search takes nearly all of it
+    ordered = 0.9 if type(design.pipeline).depends_on_costs else 0.4  # share of the time that ordering takes
     tell(0.0, "ordering actions")
     program = lower(design) if program is None else program
     tell(ordered, "pricing actions")
@@ -213,7 +211,7 @@ def _memory_warnings(prediction: Prediction) -> Iterator[Problem]:
 
 
 def _memory_remedies(design: Design, category: str) -> list[str]:
-    """Return what would reduce one category of memory, without what the design does already."""
+    """Return remedies that reduce one category of memory and that the design does not use already."""
     smaller_micro_batch = ["smaller_micro_batch"] * (design.training.micro_batch_size > 1)
     return {
         "weights": ["more_meshes", "larger_tp"],

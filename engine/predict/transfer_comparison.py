@@ -55,11 +55,11 @@ def _task_data(task: UnitTask) -> dict[str, Any]:
         "bytes": task.bytes,
         "senders": list(task.senders),
         "receivers": list(task.receivers),
-        **{name: _as_lists(ranks) for name, ranks in optional.items() if ranks},
+        **{name: _nested_lists(ranks) for name, ranks in optional.items() if ranks},
     }
 
 
-def _as_lists(ranks: Sequence[Any]) -> list[Any]:
+def _nested_lists(ranks: Sequence[Any]) -> list[Any]:
     return [list(each) if isinstance(each, tuple) else each for each in ranks]
 
 

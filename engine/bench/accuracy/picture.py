@@ -11,7 +11,7 @@ from meshwave.engine.bench.accuracy.summary import MEDIAN_AIM, TAIL_AIM
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports.pictures.palette import OPS, SURFACES, Theme, mix
 from meshwave.engine.exports.pictures.shapes import Box, Line, Picture, Shape, Text
-from meshwave.engine.exports.svg import of_both_themes
+from meshwave.engine.exports.svg import theme_aware_svg
 from meshwave.engine.units import quantity
 
 WIDTH, MARGIN, HEAD, FOOT = 1080, 24, 96, 44  # pixels
@@ -33,7 +33,7 @@ def svg(results: Sequence[Result]) -> str:
     """
     if not results:
         raise InputError("there is nothing to draw: no design was measured yet; run meshwave bench accuracy")
-    return of_both_themes(_drawn(results, "light"), _drawn(results, "dark"), TITLE) + "\n"
+    return theme_aware_svg(_drawn(results, "light"), _drawn(results, "dark"), TITLE) + "\n"
 
 
 def _drawn(results: Sequence[Result], theme: Theme) -> Picture:

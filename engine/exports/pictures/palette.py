@@ -1,4 +1,4 @@
-"""The colours of actions and meshes: one truth for the page and for every exported picture."""
+"""Colours of actions and meshes, shared by the page and all exported pictures."""
 
 from __future__ import annotations
 
@@ -80,38 +80,38 @@ Rgb = tuple[float, float, float]
 
 
 def rgb(colour: str) -> Rgb:
-    """``#rrggbb`` as three numbers from 0 to 255."""
+    """Return ``#rrggbb`` as three numbers from 0 to 255."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def mix(colour: str, other: str, part: float) -> str:
-    """``colour`` with a ``part`` (0 to 1) of ``other``."""
+    """Return ``colour`` mixed with a ``part`` (0 to 1) of ``other``."""
     return "#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(rgb(colour), rgb(other), strict=True))
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of WCAG 2, 0 for black and 1 for white."""
+    """Return the relative luminance of WCAG 2, 0 for black and 1 for white."""
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb(colour))]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(colour: str, other: str) -> float:
-    """Contrast ratio of WCAG 2, from 1 to 21; text wants 4.5."""
+    """Return the contrast ratio of WCAG 2, from 1 to 21; text requires 4.5."""
     low, high = sorted((luminance(colour), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
-def ink(fill: str) -> str:
-    """Black or white, whichever reads better on ``fill``: never under 4.5:1."""
-    return max(("#000000", "#ffffff"), key=lambda text: contrast(text, fill))
+def ink(block_colour: str) -> str:
+    """Return black or white, whichever has more contrast on ``fill``, at least 4.5:1."""
+    return max(("#000000", "#ffffff"), key=lambda text: contrast(text, block_colour))
 
 
 def shades(timeline: Timeline) -> NDArray[np.uint8]:
-    """``[ranks, stages]`` twice the number of the pass a stage belongs to, plus 1 where it goes up.
+    """Return ``[ranks, stages]`` twice the number of the pass of a stage, plus 1 if the pass goes up.
 
-    A microbatch that walks to higher ranks goes down the picture; the stages of a rank are
-    numbered in the order in which a microbatch meets them, apart for each direction. So a wave has
-    shades 0 down and 1 up, its second wave 2 and 3, and interleaved chunks 0, 2, 4.
+    A microbatch that moves to higher ranks goes down the picture; the passes of a rank are numbered in the order in
+    which a microbatch reaches them, separately for each direction. A wave thus has shades 0 down and 1 up, its second
+    wave 2 and 3, and interleaved chunks 0, 2, 4.
     """
     compute = np.flatnonzero(timeline.is_compute)
     stage, microbatch = timeline.stage[compute], timeline.microbatch[compute]
@@ -140,7 +140,7 @@ def _shade_route(shade: NDArray[np.uint8], route: NDArray[np.int32]) -> None:
 
 
 def tints(shade: NDArray[np.uint8]) -> list[float]:
-    """The part of white in each shade up to the highest, so that those of one picture stay apart."""
+    """Return the part of white in each shade up to the highest, chosen so that those of one picture are distinct."""
     highest = int(shade.max(initial=0))
     passes = highest // 2 + 1
     rises = bool((shade & 1).any())
@@ -148,13 +148,13 @@ def tints(shade: NDArray[np.uint8]) -> list[float]:
     return [0.36 * (number & 1) + spread * (number >> 1) for number in range(2 * passes)]
 
 
-def fill(op: Op, tint: float = 0.0, theme: Theme = "light") -> str:
-    """The colour of a block."""
+def block_colour(op: Op, tint: float = 0.0, theme: Theme = "light") -> str:
+    """Return the colour of a block."""
     return mix(OPS[theme][op.name], "#ffffff", tint)
 
 
 def as_data() -> dict[str, Any]:
-    """All of it as plain data, the form in which it travels to the page."""
+    """Return all colours as JSON data for the page."""
     return {
         "ops": {theme: dict(colours) for theme, colours in OPS.items()},
         "surfaces": {theme: dict(colours) for theme, colours in SURFACES.items()},

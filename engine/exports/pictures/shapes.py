@@ -1,4 +1,4 @@
-"""A timeline as shapes on a sheet: what the SVG and the PNG of it have in common."""
+"""Layout of a timeline as shapes on a sheet, common to SVG and PNG."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.exports.pictures.palette import MESHES, OPS, SURFACES, Theme, fill, ink, mix, shades, tints
+from meshwave.engine.exports.pictures.palette import MESHES, OPS, SURFACES, Theme, block_colour, ink, mix, shades, tints
 from meshwave.engine.program.action import WORDS, Op
 from meshwave.engine.program.timeline import Floats, Timeline
 from meshwave.engine.units import quantity
 
 MARGIN, GUTTER, TITLE, LEGEND, AXIS = 16, 76, 26, 24, 22  # pixels
-THIN = 2.5  # pixels: where blocks are thinner on average, their lanes are painted as shares
-MOST_TRANSFERS = 600
-TALL_ENOUGH = 13  # pixels: a lane from here on has words and transfers
-DIGIT = 0.58  # of the font size: how wide a digit is
+THIN = 2.5  # pixels: mean width of blocks below which lanes are painted as shares
+MAX_TRANSFERS = 600
+TALL_ENOUGH = 13  # pixels: height from which a lane has labels and transfers
+DIGIT = 0.58  # width of a digit relative to the font size
 
 
 class Box(NamedTuple):
+    """A filled rectangle, with ``words`` as tooltip if the format supports it."""
+
     x: float
     y: float
     width: float
     height: float
     colour: str
     radius: float = 0
-    words: str = ""  # what it is, for a picture that can tell
+    words: str = ""
 
 
 class Hatch(NamedTuple):
@@ -43,6 +45,8 @@ class Hatch(NamedTuple):
 
 
 class Line(NamedTuple):
+    """A line or an arrow."""
+
     x1: float
     y1: float
     x2: float
@@ -54,8 +58,10 @@ class Line(NamedTuple):
 
 
 class Text(NamedTuple):
+    """A text at a point."""
+
     x: float
-    y: float  # of the middle
+    y: float  # middle of the text
     text: str
     colour: str
     size: float = 11
@@ -64,7 +70,7 @@ class Text(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """A lane too dense for blocks: of each column how much is what, stacked from the bottom."""
+    """A lane too dense for blocks: columns of stacked shares of colours, from the bottom."""
 
     x: float
     y: float
@@ -79,7 +85,7 @@ Shape = Box | Hatch | Line | Text | Shares
 
 @dataclass(frozen=True)
 class Picture:
-    """Shapes in their order, and the sheet they lie on; pixels."""
+    """Shapes in drawing order, and the size of their sheet in pixels."""
 
     width: int
     height: int
@@ -88,10 +94,11 @@ class Picture:
 
     @property
     def surface(self) -> dict[str, str]:
+        """Colours of background and text."""
         return dict(SURFACES[self.theme])
 
 
-def draw(
+def lay_out_timeline(
     timeline: Timeline,
     *,
     title: str = "",
@@ -104,9 +111,12 @@ def draw(
     """Lay out a timeline.
 
     Args:
-        unit: of its times: ``s``, or ``units`` for unit costs.
-        window: the seconds to show; all of them by default.
+        timeline: the timeline.
+        title: title of the picture.
+        unit: unit of its times: ``s``, or ``units`` for unit costs.
+        window: start and end in seconds; all spans by default.
         width: pixels of the whole sheet; its height follows from the lanes.
+        theme: colours.
         dense: paint blocks that are too thin as shares of their columns.
 
     Raises:
@@ -121,8 +131,7 @@ def draw(
 
 
 class Sheet:
-    """Where everything lies; ``x`` turns seconds into pixels. What is said of it, a timeline of another kind says
-    in its own words."""
+    """Positions and texts of all parts of a picture; subclasses for other kinds of timelines replace the texts."""
 
     gutter: ClassVar = GUTTER
 
@@ -141,22 +150,28 @@ class Sheet:
         self.colours = SURFACES[theme]
 
     def picture(self, title: str, *, dense: bool) -> Picture:
+        """Return the picture."""
         return Picture(self.width, self.height, self.theme, list(self.shapes(title, dense)))
 
     def x(self, seconds: Floats | float) -> Floats:
+        """Return the horizontal position of a time."""
         return self.left + (np.clip(seconds, self.start, self.end) - self.start) * self.scale
 
     def y(self, rank: int) -> float:
+        """Return the vertical position of a lane."""
         return self.top + rank * self.pitch
 
     @property
     def lane(self) -> float:
+        """Height of a lane in pixels."""
         return self.pitch - self.gap
 
     def time(self, seconds: float) -> str:
+        """Format a time with its unit."""
         return quantity(seconds, "s") if self.unit == "s" else f"{seconds:.4g}"
 
     def shapes(self, title: str, dense: bool) -> Iterator[Shape]:
+        """Yield all shapes."""
         yield from self._heading(title)
         yield from self._legend()
         yield from self._axis()
@@ -181,20 +196,21 @@ class Sheet:
         yield Text(self.right, y, self.facts(), self.colours["muted"], 12, "end")
 
     def facts(self) -> str:
+        """Return the figures in the heading."""
         timeline = self.timeline
         return f"{timeline.source}, {self.time(timeline.makespan)}, {timeline.bubble_ratio:.1%} idle"
 
-    def named(self, op: Op) -> str:
-        """What a colour is."""
+    def legend_text(self, op: Op) -> str:
+        """Return the meaning of a colour in the legend."""
         return f"{op.name} {WORDS[op.name]}" if op <= Op.W else WORDS[op.name]
 
     def _legend(self) -> Iterator[Shape]:
         x, y = float(MARGIN), MARGIN + TITLE + LEGEND / 2 - 5
         takes_time = self.timeline.end > self.timeline.start
         shown = set(self.timeline.op[takes_time & ~self.timeline.is_transfer].tolist())
-        entries = [(fill(op, theme=self.theme), self.named(op)) for op in Op if op in shown]
+        entries = [(block_colour(op, theme=self.theme), self.legend_text(op)) for op in Op if op in shown]
         if (self.shade & 1).any():
-            entries.append((mix(fill(Op.F, theme=self.theme), "#ffffff", 0.36), "lighter: going up"))
+            entries.append((mix(block_colour(Op.F, theme=self.theme), "#ffffff", 0.36), "lighter: going up"))
         for colour, words in entries:
             yield Box(x, y - 5, 11, 11, colour, 3)
             yield Text(x + 16, y, words, self.colours["muted"])
@@ -222,7 +238,7 @@ class Sheet:
                 yield Text(MARGIN, middle, _shorten(name, self.gutter - 14), self.colours["text"], 11, bold=True)
 
     def hue(self, rank: int) -> int:
-        """Which of the colours of meshes a lane has."""
+        """Return the index of the mesh colour of a lane."""
         return rank
 
     def _blocks(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
@@ -235,36 +251,39 @@ class Sheet:
         for span, a, b in zip(spans.tolist(), left.tolist(), right.tolist(), strict=True):
             rank, stage, op = int(timeline.rank[span]), int(timeline.stage[span]), Op(int(timeline.op[span]))
             shade = int(self.shade[rank, stage]) if stage >= 0 else 0
-            colour = fill(op, self.tints[shade] if op <= Op.W else 0.0, self.theme)
+            colour = block_colour(op, self.tints[shade] if op <= Op.W else 0.0, self.theme)
             size = b - a - (1 if b - a > 4 else 0)
             if size <= 0:
                 continue
             y = self.y(rank)
-            yield Box(a, y, size, self.lane, colour, min(3, self.lane / 5) if size > 9 else 0, self.says(span))
+            yield Box(a, y, size, self.lane, colour, min(3, self.lane / 5) if size > 9 else 0, self.tooltip(span))
             if shade & 1 and size > 6 and words:
                 yield Box(a + 2, y + 1, size - 4, 1.5, mix(colour, "#000000", 0.28))
             if words and (label := self.label(span, size, shortest)):
                 yield Text(a + size / 2, y + self.lane / 2, label, ink(colour), 10.5, "middle")
 
-    def says(self, span: int) -> str:
-        """A block in words."""
+    def tooltip(self, span: int) -> str:
+        """Return the tooltip of a block."""
         t = self.timeline
         action, name = t.action(span), t.meshes[t.rank[span]]
         start, took = self.time(float(t.start[span])), self.time(float(t.end[span] - t.start[span]))
         return f"{action} on mesh {name}: starts at {start}, takes {took}"
 
     def label(self, span: int, room: float, shortest: float) -> str:
-        """The whole action where every block has room for it, else the microbatch, so that a picture is of one kind."""
+        """Return the label of a block: the whole action if it fits in every block, else the microbatch if it fits.
+
+        All blocks of a picture thus have labels of one kind.
+        """
         action = self.timeline.action(span)
         if action.op == Op.STEP:
-            return "step" if wide("step") <= room else ""
+            return "step" if label_width("step") <= room else ""
         whole, number = str(action), str(action.microbatch)
-        return whole if wide(whole) <= min(room, shortest) else number if wide(number) <= room else ""
+        return whole if label_width(whole) <= min(room, shortest) else number if label_width(number) <= room else ""
 
     def _transfers(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
         timeline = self.timeline
         spans = np.flatnonzero(seen & timeline.is_transfer)
-        if self.lane < TALL_ENOUGH or len(spans) > MOST_TRANSFERS:
+        if self.lane < TALL_ENOUGH or len(spans) > MAX_TRANSFERS:
             return
         for span in spans.tolist():
             sender, receiver = int(timeline.rank[span]), int(timeline.peer[span])
@@ -279,7 +298,7 @@ class Sheet:
         timeline, columns = self.timeline, round(self.right - self.left)
         edges = np.linspace(self.start, self.end, columns + 1)
         ops = [Op.F, Op.B, Op.I, Op.W, Op.STEP]
-        colours = tuple(fill(op, theme=self.theme) for op in ops)
+        colours = tuple(block_colour(op, theme=self.theme) for op in ops)
         order = np.lexsort((timeline.start, timeline.op, timeline.rank))
         order = order[seen[order] & timeline.is_work[order]]
         lane = timeline.rank[order].astype(np.int64) * 16 + timeline.op[order]
@@ -287,37 +306,39 @@ class Sheet:
             parts = np.zeros((len(ops), columns))
             for place, op in enumerate(ops):
                 first, last = np.searchsorted(lane, (rank * 16 + op, rank * 16 + op + 1))
-                parts[place] = _covered(timeline, order[first:last], edges)
+                parts[place] = _column_shares(timeline, order[first:last], edges)
             yield Shares(self.left, self.y(rank), self.right - self.left, self.lane, colours, parts)
 
     def _reductions(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
         timeline = self.timeline
         height = min(5.0, self.lane * 0.24)
-        colour = fill(Op.REDUCE_GRAD, theme=self.theme)
+        colour = block_colour(Op.REDUCE_GRAD, theme=self.theme)
         for span in np.flatnonzero(seen & (timeline.op == Op.REDUCE_GRAD)).tolist():
             a, b = float(self.x(timeline.start[span])), float(self.x(timeline.end[span]))
             y = self.y(int(timeline.rank[span])) + self.lane - height
-            yield Box(a, y, max(b - a, 1), height, colour, words=self.says(span))
+            yield Box(a, y, max(b - a, 1), height, colour, words=self.tooltip(span))
 
 
-def _covered(timeline: Timeline, spans: NDArray[np.int64], edges: Floats) -> Floats:
-    """[columns] which part of the time between two edges spans that follow one another take."""
+def _column_shares(timeline: Timeline, spans: NDArray[np.int64], edges: Floats) -> Floats:
+    """Return ``[columns]`` the share of each column that consecutive spans cover."""
     if not len(spans):
         return np.zeros(len(edges) - 1)
     start, end = timeline.start[spans], timeline.end[spans]
     times = np.column_stack((start, end)).ravel()
     done = np.cumsum(np.column_stack((np.zeros(len(spans)), end - start)).ravel())
     covered = np.diff(np.interp(edges, times, done)) / (edges[1] - edges[0])
-    return np.convolve(np.pad(covered, 1, "edge"), np.full(3, 1 / 3), "valid")  # blocks and columns beat otherwise
+    return np.convolve(
+        np.pad(covered, 1, "edge"), np.full(3, 1 / 3), "valid"
+    )  # smoothing avoids a moire of blocks and columns
 
 
-def wide(label: str) -> float:
-    """Pixels that the words in a block take."""
+def label_width(label: str) -> float:
+    """Return the width in pixels of a label in a block."""
     return len(label) * DIGIT * 10.5 + 5
 
 
 def _round_up(value: float) -> float:
-    """1, 2 or 5 times a power of ten, not below ``value``."""
+    """Return the smallest of 1, 2 or 5 times a power of ten that is at least ``value``."""
     power = 10.0 ** floor(log10(value))
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= value * 0.9999)
 

@@ -1,4 +1,4 @@
-"""Questions about a timeline: where its time goes, what a mesh waits for, what would make the step shorter.
+"""Questions about a timeline: its use of time, the causes of idle time, and changes that would shorten the step.
 
 ========================  ===========================================================================
 :class:`Inspector`        answers questions about one timeline: area, idle gap, critical path, search
@@ -8,7 +8,7 @@
 :func:`stage_flops`       FLOPs of every computation
 ========================  ===========================================================================
 
-Questions know neither schedules nor the page: the command line and the designer use the same functions.
+This package depends on neither schedules nor the page: the command line and the designer use the same functions.
 """
 
 from meshwave.engine.predict.questions.action_query import Query, parse_query

@@ -54,7 +54,7 @@ class CriticalPath:
         return self.lanes.timeline.op[self.spans]
 
     @cached_property
-    def by_category(self) -> dict[str, float]:
+    def seconds_by_category(self) -> dict[str, float]:
         """Seconds of each of :data:`CATEGORIES`, zeros included."""
         op, seconds = self.op, self.seconds
         parts = (
@@ -67,18 +67,18 @@ class CriticalPath:
         return {name: float(part.sum()) for name, part in zip(CATEGORIES, parts, strict=True)}
 
     @cached_property
-    def by_kind(self) -> dict[str, float]:
+    def seconds_by_kind(self) -> dict[str, float]:
         """Seconds of each kind of action on the path."""
         return {Op(op).name: float(self.seconds[self.op == op].sum()) for op in np.unique(self.op).tolist()}
 
     @cached_property
-    def by_stage(self) -> dict[int, float]:
+    def seconds_by_stage(self) -> dict[int, float]:
         """Compute seconds of each stage on the path."""
         computes = self.op <= Op.W
         return _seconds_by_key(self.lanes.timeline.stage[self.spans][computes], self.seconds[computes])
 
     @cached_property
-    def by_rank(self) -> dict[int, float]:
+    def seconds_by_rank(self) -> dict[int, float]:
         """Seconds of compute and optimizer step of each rank on the path."""
         works = (self.op <= Op.W) | (self.op == Op.STEP)
         return _seconds_by_key(self.lanes.timeline.rank[self.spans][works], self.seconds[works])
@@ -89,7 +89,7 @@ class CriticalPath:
         total = self.makespan_s
         if not total:
             return "the step takes no time"
-        parts = sorted(self.by_category.items(), key=lambda part: -part[1])
+        parts = sorted(self.seconds_by_category.items(), key=lambda part: -part[1])
         return ", ".join(
             f"{format_percent(seconds / total)} {name}" for name, seconds in parts if seconds >= 0.005 * total
         )
@@ -115,10 +115,10 @@ class CriticalPath:
             "makespan_s": self.makespan_s,
             "words": self.summary,
             "actions": len(self.spans),
-            "by_category_s": self.by_category,
-            "by_kind_s": self.by_kind,
-            "by_stage_s": {str(stage): seconds for stage, seconds in self.by_stage.items()},
-            "by_mesh_s": {timeline.meshes[rank]: seconds for rank, seconds in self.by_rank.items()},
+            "by_category_s": self.seconds_by_category,
+            "by_kind_s": self.seconds_by_kind,
+            "by_stage_s": {str(stage): seconds for stage, seconds in self.seconds_by_stage.items()},
+            "by_mesh_s": {timeline.meshes[rank]: seconds for rank, seconds in self.seconds_by_rank.items()},
         }
 
 

@@ -1,4 +1,4 @@
-"""Explanation of bubbles: what a mesh waits for while it is idle, in a sentence."""
+"""Explanation of idle time: the activity that a mesh waits for, in a sentence."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Idle:
 
 
 def explain_gap(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lambda span, start, end: None) -> Idle:
-    """Explain a gap: what its mesh waits for, and through which port (``find_limit``)."""
+    """Explain a gap: the activity that its mesh waits for, and the port (``find_limit``) that delays it."""
     mesh = lanes.timeline.meshes[gap.rank]
     waits = f"mesh {mesh} waits {format_amount(gap.seconds, unit)}"
     if gap.span < 0:
@@ -63,7 +63,7 @@ def explain_gap(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lamb
     cause = int(lanes.timeline.cause[gap.span])
     then = lanes.name(gap.span)
     source, parts = _find_parts(lanes, gap, cause, unit)
-    parts = _with_port(parts, gap, cause, find_limit)
+    parts = _add_port(parts, gap, cause, find_limit)
     if source < 0:
         words = f"mesh {mesh} is idle for {format_amount(gap.seconds, unit)} before {then}; the cause is not known"
         return Idle(mesh, gap.start, gap.end, then, "", "", (), words)
@@ -72,7 +72,7 @@ def explain_gap(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lamb
     return Idle(mesh, gap.start, gap.end, then, lanes.name(source), lanes.mesh(source), tuple(parts), words)
 
 
-def _with_port(parts: list[IdlePart], gap: Gap, cause: int, find_limit: FindLimit) -> list[IdlePart]:
+def _add_port(parts: list[IdlePart], gap: Gap, cause: int, find_limit: FindLimit) -> list[IdlePart]:
     """Add the limiting port to the longest part on the links."""
     wire = [part for part in parts if part.what in ("queue", "link", "reducing")]
     if not wire:
@@ -138,7 +138,7 @@ def _all_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> 
 
 
 def _earlier_parts(lanes: Lanes, maker: int, start: float, end: float, unit: Unit) -> Iterator[IdlePart]:
-    """Yield why the awaited span did not start at once: its mesh was busy, or waited itself."""
+    """Yield the reasons why the awaited span did not start at once: its mesh was busy, or waited itself."""
     rank = int(lanes.timeline.rank[maker])
     work = slice(int(lanes.bounds[rank]), int(lanes.bounds[rank + 1]))
     spans = lanes.order[work]

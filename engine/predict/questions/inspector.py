@@ -1,4 +1,4 @@
-"""Inspector of a timeline: answers questions, and computes once what several of them need."""
+"""Inspector: answers to questions about one timeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from meshwave.engine.program.timeline import Floats, Timeline
 
 @dataclass(frozen=True, eq=False)
 class Inspector:
-    """Answers questions about a predicted or measured timeline; times are in seconds, or in units of unit costs."""
+    """Answers questions about a predicted or measured timeline; times are in seconds, or in units of unit costs.
+
+    Results that several questions need are cached.
+    """
 
     timeline: Timeline
     carried: Floats | None = None  # [spans] bytes of a transfer, where they are known
@@ -30,7 +33,7 @@ class Inspector:
 
     @cached_property
     def lanes(self) -> Lanes:
-        """The work of each rank in order."""
+        """Work of each rank in order."""
         return Lanes(self.timeline)
 
     @cached_property
@@ -40,7 +43,7 @@ class Inspector:
 
     @cached_property
     def flows(self) -> LinkFlows | None:
-        """Flows on the links; None where they are not known."""
+        """Flows on the links; None if they are not known."""
         return self.find_flows()
 
     def find_limit(self, span: int, start: float, end: float) -> Limit | None:
@@ -54,7 +57,7 @@ class Inspector:
         return measure_area(self.lanes, self.path, start, end, chosen, self.carried)
 
     def explain_idle(self, rank: int, at: float) -> Idle | None:
-        """Explain what a rank waits for at a time; None where it is not idle."""
+        """Explain the activity that a rank waits for at a time; None if it is not idle."""
         gap = self.lanes.gap(rank, at)
         return explain_gap(self.lanes, gap, self.unit, self.find_limit) if gap else None
 

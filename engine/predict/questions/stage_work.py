@@ -31,8 +31,8 @@ def stage_flops(design: Design, program: Program, costs: Costs) -> Work | None:
     if costs.unit != "s":
         return None
 
-    @cache  # stages and meshes are mostly alike
-    def of_stage(load: Workload, layers: int, joins: int, first: bool, last: bool) -> Floats:
+    @cache  # most stages and meshes are equal
+    def count_flops(load: Workload, layers: int, joins: int, first: bool, last: bool) -> Floats:
         return (
             layers * _direction_flops(layer(load))
             + joins * _direction_flops(join(load))
@@ -44,13 +44,13 @@ def stage_flops(design: Design, program: Program, costs: Costs) -> Work | None:
     for (replica, stage), rank in np.ndenumerate(program.placement):
         load = workload(design, design.meshes[rank])
         ends_here = stage == 0, stage == program.stages - 1
-        forward, back, weight = of_stage(load, costs.layers[stage], joins[stage], *ends_here)
+        forward, back, weight = count_flops(load, costs.layers[stage], joins[stage], *ends_here)
         again = forward if design.pipeline.recomputes(stage) else 0.0
         found[:, replica, stage] = forward, again + back + weight, again + back, weight
     return Work(program.placement, found)
 
 
 def _direction_flops(operators: Iterable[Operator]) -> Floats:
-    """Of a forward and of the two halves of its backward."""
+    """Return the FLOPs of a forward and of the two halves of its backward."""
     parts = [(each.forward.flops, each.input_gradient.flops, each.weight_gradient.flops) for each in operators]
     return np.asarray(np.array(parts, float).reshape(-1, 3).sum(axis=0))

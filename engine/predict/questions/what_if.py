@@ -1,6 +1,6 @@
-"""What-if analysis: the program simulated with changed costs.
+"""What-if analysis: simulations of the program with changed costs.
 
-The critical path alone gives an upper bound only: an action that gets faster may leave the path, and another path
+The critical path alone gives an upper bound only: an action that gets faster may leave the path, and another path then
 determines the makespan. (Coz, arXiv:1608.03676, answers the question for programs by slowing down the rest.)
 """
 
@@ -77,9 +77,9 @@ def changed_makespan(program: Program, costs: Costs, change: Change, faster: flo
 def rank_changes(
     program: Program, costs: Costs, path: CriticalPath, faster: float = 0.1, most: int = CHANGES_TRIED
 ) -> list[WhatIf]:
-    """Simulate the ``most`` changes with the largest share of the critical path; the largest saving comes first.
+    """Simulate the ``most`` changes with the largest share of the critical path, and sort them by saving.
 
-    Where links are not shared, a change saves at most ``faster`` times its seconds on the path.
+    If links are not shared, a change saves at most ``faster`` times its seconds on the path.
     """
     candidates = sorted(_candidates(path), key=lambda candidate: -candidate[1])[:most]
     meshes = path.lanes.timeline.meshes
@@ -94,10 +94,10 @@ def rank_changes(
 
 
 def _candidates(path: CriticalPath) -> Iterator[tuple[Change, float]]:
-    for stage, seconds in path.by_stage.items():
+    for stage, seconds in path.seconds_by_stage.items():
         yield Change("stage", stage), seconds
-    if len(path.by_rank) < path.lanes.timeline.ranks or _has_shared_mesh(path):
-        for rank, seconds in path.by_rank.items():
+    if len(path.seconds_by_rank) < path.lanes.timeline.ranks or _has_shared_mesh(path):
+        for rank, seconds in path.seconds_by_rank.items():
             yield Change("mesh", rank), seconds
     names: tuple[tuple[Changed, str], ...] = (
         ("transfers", "transfer"),
@@ -105,10 +105,10 @@ def _candidates(path: CriticalPath) -> Iterator[tuple[Change, float]]:
         ("update", "update"),
     )
     for what, category in names:
-        if path.by_category[category] > 0:
-            yield Change(what), path.by_category[category]
+        if path.seconds_by_category[category] > 0:
+            yield Change(what), path.seconds_by_category[category]
 
 
 def _has_shared_mesh(path: CriticalPath) -> bool:
     """Return whether a mesh holds several stages of the path, so that it differs from a change of one stage."""
-    return len(path.by_stage) > len(path.by_rank)
+    return len(path.seconds_by_stage) > len(path.seconds_by_rank)

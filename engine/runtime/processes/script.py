@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
-from meshwave.engine.exports.script import unpacked
+from meshwave.engine.exports.script import unpack_program
 from meshwave.engine.files import write_whole
 from meshwave.engine.program.program import from_json
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
@@ -39,7 +39,7 @@ def main(design: str, program: str) -> NoReturn:
     _remove_old_results(options.out, process)
     if process == 0:
         write_whole(options.out / "design.json", job.design.to_json().encode())
-        write_whole(options.out / "program.json", unpacked(program).encode())
+        write_whole(options.out / "program.json", unpack_program(program).encode())
     else:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  one process writes what all would
     worker.main(options.out, job)
@@ -74,7 +74,7 @@ def _make_job(design: str, program: str, options: argparse.Namespace) -> Job:
     document = json.loads(design)
     if options.steps is not None:
         document["training"]["steps"] = options.steps
-    parsed, written = parse_design(document), json.loads(unpacked(program))
+    parsed, written = parse_design(document), json.loads(unpack_program(program))
     devices = sum(len(mesh.devices) for mesh in parsed.meshes)
     if os.environ.get("WORLD_SIZE") != str(devices):
         raise InputError(

@@ -106,7 +106,7 @@ def test_it_tells_what_blocks_wait_for_messages_inside_where_they_do() -> None:
 
 
 def test_blocks_that_are_too_many_for_a_drawing_are_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "MOST_BLOCKS", 10)
+    monkeypatch.setattr(html, "MAX_BLOCKS", 10)
 
     whole = page(predict(WAVES.design()))
 

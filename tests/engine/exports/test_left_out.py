@@ -53,7 +53,7 @@ def test_an_order_says_what_is_for_the_modules_to_have(form: str, capfd: pytest.
 def test_recomputed_stages_are_said(recompute: Any, said: str) -> None:
     prediction = predict(changed("01-first-wave", pipeline={"recompute": recompute}))
 
-    (words,) = exports["torch-csv"].left_out(prediction)
+    (words,) = exports["torch-csv"].omissions(prediction)
 
     assert words.startswith(f"recomputing {said} for the modules to do")
 
@@ -73,7 +73,7 @@ def test_halves_of_a_backward_are_in_the_order(form: str) -> None:
 
 @pytest.mark.parametrize("form", exports)
 def test_nothing_is_left_out_of_a_plain_design(form: str) -> None:
-    assert exports[form].left_out(predict(load_design(example("01-first-wave")))) == []
+    assert exports[form].omissions(predict(load_design(example("01-first-wave")))) == []
 
 
 def test_every_so_many_blocks() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwave.engine.exports.pictures.palette import OPS, SURFACES, Theme, contrast, fill, ink, shades, tints
+from meshwave.engine.exports.pictures.palette import OPS, SURFACES, Theme, block_colour, contrast, ink, shades, tints
 from meshwave.engine.program.action import Op
 from tests.designer.timelines import one_f_one_b
 
@@ -16,7 +16,7 @@ THEMES: tuple[Theme, ...] = ("light", "dark")
 @pytest.mark.parametrize("op", ["F", "B", "I", "W", "REDUCE_GRAD", "STEP"])
 def test_words_on_every_shade_of_every_op_are_readable(op: str, theme: Theme) -> None:
     for tint in np.linspace(0, 0.7, 15):
-        colour = fill(Op[op], tint, theme)
+        colour = block_colour(Op[op], tint, theme)
         assert contrast(ink(colour), colour) >= 4.5
 
 

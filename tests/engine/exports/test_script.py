@@ -11,7 +11,7 @@ import pytest
 from meshwave.engine.costs.models.calibrated import CalibratedCost
 from meshwave.engine.document import parse_design
 from meshwave.engine.exports import exports
-from meshwave.engine.exports.script import unpacked
+from meshwave.engine.exports.script import unpack_program
 from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.program import to_json
@@ -42,7 +42,7 @@ def test_it_holds_the_design_and_its_program_whatever_they_are_called(name: str)
     found = constants(exports["script"].make(prediction).decode())
 
     assert parse_design(found["DESIGN"]) == prediction.design
-    assert f'"digest":"{to_json(prediction.program)["digest"]}"' in unpacked(found["PROGRAM"])
+    assert f'"digest":"{to_json(prediction.program)["digest"]}"' in unpack_program(found["PROGRAM"])
 
 
 def test_it_says_how_it_is_started_on_one_machine_and_on_several() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.exports.torch_csv import rows
+from meshwave.engine.exports.torch_csv import schedule_rows
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program, format_program, parse_program
@@ -35,7 +35,7 @@ def loaded(program: Program, folder: Path) -> Any:
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
     path = folder / "schedule.csv"
-    path.write_text("\n".join(rows(program)) + "\n")
+    path.write_text("\n".join(schedule_rows(program)) + "\n")
     stage = SimpleNamespace(group_rank=0, group_size=program.ranks, num_stages=program.stages, submod=None)
     runtime = _PipelineScheduleRuntime([stage], program.microbatches)
     runtime._load_csv(str(path))
@@ -77,7 +77,7 @@ def test_interleaved_is_the_order_of_torch(ranks: int, microbatches: int, chunks
     theirs = get_schedule_ops("Interleaved1F1B", ranks, microbatches, chunks)
 
     assert [[str(action) for action in rank if action is not None] for rank in theirs] == [
-        row.split(",") for row in rows(lower(drawn.design()))
+        row.split(",") for row in schedule_rows(lower(drawn.design()))
     ]
 
 
@@ -86,7 +86,7 @@ def test_replicas_are_refused_in_words() -> None:
     program = lower(Drawn({"schedule": "chimera", "microbatches": 4}, 4).design())
 
     with pytest.raises(InputError) as refused:
-        rows(program)
+        schedule_rows(program)
 
     assert str(refused.value) == (
         "torch's schedule CSV knows one rank a stage, and this design keeps 2 replicas of every stage; choose a schedule "
@@ -99,7 +99,7 @@ def test_a_last_stage_out_of_order_is_refused_in_words() -> None:
     program = parse_program("0F0 0F1 0F2 0B0 0B1 0B2\n1F0 1F2 1F1 1B2 1B1 1B0")
 
     with pytest.raises(InputError) as refused:
-        rows(program)
+        schedule_rows(program)
 
     assert str(refused.value).startswith(
         "torch numbers losses in the order in which the last stage runs its forwards, and rank 1 runs 1F2 before 1F1"
@@ -109,16 +109,16 @@ def test_a_last_stage_out_of_order_is_refused_in_words() -> None:
 def test_other_stages_and_backwards_may_run_in_any_order() -> None:
     program = parse_program("0F1 0F0 0B1 0B0\n1F0 1F1 1B1 1B0")
 
-    assert rows(program) == ["0F1,0F0,0B1,0B0", "1F0,1F1,1B1,1B0"]
+    assert schedule_rows(program) == ["0F1,0F0,0B1,0B0", "1F0,1F1,1B1,1B0"]
 
 
 def test_a_slot_of_two_is_one_cell() -> None:
     program = parse_program([["0F0", "0F1", "0B0", "0B1"], ["1F0", "(1F1;1B0)OVERLAP_F_B", "1B1"]])
 
-    assert rows(program)[1] == "1F0,(1F1;1B0)OVERLAP_F_B,1B1"
+    assert schedule_rows(program)[1] == "1F0,(1F1;1B0)OVERLAP_F_B,1B1"
 
 
 def test_only_computations_are_written() -> None:
     program = parse_program("0F0 0SEND_F0 0RECV_B0 0B0 0REDUCE_GRAD STEP\n1RECV_F0 1F0 1B0 1SEND_B0 STEP")
 
-    assert rows(program) == ["0F0,0B0", "1F0,1B0"]
+    assert schedule_rows(program) == ["0F0,0B0", "1F0,1B0"]

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.exports.torch_csv_comms import GATHERED, rows
+from meshwave.engine.exports.torch_csv_comms import GATHERED, message_schedule_rows
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op, parse_cell
@@ -28,7 +28,7 @@ any_program = st.sampled_from(list(schedules)).flatmap(lambda name: pipelines(na
 def written(program: Program, seed: int = 0) -> list[list[str]]:
     """The cells of each rank, on the clock of costs drawn from ``seed``."""
     try:
-        lines = rows(program, simulate(program, seconds(program, seed)))
+        lines = message_schedule_rows(program, simulate(program, seconds(program, seed)))
     except InputError:
         assume(False)
         raise
@@ -38,7 +38,7 @@ def written(program: Program, seed: int = 0) -> list[list[str]]:
 def test_1f1b_on_two_ranks() -> None:
     prediction = predict(Drawn({"schedule": "1f1b", "microbatches": 2}, 2).design())
 
-    assert rows(prediction.program, prediction.timeline) == [
+    assert message_schedule_rows(prediction.program, prediction.timeline) == [
         "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD",
         "1RECV_F0,1UNSHARD,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD",
     ]
@@ -136,7 +136,7 @@ def test_what_torch_would_run_wrongly_is_refused_here_too() -> None:
     prediction = predict(Drawn({"schedule": "chimera", "microbatches": 4}, 4).design())
 
     with pytest.raises(InputError, match="keeps 2 replicas of every stage"):
-        rows(prediction.program, prediction.timeline)
+        message_schedule_rows(prediction.program, prediction.timeline)
 
 
 @pytest.mark.torch
@@ -145,7 +145,7 @@ def test_torch_prints_the_same_actions(name: str) -> None:
     from torch.distributed.pipelining.schedules import _Action
 
     prediction = predict(Drawn({"schedule": name, "microbatches": 8}, 2).design())
-    lines = rows(prediction.program, prediction.timeline)
+    lines = message_schedule_rows(prediction.program, prediction.timeline)
 
     assert [",".join(str(_Action.from_str(cell)) for cell in line.split(",")) for line in lines] == lines
     compute = [[cell for cell in line.split(",") if _Action.from_str(cell).is_compute_op] for line in lines]

@@ -89,7 +89,7 @@ def test_the_zip_holds_the_schedule_and_both_kinds_of_settings() -> None:
     found = unpacked(drawn)
 
     assert list(found) == ["meshwave/schedule.csv", "meshwave/recipe.py", "meshwave/torchtitan-0.2.toml"]
-    assert found["meshwave/schedule.csv"].splitlines() == torch_csv.rows(lower(drawn.design()))
+    assert found["meshwave/schedule.csv"].splitlines() == torch_csv.schedule_rows(lower(drawn.design()))
 
 
 def test_a_design_makes_one_zip_byte_for_byte() -> None:

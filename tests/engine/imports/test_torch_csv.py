@@ -52,10 +52,10 @@ def test_what_is_exported_comes_back_in_both_forms(drawn: Drawn, seed: int) -> N
     design = drawn.design()
     program = lower(design)
     try:
-        lines = torch_csv.rows(program)
+        lines = torch_csv.schedule_rows(program)
     except InputError:
         assume(False)
-    with_messages = torch_csv_comms.rows(program, simulate(program, seconds(program, seed)))
+    with_messages = torch_csv_comms.message_schedule_rows(program, simulate(program, seconds(program, seed)))
 
     for text in ("\n".join(lines), "\n".join(with_messages)):
         for into in (design, None):
@@ -138,7 +138,7 @@ def test_a_design_of_its_own_is_sound_and_has_a_device_a_row() -> None:
 
 
 def test_an_open_design_keeps_everything_but_the_schedule(three: Design) -> None:
-    text = torch_csv.rows(lower(parse_design(document({"schedule": "gpipe", "microbatches": 2}, 3))))
+    text = torch_csv.schedule_rows(lower(parse_design(document({"schedule": "gpipe", "microbatches": 2}, 3))))
 
     design, notes = import_schedule("\n".join(text), "unused", three)
 
@@ -172,7 +172,9 @@ def test_meshes_are_made_to_fit_and_that_is_said(three: Design) -> None:
 
 def test_a_model_gets_a_layer_for_every_stage_and_that_is_said(three: Design) -> None:
     small = three.model_copy(update={"model": three.model.model_copy(update={"layers": 3})})
-    text = "\n".join(torch_csv.rows(lower(parse_design(document({"schedule": "hanayo", "microbatches": 2}, 3)))))
+    text = "\n".join(
+        torch_csv.schedule_rows(lower(parse_design(document({"schedule": "hanayo", "microbatches": 2}, 3))))
+    )
 
     design, notes = import_schedule(text, "x", small)
 
@@ -354,7 +356,7 @@ def test_a_file_of_too_many_cells_is_told_before_they_are_read(monkeypatch: pyte
 def test_a_large_schedule_comes_in_within_seconds() -> None:
     program = lower(parse_design(document({"schedule": "1f1b", "microbatches": 256}, 64)))
 
-    found = import_schedule("\n".join(torch_csv.rows(program)), "large")
+    found = import_schedule("\n".join(torch_csv.schedule_rows(program)), "large")
 
     assert len(orders(found.design)[63]) == 512
 

@@ -155,10 +155,10 @@ def test_two_in_one_slot_count_once_and_half_for_each() -> None:
 def test_the_parts_of_the_critical_path_are_the_whole_step(name: str) -> None:
     path = inspector(PREDICTIONS[name]).path
 
-    assert sum(path.by_category.values()) == pytest.approx(path.makespan_s)
-    assert sum(path.by_kind.values()) + path.by_category["waiting"] == pytest.approx(path.makespan_s)
-    assert sum(path.by_stage.values()) == pytest.approx(path.by_category["compute"])
-    assert path.by_category["waiting"] == pytest.approx(0)  # a prediction does everything as early as it can
+    assert sum(path.seconds_by_category.values()) == pytest.approx(path.makespan_s)
+    assert sum(path.seconds_by_kind.values()) + path.seconds_by_category["waiting"] == pytest.approx(path.makespan_s)
+    assert sum(path.seconds_by_stage.values()) == pytest.approx(path.seconds_by_category["compute"])
+    assert path.seconds_by_category["waiting"] == pytest.approx(0)  # a prediction does everything as early as it can
 
 
 def test_the_critical_path_in_words() -> None:
@@ -168,7 +168,7 @@ def test_the_critical_path_in_words() -> None:
 
     assert Inspector(timeline).path.summary == "86% compute, 14% transfer"
     assert Inspector(measured).path.summary == "79% compute, 14% waiting, 7% transfer"  # it hides half of the way back
-    assert Inspector(timeline).path.by_stage == {0: 3, 1: 3}
+    assert Inspector(timeline).path.seconds_by_stage == {0: 3, 1: 3}
 
 
 # what if
