@@ -95,7 +95,7 @@ def _rates_and_bytes(found: LinkLanes, table: NDArray[np.float64]) -> tuple[NDAr
     number = {port: place for place, port in enumerate(flows.network.ports)}
     for lane in found.lanes:
         port, here = number[lane.load.port], slice(at, at + len(lane.shares))
-        passing, weights = flows.passing[port]
+        passing, weights = flows.port_flows[port]
         weight[passing] = weights
         flow = table[here, 0].astype(np.int64)
         rates[here] = (table[here, 4] - table[here, 3]) * flows.network.capacity[port]

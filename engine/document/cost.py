@@ -25,7 +25,7 @@ class CostSection(Member):
 
     @property
     def is_in_seconds(self) -> bool:
-        """Whether the model predicts seconds; otherwise it ignores bytes, links and the inside of blocks."""
+        """True if the model predicts seconds; otherwise it ignores bytes, links and the inside of blocks."""
         return self.unit == "s"
 
     @property
@@ -35,7 +35,7 @@ class CostSection(Member):
 
     @property
     def links_are_drawn(self) -> bool:
-        """Whether messages are priced by the links of the cluster rather than by measured links."""
+        """True if messages are priced by the links of the cluster rather than by measured links."""
         return True
 
     def use_drawn_links(self) -> CostSection:

@@ -78,7 +78,7 @@ class Layer:
 
     @property
     def may_drop(self) -> bool:
-        """Whether tokens are dropped if all of them choose the same expert."""
+        """True if tokens are dropped when all of them choose the same expert."""
         return self.capacity_factor is not None and self.capacity < self.tokens
 
     def round_slots(self, slots: int) -> int:

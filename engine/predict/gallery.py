@@ -64,7 +64,7 @@ class Variant:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the gallery does not simulate the variant although it can be chosen."""
+        """True if the gallery does not simulate the variant although it can be chosen."""
         return self.refusal is None and self.computations > LARGEST_STEP
 
 

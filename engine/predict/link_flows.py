@@ -45,7 +45,7 @@ class LinkFlows:
 
     @property
     def is_serial(self) -> bool:
-        """Whether a port carries one transfer at a time."""
+        """True if a port carries one transfer at a time."""
         return bool((self.network.units >= 0).any())
 
     @property
@@ -54,8 +54,8 @@ class LinkFlows:
         return np.where(self.network.units >= 0, np.maximum(1, self.network.units), self.network.capacity)
 
     @cached_property
-    def passing(self) -> Mapping[int, tuple[Ints, Floats]]:
-        """By port: the flows on it, ordered by first byte, and their bytes there per byte of the flow."""
+    def port_flows(self) -> Mapping[int, tuple[Ints, Floats]]:
+        """Flows on each port, ordered by first byte, and their bytes there per byte of the flow."""
         network = self.network
         counts = np.diff(network.use_ptr)[self.kind]
         flow = np.repeat(np.arange(len(self.kind)), counts)
@@ -123,7 +123,7 @@ class LinkFlows:
 
     def _delay(self, flow: int, port: int, start_s: float, end_s: float) -> tuple[float, int]:
         """Return the seconds by which a full port delayed a flow, and the largest number of flows there meanwhile."""
-        flows, weights = self.passing[port]
+        flows, weights = self.port_flows[port]
         inside = (self.start_s[flows] < end_s) & (self.end_s[flows] > start_s)
         flows, weights = flows[inside], weights[inside]
         steps = {of: self.rates[of] for of in set(self.network.coupling.classes[0][self.kind[flows]].tolist())}
@@ -152,7 +152,7 @@ class Limit(NamedTuple):
 
     @property
     def is_delayed(self) -> bool:
-        """Whether other flows delay or slow down this one."""
+        """True if other flows delay or slow down this one."""
         return self.is_serial or self.flows > 1
 
     @property

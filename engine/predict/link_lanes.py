@@ -58,7 +58,7 @@ def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = F
     shown = 0
     first = sorted(range(len(possible)), key=lambda at: (is_device_port(possible[at].port), -possible[at].share))
     for place in first[:LANE_LIMIT]:
-        shown += len(flows.passing.get(number[possible[place].port], ((),))[0])
+        shown += len(flows.port_flows.get(number[possible[place].port], ((),))[0])
         if shown > MAX_SHARES:
             break
         chosen.add(place)
@@ -73,9 +73,9 @@ def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = F
 
 
 def _port_flows(flows: LinkFlows, port: int) -> list[Passing]:
-    if port not in flows.passing:
+    if port not in flows.port_flows:
         return []
-    here, weights = flows.passing[port]
+    here, weights = flows.port_flows[port]
     weights = weights / flows.capacity_rates[port]
     classes = flows.network.coupling.classes[0][flows.kind[here]]
     parts: dict[tuple[int, float], Steps] = {}

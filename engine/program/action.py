@@ -33,7 +33,7 @@ class Op(IntEnum):
 
     @property
     def is_compute(self) -> bool:
-        """Whether the action is a forward, a backward or half a backward."""
+        """True for a forward, a backward and half a backward."""
         return self <= Op.W
 
 

@@ -38,7 +38,7 @@ class OrderDifference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the orders are equal."""
+        """True if the orders are equal."""
         return not (self.moved or self.split or self.joined or self.overlapped or self.separated)
 
     def summary(self, meshes: Sequence[str], start: str) -> str:

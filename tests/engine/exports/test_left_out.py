@@ -39,28 +39,28 @@ def test_an_order_says_what_is_for_the_modules_to_have(form: str, capfd: pytest.
     assert main(["export", "16-gpt2-moe", "--to", form]) == 0
 
     assert capfd.readouterr().err.splitlines() == [
-        "not in the file: each line is a mesh of dp=2 x tp=4 devices; how they share a stage is for its module to say",
-        "not in the file: torch sends from each device to its like; the broadcast transfers of the design play no part",
-        "not in the file: the experts (16 in every 2nd block, ppmoe with ep=4 x esp=1) are for the modules of the stages to "
-        "have",
+        "not in the file: each line is a mesh of dp=2 x tp=4 devices; the modules must distribute a stage over them",
+        "not in the file: torch sends from each device to its counterpart; the broadcast transfers are not used",
+        "not in the file: the experts (16 in every 2nd block, ppmoe with ep=4 x esp=1) must be part of the modules of the "
+        "stages",
     ]
 
 
 @pytest.mark.parametrize(
     ("recompute", "said"),
-    [("full", "of all stages is"), ([1], "of stage 1 is"), ([0, 2], "of stages 0, 2 is")],
+    [("full", "all stages"), ([1], "stage 1"), ([0, 2], "stages 0, 2")],
 )
 def test_recomputed_stages_are_said(recompute: Any, said: str) -> None:
     prediction = predict(changed("01-first-wave", pipeline={"recompute": recompute}))
 
     (words,) = exports["torch-csv"].omissions(prediction)
 
-    assert words.startswith(f"recomputing {said} for the modules to do")
+    assert words.startswith(f"the modules must recompute {said} (")
 
 
 @pytest.mark.parametrize("form", [*ORDERS, "torchtitan"])
 def test_unequal_meshes_are_refused(form: str) -> None:
-    with pytest.raises(InputError, match="cuts every mesh alike, and A dp=2 x tp=1 and B dp=1 x tp=2 differ"):
+    with pytest.raises(InputError, match="needs equal meshes, but A dp=2 x tp=1 and B dp=1 x tp=2 differ"):
         exports[form].make(predict(load_design(example("20-unequal-meshes"))))
 
 

@@ -89,8 +89,8 @@ def test_replicas_are_refused_in_words() -> None:
         schedule_rows(program)
 
     assert str(refused.value) == (
-        "torch's schedule CSV knows one rank a stage, and this design keeps 2 replicas of every stage; choose a schedule "
-        "without replicas (one wave of hanayo does Chimera's work, and dualpipe-v that of dualpipe) to export it"
+        "torch's schedule CSV supports one rank per stage, and this design has 2 replicas of every stage; choose a schedule "
+        "without replicas (one wave of hanayo instead of Chimera, or dualpipe-v instead of dualpipe) to export it"
     )
 
 

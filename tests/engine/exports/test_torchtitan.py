@@ -240,10 +240,10 @@ def test_what_the_settings_have_no_place_for_is_said_in_both_files() -> None:
 
     for name, start in (("recipe.py", "- "), ("torchtitan-0.2.toml", "# - ")):
         assert [line.removeprefix(start) for line in found[name].splitlines() if line.startswith(start)] == [
-            "its model: gpt, hidden 64, 4 heads, 256 inside the MLP, 256 tokens known",
+            "its model: gpt, hidden 64, 4 heads, 256 inside the MLP, vocabulary of 256",
             "its optimizer: sgd, learning rate 0.1; its seed: 7",
-            "its precision: fp64, for which float32 is set here, since torchtitan knows no other that is as fine",
-            "its transfers: broadcast; torchtitan sends from each device to its like",
+            "its precision: fp64, replaced by float32 here, the most precise format of torchtitan",
+            "its transfers: broadcast; torchtitan sends from each device to its counterpart",
         ]
 
 
