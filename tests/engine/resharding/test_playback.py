@@ -218,7 +218,7 @@ def test_the_bars_of_a_port_leave_each_other_room_and_have_the_area_of_their_byt
 def test_of_too_many_bars_some_moments_are_left_out_and_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     found = moved(10**9, 3, 4, "broadcast", (INTRA, INTER))
     whole = drawn(found)
-    for name in ("MOST_SHARES", "LEAST_SHARES"):
+    for name in ("MAX_SHARES", "MIN_SHARES_PER_PORT"):
         monkeypatch.setattr(link_shares, name, 60)
     thinned = drawn(found)
 
