@@ -20,7 +20,7 @@ def prediction(ranks: int) -> Prediction:
 
 @pytest.mark.parametrize("name", ["torch-csv", "torch-csv-comms"])
 def test_torch_passes_tensors_between_neighbours_alone(name: str) -> None:
-    with pytest.raises(InputError, match="here tensors skip from stage 0 to stage 2; cut the model into two stages"):
+    with pytest.raises(InputError, match="here tensors skip from stage 0 to stage 2; use two stages"):
         exports[name].make(prediction(3))
     assert exports[name].make(prediction(2)), "between neighbours they travel with what is sent anyway"
 

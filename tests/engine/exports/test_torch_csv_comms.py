@@ -135,7 +135,7 @@ def test_each_stage_is_gathered_when_it_computes_and_reduced_once_when_it_is_com
 def test_what_torch_would_run_wrongly_is_refused_here_too() -> None:
     prediction = predict(Drawn({"schedule": "chimera", "microbatches": 4}, 4).design())
 
-    with pytest.raises(InputError, match="keeps 2 replicas of every stage"):
+    with pytest.raises(InputError, match="has 2 replicas of every stage"):
         message_schedule_rows(prediction.program, prediction.timeline)
 
 

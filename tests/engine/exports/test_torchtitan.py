@@ -130,7 +130,7 @@ def test_a_model_of_other_layers_is_refused_by_the_recipe(torchtitan: SimpleName
     """torchtitan would leave out the layers that no stage names, without a word."""
     torchtitan.model_spec.model.layers.append(None)
 
-    with pytest.raises(ValueError, match="the schedule cuts 12 layers and the model has 13"):
+    with pytest.raises(ValueError, match="the schedule needs 12 layers, and the model has 13"):
         run(unpacked(Drawn({"schedule": "1f1b", "microbatches": 4}, 2))["meshwave/recipe.py"])
 
 
@@ -211,7 +211,7 @@ def test_two_waves_are_refused_in_words() -> None:
     ("drawn", "words"),
     [
         (Drawn({"schedule": "1f1b", "microbatches": 4}, 1), "torchtitan has no pipeline on one mesh"),
-        (Drawn({"schedule": "chimera", "microbatches": 4}, 2), "keeps 2 replicas of every stage"),
+        (Drawn({"schedule": "chimera", "microbatches": 4}, 2), "has 2 replicas of every stage"),
         (Drawn({"schedule": "1f1b", "microbatches": 4, "placement": [1, 0]}, 2), "stage by stage on mesh 1, 0"),
     ],
 )
