@@ -65,6 +65,19 @@ export const closest = (event, selector) => /** @type {Element} */ (event.target
 /** The element with the keyboard focus, also inside a shadow root. @param {Node} node @returns {HTMLElement | null} */
 export const focusedElement = (node) => /** @type {any} */ (node.getRootNode()).activeElement;
 
+/**
+ * Add listeners that are called only while `isActive`.
+ * @param {HTMLElement} element @param {(event: Event) => unknown} isActive
+ * @param {{[Type in keyof HTMLElementEventMap]?: (event: HTMLElementEventMap[Type]) => void}} listeners
+ * @param {AddEventListenerOptions} options
+ */
+export function listenWhile(element, isActive, listeners, options) {
+  for (const [type, listener] of Object.entries(listeners)) {
+    const call = /** @type {EventListener} */ (listener);
+    element.addEventListener(type, (event) => isActive(event) && call(event), options);
+  }
+}
+
 /** Handle an event here: neither the browser nor another part of the page acts on it. @param {Event} event */
 export function consume(event) {
   event.preventDefault();

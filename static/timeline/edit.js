@@ -9,7 +9,7 @@
 
 import { pointIn } from "../kit/canvas.js";
 import { button } from "../kit/controls.js";
-import { h } from "../kit/dom.js";
+import { h, listenWhile } from "../kit/dom.js";
 import { send } from "../kit/widget.js";
 import { OP } from "./columns.js";
 import { EditKeys } from "./edit_keys.js";
@@ -95,22 +95,18 @@ export class Edit {
   /** Receive events before the other parts of the chart. */
   connect() {
     const { root, stage } = this.chart;
-    /**
-     * @template {keyof HTMLElementEventMap} T
-     * @param {T} type
-     * @param {(event: HTMLElementEventMap[T]) => void} listener
-     */
-    const listen = (type, listener) =>
-      root.addEventListener(
-        type,
-        (event) => this.isReady && stage.contains(/** @type {Node} */ (event.target)) && listener(event),
-        { capture: true },
-      );
-    listen("pointerdown", (event) => this.press(event));
-    listen("pointermove", (event) => this.move(event));
-    listen("pointerup", (event) => this.release(event));
-    listen("pointercancel", () => this.cancel());
-    listen("keydown", (event) => this.keys.press(event));
+    listenWhile(
+      root,
+      ({ target }) => this.isReady && stage.contains(/** @type {Node} */ (target)),
+      {
+        pointerdown: (event) => this.press(event),
+        pointermove: (event) => this.move(event),
+        pointerup: (event) => this.release(event),
+        pointercancel: () => this.cancel(),
+        keydown: (event) => this.keys.press(event),
+      },
+      { capture: true },
+    );
     root.addEventListener("keydown", (event) => this.keys.toggleMode(event), { capture: true });
     this.refresh();
   }

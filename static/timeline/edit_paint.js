@@ -9,7 +9,7 @@ import { clamp } from "../kit/numbers.js";
 import { css } from "../kit/palette.js";
 import { OP, lowerBound } from "./columns.js";
 import { boxOf } from "./frame.js";
-import { line } from "./shapes.js";
+import { line, outline } from "./shapes.js";
 
 const SAME = 1e-6; // parts of the step: a smaller change of a start is none
 const TINT = 0.3; // opacity that keeps labels legible
@@ -95,24 +95,9 @@ export class EditPainter {
   }
 
   /** Draw a frame around a block; return the box of the block. @param {number} span @param {Style} style */
-  frame(span, { colour, width, fill = 0, dash = [] }) {
-    const { context } = this;
+  frame(span, style) {
     const box = this.box(span);
-    const margin = box.width < 6 ? 2 : 0;
-    const boxWidth = box.width - (margin ? 0 : 1) + 2 * margin;
-    context.beginPath();
-    context.roundRect(box.x - margin, box.y, boxWidth, box.height, Math.min(3, box.height / 5));
-    if (fill) {
-      context.globalAlpha = fill;
-      context.fillStyle = colour;
-      context.fill();
-      context.globalAlpha = 1;
-    }
-    context.strokeStyle = colour;
-    context.lineWidth = width;
-    context.setLineDash(dash);
-    context.stroke();
-    context.setLineDash([]);
+    outline(this.context, box, style);
     return box;
   }
 

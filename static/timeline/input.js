@@ -5,7 +5,7 @@
 /** @import { Place } from "./types" */
 
 import { pointIn } from "../kit/canvas.js";
-import { consume } from "../kit/dom.js";
+import { consume, listenWhile } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
 import { AXIS } from "./layout.js";
 import { laneAt, placeAt } from "./place.js";
@@ -22,23 +22,23 @@ export class Input {
   constructor(chart) {
     this.chart = chart;
     this.keys = keyActions(chart);
-    /**
-     * @template {keyof HTMLElementEventMap} T
-     * @param {T} type
-     * @param {(event: HTMLElementEventMap[T]) => void} listener
-     */
-    const listen = (type, listener) =>
-      chart.stage.addEventListener(type, (event) => chart.isDrawn && listener(event), { passive: false });
-    listen("wheel", (event) => this.wheel(event));
-    listen("pointerdown", (event) => this.press(event));
-    listen("pointermove", (event) => this.move(event));
-    listen("pointerup", (event) => this.release(event));
-    listen("pointercancel", () => this.endDrag());
-    listen("pointerleave", () => chart.point(null));
-    listen("dblclick", (event) => this.doubleClick(event));
-    listen("keydown", (event) => this.key(event));
-    listen("focus", () => chart.setFocused(chart.stage.matches(":focus-visible")));
-    listen("blur", () => chart.setFocused(false));
+    listenWhile(
+      chart.stage,
+      () => chart.isDrawn,
+      {
+        wheel: (event) => this.wheel(event),
+        pointerdown: (event) => this.press(event),
+        pointermove: (event) => this.move(event),
+        pointerup: (event) => this.release(event),
+        pointercancel: () => this.endDrag(),
+        pointerleave: () => chart.point(null),
+        dblclick: (event) => this.doubleClick(event),
+        keydown: (event) => this.key(event),
+        focus: () => chart.setFocused(chart.stage.matches(":focus-visible")),
+        blur: () => chart.setFocused(false),
+      },
+      { passive: false },
+    );
   }
 
   get isDragging() {

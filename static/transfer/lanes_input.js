@@ -3,7 +3,7 @@
 /** @import { Point } from "../kit/types" */
 
 import { pointIn } from "../kit/canvas.js";
-import { consume } from "../kit/dom.js";
+import { consume, listenWhile } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
 import { AXIS, NAMES } from "./lanes.js";
 
@@ -16,22 +16,20 @@ export class LanesInput {
   /** @param {import("./lanes.js").Lanes} lanes */
   constructor(lanes) {
     this.lanes = lanes;
-    /**
-     * @template {keyof HTMLElementEventMap} T
-     * @param {T} type
-     * @param {(event: HTMLElementEventMap[T]) => void} listener
-     */
-    const on = (type, listener) =>
-      lanes.element.addEventListener(type, (event) => lanes.picture && lanes.width && listener(event), {
-        passive: false,
-      });
-    on("wheel", (event) => this.wheel(event));
-    on("pointerdown", (event) => this.press(event));
-    on("pointermove", (event) => this.move(event));
-    on("pointerup", (event) => this.release(event));
-    on("pointerleave", () => this.leave());
-    on("dblclick", () => lanes.look(0, 1));
-    on("keydown", (event) => this.key(event));
+    listenWhile(
+      lanes.element,
+      () => lanes.picture && lanes.width,
+      {
+        wheel: (event) => this.wheel(event),
+        pointerdown: (event) => this.press(event),
+        pointermove: (event) => this.move(event),
+        pointerup: (event) => this.release(event),
+        pointerleave: () => this.leave(),
+        dblclick: () => lanes.look(0, 1),
+        keydown: (event) => this.key(event),
+      },
+      { passive: false },
+    );
   }
 
   /** @param {MouseEvent} event */
