@@ -1,10 +1,7 @@
 // The keyboard on the cluster: arrow keys move the focus between devices, with Shift they select, with Alt they move a
 // mesh.
 
-import { closest, consume } from "../kit/dom.js";
-
-/** @type {Record<string, [number, number]>} */
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+import { ARROW_MOVES, closest, consume } from "../kit/dom.js";
 
 export class Keyboard {
   /** @param {import("./cluster.js").Cluster} cluster */
@@ -16,7 +13,7 @@ export class Keyboard {
   /** @param {KeyboardEvent} event */
   key(event) {
     if (closest(event, "button, input")) return;
-    const arrow = ARROWS[event.key];
+    const arrow = ARROW_MOVES[event.key];
     const act = {
       Enter: () => this.enter(),
       " ": () => this.enter(),
@@ -38,8 +35,8 @@ export class Keyboard {
     return under >= 0 ? under : cluster.model.selected;
   }
 
-  /** @param {KeyboardEvent} event @param {number} nodes @param {number} columns */
-  arrow(event, nodes, columns) {
+  /** @param {KeyboardEvent} event @param {number} columns @param {number} nodes */
+  arrow(event, columns, nodes) {
     const { cluster } = this;
     cluster.pointAtFocus();
     if (event.altKey) return event.shiftKey ? this.resizeMesh(nodes, columns) : this.moveMesh(nodes, columns);

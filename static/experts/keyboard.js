@@ -1,10 +1,8 @@
 // The keyboard on the experts: arrow keys go from chip to chip, Space picks up, arrow keys move it, Enter puts down.
 
-import { closest, consume, findAll, setTabStop } from "../kit/dom.js";
+import { ARROW_MOVES, closest, consume, findAll, setTabStop } from "../kit/dom.js";
 import { parseKey } from "./gestures.js";
 
-/** @type {Record<string, [number, number]>} */
-const ARROWS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
 const LOAD_FACTOR = 1.5;
 
 export class Keyboard {
@@ -31,7 +29,7 @@ export class Keyboard {
   /** @param {KeyboardEvent} event */
   boardAction({ key, altKey, ctrlKey, shiftKey }) {
     const { experts } = this;
-    const arrow = ARROWS[key];
+    const arrow = ARROW_MOVES[key];
     const pickUpOrDrop = () => (experts.carried ? experts.putDown() : this.pickUp());
     if (arrow && !altKey)
       return () => (experts.carried ? this.moveCarried(...arrow) : this.moveFocus(...arrow, shiftKey));

@@ -2,10 +2,8 @@
 
 /** @import { ExpertSchedulesModel, MapAxis, MapData, Ranking } from "./types" */
 
-import { closest, consume, find, focusedElement, h, setTabStop } from "../kit/dom.js";
+import { ARROW_MOVES, closest, consume, find, focusedElement, h, setTabStop } from "../kit/dom.js";
 
-/** @type {Record<string, [number, number]>} */
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const LEADS = [1.02, 1.1, 1.3]; // leads of the fastest schedule from which the colour is stronger
 const STRENGTHS = [38, 58, 79, 100];
 
@@ -206,10 +204,10 @@ export class ExpertMap {
 
   /** @param {KeyboardEvent} event */
   key(event) {
-    const step = ARROWS[event.key];
+    const step = ARROW_MOVES[event.key];
     const cell = Number(closest(event, "[data-cell]")?.dataset.cell);
     if (!step || Number.isNaN(cell)) return;
-    const [row, column] = [Math.floor(cell / this.columns) + step[0], (cell % this.columns) + step[1]];
+    const [row, column] = [Math.floor(cell / this.columns) + step[1], (cell % this.columns) + step[0]];
     consume(event);
     if (row < 0 || column < 0 || column >= this.columns || row * this.columns >= this.cells.length) return;
     const last = this.cells[this.at];

@@ -2,9 +2,9 @@
 
 /** @import { CardData, ExpertSchedulesModel } from "./types" */
 
-import { consume, findAll, focusedElement, h, indexByKey, s, setTabStop } from "../kit/dom.js";
+import { consume, countPerRow, findAll, focusedElement, h, indexByKey, s, setTabStop } from "../kit/dom.js";
 import { withDefinitions } from "../kit/glossary.js";
-import { DialogWidget, tipped, walkTips } from "../kit/shell.js";
+import { DialogWidget, tipped, walkTabs, walkTips } from "../kit/shell.js";
 import { ExpertMap } from "./map.js";
 
 const SIZE = { width: 300, lane: 20, gap: 3 };
@@ -37,7 +37,7 @@ class ExpertSchedules extends DialogWidget {
       return h("button.mw-es-tab", { ...attributes, onclick: () => this.setTab(tab) }, text);
     });
     const tabs = h("div.mw-es-tabs", { role: "tablist", "aria-label": "Comparison" }, ...this.tabs);
-    tabs.addEventListener("keydown", (event) => this.tabKey(event));
+    walkTabs(tabs);
     const inHeader = [this.refusal, this.legend];
     this.build("expert-schedules", "Expert schedules", [this.about], inHeader, [tabs, this.grid, this.map.element]);
     model.on("map", () => this.tab === "map" && this.map.draw(model.map));
@@ -45,7 +45,6 @@ class ExpertSchedules extends DialogWidget {
   }
 
   onopen() {
-    this.showRefusal();
     this.tab = "layer";
     this.draw();
     (this.picks().find((pick) => pick.ariaCurrent === "true") ?? this.picks()[0])?.focus();
@@ -124,15 +123,6 @@ class ExpertSchedules extends DialogWidget {
     return element;
   }
 
-  /** @param {KeyboardEvent} event */
-  tabKey(event) {
-    if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") return;
-    const next = this.tabs.find((tab) => tab.dataset.tab !== this.tab);
-    this.setTab(next?.dataset.tab ?? "");
-    next?.focus();
-    consume(event);
-  }
-
   picks() {
     return findAll(this.grid, ".mw-es-pick");
   }
@@ -142,8 +132,7 @@ class ExpertSchedules extends DialogWidget {
     const picks = this.picks();
     const at = picks.findIndex((pick) => pick === event.target);
     if (at < 0) return;
-    const perRow = picks.filter((pick) => cardOf(pick).offsetTop === cardOf(picks[0]).offsetTop).length;
-    const index = indexByKey(event.key, at, picks.length, perRow);
+    const index = indexByKey(event.key, at, picks.length, countPerRow(picks));
     if (index === undefined) return;
     picks[index].focus();
     consume(event);

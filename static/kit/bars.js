@@ -93,6 +93,17 @@ export function labelUndo(button, verb, edit, keys = "") {
   button.dataset.tip = edit ? label + (keys && ` (${keys})`) : `Nothing to ${verb.toLowerCase()}`;
 }
 
+/** @type {Record<string, string | undefined>} */
+const COMMANDS = { z: "undo", y: "redo", s: "save", o: "open" };
+
+/** The command of a key press with Ctrl or ⌘, or undefined. @param {KeyboardEvent} event */
+export function commandOf(event) {
+  const key = event.key.toLowerCase();
+  if (!(event.ctrlKey || event.metaKey) || event.altKey) return undefined;
+  if (event.shiftKey) return key === "z" ? "redo" : undefined;
+  return COMMANDS[key];
+}
+
 /**
  * A hidden input for one file, with `click` to open the dialog of the browser.
  * @param {string} label @param {string} accept @param {(file: File) => void} onchoose

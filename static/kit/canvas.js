@@ -47,6 +47,16 @@ export function pointIn(event, element) {
   return { x: event.clientX - left, y: event.clientY - top };
 }
 
+/**
+ * Where a box goes beside a point of an element: right of it and below it, or above it if there is no room.
+ * @param {Point} point @param {HTMLElement} box @param {HTMLElement} element
+ */
+export function beside({ x, y }, box, element) {
+  const left = clamp(x + 14, 6, Math.max(6, element.clientWidth - box.offsetWidth - 6));
+  const isBelow = y + 18 + box.offsetHeight < element.clientHeight;
+  return { left, top: isBelow ? y + 18 : Math.max(6, y - box.offsetHeight - 10) };
+}
+
 /** Text beside the pointer. `announce` also reads it aloud and fades; `show` stays until `hide`. */
 export class Notice {
   /** @param {HTMLElement} root */
@@ -59,16 +69,13 @@ export class Notice {
   }
 
   /** @param {string} text @param {Point} at @param {string} [kind] "info" or "error" */
-  show(text, { x, y }, kind = "info") {
+  show(text, at, kind = "info") {
     clearTimeout(this.timer);
     this.text = this.last = text;
     this.box.textContent = text;
     this.box.dataset.kind = kind;
     this.box.dataset.shown = "";
-    const { width, height } = this.root.getBoundingClientRect();
-    const left = clamp(x + 14, 6, Math.max(6, width - this.box.offsetWidth - 6));
-    const isBelow = y + 18 + this.box.offsetHeight < height;
-    const top = isBelow ? y + 18 : Math.max(6, y - this.box.offsetHeight - 10);
+    const { left, top } = beside(at, this.box, this.root);
     this.box.style.left = `${left}px`;
     this.box.style.top = `${top}px`;
   }

@@ -6,6 +6,8 @@ const SVG = "http://www.w3.org/2000/svg";
 
 /** @type {Record<string, number | undefined>} */
 export const ARROW_STEPS = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+/** Columns and rows that an arrow key moves by. @type {Record<string, [number, number]>} */
+export const ARROW_MOVES = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
 
 /**
  * Create an HTML element. The tag may carry classes ("div.mw-bar"). Attributes that begin with `on` are listeners.
@@ -99,6 +101,13 @@ export function indexByKey(key, at, count, columns = 1) {
     End: last,
   }[key];
   return index === undefined ? undefined : Math.max(0, Math.min(last, index));
+}
+
+/** How many elements of a wrapped list are in a row. @param {HTMLElement[]} elements */
+export function countPerRow(elements) {
+  const { top } = elements[0].getBoundingClientRect();
+  const next = elements.findIndex((element) => element.getBoundingClientRect().top > top + 4);
+  return next < 0 ? elements.length : next;
 }
 
 /**

@@ -91,6 +91,23 @@ export function walkTips(box) {
   return () => tips().forEach((tip, index) => (tip.tabIndex = index ? -1 : 0));
 }
 
+/**
+ * Let arrow keys, Home and End choose among the tabs of a list, as the ARIA tabs pattern describes.
+ * @param {HTMLElement} list
+ */
+export function walkTabs(list) {
+  list.addEventListener("keydown", (event) => {
+    const tabs = findAll(list, '[role="tab"]');
+    const at = tabs.findIndex((tab) => tab === closest(event, '[role="tab"]'));
+    const next = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1 }[event.key];
+    if (at < 0 || next === undefined) return;
+    const tab = tabs.at(next % tabs.length);
+    tab?.focus();
+    tab?.click();
+    consume(event);
+  });
+}
+
 // ── dialogs ─────────────────────────────────────────────────────────────────────────────────
 
 /**
@@ -188,7 +205,10 @@ export class DialogWidget extends Widget {
     const header = h("header", {}, heading, h("span.mw-grow"), ...inHeader, close);
     this.dialog = h("dialog", { class: `mw-dialog mw-${kind}-dialog`, "aria-labelledby": `mw-${kind}-title` });
     this.dialog.append(header, .../** @type {Node[]} */ (parts));
-    this.overlay = new Overlay(this.model, this.dialog, () => this.onopen());
+    this.overlay = new Overlay(this.model, this.dialog, () => {
+      this.showRefusal();
+      this.onopen();
+    });
     this.root = h("div", { class: `mw-canvas mw-shell mw-overlay mw-${kind}` }, this.dialog);
     this.tips = new Tips(this.dialog);
     this.overlay.follow();

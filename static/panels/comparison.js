@@ -52,7 +52,6 @@ class Comparison extends DialogWidget {
   }
 
   onopen() {
-    this.showRefusal();
     this.draw();
     this.dialog.focus(); // the table is read first, so no button is focused
   }

@@ -4,7 +4,7 @@
 /** @import { Card, GalleryModel, Note, SimulatedCard } from "./types" */
 
 import { button } from "../kit/controls.js";
-import { closest, consume, find, findAll, focusedElement, h, indexByKey, setTabStop } from "../kit/dom.js";
+import { closest, consume, countPerRow, find, findAll, focusedElement, h, indexByKey, setTabStop } from "../kit/dom.js";
 import { count } from "../kit/numbers.js";
 import { drawSchedule } from "../kit/schedule_picture.js";
 import { DialogWidget, tool } from "../kit/shell.js";
@@ -255,7 +255,7 @@ class Gallery extends DialogWidget {
     if (event.key.toLowerCase() === "p" && !event.ctrlKey && !event.metaKey) {
       find(cardOf(picks[at]), ".mw-card-pin")?.click();
     } else {
-      const index = indexByKey(event.key, at, picks.length, cardsPerRow(picks));
+      const index = indexByKey(event.key, at, picks.length, countPerRow(picks));
       if (index === undefined) return;
       setCardStop(picks, picks[index]);
       picks[index].focus();
@@ -305,11 +305,4 @@ const segment = (text, tip, onclick) => h("button.mw-segment", { type: "button",
 function figure(name, value, small, isWrong = false) {
   const note = small && h("span", { class: isWrong ? "mw-wrong" : "mw-small" }, small);
   return [h("dt", {}, name), h("dd", { "data-tip": name === "Bubble" ? SPAN : null }, value, note ? " " : null, note)];
-}
-
-/** @param {HTMLElement[]} picks */
-function cardsPerRow(picks) {
-  const { top } = picks[0].getBoundingClientRect();
-  const next = picks.findIndex((pick) => pick.getBoundingClientRect().top > top + 4);
-  return next < 0 ? picks.length : next;
 }

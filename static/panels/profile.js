@@ -3,9 +3,9 @@
 /** @import { Axis, Chart, ProfileEntry, ProfilesModel } from "./types" */
 
 import { button } from "../kit/controls.js";
-import { consume, find, h, keepFocus, s } from "../kit/dom.js";
+import { find, h, keepFocus, s } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
-import { DialogWidget, walkTips } from "../kit/shell.js";
+import { DialogWidget, walkTabs, walkTips } from "../kit/shell.js";
 import { tableRow } from "./tables.js";
 
 const WIDTH = 560;
@@ -54,6 +54,7 @@ class Profiles extends DialogWidget {
     this.status = h("div.mw-pf-words", { role: "status" });
     this.machine = h("p.mw-pf-machine");
     this.tabs = h("div.mw-pf-tabs", { role: "tablist", "aria-label": "Measurements" });
+    walkTabs(this.tabs);
     this.chart = h("div.mw-pf-chart");
     this.updateTabStops = walkTips(this.chart);
     this.table = h("table.mw-pf-table");
@@ -74,7 +75,6 @@ class Profiles extends DialogWidget {
   }
 
   onopen() {
-    this.showRefusal();
     this.draw();
     this.drawStatus();
     this.dialog.focus();
@@ -123,7 +123,7 @@ class Profiles extends DialogWidget {
       find(this.tabs, '[aria-selected="true"]')?.focus();
     };
     const attributes = { type: "button", role: "tab", "aria-selected": String(isFront), tabindex: isFront ? 0 : -1 };
-    return h("button.mw-pf-tab", { ...attributes, onclick, onkeydown: chooseNextTab }, title);
+    return h("button.mw-pf-tab", { ...attributes, onclick }, title);
   }
 
   drawStatus() {
@@ -136,15 +136,6 @@ class Profiles extends DialogWidget {
     this.status.textContent = state === "idle" ? "" : words;
     this.status.dataset.state = state;
   }
-}
-
-/** Arrow keys go from tab to tab. @param {KeyboardEvent} event */
-function chooseNextTab(event) {
-  const tab = /** @type {HTMLElement} */ (event.currentTarget);
-  const next = { ArrowRight: tab.nextElementSibling, ArrowLeft: tab.previousElementSibling }[event.key];
-  if (next === undefined) return;
-  /** @type {HTMLElement | null} */ (next)?.click();
-  consume(event);
 }
 
 // ── a chart with logarithmic axes ───────────────────────────────────────────────────────────

@@ -1,8 +1,9 @@
-// The tabs of the side panel. Arrow keys go from one to the next, as the ARIA tabs pattern describes.
+// The tabs of the side panel.
 
 /** @import { SideModel } from "./types" */
 
-import { closest, consume, h, setTabStop } from "../kit/dom.js";
+import { h, setTabStop } from "../kit/dom.js";
+import { walkTabs } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
 
 /** @param {{model: SideModel}} args */
@@ -22,7 +23,7 @@ class Tabs extends Widget {
       ),
     );
     this.root = h("div.mw-canvas.mw-tabs", { role: "tablist", "aria-label": model.label }, ...this.tabs);
-    this.root.addEventListener("keydown", (event) => this.key(event));
+    walkTabs(this.root);
     model.on(["active", "badges"], () => this.draw());
     this.draw();
   }
@@ -48,16 +49,5 @@ class Tabs extends Widget {
   mark(active) {
     this.tabs.forEach((tab, place) => tab.setAttribute("aria-selected", String(place === active)));
     setTabStop(this.tabs, this.tabs[active]);
-  }
-
-  /** @param {KeyboardEvent} event */
-  key(event) {
-    const at = this.tabs.findIndex((tab) => tab === closest(event, ".mw-tab"));
-    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1 }[event.key];
-    if (to === undefined) return;
-    const place = (to + this.tabs.length) % this.tabs.length;
-    this.tabs[place].focus();
-    this.choose(place);
-    consume(event);
   }
 }

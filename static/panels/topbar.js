@@ -3,7 +3,7 @@
 /** @import { Message } from "../kit/types" */
 /** @import { FileMessage, NamedEntry, Shortcut, TopBarModel } from "./types" */
 
-import { Theme, brand, download, filePicker, labelUndo, sizeProblem, themePicker } from "../kit/bars.js";
+import { Theme, brand, commandOf, download, filePicker, labelUndo, sizeProblem, themePicker } from "../kit/bars.js";
 import { focusedElement, h } from "../kit/dom.js";
 import { PAGES, openHelpOnF1, openPage } from "../kit/help.js";
 import { icon } from "../kit/icons.js";
@@ -304,17 +304,12 @@ class TopBar extends Widget {
 // ── keys ────────────────────────────────────────────────────────────────────────────────────
 
 /** @type {Record<string, string | undefined>} */
-const WITH_CONTROL = { z: "undo", y: "redo", s: "save", o: "open" };
-/** @type {Record<string, string | undefined>} */
 const ALONE = { p: "pin", l: "launch", g: "gallery", v: "compare", x: "experts", "?": "help" };
 
 /** The command of a key press, or undefined. @param {KeyboardEvent} event */
 function shortcutOf(event) {
-  const key = event.key.toLowerCase();
-  if (event.altKey) return undefined;
-  if (!event.ctrlKey && !event.metaKey) return event.repeat ? undefined : ALONE[key];
-  if (event.shiftKey) return key === "z" ? "redo" : undefined;
-  return WITH_CONTROL[key];
+  if (event.altKey || event.ctrlKey || event.metaKey) return commandOf(event);
+  return event.repeat ? undefined : ALONE[event.key.toLowerCase()];
 }
 
 const CLICKED = ["checkbox", "radio", "range", "button", "file"]; // types of inputs that take no text

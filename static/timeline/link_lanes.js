@@ -8,23 +8,15 @@
 
 import { css, mix } from "../kit/palette.js";
 import { clipped } from "./shapes.js";
-import { writeStripName, writeStripTitle } from "./strips.js";
+import { Strips } from "./strips.js";
 import { amount, bytes, percent } from "./units.js";
 
 const ALTERNATE = 0.32; // part of the background in every second message, which keeps short ones apart
 const NEAR = 3; // CSS pixels within which the pointer is on a short message
 const MANY = 4; // shares per pixel column from which on columns show the mean of each kind of message
 
-export class LinkLanes {
+export class LinkLanes extends Strips {
   /** @type {Map<string, string>} */ shades = new Map();
-
-  /** @param {CanvasRenderingContext2D} context @param {Frame} frame @param {Plan} plan */
-  constructor(context, frame, plan) {
-    this.context = context;
-    this.frame = frame;
-    this.plan = plan;
-    this.colours = frame.colours;
-  }
 
   paint() {
     const { links } = this.plan;
@@ -34,7 +26,7 @@ export class LinkLanes {
     let free = -Infinity;
     for (const { port, y, height } of links.lanes) {
       const number = `${Math.round(100 * port.share)}\u2009%`;
-      free = writeStripName(this.context, this, y + height / 2 + 0.5, { name: port.label, number, free });
+      free = this.writeLabel(y + height / 2 + 0.5, { name: port.label, number, free });
     }
   }
 
@@ -43,7 +35,7 @@ export class LinkLanes {
     const { lanes = [], words = "" } = layer.links ?? {};
     const label = this.plan.titles.length > 1 ? layer.label : "";
     const about = lanes.length ? "height: share of the capacity; percentage: utilization over the whole step" : "";
-    writeStripTitle(this.context, this, y, "Links", [label, words, about].filter(Boolean).join("; "));
+    this.writeHeading(y, "Links", [label, words, about].filter(Boolean).join("; "));
   }
 
   /** @param {Layer} layer @param {LinkLane} lane */

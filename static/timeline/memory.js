@@ -9,7 +9,7 @@ import { TICKS, lowerBound } from "./columns.js";
 import { TALL } from "./frame.js";
 import { TITLE } from "./paint.js";
 import { clipped, line, write } from "./shapes.js";
-import { writeStripName, writeStripTitle } from "./strips.js";
+import { Strips } from "./strips.js";
 import { bytes } from "./units.js";
 
 const NEAR = 0.7; // part of the capacity; if the peak is below, the strips are scaled to the peak
@@ -17,16 +17,8 @@ const DASHES = [[], [5, 3], [1.5, 2]]; // of the lines of other designs
 const LINE = 12; // CSS pixels of a name
 
 /** Paints memory strips: step curves, or, if they are too low for that, rows of pixels. */
-export class MemoryStrips {
+export class MemoryStrips extends Strips {
   free = -Infinity; // the y from which on the next name does not overlap the one above
-
-  /** @param {CanvasRenderingContext2D} context @param {Frame} frame @param {Plan} plan */
-  constructor(context, frame, plan) {
-    this.context = context;
-    this.frame = frame;
-    this.plan = plan;
-    this.colours = frame.colours;
-  }
 
   paint() {
     const { strips } = this.plan;
@@ -52,7 +44,7 @@ export class MemoryStrips {
     const label = hasLabel ? `${layer.label}: ` : "";
     const words = `${label}peak ${bytes(peak)}${limit} per device${isOver ? ", does not fit" : ""}`;
     const middle = y + TITLE / 2 + 1;
-    let x = writeStripTitle(context, this, y, "Memory", words, isOver) + 16;
+    let x = this.writeHeading(y, "Memory", words, isOver) + 16;
     others.forEach((other, i) => {
       const text = `${other.label}: peak ${bytes(Math.max(...other.peaks))}`;
       const width = context.measureText(text).width;
@@ -127,7 +119,7 @@ export class MemoryStrips {
   writeName(layer, rank, middle, isWarning) {
     const number = this.plan.gutter > 80 ? bytes(layer.peaks[rank]) : "";
     const strip = { name: layer.meshes[rank], number, free: this.free, isWarning };
-    this.free = writeStripName(this.context, this, middle, strip);
+    this.free = this.writeLabel(middle, strip);
   }
 
   /**

@@ -1,6 +1,6 @@
 // Titles and names of the strips below the lanes: links and memory.
 
-/** @import { Colours } from "./frame.js" */
+/** @import { Frame } from "./frame.js" */
 /** @import { Plan } from "./types" */
 
 import { css } from "../kit/palette.js";
@@ -9,33 +9,45 @@ import { line, write } from "./shapes.js";
 
 const NAME_HEIGHT = 11; // CSS pixels
 
-/**
- * Write the title of strips with a line above it, and return where its words end.
- * @param {CanvasRenderingContext2D} context @param {{plan: Plan, colours: Colours}} chart @param {number} y
- * @param {string} title @param {string} words @param {boolean} [isWarning]
- */
-export function writeStripTitle(context, { plan, colours }, y, title, words, isWarning = false) {
-  const middle = y + TITLE / 2 + 1;
-  context.strokeStyle = css(colours.line);
-  line(context, 0, Math.round(y) + 0.5, plan.width, Math.round(y) + 0.5);
-  write(context, title, 10, middle, { font: `600 11px ${colours.font}`, colour: css(colours.text) });
-  const x = 10 + context.measureText(title).width + 6;
-  const colour = css(isWarning ? colours.warning : colours.muted);
-  write(context, words, x, middle, { font: `11px ${colours.font}`, colour, room: plan.width - x - 10 });
-  return x + context.measureText(words).width;
-}
+/** Paints strips on the axis of the timeline. */
+export class Strips {
+  /** @param {CanvasRenderingContext2D} context @param {Frame} frame @param {Plan} plan */
+  constructor(context, frame, plan) {
+    this.context = context;
+    this.frame = frame;
+    this.plan = plan;
+    this.colours = frame.colours;
+  }
 
-/**
- * Write the name of a strip and a number right of it, unless it overlaps the name above. Return where the name ends.
- * @param {CanvasRenderingContext2D} context @param {{plan: Plan, colours: Colours}} chart @param {number} middle
- * @param {{name: string, number: string, free: number, isWarning?: boolean}} strip `free`: where the name above ends
- */
-export function writeStripName(context, { plan, colours }, middle, { name, number, free, isWarning = false }) {
-  if (middle - NAME_HEIGHT / 2 < free) return free;
-  const font = `${isWarning ? "600 " : ""}10px ${colours.font}`;
-  const colour = css(isWarning ? colours.warning : colours.muted);
-  write(context, number, plan.gutter - 11, middle, { font, colour, align: "right" });
-  const room = plan.gutter - 20 - context.measureText(number).width;
-  write(context, name, 10, middle, { font: `600 10.5px ${colours.font}`, colour: css(colours.text), room });
-  return middle + NAME_HEIGHT / 2;
+  /**
+   * Write a title with a line above it, and return where its words end.
+   * @param {number} y @param {string} title @param {string} words @param {boolean} [isWarning]
+   */
+  writeHeading(y, title, words, isWarning = false) {
+    const { context, colours, plan } = this;
+    const middle = y + TITLE / 2 + 1;
+    context.strokeStyle = css(colours.line);
+    line(context, 0, Math.round(y) + 0.5, plan.width, Math.round(y) + 0.5);
+    write(context, title, 10, middle, { font: `600 11px ${colours.font}`, colour: css(colours.text) });
+    const x = 10 + context.measureText(title).width + 6;
+    const colour = css(isWarning ? colours.warning : colours.muted);
+    write(context, words, x, middle, { font: `11px ${colours.font}`, colour, room: plan.width - x - 10 });
+    return x + context.measureText(words).width;
+  }
+
+  /**
+   * Write the name of a strip and a number right of it, unless it overlaps the name above. Return where the name ends.
+   * @param {number} middle
+   * @param {{name: string, number: string, free: number, isWarning?: boolean}} strip `free`: where the name above ends
+   */
+  writeLabel(middle, { name, number, free, isWarning = false }) {
+    if (middle - NAME_HEIGHT / 2 < free) return free;
+    const { context, colours, plan } = this;
+    const font = `${isWarning ? "600 " : ""}10px ${colours.font}`;
+    const colour = css(isWarning ? colours.warning : colours.muted);
+    write(context, number, plan.gutter - 11, middle, { font, colour, align: "right" });
+    const room = plan.gutter - 20 - context.measureText(number).width;
+    write(context, name, 10, middle, { font: `600 10.5px ${colours.font}`, colour: css(colours.text), room });
+    return middle + NAME_HEIGHT / 2;
+  }
 }

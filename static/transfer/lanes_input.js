@@ -2,7 +2,7 @@
 
 /** @import { Point } from "../kit/types" */
 
-import { pointIn } from "../kit/canvas.js";
+import { beside, pointIn } from "../kit/canvas.js";
 import { consume, listenWhile } from "../kit/dom.js";
 import { clamp } from "../kit/numbers.js";
 import { AXIS, NAMES } from "./lanes.js";
@@ -116,11 +116,8 @@ export class LanesInput {
   }
 
   /** @param {Point} at */
-  placeTip({ x, y }) {
-    const { offsetWidth: width, offsetHeight: height } = this.lanes.tip;
-    const { clientWidth, clientHeight } = this.lanes.element;
-    const left = clamp(x + 14, 4, Math.max(4, clientWidth - width - 4));
-    const top = y + 18 + height < clientHeight ? y + 18 : Math.max(2, y - height - 10);
+  placeTip(at) {
+    const { left, top } = beside(at, this.lanes.tip, this.lanes.element);
     this.lanes.tip.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
   }
 

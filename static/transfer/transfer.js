@@ -4,7 +4,7 @@
 /** @import { Message } from "../kit/types" */
 /** @import { Picture, Place, Sender, TransferModel } from "./types" */
 
-import { download } from "../kit/bars.js";
+import { commandOf, download } from "../kit/bars.js";
 import { consume, h } from "../kit/dom.js";
 import { Overlay, Tips } from "../kit/shell.js";
 import { Widget, oncePerFrame, send } from "../kit/widget.js";
@@ -17,8 +17,6 @@ import { TaskGrid } from "./task_grid.js";
 import { Toolbar } from "./toolbar.js";
 
 const OPENING = ["case", "open", "link", "undo", "redo"]; // gestures that put another document in place
-/** @type {Record<string, string | undefined>} */
-const SHORTCUTS = { z: "undo", y: "redo", s: "save", o: "open" };
 
 /** @param {{model: TransferModel}} args */
 export const render = ({ model }) => new Transfer(model).root;
@@ -244,7 +242,7 @@ export class Transfer extends Widget {
   /** @param {KeyboardEvent} event */
   key(event) {
     if (event.defaultPrevented || !this.model.shown) return;
-    const name = shortcutOf(event);
+    const name = commandOf(event);
     if (!name || !this.accepts(name, event.composedPath()[0])) return;
     consume(event);
     if (name === "open") this.toolbar.picker.click();
@@ -259,14 +257,6 @@ export class Transfer extends Widget {
     if (name === "save" || name === "open") return this.isPage;
     return !(target instanceof HTMLInputElement) || Boolean(target.isUnedited?.());
   }
-}
-
-/** The command of a key press, or undefined. @param {KeyboardEvent} event */
-function shortcutOf(event) {
-  const key = event.key.toLowerCase();
-  if (!(event.ctrlKey || event.metaKey) || event.altKey) return undefined;
-  if (event.shiftKey) return key === "z" ? "redo" : undefined;
-  return SHORTCUTS[key];
 }
 
 /**
