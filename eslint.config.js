@@ -4,6 +4,15 @@ export default [
   { ignores: [".venv/", "build/", "dist/", "static/bundle.js"] },
   js.configs.recommended,
   {
+    files: ["static/*/*.js"],
+    rules: {
+      "no-restricted-imports": [
+        "error",
+        { patterns: [{ regex: "^\\.\\./(?!kit/)", message: "A widget imports its own folder and kit/ only." }] },
+      ],
+    },
+  },
+  {
     rules: {
       "no-undef": "off", // tsc knows the names of a browser
       complexity: ["error", 10], // optional chaining counts

@@ -25,7 +25,7 @@ Edit = Callable[[str, Any, str], None]
 
 
 class PlainData(str):
-    """Plain data as the JSON text in which it travels, for ``plain()`` in ``static/canvas.js``.
+    """Plain data as the JSON text in which it travels, for ``plainData()`` in ``static/kit/widget.js``.
 
     Panel and Bokeh visit every part of a list or a dict many times, which takes most of the time of an edit.
     """

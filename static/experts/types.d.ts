@@ -1,8 +1,7 @@
 // What the canvas of experts and the overlay of expert schedules receive from Python (designer/canvases/experts.py,
 // designer/views/expert_schedules.py).
 
-import type { Model } from "../kit/types";
-import type { OverlayModel } from "../panels/types";
+import type { Model, OverlayModel } from "../kit/types";
 
 /** An expert and the place that holds this replica. */
 export type Replica = [expert: number, place: number];

@@ -1,6 +1,6 @@
 // What the widgets around the canvases share: tooltips, dialogs, and panels and menus in the top layer.
 
-/** @import { Answer, Child, MenuEntry, Message, Model } from "./types" */
+/** @import { Answer, Child, MenuEntry, Message, OverlayModel } from "./types" */
 
 import { button } from "./controls.js";
 import { ARROW_STEPS, closest, consume, find, findAll, focusedElement, h } from "./dom.js";
@@ -161,7 +161,7 @@ export class Modal {
  */
 export class Overlay extends Modal {
   /**
-   * @param {Model & {shown: boolean, opening: number}} model @param {HTMLDialogElement} dialog
+   * @param {OverlayModel} model @param {HTMLDialogElement} dialog
    * @param {() => void} onopen
    */
   constructor(model, dialog, onopen) {
@@ -187,7 +187,7 @@ export class Overlay extends Modal {
 /**
  * A widget in a modal dialog: its header with a title, a place for refusals, tooltips. A subclass calls `build` with
  * the parts of its dialog at the end of its constructor.
- * @template {Model & {shown: boolean, opening: number}} M
+ * @template {OverlayModel} M
  * @extends {Widget<M>}
  */
 export class DialogWidget extends Widget {

@@ -74,3 +74,9 @@ export interface ScheduleChoice {
   blurb: string;
   reason: string;
 }
+
+/** A dialog that Python opens. */
+export interface OverlayModel extends Model {
+  shown: boolean;
+  opening: number;
+}

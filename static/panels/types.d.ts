@@ -1,11 +1,6 @@
 // What the panels receive from Python (designer/views, designer/forms).
 
-import type { Model, SchedulePicture } from "../kit/types";
-
-export interface OverlayModel extends Model {
-  shown: boolean;
-  opening: number;
-}
+import type { Model, OverlayModel, SchedulePicture } from "../kit/types";
 
 export interface NamedEntry {
   name: string;

@@ -1,7 +1,6 @@
 // What the transfer view receives from Python (designer/canvases/transfer.py, designer/state/transfer_drawing.py).
 
-import type { Answer, Box } from "../kit/types";
-import type { OverlayModel } from "../panels/types";
+import type { Answer, Box, OverlayModel } from "../kit/types";
 
 export type Side = "source" | "destination";
 
