@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.designer.canvases.expert_controls import HELP
-from meshwave.engine.costs.expert_blocks import expert_parameters
 from meshwave.engine.costs.flops import optimizer_state_bytes
 from meshwave.engine.costs.operators import PRECISIONS
 from meshwave.engine.document import Design
@@ -140,7 +139,7 @@ def expert_bytes(design: Design, layer: Layer) -> float:
     size, training = PRECISIONS[design.training.precision], design.training
     states = optimizer_state_bytes(training.optimizer, training.precision)
     cut = layer.esp if expert_schedule(design).shards_experts else 1
-    return expert_parameters(layer, cut) * (size.weights + size.copy + size.gradients + states)
+    return layer.expert_parameters(cut) * (size.weights + size.copy + size.gradients + states)
 
 
 def level(shares: float) -> int:

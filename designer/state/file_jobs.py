@@ -29,12 +29,15 @@ class OpenedFile(NamedTuple):
     design: Design | None
     notes: tuple[Problem, ...]
     problems: tuple[Problem, ...]
+    is_import: bool = False
+    """Whether the file is one of another tool."""
 
 
 def open_file(file: str, text: Any, into: Design, longest_name: int) -> OpenedFile:
     """Read a file of a design, or of a schedule for the design that is open."""
     try:
-        if is_import(file):
+        imported = is_import(file, text if isinstance(text, str) else "")
+        if imported:
             design, notes = read_import(file, text, file.rpartition(".")[0][:longest_name] or "schedule", into)
         else:
             design, notes = read_upload(text), ()
@@ -42,7 +45,7 @@ def open_file(file: str, text: Any, into: Design, longest_name: int) -> OpenedFi
             raise DesignError(too_large)
     except InputError as error:
         return OpenedFile(None, (), tuple(problems_of(error)))
-    return OpenedFile(design, notes, ())
+    return OpenedFile(design, notes, (), imported)
 
 
 def read_upload(text: Any) -> Design:

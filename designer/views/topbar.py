@@ -20,7 +20,7 @@ from meshwave.engine.errors import InputError, printable
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
 from meshwave.engine.findings import Problem
-from meshwave.engine.imports import imports, is_import
+from meshwave.engine.imports import imports
 from meshwave.engine.schedules import schedules
 
 LONGEST_NAME = field_limit(Design, "name")
@@ -158,7 +158,7 @@ class TopBar(Canvas):
     def _show_opened(self, file: str, found: files.OpenedFile) -> None:
         if found.design is None:
             self._refuse_file(file, found.problems)
-        elif is_import(file):
+        elif found.is_import:
             self._import(file, found.design, found.notes)
         else:
             self._open(found.design, f"open {file}")

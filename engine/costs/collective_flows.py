@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs import operators as flops
+from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.alpha_beta import Message
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_per_stage, workload

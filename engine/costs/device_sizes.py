@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs import flops, operators
+from meshwave.engine.costs import flops, transformer_layers
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block, expert_layers_per_stage, sparse_layers
-from meshwave.engine.costs.operators import PRECISIONS, Sparse, Workload
+from meshwave.engine.costs.operators import PRECISIONS, Workload
+from meshwave.engine.costs.transformer_layers import Sparse
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.program.acknowledgements import find_acknowledgements
@@ -162,7 +163,7 @@ def _transformer_stages(design: Design, program: Program, layers: Sequence[int])
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
         uncommon = sparse_layers(block, with_experts[stage])
         if joins[stage]:
-            uncommon = Sparse(joins[stage], operators.joining_layer(load))
+            uncommon = Sparse(joins[stage], transformer_layers.joining_layer(load))
         how: dict[str, Any] = {**ends, "sparse": uncommon}
         came, held = skipped[:, stage] * load.hidden_bytes
         return StageSizes(
@@ -170,8 +171,8 @@ def _transformer_stages(design: Design, program: Program, layers: Sequence[int])
             copied=flops.copied_parameters(load, layers[stage], **how),
             kept=flops.activation_bytes(load, layers[stage], **how) + came + held,
             recomputed=flops.input_bytes(load, **ends) + came,
-            deferred=operators.deferred_bytes(load, layers[stage], **how),
-            transient=operators.transient_bytes(load, layers[stage], **how),
+            deferred=transformer_layers.deferred_bytes(load, layers[stage], **how),
+            transient=transformer_layers.transient_bytes(load, layers[stage], **how),
         )
 
     return sizes_of_stage

@@ -21,10 +21,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwave.engine.costs import operators as flops
-from meshwave.engine.costs.operators import DENSE, Operator, Sparse, Work, Workload
+from meshwave.engine.costs import transformer_layers as flops
+from meshwave.engine.costs.operators import Operator, Work, Workload
+from meshwave.engine.costs.transformer_layers import DENSE, Sparse
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.expert_layers import device_rates, mesh_links, resolve_expert_layer
+from meshwave.engine.document.model import MoE
 from meshwave.engine.experts import (
     CostedStep,
     Layer,
@@ -65,7 +67,7 @@ def expert_block(design: Design, mesh: Mesh, load: Workload) -> ExpertBlock | No
     if design.model.moe is None:
         return None
     name, layer, _ = resolve_expert_layer(design, mesh)
-    return _block(load, name, layer, mesh_links(design, mesh), device_rates(design))
+    return _block(load, design.model.moe, name, layer, mesh_links(design, mesh), device_rates(design))
 
 
 def expert_layers_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
@@ -120,9 +122,9 @@ EXPERTS = "experts"
 
 
 @lru_cache(maxsize=256)  # consecutive edits mostly price the same layer
-def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) -> ExpertBlock:
+def _block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rates: Rates) -> ExpertBlock:
     priced = price(name, layer, links, rates)
-    norm, *_, residual = flops.mlp(load)
+    before, after = flops.around_mlp(load)
     operator = _operator(load, priced)
     inputs, weights = split_backward(priced)
     whole = play_layer(priced, priced.backward).makespan
@@ -131,15 +133,15 @@ def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) 
     cut = layer.esp if expert_schedules[name].shards_experts else 1
     forward_s = play_layer(priced, priced.forward).makespan
     return ExpertBlock(
-        operators=(*flops.attention(load), norm, operator, residual),
+        operators=(*flops.attention(load), *before, operator, *flops.shared_experts(load, moe), *after),
         forward_s=forward_s,
         input_gradient_s=input_s,
         weight_gradient_s=weight_s,
         hidden_s=max(0.0, input_s + weight_s - whole),
         forward_waits_s=max(0.0, forward_s - _compute_seconds(priced.forward)),
         input_waits_s=max(0.0, input_s - _compute_seconds(inputs)),
-        gate_parameters=float(layer.experts * layer.hidden),
-        expert_parameters=max_experts_per_device(expert_schedules[name](), layer) * expert_parameters(layer, cut),
+        gate_parameters=float(layer.gate_parameters),
+        expert_parameters=max_experts_per_device(expert_schedules[name](), layer) * layer.expert_parameters(cut),
         forward_sent=_sent_bytes(priced.forward),
         backward_sent=_sent_bytes(priced.backward),
     )
@@ -172,38 +174,31 @@ def split_backward(priced: Price) -> tuple[list[CostedStep], list[CostedStep]]:
     return inputs, weights
 
 
-def expert_parameters(layer: Layer, cut: int = 1) -> float:
-    """Return the parameters of one expert on the first of the ``cut`` devices that shard it.
-
-    They are two matrices and two biases; the second bias is on that device only.
-    """
-    return (2 * layer.hidden + 1) * layer.ffn_hidden / cut + layer.hidden
-
-
 def _operator(load: Workload, priced: Price) -> Operator:
     layer, schedule, precision = priced.layer, expert_schedules[priced.name](), load.precision
     item, hidden = precision.item, layer.hidden
     cut = layer.esp if schedule.shards_experts else 1
-    wide = layer.ffn_hidden / cut
+    wide, inner = layer.ffn_hidden / cut, layer.inner / cut
     steps = [costed.step for costed in priced.forward]
     gate = _flops(steps, StepOp.GATE)
     gated = gate / (2 * hidden * layer.experts)  # tokens
     restored = max(step.bytes for step in steps if step.op == StepOp.RESTORE)
-    weights = max_experts_per_device(schedule, layer) * expert_parameters(layer, cut)
+    weights = max_experts_per_device(schedule, layer) * layer.expert_parameters(cut)
     buffer = max((step.bytes for step in steps if step.collective), default=0.0)
     products = Work(gate + priced.flops)
-    wide_rows = priced.rows * wide
+    wide_rows, inner_rows = priced.rows * wide, priced.rows * inner
+    kept = 2 * wide if layer.matrices == 2 else 4 * wide  # gated: both halves, the activated one and the product
     of_gate = gated * (hidden * item + layer.experts * precision.statistics)
     return Operator(
         EXPERTS,
         forward=products,
         input_gradient=products,
         weight_gradient=products,
-        parameters=weights + layer.experts * hidden,
+        parameters=weights + layer.gate_parameters,
         copied=weights,
-        kept_bytes=of_gate + restored + priced.rows * (hidden + 2 * wide) * item,
-        deferred_bytes=of_gate + priced.rows * (2 * hidden + 2 * wide) * item,
-        transient_bytes=(wide_rows + max(wide_rows, priced.rows * hidden + weights)) * item + 2 * buffer,
+        kept_bytes=of_gate + restored + priced.rows * (hidden + kept) * item,
+        deferred_bytes=of_gate + priced.rows * (2 * hidden + wide + inner) * item,
+        transient_bytes=(wide_rows + max(inner_rows, priced.rows * hidden + weights)) * item + 2 * buffer,
     )
 
 

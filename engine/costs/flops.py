@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from meshwave.engine.costs.operators import (
+from meshwave.engine.costs.operators import PRECISIONS, Operator, Workload
+from meshwave.engine.costs.transformer_layers import (
     DENSE,
-    PRECISIONS,
-    Operator,
     Sparse,
-    Workload,
-    attention,
+    feed_forward,
     head,
     join,
     joining_layer,
-    mlp,
+    layer,
+    shared_experts,
     sum_over_stage,
 )
+from meshwave.engine.document.expert_layers import whole_expert_layer
 from meshwave.engine.document.model import LanguageModel
 
 
@@ -45,9 +45,19 @@ def model_parameters(model: LanguageModel) -> float:
     moe = model.moe
     if moe is None:
         return dense
-    h, f = model.hidden, model.ffn_hidden
-    one = (2 * h + 1) * f + h  # a feed-forward block, or an expert
-    return dense + len(moe.blocks(model.layers)) * (moe.experts * (one + h) - one)
+    experts = whole_expert_layer(model)
+    beside = experts.gate_parameters + _parameters(shared_experts(load, moe))
+    replaced = _parameters(feed_forward("feed-forward", load, model.ffn_hidden))
+    return dense + len(model.expert_blocks) * (moe.experts * experts.expert_parameters() + beside - replaced)
+
+
+def active_parameters(model: LanguageModel) -> float:
+    """Return the parameters that a token uses: all but those of the experts that it does not visit."""
+    moe = model.moe
+    if moe is None:
+        return model_parameters(model)
+    idle = (moe.experts - moe.top_k) * whole_expert_layer(model).expert_parameters()
+    return model_parameters(model) - len(model.expert_blocks) * idle
 
 
 def model_flops(model: LanguageModel, sequences: float) -> float:
@@ -60,13 +70,20 @@ def model_flops(model: LanguageModel, sequences: float) -> float:
     capacity pads or drops. The end of a skip connection adds ``4bsh^2``.
     """
     load = Workload.from_model(model, batch=sequences)
-    attended, dense = (_forward_flops(part(load)) for part in (attention, mlp))
-    once = model.layers * (attended + dense) + len(model.skips) * _forward_flops(join(load))
+    once = model.layers * _forward_flops(layer(load)) + len(model.skips) * _forward_flops(join(load))
     moe = model.moe
     if moe is not None:  # a token's experts and its gate, instead of the dense block
-        gate = 2.0 * load.tokens * load.hidden * moe.experts
-        once += len(moe.blocks(model.layers)) * (moe.top_k * dense + gate - dense)
+        visited, replaced = (
+            _forward_flops(feed_forward("feed-forward", load, width))
+            for width in (moe.expert_width(model.ffn_hidden), model.ffn_hidden)
+        )
+        beside = 2.0 * load.tokens * load.hidden * moe.experts + _forward_flops(shared_experts(load, moe))
+        once += len(model.expert_blocks) * (moe.top_k * visited + beside - replaced)
     return 3.0 * (once + _forward_flops(head(load)))
+
+
+def _parameters(operators: Iterable[Operator]) -> float:
+    return sum(operator.parameters for operator in operators)
 
 
 def _forward_flops(operators: Iterable[Operator]) -> float:

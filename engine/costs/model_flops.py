@@ -1,4 +1,4 @@
-"""FLOPs of a whole model of any family."""
+"""FLOPs and parameters of a whole model of any family."""
 
 from __future__ import annotations
 
@@ -13,3 +13,11 @@ def model_flops(model: Model, samples: float) -> float:
         return model.flops(samples)
     assert isinstance(model, LanguageModel), "a model is one or the other"
     return flops.model_flops(model, samples)
+
+
+def parameter_counts(model: Model) -> tuple[int, int]:
+    """Return the parameters of the whole model, and those that a token uses."""
+    if isinstance(model, BlockModel):
+        return round(model.parameters), round(model.parameters)
+    assert isinstance(model, LanguageModel), "a model is one or the other"
+    return round(flops.model_parameters(model)), round(flops.active_parameters(model))

@@ -1,25 +1,15 @@
-"""Operators of a transformer: FLOPs, bytes, parameters and kept activations of each part of a layer.
+"""Operators: FLOPs, bytes, parameters and kept activations of products, attention, norms and elementwise arithmetic.
 
-The formulas describe what :mod:`meshwave.engine.runtime.models` builds: a pre-norm transformer with biases in its layers,
-learned positions, an untied head (embedding and head are on different stages) and no dropout. GPT and BERT differ in
-mask and targets only, so they cost the same.
-
-Symbols, as in the papers: ``b`` sequences, ``s`` tokens of a sequence, ``h`` hidden, ``f`` feed-forward hidden, ``a``
-heads, ``v`` vocabulary, ``t`` tensor-parallel devices. A matrix product of ``[m, k]`` by ``[k, n]`` is ``2 m k n`` FLOPs.
-Other arithmetic is memory-bound and counted by the bytes it moves, the convention of papers that report FLOPs
-(Narayanan et al., arXiv:2104.04473, appendix).
-
-The operators of expert layers are those of :mod:`meshwave.engine.costs.expert_blocks`; a stage receives them, and layers
-in which a skip connection ends (:func:`joining_layer`), as :class:`Sparse`.
+A matrix product of ``[m, k]`` by ``[k, n]`` is ``2 m k n`` FLOPs. Other arithmetic is memory-bound and counted by the
+bytes it moves, the convention of papers that report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
+from meshwave.engine.document.architecture import PLAIN, Architecture
 from meshwave.engine.document.model import LanguageModel
 
 
@@ -70,14 +60,13 @@ class Operator(NamedTuple):
     backward_reduced: tuple[float, ...] = ()
 
 
-class Sparse(NamedTuple):
-    """Layers of a stage that differ from its dense layers: those with experts, or with incoming skip connections."""
+class HeadWidths(NamedTuple):
+    """Numbers per token of attention, over all heads of a device."""
 
-    layers: int = 0
-    operators: tuple[Operator, ...] = ()  # of one such layer, attention included
-
-
-DENSE = Sparse()
+    queries: float
+    keys: float
+    values: float
+    outputs: float
 
 
 @dataclass(frozen=True)
@@ -92,6 +81,9 @@ class Workload:
     ffn_hidden: int = 0
     heads: int = 1
     vocab: int = 0
+    architecture: Architecture = PLAIN
+    attended_share: float = 1.0
+    """Share of the sequence that a token attends to, the mean over the layers."""
 
     @classmethod
     def from_model(cls, model: LanguageModel, *, batch: float, tp: int = 1, precision: str = "fp32") -> Workload:
@@ -105,6 +97,8 @@ class Workload:
             ffn_hidden=model.ffn_hidden,
             heads=model.heads,
             vocab=model.vocab,
+            architecture=model.architecture,
+            attended_share=model.attended_share,
         )
 
     @property
@@ -117,176 +111,16 @@ class Workload:
         """Bytes of ``[b, s, h]``: the residual stream, and the message between two stages."""
         return self.tokens * self.hidden * self.precision.item
 
-
-@lru_cache(maxsize=256)
-def layer(load: Workload) -> tuple[Operator, ...]:
-    """Return the operators of a transformer layer: attention, then the feed-forward block.
-
-    ``4h^2 + 6h`` and ``2hf + f + 3h`` parameters, together ``12h^2 + 13h`` for ``f = 4h`` (arXiv:2104.04473, section
-    2.4). Forward FLOPs ``24bsh^2 + 4bs^2h`` (the same, appendix).
-
-    The kept activations are the published ``sbh(34 + 5as/h)`` bytes at 16 bits (Korthikanti et al., arXiv:2205.05198,
-    eq. 1) less two parts: the ``5abs^2`` of the attention matrix, which scaled_dot_product_attention recomputes from
-    its row sums (Dao et al., arXiv:2205.14135), and the two dropout masks of ``sbh`` bytes, since there is no dropout.
-    That leaves 16 numbers per token and hidden unit for ``f = 4h``: the inputs of the two norms (2), of the products
-    behind them (2), queries, keys and values (3), the attention output (1), and both sides of the GELU (``2f/h``). With
-    ``t`` devices the first four stay whole and the others are sharded, as in eq. 2 there: ``sbh(8 + 24/t)`` bytes at 16
-    bits. (Autocast on a GPU computes norms in 32 bits and keeps their inputs in that precision, ``4sbh`` bytes more; on
-    a CPU it does not.)
-    """
-    return attention(load) + mlp(load)
-
-
-def attention(load: Workload) -> tuple[Operator, ...]:
-    """Return norm, projections, the ``s^2`` part and the residual sum.
-
-    Tensor-parallel devices hold ``a/t`` heads each: the first projection is sharded by columns and all-reduces in the
-    backward, the second by rows and all-reduces in the forward (Shoeybi et al., arXiv:1909.08053, section 3).
-    """
-    cut = load.hidden / load.tp
-    return (
-        _norm("attention norm", load),
-        product("query, key, value", load, load.hidden, 3 * cut, backward_reduced=load.hidden_bytes),
-        attention_product(load),
-        product("attention output", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
-        _residual("attention residual", load),
-    )
-
-
-def mlp(load: Workload) -> tuple[Operator, ...]:
-    """Return norm, ``h`` to ``f``, GELU, ``f`` to ``h`` and residual sum, sharded like :func:`attention`."""
-    cut = load.ffn_hidden / load.tp
-    return (
-        _norm("feed-forward norm", load),
-        product("feed-forward in", load, load.hidden, cut, backward_reduced=load.hidden_bytes),
-        pointwise("GELU", load, cut, kept=1, read_and_written=(2, 3)),
-        product("feed-forward out", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
-        _residual("feed-forward residual", load),
-    )
-
-
-@lru_cache(maxsize=256)
-def joining_layer(load: Workload) -> tuple[Operator, ...]:
-    """Return the operators of a U-ViT layer in which a skip connection ends."""
-    return join(load) + layer(load)
-
-
-def join(load: Workload) -> tuple[Operator, ...]:
-    """Return a concatenation of two tensors, and a product of ``2h`` to ``h``.
-
-    ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs (U-ViT: Bao et al., arXiv:2209.12152, section 3.2). Tensor
-    parallelism replicates it.
-    """
-    return (
-        pointwise("skip concatenation", load, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
-        product("skip projection", load, 2 * load.hidden, load.hidden),
-    )
-
-
-@lru_cache(maxsize=256)
-def embedding(load: Workload) -> tuple[Operator, ...]:
-    """Return token plus position embedding: ``vh + sh`` parameters, negligible FLOPs.
-
-    The forward gathers rows. The backward writes a gradient of the whole table, which autograd then adds to the
-    accumulated one. The table is sharded over ``t`` by tokens, so that the forward ends in an all-reduce
-    (arXiv:1909.08053, section 3) of rows in the precision of the table; one byte per token marks those in another
-    shard.
-    """
-    item = load.precision.item
-    table = (load.vocab / load.tp + load.sequence) * load.hidden
-    rows = load.tokens + load.sequence  # of tokens and positions: their gradients have the precision of the table
-    return (
-        Operator(
-            "embedding",
-            forward=Work(bytes=3 * load.hidden_bytes),
-            weight_gradient=Work(bytes=load.hidden_bytes + accumulation_bytes(table, load)),
-            parameters=table,
-            kept_bytes=8 * load.tokens + _flags(1, load),  # the token ids
-            deferred_bytes=8 * load.tokens + rows * load.hidden * load.precision.weights,
-            transient_bytes=table * item,
-            forward_reduced=(load.tokens * load.hidden * load.precision.weights,),
-        ),
-    )
-
-
-@lru_cache(maxsize=256)
-def head(load: Workload) -> tuple[Operator, ...]:
-    """Return the last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs."""
-    return (
-        _norm("last norm", load),
-        product("logits", load, load.hidden, load.vocab / load.tp, bias=False, backward_reduced=load.hidden_bytes),
-    )
-
-
-@lru_cache(maxsize=256)
-def loss(load: Workload) -> tuple[Operator, ...]:
-    """Return cross-entropy over ``[bs, v/t]`` logits, in at least 32 bits.
-
-    The forward reads the logits and writes their log-probabilities, which are kept (the ``4sbv`` bytes of
-    arXiv:2205.05198, section 4.3); the backward reads them and writes the logits' gradient. Tensor-parallel devices
-    exchange a row's largest logit, its sum and the target's logit, not the logits (arXiv:1909.08053, section 3), and
-    keep two bytes per token: whether it counts, and whether its target is in this shard.
-    """
-    logits = load.tokens * load.vocab / load.tp
-    item, wide = load.precision.item, load.precision.statistics
-    a_row = load.tokens * wide
-    return (
-        Operator(
-            "loss",
-            forward=Work(bytes=logits * (item + wide)),
-            input_gradient=Work(bytes=logits * (wide + item)),
-            kept_bytes=logits * wide + 8 * load.tokens + _flags(2, load),  # and the targets
-            transient_bytes=logits * (wide + item),
-            forward_reduced=(a_row, a_row, a_row),
-        ),
-    )
-
-
-def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
-    """Return the operators of a stage besides its layers: the embedding of the first, head and loss of the last."""
-    return (embedding(load) if first else ()) + (head(load) + loss(load) if last else ())
-
-
-def sum_over_stage(
-    value: Callable[[Operator], float], load: Workload, layers: int, first: bool, last: bool, sparse: Sparse
-) -> float:
-    """Return the sum of ``value`` over the operators of a stage, ``sparse`` of whose layers differ from the others."""
-    parts = (
-        (layer(load), layers - sparse.layers),
-        (sparse.operators, sparse.layers),
-        (end_operators(load, first=first, last=last), 1),
-    )
-    return sum(count * sum(map(value, operators)) for operators, count in parts)
-
-
-def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """Return the bytes that a device keeps for a microbatch of a stage between the halves of a split backward.
-
-    Every weight gradient is computed from the input of its operator and the gradient of its output: for ``f = 4h`` that
-    is ``h(1 + 3)``, ``h(1 + 1)``, ``h(1 + 4)`` and ``h(4 + 1)`` numbers per token for the four products of a layer, the
-    ``M_W`` of Qi et al. (arXiv:2401.10241, section 2) in its table 1: ``32sbh`` bytes at 16 bits; and ``2h`` for each
-    of the two norms.
-    """
-    return sum_over_stage(lambda operator: operator.deferred_bytes, load, layers, first, last, sparse)
-
-
-def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """Return the largest working set of an operator of a stage: bytes that its backward allocates and frees again.
-
-    The embedding's backward comes last, when the kept activations of all other operators are freed, so they are
-    subtracted from its working set.
-    """
-    operators = layer(load) + end_operators(load, first=False, last=last) + (sparse.operators if sparse.layers else ())
-    largest = max(operator.transient_bytes for operator in operators)
-    if not first:
-        return largest
-    gone = sum_over_stage(lambda operator: operator.kept_bytes, load, layers, False, last, sparse)
-    return max(largest, sum(operator.transient_bytes for operator in embedding(load)) - gone)
-
-
-def _flags(count: int, load: Workload) -> float:
-    """Return the bytes of ``count`` Booleans per token, which only a sharded vocabulary has."""
-    return count * load.tokens if load.tp > 1 else 0.0
+    @property
+    def head_widths(self) -> HeadWidths:
+        """Widths of the device's heads; a key-value head counts once, however many query heads share it."""
+        attention, heads = self.architecture.attention, self.heads / self.tp
+        if (latent := attention.latent) is not None:
+            query, value = heads * (latent.nope_dim + latent.rope_dim), heads * latent.value_dim
+            return HeadWidths(query, query, value, value)
+        head_dim = attention.head_dim or self.hidden / self.heads
+        shared = (attention.kv_heads or self.heads) / self.tp * head_dim
+        return HeadWidths(heads * head_dim, shared, shared, heads * head_dim)
 
 
 def accumulation_bytes(numbers: float, load: Workload) -> float:
@@ -301,12 +135,14 @@ def product(
     n: float,
     *,
     bias: bool = True,
+    keeps_input: bool = True,
     forward_reduced: float | None = None,
     backward_reduced: float | None = None,
 ) -> Operator:
     """Return a linear map of all tokens: three products of the same size, one forward and two backward.
 
-    It keeps its input. Each product reads two of the three matrices and writes the third.
+    It keeps its input, unless another operator keeps the same tensor. Each product reads two of the three matrices and
+    writes the third.
     """
     m, item = load.tokens, load.precision.item
     parameters = k * n + (n if bias else 0)
@@ -318,7 +154,7 @@ def product(
         weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulation_bytes(k * n, load)),
         parameters=parameters,
         copied=parameters,
-        kept_bytes=m * k * item,
+        kept_bytes=m * k * item * keeps_input,
         deferred_bytes=m * (k + n) * item,
         transient_bytes=k * n * item + m * (k + n) * item,
         forward_reduced=() if forward_reduced is None else (forward_reduced,),
@@ -329,37 +165,54 @@ def product(
 def attention_product(load: Workload) -> Operator:
     """Return ``softmax(q k^T) v`` without materializing the ``s^2`` matrix (arXiv:2205.14135).
 
-    Two products of ``2bs^2h`` FLOPs forward, five backward, since the scores are recomputed. It keeps queries, keys,
-    values and one log-sum per row; its output is kept by the projection that reads it.
+    Two products forward, five backward, since the scores are recomputed: ``2bs^2h`` FLOPs each where all heads have
+    keys and values of their own. It keeps queries, keys, values and one log-sum per row; its output is kept by the
+    projection that reads it. A window bounds the tokens that each token attends to.
     """
-    cut = load.hidden / load.tp
-    product = 2 * load.batch * load.sequence**2 * cut
-    one = load.tokens * cut * load.precision.item
+    widths, item = load.head_widths, load.precision.item
+    pairs = load.tokens * load.sequence * load.attended_share
+    scores, values = 2 * pairs * widths.queries, 2 * pairs * widths.outputs
+    taken = load.tokens * (widths.queries + widths.keys + widths.values) * item
+    given = load.tokens * widths.outputs * item
     log_sums = load.tokens * load.heads / load.tp * load.precision.statistics
     return Operator(
         "attention",
-        forward=Work(2 * product, 4 * one + log_sums),
-        input_gradient=Work(5 * product, 8 * one + log_sums),
-        kept_bytes=3 * one + log_sums,
-        transient_bytes=4 * one,
+        forward=Work(scores + values, taken + given + log_sums),
+        input_gradient=Work(3 * scores + 2 * values, 2 * (taken + given) + log_sums),
+        parameters=load.heads / load.tp if load.architecture.attention.sinks else 0.0,
+        kept_bytes=taken + log_sums,
+        transient_bytes=taken + given,
     )
 
 
-def _norm(name: str, load: Workload) -> Operator:
-    """Return a layer norm: reads and writes ``[b, s, h]``; keeps its input, and a mean and a deviation per token."""
-    statistics = 2 * load.tokens * load.precision.statistics
+def norm(
+    name: str, load: Workload, width: float | None = None, *, weights: float | None = None, rows: float = 1
+) -> Operator:
+    """Return a norm of the architecture's kind: keeps its input, and a mean and a deviation or a mean square per row.
+
+    Args:
+        name: name of the operator.
+        load: workload of the device.
+        width: numbers per token; the hidden size if None.
+        weights: numbers in a learned vector; as many as the width if None.
+        rows: rows per token, each of which is normalized.
+    """
+    kind = load.architecture.norm
+    width = load.hidden if width is None else width
+    size = load.tokens * width * load.precision.item
+    statistics = kind.statistics * rows * load.tokens * load.precision.statistics
     return Operator(
         name,
-        forward=Work(bytes=2 * load.hidden_bytes),
-        input_gradient=Work(bytes=3 * load.hidden_bytes),
-        parameters=2 * load.hidden,
-        kept_bytes=load.hidden_bytes + statistics,
-        deferred_bytes=2 * load.hidden_bytes + statistics,
-        transient_bytes=load.hidden_bytes,
+        forward=Work(bytes=2 * size),
+        input_gradient=Work(bytes=3 * size),
+        parameters=kind.vectors * (width if weights is None else weights),
+        kept_bytes=size + statistics,
+        deferred_bytes=2 * size + statistics if kind.vectors else 0.0,
+        transient_bytes=size,
     )
 
 
-def _residual(name: str, load: Workload) -> Operator:
+def residual(name: str, load: Workload) -> Operator:
     """Return ``x + y``: two reads and a write, forward and, to add the two gradients, backward."""
     return pointwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
 

@@ -9,6 +9,7 @@ from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.profile import Block, BlockKind, Profile
 from meshwave.engine.costs.profile_prices import block_lines
 from meshwave.engine.document import Design
+from meshwave.engine.document.architecture import PLAIN
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Problem
 
@@ -42,6 +43,8 @@ def _uncovered_blocks(design: Design, profile: Profile) -> Iterator[Place]:
     if not isinstance(model, LanguageModel):
         yield "model.kind", "unmeasured_blocks", {"blocks": f"blocks of a {model.kind}"}
         return
+    if model.architecture != PLAIN:
+        yield "model.kind", "unmeasured_blocks", {"blocks": "layers of this architecture"}
     wanted: dict[BlockKind, tuple[bool, str, str]] = {
         "experts": (model.moe is not None, "model.moe", "layers with experts"),
         "joining": (bool(model.skips), "model.kind", "layers with incoming skip connections"),

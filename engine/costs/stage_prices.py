@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from meshwave.engine.costs import operators
+from meshwave.engine.costs import transformer_layers
 from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock
 from meshwave.engine.costs.operators import Operator, Work, Workload
@@ -84,7 +84,7 @@ class MeshPrices:
     @cached_property
     def layer(self) -> Seconds:
         """Seconds of a dense layer."""
-        return self._block_seconds("layer", operators.layer(self._load))
+        return self._block_seconds("layer", transformer_layers.layer(self._load))
 
     @cached_property
     def expert_layer(self) -> Seconds:
@@ -107,13 +107,14 @@ class MeshPrices:
     @cached_property
     def joining_layer(self) -> Seconds:
         """Seconds of a layer in which a skip connection ends."""
-        return self._block_seconds("joining", operators.joining_layer(self._load))
+        return self._block_seconds("joining", transformer_layers.joining_layer(self._load))
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Return the seconds of the embedding, or of head and loss."""
-        embedding = self._block_seconds("embedding", operators.embedding(self._load)) if first else Seconds()
+        embedding = self._block_seconds("embedding", transformer_layers.embedding(self._load)) if first else Seconds()
         return (
-            embedding + self._block_seconds("head", operators.end_operators(self._load, first=False, last=True))
+            embedding
+            + self._block_seconds("head", transformer_layers.end_operators(self._load, first=False, last=True))
             if last
             else embedding
         )

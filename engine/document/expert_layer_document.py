@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from meshwave.engine.document.architecture import Size
 from meshwave.engine.document.cluster import MAX_DEVICES, Rate
 from meshwave.engine.document.experts import Load, load_problems
 from meshwave.engine.document.fixes import rename_key
-from meshwave.engine.document.model import MAX_EXPERTS, CapacityFactor, Size
+from meshwave.engine.document.model import MAX_EXPERTS, CapacityFactor
 from meshwave.engine.document.reading import read_part
 from meshwave.engine.errors import closest
 from meshwave.engine.experts import Layer, Line, Links, load_shares

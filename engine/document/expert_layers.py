@@ -9,6 +9,7 @@ from math import ceil, gcd
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshwave.engine.document.meshes import Mesh
+from meshwave.engine.document.model import Model
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import (
     Choice,
@@ -73,21 +74,37 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
     samples = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp  # per data-parallel copy
     is_split = not uses_tensor_parallel_groups(design) and (ep, esp) != (experts.ep, experts.esp)
     placement = None if is_split else experts.placement
-    return Layer(
+    return replace(
+        whole_expert_layer(design.model),
         mp=mesh.tp,
         ep=ep,
         esp=esp,
-        experts=moe.experts,
         tokens=ceil(samples * design.model.sequence),
-        hidden=design.model.hidden,
-        ffn_hidden=design.model.ffn_hidden,
-        top_k=moe.top_k,
-        capacity_factor=moe.capacity_factor,
         item_bytes=ITEM_BYTES[design.training.precision],
         nodes=tuple(design.cluster.node_of(device) for device in widest),
         homes=None if placement is None else tuple(placement[place * esp] for place in range(ep)),
         load=load_shares(experts.load, moe.experts),
         degree=degree or experts.degree or 1,
+    )
+
+
+def whole_expert_layer(model: Model) -> Layer:
+    """Return the expert layer of a model on one device, for one sequence."""
+    moe, mlp = model.moe, model.architecture.mlp
+    assert moe is not None, "a model with experts"
+    return Layer(
+        mp=1,
+        ep=1,
+        esp=1,
+        experts=moe.experts,
+        tokens=model.sequence,
+        hidden=model.hidden,
+        ffn_hidden=moe.expert_width(model.ffn_hidden),
+        top_k=moe.top_k,
+        capacity_factor=moe.capacity_factor,
+        matrices=3 if mlp.gated else 2,
+        has_biases=mlp.bias,
+        router_vectors=moe.router_vectors,
     )
 
 

@@ -97,7 +97,7 @@ def tensor_parallel_problems(design: Design) -> Iterator[Problem]:
     for number, mesh in enumerate(design.meshes):
         where = f"meshes[{number}].axes.tp"
         if isinstance(model, LanguageModel):
-            if model.heads % mesh.tp:
+            if not model.supports_tensor_parallelism(mesh.tp):
                 yield _indivisible_heads(design, model, number)
         elif mesh.tp > 1:
             dp = len(mesh.devices)
@@ -106,10 +106,12 @@ def tensor_parallel_problems(design: Design) -> Iterator[Problem]:
 
 
 def _indivisible_heads(design: Design, model: LanguageModel, number: int) -> Problem:
-    mesh, heads = design.meshes[number], model.heads
+    mesh, heads = design.meshes[number], model.shared_heads
     devices = len(mesh.devices)
     sizes = nearest_divisors(heads, mesh.tp)
-    suitable = nearest_head_counts(heads, model.hidden, {each.tp for each in design.meshes})
+    shares_keys = heads != model.heads
+    counts = () if shares_keys else nearest_head_counts(heads, model.hidden, {each.tp for each in design.meshes})
+    suitable = list(counts)
     fixes = [use_mesh_axes(number, mesh, size) for size in sizes if devices % size == 0]
     fixes += [set_value("model.heads", count) for count in suitable]
     params = {"tp": mesh.tp, "mesh": mesh.name, "heads": heads, "sizes": sizes, "suitable": suitable}

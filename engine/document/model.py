@@ -12,6 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from meshwave.engine.document.architecture import PLAIN, Architecture, Size
 from meshwave.engine.document.members import Member, MemberOf
 from meshwave.engine.findings import set_value
 from meshwave.engine.frozen import Part, invalid, nullable
@@ -22,7 +23,6 @@ Example = tuple[NDArray[Any], NDArray[Any]]
 IGNORED = -100
 """Target of a token without loss; the default of torch's cross_entropy."""
 
-Size = Annotated[int, Field(ge=1, le=1_000_000_000)]
 MAX_EXPERTS = 65_536
 """Maximum number of experts of a layer that can be placed and priced interactively."""
 CapacityFactor = Annotated[float, Field(gt=0, le=MAX_EXPERTS)]
@@ -48,6 +48,25 @@ class MoE(Part):
     def blocks(self, layers: int) -> tuple[int, ...]:
         """Return the blocks with experts of a model of ``layers`` blocks: every ``every``-th."""
         return tuple(range(self.every - 1, layers, self.every))
+
+    def expert_width(self, ffn_hidden: int) -> int:
+        """Return the width inside an expert of a model with that width inside the MLP."""
+        return ffn_hidden
+
+    @property
+    def router_vectors(self) -> int:
+        """Learned numbers per expert in the router besides its matrix."""
+        return 0
+
+    @property
+    def shared_width(self) -> int:
+        """Width inside the shared experts, which every token visits."""
+        return 0
+
+    @property
+    def has_shared_gate(self) -> bool:
+        """Whether a learned gate weights the output of the shared experts."""
+        return False
 
     @model_validator(mode="after")
     def _check_top_k(self) -> Self:
@@ -110,6 +129,11 @@ class Model(Member):
     def ffn_hidden(self) -> int:
         """Width inside the MLP that experts replace; 0 for a model without one."""
         return 0
+
+    @property
+    def architecture(self) -> Architecture:
+        """Norms, positions, attention and MLP of a transformer; those of GPT unless the family chooses others."""
+        return PLAIN
 
     def supports_tensor_parallelism(self, tp: int) -> bool:
         """Return whether ``tp`` devices can share a layer by tensor parallelism."""
@@ -194,9 +218,25 @@ class LanguageModel(Model):
         """Bytes of text per example."""
         return self.sequence + self.lookahead
 
+    @property
+    def shared_heads(self) -> int:
+        """Heads that tensor-parallel devices can share out: those of keys and values."""
+        attention = self.architecture.attention
+        return self.heads if attention.latent else attention.kv_heads or self.heads
+
+    @property
+    def attended_share(self) -> float:
+        """Share of the sequence that a token attends to where a window bounds it, the mean over the layers."""
+        attention = self.architecture.attention
+        if attention.window is None:
+            return 1.0
+        unbounded = self.layers // attention.full_every if attention.full_every else 0
+        bound = min(1.0, attention.window / self.sequence)
+        return (unbounded + (self.layers - unbounded) * bound) / self.layers
+
     def supports_tensor_parallelism(self, tp: int) -> bool:
-        """Return whether ``tp`` divides the attention heads."""
-        return self.heads % tp == 0
+        """Return whether ``tp`` divides the heads of keys and values."""
+        return self.shared_heads % tp == 0
 
     def resize_messages(self, sequence: int, hidden: int) -> Self:
         """Return the model with other sizes of its messages."""
@@ -214,7 +254,9 @@ class LanguageModel(Model):
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
-        if self.hidden % self.heads:
+        attention = self.architecture.attention
+        follows_hidden = attention.head_dim is None and attention.latent is None
+        if follows_hidden and self.hidden % self.heads:
             near = self.heads * max(1, round(self.hidden / self.heads))
             params = {"heads": self.heads, "hidden": self.hidden, "near": near, "suitable": []}
             raise invalid("heads", "indivisible_width", params, set_value("hidden", near))

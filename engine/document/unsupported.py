@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import gcd
+from typing import Any
 
+from meshwave.engine.document.architecture import PLAIN
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.expert_layers import expert_group_sizes, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import split_expert_groups
-from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.document.model import LanguageModel, MoE
 from meshwave.engine.findings import Fix, Problem, set_value
+from meshwave.engine.frozen import Part
 
 
 def run_problems(design: Design) -> list[Problem]:
@@ -21,6 +24,7 @@ def run_problems(design: Design) -> list[Problem]:
         *_batched_transfer_problems(design),
         *_vocabulary_problems(design),
         *_gate_problems(design),
+        *_architecture_problems(design),
     ]
 
 
@@ -89,6 +93,62 @@ def _vocabulary_problems(design: Design) -> Iterator[Problem]:
     if isinstance(model, LanguageModel) and model.vocab < model.smallest_vocab:
         params = {"model": model.kind, "minimum": model.smallest_vocab, "vocab": model.vocab}
         yield Problem("model.vocab", "vocabulary", params, fixes=[set_value("model.vocab", model.smallest_vocab)])
+
+
+def _architecture_problems(design: Design) -> Iterator[Problem]:
+    """Parts of a transformer that the runtime does not build."""
+    model = design.model
+    parts = [path for path, value in _changed_keys(model.architecture, PLAIN) if not _is_trainable(path, value)]
+    if isinstance(model.moe, MoE):
+        usual = type(model.moe)(experts=model.moe.experts, top_k=model.moe.top_k)
+        changed = [path for path, _ in _changed_keys(model.moe, usual)]
+        parts += [f"moe.{path}" for path in changed if path not in TRAINABLE_EXPERTS]
+        parts += [f"mlp.{path}" for path, _ in _changed_keys(model.architecture.mlp, PLAIN.mlp)]
+    if parts:
+        yield Problem("model", "unsupported_architecture", {"parts": sorted(parts)})
+
+
+def _is_trainable(path: str, value: Any) -> bool:
+    return path in TRAINABLE and value in (TRAINABLE[path] or (value,))
+
+
+TRAINABLE: Mapping[str, tuple[Any, ...]] = {
+    "attention.kv_heads": (),
+    "attention.head_dim": (),
+    "attention.qkv_bias": (),
+    "attention.out_bias": (),
+    "attention.window": (),
+    "attention.full_every": (),
+    "attention.scale": (),
+    "mlp.gated": (),
+    "mlp.bias": (),
+    "mlp.activation": ("gelu_tanh", "silu", "relu", "relu2"),
+    "norm.kind": ("rmsnorm",),
+    "norm.placement": (),
+    "norm.eps": (),
+    "positions.kind": ("rope", "none"),
+    "positions.table": (),
+    "positions.theta": (),
+    "positions.window_theta": (),
+    "positions.fraction": (),
+    "residual": (),
+    "head_bias": (),
+    "embedding_scale": (),
+    "logit_soft_cap": (),
+}
+"""Keys of an architecture that the runtime builds, with the values that it builds besides the default; empty: any."""
+TRAINABLE_EXPERTS = frozenset(MoE.model_fields) | {"ffn", "first_dense"}
+"""Keys of experts that the runtime builds."""
+
+
+def _changed_keys(part: Part, usual: Part | None) -> Iterator[tuple[str, Any]]:
+    """Yield the paths and values of the keys of a part that differ from the usual ones."""
+    for name in type(part).model_fields:
+        value, other = getattr(part, name), getattr(usual, name, None)
+        if value != other and isinstance(value, Part):
+            yield from ((f"{name}.{path}", each) for path, each in _changed_keys(value, other))
+        elif value != other:
+            yield name, value
 
 
 DRY_RUN_TRANSFER_MODELS = ("latency", "sender-blocking", "link-serial")

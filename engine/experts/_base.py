@@ -107,7 +107,10 @@ def restore(layer: Layer, slots: float) -> Step:
 
 
 def experts(layer: Layer, rows: float) -> Step:
-    """Return two products of ``rows`` rows with experts sharded over ``esp``: ``4 rows M H / esp`` FLOPs."""
+    """Return the products of ``rows`` rows with experts sharded over ``esp``.
+
+    ``4 rows M H / esp`` FLOPs, ``6 rows M H / esp`` if the experts are gated.
+    """
     return _products(layer, rows, "ep", layer.esp)
 
 
@@ -117,7 +120,7 @@ def whole_experts(layer: Layer, rows: float, group: str) -> Step:
 
 
 def _products(layer: Layer, rows: float, group: str, cut: int) -> Step:
-    flops = 4.0 * rows * layer.hidden * layer.ffn_hidden / cut
+    flops = 2.0 * layer.matrices * rows * layer.hidden * layer.ffn_hidden / cut
     return Step(StepOp.EXPERTS, group, flops=flops, rows=rows, cut=cut)
 
 

@@ -55,6 +55,12 @@ class Layer:
     """[places] experts of each place; None: equal blocks."""
     load: tuple[float, ...] | None = None
     """[experts] share of token assignments of each, with sum 1; None: uniform."""
+    matrices: int = 2
+    """Matrices of an expert: 2, or 3 if it is gated."""
+    has_biases: bool = True
+    """Whether the matrices of an expert have biases."""
+    router_vectors: int = 0
+    """Learned numbers per expert in the gate besides its matrix."""
     degree: int = 1
     """Chunks into which slots are split, so that exchange and compute of different chunks overlap."""
 
@@ -90,6 +96,24 @@ class Layer:
     def shares(self) -> tuple[float, ...]:
         """[experts] share of token assignments of each; the sum is 1."""
         return self.load or (1 / self.experts,) * self.experts
+
+    @property
+    def inner(self) -> int:
+        """Columns of an expert's first matrices together: its width, twice if it is gated."""
+        return (self.matrices - 1) * self.ffn_hidden
+
+    @property
+    def gate_parameters(self) -> int:
+        """Parameters of the gate."""
+        return self.experts * (self.hidden + self.router_vectors)
+
+    def expert_parameters(self, cut: int = 1) -> float:
+        """Parameters of one expert on the first of the ``cut`` devices that share it.
+
+        These are two matrices and two biases, three if it is gated; the last bias is on that device only.
+        """
+        biases = self.inner / cut + self.hidden if self.has_biases else 0.0
+        return self.matrices * self.hidden * self.ffn_hidden / cut + biases
 
     @property
     def input_bytes(self) -> float:

@@ -64,7 +64,7 @@ class Price:
 
     @property
     def expert_weights(self) -> float:
-        """Weights of the experts on the device that holds the most: two matrices each, without biases."""
+        """Weights of the experts on the device that holds the most: their matrices, without biases."""
         return expert_weights(expert_schedules[self.name](), self.layer)
 
     @property
@@ -142,9 +142,9 @@ def resolve_choice(
 
 
 def expert_weights(schedule: ExpertSchedule, layer: Layer) -> float:
-    """Return the weights of the experts on the device with the most: ``2 M H`` each, divided by ``esp`` if sharded."""
+    """Return the weights of the experts on the device with the most: ``2 M H`` or ``3 M H`` each, divided by ``esp`` if sharded."""
     cut = layer.esp if schedule.shards_experts else 1
-    return 2.0 * layer.hidden * layer.ffn_hidden * max_experts_per_device(schedule, layer) / cut
+    return float(layer.matrices) * layer.hidden * layer.ffn_hidden * max_experts_per_device(schedule, layer) / cut
 
 
 def max_experts_per_device(schedule: ExpertSchedule, layer: Layer) -> int:
@@ -210,16 +210,21 @@ def _experts(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[F
     """
     chunks = 1 if step.group == "mp" else layer.degree  # without an exchange there are no chunks
     wide, item = layer.ffn_hidden / step.cut, layer.item_bytes
+    inner = layer.inner / step.cut
     rows = step.rows * share_of_rows(layer, step) / chunks
     held = _held_experts(layer, step)
     products = (
-        _Product(rows, layer.hidden, wide, held, item, item),
+        _Product(rows, layer.hidden, inner, held, item, item),
         _Product(rows, wide, layer.hidden, held, item, item),
     )
-    touched = 3 if backwards else 2  # tensors that the GELU reads and writes
+    touched = ACTIVATION_TENSORS[layer.matrices][backwards]
     tensor_s = rates.seconds(0 * rows, touched * rows * wide * item) + sum(each.seconds(rates) for each in products)
     weights_s = np.sum([each.weights_s(rates) for each in products], axis=0) if backwards else 0 * rows
     return chunks * tensor_s, chunks * weights_s
+
+
+ACTIVATION_TENSORS = {2: (2, 3), 3: (5, 9)}
+"""Tensors that the activation of an expert of so many matrices reads and writes, in its forward and its backward."""
 
 
 def _held_experts(layer: Layer, step: Step) -> Floats:

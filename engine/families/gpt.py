@@ -11,17 +11,22 @@ from numpy.typing import NDArray
 from meshwave.engine.document.model import Example, LanguageModel, model_families
 
 
-@model_families.register("gpt")
-class Gpt(LanguageModel):
-    """A GPT: a causal language model of equal transformer layers, which predicts the next token."""
+class NextToken(LanguageModel):
+    """A causal language model, which predicts the next token."""
 
-    title: ClassVar = "GPT"
     causal: ClassVar = True
     lookahead: ClassVar = 1
-
-    kind: Literal["gpt"]
-    """gpt predicts the next token."""
 
     def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
         tokens = window.astype(np.int64)
         return tokens[:-1], tokens[1:]
+
+
+@model_families.register("gpt")
+class Gpt(NextToken):
+    """A GPT: a causal language model of equal transformer layers, which predicts the next token."""
+
+    title: ClassVar = "GPT"
+
+    kind: Literal["gpt"]
+    """gpt predicts the next token."""

@@ -20,7 +20,8 @@ from pydantic import Field, model_validator
 from meshwave.engine import messages
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.operators import Operator, Workload
-from meshwave.engine.document.model import Example, Size, model_families, nested_skips
+from meshwave.engine.document.architecture import Size
+from meshwave.engine.document.model import Example, model_families, nested_skips
 from meshwave.engine.families._images import draw_image
 from meshwave.engine.families._u_net_blocks import IMAGE_ITEM, Block, block_operators, embedding, head, numbers_of
 from meshwave.engine.findings import set_value

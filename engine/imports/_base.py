@@ -12,6 +12,7 @@ from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.registry import Registry
 
 LARGEST_FILE_BYTES = 64_000_000
+DESIGN_SUFFIX = ".json"
 TOO_FEW_DEVICES = "csv_devices"
 """Code of the problem that the open design has fewer devices than the file needs; the page then opens a new design."""
 
@@ -54,9 +55,10 @@ class Import(ABC):
 imports: Registry[type[Import]] = Registry("import format", "meshwave.engine.imports")
 
 
-def is_import(file: str) -> bool:
-    """Return whether a file has the suffix of an import format."""
-    return bool(_formats_of(file))
+def is_import(file: str, text: str = "") -> bool:
+    """Return whether a file has the suffix of an import format; one with the suffix of designs must look like it."""
+    formats = _formats_of(file)
+    return any(not file.lower().endswith(DESIGN_SUFFIX) or imports[name].recognizes(text) for name in formats)
 
 
 def find_format(file: str, text: str) -> str:

@@ -192,6 +192,9 @@ _RUNS: dict[str, Message] = {
         "a dry run cannot simulate the transfer model {transfer_model}; set cost.transfer_model to {supported:or}"
     ),
     "vocabulary": "a {model} reads text as bytes and needs a vocab of at least {minimum}, not {vocab}",
+    "unsupported_architecture": (
+        "runs do not build these parts of the model yet: {parts:list}; the prediction includes them"
+    ),
 }
 
 MESSAGES = {**_TEXT, **_VALUES, **_PARTS, **_DESIGN, **_ORDERS, **_RUNS}

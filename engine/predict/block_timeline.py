@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs import operators
+from meshwave.engine.costs import transformer_layers
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.cost_model import layers_per_stage
 from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.expert_blocks import EXPERTS, expert_block, split_backward
 from meshwave.engine.costs.models.roofline import mesh_prices
+from meshwave.engine.costs.operators import Operator
 from meshwave.engine.costs.stage_prices import Seconds
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, price_expert_layer
@@ -192,11 +193,15 @@ class _BlockPrediction:
             return
         sparse = self._design.model.expert_blocks
         if first:
-            yield partial(self._add_dense, "embedding", operators.end_operators(self._load, first=True, last=False))
+            yield partial(
+                self._add_dense, "embedding", transformer_layers.end_operators(self._load, first=True, last=False)
+            )
         for number in numbers:
             yield partial(self._add_expert_layer if number in sparse else self._add_dense_layer, number)
         if last:
-            yield partial(self._add_dense, "head and loss", operators.end_operators(self._load, first=False, last=True))
+            yield partial(
+                self._add_dense, "head and loss", transformer_layers.end_operators(self._load, first=False, last=True)
+            )
 
     def _block_parts(
         self, model: BlockModel, numbers: range, *, first: bool, last: bool
@@ -210,9 +215,9 @@ class _BlockPrediction:
             yield partial(self._add_dense, name, block_operators)
 
     def _add_dense_layer(self, number: int, direction: Op) -> None:
-        parts = [("attention", operators.attention), ("feed-forward", operators.mlp)]
+        parts = [("attention", transformer_layers.attention), ("feed-forward", transformer_layers.mlp)]
         if any(number == target for _, target in self._design.model.skips):
-            parts.insert(0, ("join", operators.join))
+            parts.insert(0, ("join", transformer_layers.join))
         for name, part_operators in parts if direction == Op.F else reversed(parts):
             self._add_dense(f"{name} {number}", part_operators(self._load), direction)
 
@@ -224,7 +229,7 @@ class _BlockPrediction:
         if direction != Op.F:
             self._add_dense(f"attention {number}", self._dense_operators, direction)
 
-    def _add_dense(self, name: str, part_operators: Iterable[operators.Operator], direction: Op) -> None:
+    def _add_dense(self, name: str, part_operators: Iterable[Operator], direction: Op) -> None:
         self._add_on_all_devices(name, None, _direction_seconds(self._prices.part(part_operators), direction))
 
     def _add_on_all_devices(self, name: str, step: StepOp | None, seconds: float) -> None:

@@ -21,6 +21,7 @@ from meshwave.engine.costs import (
     pricing_model,
     wait_seconds,
 )
+from meshwave.engine.costs.model_flops import parameter_counts
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import resolve_expert_layer
 from meshwave.engine.document.problems import problems
@@ -122,6 +123,7 @@ class Prediction:
         timeline, costs, makespan = self.timeline, self.costs, self.timeline.makespan
         busy = timeline.busy
         seconds = costs.unit == "s" and makespan > 0
+        parameters, active_parameters = parameter_counts(self.design.model)
         return {
             "name": self.design.name,
             "digest": self.program.digest,
@@ -135,6 +137,8 @@ class Prediction:
             "fits": bool(self.memory.fits.all()),
             "capacity_bytes": costs.capacity_bytes,
             "meshes": list(timeline.meshes),
+            "parameters": parameters,
+            "active_parameters": active_parameters,
             "layers_per_stage": list(costs.layers),
             "busy_s": busy.tolist(),
             "idle_s": (makespan - busy).tolist(),

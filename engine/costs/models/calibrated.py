@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from meshwave.engine.costs import operators as flops
+from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.contention import LinkSharing, link_sharing
 from meshwave.engine.costs.cost_model import Floats
 from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, workload

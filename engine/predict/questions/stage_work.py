@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs import Costs
 from meshwave.engine.costs.device_sizes import joins_per_stage, workload
-from meshwave.engine.costs.operators import Operator, Workload, end_operators, join, layer
+from meshwave.engine.costs.operators import Operator, Workload
+from meshwave.engine.costs.transformer_layers import end_operators, join, layer
 from meshwave.engine.document import Design
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program

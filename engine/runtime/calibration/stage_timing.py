@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from meshwave.engine.costs import operators as flops
+from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.expert_blocks import expert_block
 from meshwave.engine.costs.operators import Operator, Workload

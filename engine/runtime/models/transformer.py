@@ -1,7 +1,11 @@
-"""Pre-norm transformer in parts, so that a process builds only its own stages."""
+"""Transformer in parts, so that a process builds only its own stages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -9,6 +13,7 @@ from meshwave.engine.document.model import IGNORED, LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models.stages import FIRST_LAYER, StageBuilder
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Norm
+from meshwave.engine.runtime.modules.rms_norm import RmsNorm
 from meshwave.engine.runtime.modules.tensor_parallel import (
     ColumnLinear,
     RowLinear,
@@ -18,60 +23,153 @@ from meshwave.engine.runtime.modules.tensor_parallel import (
 
 
 class Embedding(nn.Module):
-    """Embedding of tokens plus that of learned positions."""
+    """Embedding of tokens, plus that of learned positions if the architecture has them."""
 
     def __init__(self, shape: LanguageModel, group: Group = ALONE) -> None:
         super().__init__()
         self.token = VocabularyTable(shape.vocab, shape.hidden, group)
-        self.position = EmbeddingTable(shape.sequence, shape.hidden)
+        positions = shape.architecture.positions
+        is_learned = positions.kind == "learned"
+        self.position = EmbeddingTable(positions.table or shape.sequence, shape.hidden) if is_learned else None
+        self.scale = shape.architecture.embedding_scale
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return ``[batch, sequence, hidden]`` of ``tokens [batch, sequence]``."""
-        embedded: Tensor = self.token(tokens) + self.position.first_rows(tokens.shape[1])
-        return embedded
+        embedded: Tensor = self.token(tokens)
+        if self.scale != 1:
+            embedded = embedded * self.scale
+        return embedded if self.position is None else embedded + self.position.first_rows(tokens.shape[1])
+
+
+def make_norm(shape: LanguageModel) -> nn.Module:
+    """Make a norm of the residual stream."""
+    kind = shape.architecture.norm
+    return RmsNorm(shape.hidden, kind.eps) if kind.kind == "rmsnorm" else Norm(shape.hidden, eps=kind.eps)
+
+
+@lru_cache(maxsize=16)
+def rotations(length: int, dims: int, theta: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines ``[length, dims]`` of rotary positions (Su et al., arXiv:2104.09864).
+
+    Dimension ``i`` is rotated with dimension ``i + dims / 2``, as in GPT-NeoX and Llama.
+    """
+    frequencies = theta ** (-torch.arange(0, dims, 2, dtype=torch.float64) / dims)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
+    angles = torch.cat((angles, angles), -1)
+    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+
+
+def rotate(x: Tensor, dims: int, theta: float) -> Tensor:
+    """Rotate the first ``dims`` dimensions of ``x [batch, heads, sequence, head_dim]`` by position."""
+    cosines, sines = rotations(x.shape[2], dims, theta, x.dtype, x.device)
+    turned, rest = x[..., :dims], x[..., dims:]
+    first, second = turned.chunk(2, -1)
+    turned = turned * cosines + torch.cat((-second, first), -1) * sines
+    return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
 
 class Attention(nn.Module):
-    """Self-attention; each process of the group has its own heads."""
+    """Self-attention; each process of the group has its own heads, and their keys and values."""
 
-    def __init__(self, shape: LanguageModel, *, causal: bool, group: Group = ALONE) -> None:
+    def __init__(self, shape: LanguageModel, *, causal: bool, group: Group = ALONE, number: int = 0) -> None:
         super().__init__()
-        self.heads, self.causal = shape.heads // group.size, causal
-        self.qkv = ColumnLinear(shape.hidden, 3 * shape.hidden, group, pieces=3)
-        self.out = RowLinear(shape.hidden, shape.hidden, group)
+        self.part, self.positions, self.causal = shape.architecture.attention, shape.architecture.positions, causal
+        self.head_dim = self.part.head_dim or shape.hidden // shape.heads
+        queries, keys = shape.heads * self.head_dim, (self.part.kv_heads or shape.heads) * self.head_dim
+        self.rotated = int(self.positions.fraction * self.head_dim) if self.positions.kind == "rope" else 0
+        ignores_window = self.part.full_every and (number + 1) % self.part.full_every == 0
+        self.window = None if ignores_window else self.part.window
+        window_theta = self.positions.window_theta if self.window else None
+        self.theta = window_theta or self.positions.theta
+        self.qkv = ColumnLinear(shape.hidden, queries, keys, keys, group=group, bias=self.part.qkv_bias)
+        self.out = RowLinear(queries, shape.hidden, group, bias=self.part.out_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``[batch, sequence, hidden]`` of ``x``, which has the same shape."""
         batch, sequence, _ = x.shape
-        qkv = self.qkv(x).view(batch, sequence, 3, self.heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        values = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        parts = self.qkv(x).split(self.qkv.widths, -1)
+        q, k, v = (part.view(batch, sequence, -1, self.head_dim).transpose(1, 2) for part in parts)
+        if self.rotated:
+            q, k = rotate(q, self.rotated, self.theta), rotate(k, self.rotated, self.theta)
+        values = self._attend(q, k, v)
         out: Tensor = self.out(values.transpose(1, 2).reshape(batch, sequence, -1))
         return out
 
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        length, shares = q.shape[2], q.shape[1] != k.shape[1]
+        scale = self.part.scale
+        if self.window is None or self.window >= length:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=scale, enable_gqa=shares)
+        place = torch.arange(length, device=q.device)
+        distance = place[:, None] - place
+        seen = (distance < self.window) & (distance >= 0 if self.causal else distance > -self.window)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=shares)
+
 
 class Layer(nn.Module):
-    """Attention, then a feed-forward block or experts, each with a norm before it and a residual connection."""
+    """Attention, then a feed-forward block or experts, each with its norms and a residual connection."""
 
     def __init__(
-        self, shape: LanguageModel, *, causal: bool, group: Group = ALONE, experts: nn.Module | None = None
+        self,
+        shape: LanguageModel,
+        *,
+        causal: bool,
+        group: Group = ALONE,
+        experts: nn.Module | None = None,
+        number: int = 0,
     ) -> None:
         super().__init__()
         self.is_local = experts is None and group.size == 1  # does not communicate
-        self.attention_norm = Norm(shape.hidden)
-        self.attention = Attention(shape, causal=causal, group=group)
-        self.ffn_norm = Norm(shape.hidden)
-        self.experts = experts
+        architecture = shape.architecture
+        self.is_parallel = architecture.residual != "sequential"
+        before, after = (architecture.norm.placement in (place, "both") for place in ("before", "after"))
+        has_own_norm = architecture.residual != "parallel-one-norm"
+        self.attention_norm = make_norm(shape) if before else None
+        self.attention = Attention(shape, causal=causal, group=group, number=number)
+        self.attention_out_norm = make_norm(shape) if after else None
+        self.ffn_norm = make_norm(shape) if before and has_own_norm else None
+        self.ffn_out_norm = make_norm(shape) if after else None
+        self.experts, self.mlp = experts, architecture.mlp
         if experts is None:
-            self.ffn_in = ColumnLinear(shape.hidden, shape.ffn_hidden, group)
-            self.ffn_out = RowLinear(shape.ffn_hidden, shape.hidden, group)
+            blocks = [shape.ffn_hidden] * (2 if self.mlp.gated else 1)
+            self.ffn_in = ColumnLinear(shape.hidden, *blocks, group=group, bias=self.mlp.bias)
+            self.ffn_out = RowLinear(shape.ffn_hidden, shape.hidden, group, bias=self.mlp.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``[batch, sequence, hidden]`` of ``x``, which has the same shape."""
-        x = x + self.attention(self.attention_norm(x))
-        normed = self.ffn_norm(x)
-        update: Tensor = self.ffn_out(F.gelu(self.ffn_in(normed))) if self.experts is None else self.experts(normed)
-        return x + update
+        normed = _apply(self.attention_norm, x)
+        update = _apply(self.attention_out_norm, self.attention(normed))
+        if self.is_parallel:
+            taken = normed if self.ffn_norm is None else self.ffn_norm(x)
+            return x + update + _apply(self.ffn_out_norm, self._feed_forward(taken))
+        x = x + update
+        return x + _apply(self.ffn_out_norm, self._feed_forward(_apply(self.ffn_norm, x)))
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        if self.experts is not None:
+            return self.experts(x)  # type: ignore[no-any-return]
+        inner, activation = self.ffn_in(x), ACTIVATIONS[self.mlp.activation]
+        if self.mlp.gated:
+            gate, linear = inner.split(self.ffn_in.widths, -1)
+            inner = activation(gate) * linear
+        else:
+            inner = activation(inner)
+        out: Tensor = self.ffn_out(inner)
+        return out
+
+
+def _apply(norm: nn.Module | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+}
+"""Activations by their names in the document."""
 
 
 class Head(nn.Module):
@@ -79,8 +177,10 @@ class Head(nn.Module):
 
     def __init__(self, shape: LanguageModel, group: Group = ALONE) -> None:
         super().__init__()
-        self.norm = Norm(shape.hidden)
-        self.project = ColumnLinear(shape.hidden, shape.vocab, group, bias=False)
+        self.norm = make_norm(shape)
+        architecture = shape.architecture
+        self.project = ColumnLinear(shape.hidden, shape.vocab, group=group, bias=architecture.head_bias)
+        self.cap = architecture.logit_soft_cap
         self.group, self.own = group, group.part(shape.vocab)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
@@ -90,7 +190,7 @@ class Head(nn.Module):
     def logits(self, x: Tensor) -> Tensor:
         """Return ``[batch, sequence, vocabulary / group size]``, this process's columns of the vocabulary."""
         logits: Tensor = self.project(self.norm(x))
-        return logits
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of this process's logits."""
@@ -112,7 +212,7 @@ class Transformer(StageBuilder):
         has_experts = moe is not None and number in moe.blocks(self.shape.layers)
         assert not has_experts or self.experts is not None, "a model with experts needs a factory of them"
         experts = self.experts(FIRST_LAYER + number) if has_experts and self.experts else None
-        return Layer(self.shape, causal=self.shape.causal, group=self.group, experts=experts)
+        return Layer(self.shape, causal=self.shape.causal, group=self.group, experts=experts, number=number)
 
     def make_head(self) -> nn.Module:
         """Make the head."""

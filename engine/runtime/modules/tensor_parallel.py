@@ -8,6 +8,7 @@ gradient is complete on each process, because every process has the same gradien
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -89,20 +90,23 @@ def sum_over_group(x: Tensor, group: Group) -> Tensor:
 
 
 class ColumnLinear(Linear):
-    """This process's columns of a linear map of ``pieces`` equal blocks, each of which is sharded over the group.
+    """This process's columns of a linear map to one or more blocks, each of which is sharded over the group.
 
     The input is the same on the whole group; the output is this process's shard.
     """
 
-    def __init__(self, inputs: int, outputs: int, group: Group = ALONE, *, pieces: int = 1, bias: bool = True) -> None:
-        block = outputs // pieces
-        own = group.part(block)
-        super().__init__(inputs, pieces * len(own), bias=bias)
+    def __init__(self, inputs: int, *blocks: int, group: Group = ALONE, bias: bool = True) -> None:
+        own = [group.part(block) for block in blocks]
+        self.widths = [len(part) for part in own]  # of this process's part of each block
+        super().__init__(inputs, sum(self.widths), bias=bias)
         self.group = group
         if group.size > 1:
-            parts = tuple(range(n * block + own.start, n * block + own.stop) for n in range(pieces))
+            starts = accumulate(blocks, initial=0)
+            parts = tuple(
+                range(start + part.start, start + part.stop) for start, part in zip(starts, own, strict=False)
+            )
             for parameter in self.parameters():
-                parameter.shard = WeightShard(0, parts, outputs)  # type: ignore[attr-defined]
+                parameter.shard = WeightShard(0, parts, sum(blocks))  # type: ignore[attr-defined]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., inputs]`` to this process's columns ``[..., outputs / group size]``."""
@@ -117,9 +121,9 @@ class RowLinear(Linear):
     The input is this process's shard; the output is the same on the whole group. The bias is added once, to the sum.
     """
 
-    def __init__(self, inputs: int, outputs: int, group: Group = ALONE) -> None:
+    def __init__(self, inputs: int, outputs: int, group: Group = ALONE, *, bias: bool = True) -> None:
         own = group.part(inputs)
-        super().__init__(len(own), outputs)
+        super().__init__(len(own), outputs, bias=bias)
         self.group = group
         if group.size > 1:
             self.weight.shard = WeightShard(1, (own,), inputs)  # type: ignore[attr-defined]
@@ -128,6 +132,8 @@ class RowLinear(Linear):
         """Map this process's shard ``x [..., inputs / group size]`` to ``[..., outputs]``."""
         if self.group.size == 1:
             return super().forward(x)
+        if self.bias is None:
+            return sum_over_group(super().forward(x), self.group)
         product, bias = self.product_and_bias(x)
         return sum_over_group(product, self.group) + bias
 

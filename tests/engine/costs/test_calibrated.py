@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.costs import estimate, layers_per_stage
-from meshwave.engine.costs import operators as flops
+from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.cost_model import Costs
 from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.models.roofline import mesh_prices

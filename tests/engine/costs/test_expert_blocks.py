@@ -16,8 +16,9 @@ from meshwave.engine.costs.device_sizes import device_sizes, workload
 from meshwave.engine.costs.expert_blocks import expert_block, expert_layers_per_stage, expert_sharing
 from meshwave.engine.costs.flops import model_flops, model_parameters
 from meshwave.engine.costs.models.roofline import mesh_prices
-from meshwave.engine.costs.operators import Workload, layer, mlp
+from meshwave.engine.costs.operators import Workload
 from meshwave.engine.costs.stage_balance import balanced_split, unequal_split
+from meshwave.engine.costs.transformer_layers import layer, mlp
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.expert_layers import device_rates, mesh_links, price_expert_layer, resolve_expert_layer
 from meshwave.engine.experts import StepOp, play_layer, price

@@ -1,15 +1,16 @@
 """The formulas against the papers that they cite, and against what torch really keeps."""
 
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from meshwave.engine.costs import flops, operators
-from meshwave.engine.costs.operators import Workload
+from meshwave.engine.costs import flops, transformer_layers
+from meshwave.engine.costs.operators import PRECISIONS, Workload
 from meshwave.engine.document.model import LanguageModel, model_families
 
-GPT3 = SimpleNamespace(kind="gpt", layers=96, hidden=12288, heads=96, sequence=2048, vocab=51200, ffn_hidden=4 * 12288)
-GPT3.moe, GPT3.skips = None, ()
+GPT3: Any = model_families["gpt"].model_validate(
+    {"kind": "gpt", "layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocab": 51200}
+)
 
 
 def test_gpt3_has_as_many_parameters_as_narayanan_et_al_count() -> None:
@@ -44,7 +45,7 @@ def test_a_split_backward_holds_what_qi_et_al_count_and_the_norms(tp: int) -> No
     whole = 4 * GPT3.sequence * GPT3.hidden
     inputs_and_outputs_that_stay_whole, norms = 2 * 4, 2 * 4
 
-    held = operators.deferred_bytes(load, 1, first=False, last=False)
+    held = transformer_layers.deferred_bytes(load, 1, first=False, last=False)
 
     published = whole * (inputs_and_outputs_that_stay_whole + (32 - inputs_and_outputs_that_stay_whole) / tp)
     assert held == pytest.approx(published + whole * norms + 4 * 4 * GPT3.sequence * 4, rel=1e-12)
@@ -59,14 +60,14 @@ def test_kept_activations_are_the_published_ones_less_attention_matrix_and_dropo
     statistics = 4 * b * s * (4 + a / tp)  # two norms' mean and deviation, and the softmax' row sums
 
     load = Workload.from_model(GPT3, batch=b, tp=tp, precision="bf16")
-    kept = sum(operator.kept_bytes for operator in operators.layer(load))
+    kept = sum(operator.kept_bytes for operator in transformer_layers.layer(load))
 
     assert kept == pytest.approx(published - s * b * h * (attention_matrix + dropout_masks) + statistics, rel=1e-12)
 
 
 def test_tensor_parallel_devices_share_the_work_but_not_the_norms() -> None:
     whole, cut = (Workload.from_model(GPT3, batch=1, tp=tp) for tp in (1, 8))
-    work = [sum(operator.forward.flops for operator in operators.layer(load)) for load in (whole, cut)]
+    work = [sum(operator.forward.flops for operator in transformer_layers.layer(load)) for load in (whole, cut)]
     parameters = [flops.stage_parameters(load, 1, first=False, last=False) for load in (whole, cut)]
     h = GPT3.hidden
 
@@ -78,8 +79,8 @@ def test_tensor_parallel_devices_share_the_work_but_not_the_norms() -> None:
 def test_a_tensor_parallel_layer_reduces_twice_each_way() -> None:
     """Megatron (arXiv:1909.08053), section 3: two all-reduces of bsh forward, two backward."""
     load = Workload.from_model(GPT3, batch=2, tp=8, precision="bf16")
-    forward = [size for operator in operators.layer(load) for size in operator.forward_reduced]
-    backward = [size for operator in operators.layer(load) for size in operator.backward_reduced]
+    forward = [size for operator in transformer_layers.layer(load) for size in operator.forward_reduced]
+    backward = [size for operator in transformer_layers.layer(load) for size in operator.backward_reduced]
 
     assert forward == backward == [2 * 2 * GPT3.sequence * GPT3.hidden] * 2
 
@@ -89,7 +90,7 @@ def test_a_tensor_parallel_layer_reduces_twice_each_way() -> None:
     [("fp32", "adamw", 16), ("bf16", "adamw", 18), ("fp64", "adamw", 32), ("fp32", "sgd", 8), ("bf16", "sgd", 10)],
 )
 def test_bytes_a_parameter_holds(precision: str, optimizer: str, held: int) -> None:
-    size = operators.PRECISIONS[precision]
+    size = PRECISIONS[precision]
 
     assert size.weights + size.copy + size.gradients + flops.optimizer_state_bytes(optimizer, precision) == held
 
@@ -193,4 +194,4 @@ def test_a_split_backward_holds_what_the_formulas_say(precision: str, split: tup
         for argument in left.args
         if isinstance(argument, torch.Tensor)
     }
-    assert sum(held.values()) == operators.deferred_bytes(load, split[stage], first=first, last=last)
+    assert sum(held.values()) == transformer_layers.deferred_bytes(load, split[stage], first=first, last=last)

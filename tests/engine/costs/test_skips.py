@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from meshwave.engine.costs.boundary_transfers import boundary_bytes, boundary_se
 from meshwave.engine.costs.device_sizes import device_sizes, joins_per_stage, workload
 from meshwave.engine.costs.flops import model_flops, model_parameters, stage_parameters
 from meshwave.engine.costs.models.roofline import mesh_prices
-from meshwave.engine.costs.operators import Workload, join
+from meshwave.engine.costs.operators import Workload
+from meshwave.engine.costs.transformer_layers import join
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.model import LanguageModel, Model, model_families
 from meshwave.engine.lowering.lower import lower
@@ -41,7 +41,7 @@ def as_bert(model: Model) -> LanguageModel:
 
 
 def test_a_join_is_a_product_of_two_widths_to_one() -> None:
-    load = Workload.from_model(SimpleNamespace(**MODEL, ffn_hidden=64), batch=3)
+    load = Workload.from_model(as_bert(design({"schedule": "gpipe"}, 2).model), batch=3)
     product = join(load)[1]
 
     assert product.parameters == 2 * 16 * 16 + 16

@@ -68,7 +68,24 @@ def with_images() -> dict[str, Any]:
     return dict(json.loads(example("21-u-net").read_text()))
 
 
-DOCUMENTS = (with_experts, with_unequal_meshes, with_unit_costs, with_images)
+def with_a_transformer() -> dict[str, Any]:
+    latent = {"q_rank": 16, "kv_rank": 8, "nope_dim": 8, "rope_dim": 4, "value_dim": 8}
+    attention = {"kv_heads": 4, "head_dim": 16, "window": 16, "full_every": 2, "scale": 0.25, "soft_cap": 50.0}
+    scaling = {"kind": "llama3", "factor": 8.0, "original_context": 32}
+    positions = {"kind": "rope", "table": 32, "window_theta": 1e4, "scaling": scaling}
+    routed = {"experts": 4, "top_k": 2, "ffn": 32, "first_dense": 1, "shared_ffn": 32, "capacity_factor": 1.25}
+    model = {
+        "kind": "transformer",
+        **SMALL,
+        "moe": routed,
+        "positions": positions,
+        "logit_soft_cap": 30.0,
+        "attention": {**attention, "latent": latent},
+    }
+    return document({"schedule": "1f1b", "microbatches": 4}, 2, model=model, cost={"kind": "roofline"})
+
+
+DOCUMENTS = (with_experts, with_unequal_meshes, with_unit_costs, with_images, with_a_transformer)
 LAYER = {
     "format": "meshwave-expert-layer/1",
     "ranks": 8,
@@ -270,7 +287,7 @@ def test_no_number_is_left_out() -> None:
         for name in schedules
         if name != "custom"
     ]
-    shared = re.compile(r"\w+Pipeline\.|(?:Gpt|Bert|UTransformer)\.")
+    shared = re.compile(r"\w+Pipeline\.|(?:Gpt|Bert|U?Transformer)\.")
 
     walked = {name for given in made for name in numbers(given, SCHEMA, SCHEMA).values()}
 

@@ -21,7 +21,7 @@ def test_an_import_says_what_it_reads(name: str) -> None:
     assert issubclass(member, Import)
     assert member.title and member.note
     assert all(suffix.startswith(".") and suffix == suffix.lower() for suffix in member.suffixes)
-    assert is_import(f"a{member.suffixes[0].upper()}")
+    assert is_import(f"a{member.suffixes[0].upper()}", '{"model_type": ""}')
 
 
 @pytest.mark.parametrize("name", [name for name in imports if name in exports])

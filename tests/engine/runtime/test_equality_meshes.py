@@ -61,6 +61,36 @@ def test_more_cuts_and_uneven_ones_train_like_one_process(
     assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
 
 
+LLAMA = {
+    "kind": "transformer",
+    "heads": 4,
+    "attention": {"kv_heads": 2, "qkv_bias": False, "out_bias": False},
+    "mlp": {"gated": True, "activation": "silu", "bias": False},
+    "norm": {"kind": "rmsnorm", "eps": 1e-6},
+    "positions": {"kind": "rope"},
+}
+ARCHITECTURES = {
+    "llama": ({"schedule": "1f1b", "microbatches": 4}, 2, 1, {}),
+    "llama-split-backward": ({"schedule": "zb-h1", "microbatches": 4}, 1, 2, {}),
+    "window": (
+        {"schedule": "hanayo", "waves": 1, "microbatches": 4},
+        1,
+        2,
+        {"attention": {"kv_heads": 2, "window": 5}},
+    ),
+    "parallel": ({"schedule": "1f1b", "microbatches": 4, "recompute": "full"}, 1, 2, {"residual": "parallel"}),
+}
+"""Transformers: a pipeline schedule, copies, cuts, and what else the model has."""
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_transformer_trains_like_one_process(name: str, crew: Any, draw: Callable[..., Document]) -> None:
+    pipeline, dp, tp, others = ARCHITECTURES[name]
+    document = draw(pipeline, pp=2, dp=dp, tp=tp, layers=layers_for(pipeline, 2), clip_norm=0.5)
+    document["model"] |= {**LLAMA, **others}
+    assert_equal(crew.train(document), reference(document))
+
+
 def test_the_cuts_of_a_copy_agree_to_the_last_bit(crew: Any, draw: Callable[..., Document]) -> None:
     """What is held whole is updated by each alone: it may not drift apart."""
     found = crew.train(draw({"schedule": "1f1b", "microbatches": 4}, dp=2, tp=2, steps=4, lr=0.1, clip_norm=0.5))

@@ -142,7 +142,7 @@ def compare_losses(argument: Any) -> dict[str, Any]:
 
 def column_reductions(split: bool) -> list[tuple[int, str]]:
     """Return the reductions in the backward of columns in bf16 whose input is float32, as after norms on a GPU."""
-    columns = ColumnLinear(8, 16, all_processes())
+    columns = ColumnLinear(8, 16, group=all_processes())
     with torch.no_grad():
         for parameter in columns.parameters():
             parameter.fill_(0.01)

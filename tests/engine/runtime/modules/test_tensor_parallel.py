@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from meshwave.engine.costs import flops, operators
+from meshwave.engine.costs import flops, transformer_layers
 from meshwave.engine.costs.operators import Workload
 from meshwave.engine.document.model import IGNORED
 from meshwave.engine.runtime.communication.groups import ALONE, Group
@@ -56,12 +56,12 @@ def test_shards_reduce_keep_and_hold_the_bytes_of_the_cost_model(tp: int, precis
         for case, counted in zip(cases, outcome, strict=True):
             ends = {"first": case.stage == 0, "last": case.stage == STAGES[-1]}
             load, layers = Workload.from_model(SHAPE, batch=BATCH, tp=tp, precision=precision), LAYERS[case.stage]
-            reduced = [*layers * operators.layer(load), *operators.end_operators(load, **ends)]
+            reduced = [*layers * transformer_layers.layer(load), *transformer_layers.end_operators(load, **ends)]
             assert sorted(counted.forward) == sorted(size for each in reduced for size in each.forward_reduced)
             assert sorted(counted.backward) == sorted(size for each in reduced for size in each.backward_reduced)
             assert counted.parameters == flops.stage_parameters(load, layers, **ends)
             if case.split:
-                assert counted.deferred == operators.deferred_bytes(load, layers, **ends)
+                assert counted.deferred == transformer_layers.deferred_bytes(load, layers, **ends)
             else:
                 scalars = 8 + load.precision.statistics if ends["last"] else 0  # the number of targets, and the loss
                 assert counted.kept == flops.activation_bytes(load, layers, **ends) + scalars

@@ -11,7 +11,8 @@ from pydantic import Field
 
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.operators import Operator, Work, Workload, pointwise, product
-from meshwave.engine.document.model import Example, Size, model_families
+from meshwave.engine.document.architecture import Size
+from meshwave.engine.document.model import Example, model_families
 
 ITEM_BYTES = 4  # of a number of an example
 

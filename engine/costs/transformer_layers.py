@@ -1,0 +1,340 @@
+"""Operators of a transformer: FLOPs, bytes, parameters and kept activations of each part of a layer.
+
+What a layer is made of follows from the architecture of the model (:mod:`meshwave.engine.document.architecture`). The
+formulas in the docstrings are those of GPT and BERT: a pre-norm transformer with biases, learned positions and an untied
+head. There is no dropout. GPT and BERT differ in mask and targets only, so they cost the same.
+
+Symbols, as in the papers: ``b`` sequences, ``s`` tokens of a sequence, ``h`` hidden, ``f`` feed-forward hidden, ``a``
+heads, ``v`` vocabulary, ``t`` tensor-parallel devices.
+
+The operators of expert layers are those of :mod:`meshwave.engine.costs.expert_blocks`; a stage receives them, and layers
+in which a skip connection ends (:func:`joining_layer`), as :class:`Sparse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from meshwave.engine.costs.operators import (
+    Operator,
+    Work,
+    Workload,
+    accumulation_bytes,
+    attention_product,
+    norm,
+    pointwise,
+    product,
+    residual,
+)
+from meshwave.engine.document.architecture import Latent
+from meshwave.engine.document.model import MoE
+
+
+class Sparse(NamedTuple):
+    """Layers of a stage that differ from its dense layers: those with experts, or with incoming skip connections."""
+
+    layers: int = 0
+    operators: tuple[Operator, ...] = ()  # of one such layer, attention included
+
+
+DENSE = Sparse()
+
+
+@lru_cache(maxsize=256)
+def layer(load: Workload) -> tuple[Operator, ...]:
+    """Return the operators of a transformer layer: attention, then the feed-forward block.
+
+    ``4h^2 + 6h`` and ``2hf + f + 3h`` parameters, together ``12h^2 + 13h`` for ``f = 4h`` (arXiv:2104.04473, section
+    2.4). Forward FLOPs ``24bsh^2 + 4bs^2h`` (the same, appendix).
+
+    The kept activations are the published ``sbh(34 + 5as/h)`` bytes at 16 bits (Korthikanti et al., arXiv:2205.05198,
+    eq. 1) less two parts: the ``5abs^2`` of the attention matrix, which scaled_dot_product_attention recomputes from
+    its row sums (Dao et al., arXiv:2205.14135), and the two dropout masks of ``sbh`` bytes, since there is no dropout.
+    That leaves 16 numbers per token and hidden unit for ``f = 4h``: the inputs of the two norms (2), of the products
+    behind them (2), queries, keys and values (3), the attention output (1), and both sides of the GELU (``2f/h``). With
+    ``t`` devices the first four stay whole and the others are sharded, as in eq. 2 there: ``sbh(8 + 24/t)`` bytes at 16
+    bits. (Autocast on a GPU computes norms in 32 bits and keeps their inputs in that precision, ``4sbh`` bytes more; on
+    a CPU it does not.)
+    """
+    return attention(load) + mlp(load)
+
+
+def attention(load: Workload) -> tuple[Operator, ...]:
+    """Return norm, projections, the ``s^2`` part and the residual sum.
+
+    Tensor-parallel devices hold ``a/t`` heads each: the first projection is sharded by columns and all-reduces in the
+    backward, the second by rows and all-reduces in the forward (Shoeybi et al., arXiv:1909.08053, section 3).
+    """
+    part, outputs = load.architecture.attention, load.head_widths.outputs
+    projections = _projections(load) if part.latent is None else _latent_projections(load, part.latent)
+    return (
+        *_norms("attention", load, "before"),
+        *projections,
+        attention_product(load),
+        product("attention output", load, outputs, load.hidden, bias=part.out_bias, forward_reduced=load.hidden_bytes),
+        *_norms("attention", load, "after"),
+        residual("attention residual", load),
+    )
+
+
+def _norms(name: str, load: Workload, place: str) -> tuple[Operator, ...]:
+    """Return the norm ``before`` or ``after`` a part of a layer, if the architecture has one there."""
+    placement = load.architecture.norm.placement
+    if placement not in (place, "both"):
+        return ()
+    return (norm(f"{name} norm" if placement != "both" else f"{name} norm {place}", load),)
+
+
+def _projections(load: Workload) -> Iterator[Operator]:
+    """Yield the projection to queries, keys and values, their norms and their rotation."""
+    part, widths = load.architecture.attention, load.head_widths
+    cut = widths.queries + widths.keys + widths.values
+    yield product("query, key, value", load, load.hidden, cut, bias=part.qkv_bias, backward_reduced=load.hidden_bytes)
+    both = widths.queries + widths.keys
+    if part.qk_norm == "head":
+        head_dim = part.head_dim or load.hidden / load.heads
+        yield norm("query and key norm", load, both, weights=2 * head_dim, rows=both / head_dim)
+    elif part.qk_norm == "full":
+        squares = 2 * load.tokens * load.precision.statistics  # of a row over all devices
+        yield norm("query and key norm", load, both, rows=2)._replace(
+            forward_reduced=(squares,), backward_reduced=(squares,)
+        )
+    yield from _rotation(load, both)
+
+
+def _rotation(load: Workload, width: float) -> Iterator[Operator]:
+    """Yield the rotation of queries and keys, which reads and writes them once."""
+    positions = load.architecture.positions
+    if positions.kind == "rope":
+        yield pointwise("rotation", load, positions.fraction * width, kept=0, read_and_written=(2, 2))
+
+
+def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
+    """Yield the projections of multi-head latent attention (arXiv:2405.04434, section 2.1).
+
+    The projections to the narrow vectors are replicated over tensor-parallel devices, those to the heads sharded by
+    columns.
+    """
+    heads, widths, bias = load.heads / load.tp, load.head_widths, load.architecture.attention.qkv_bias
+    if latent.q_rank is None:
+        yield product("query", load, load.hidden, widths.queries, bias=False, backward_reduced=load.hidden_bytes)
+    else:
+        yield product("query down", load, load.hidden, latent.q_rank, bias=bias)
+        yield norm("query norm", load, latent.q_rank)
+        reduced = load.tokens * latent.q_rank * load.precision.item
+        yield product("query up", load, latent.q_rank, widths.queries, bias=False, backward_reduced=reduced)
+    narrow = latent.kv_rank + latent.rope_dim
+    yield product("key-value down", load, load.hidden, narrow, bias=bias)
+    yield norm("key-value norm", load, latent.kv_rank)
+    made = heads * latent.nope_dim + widths.values
+    reduced = load.tokens * narrow * load.precision.item
+    yield product("key-value up", load, latent.kv_rank, made, bias=False, backward_reduced=reduced)
+    yield pointwise("rotation", load, (heads + 1) * latent.rope_dim, kept=0, read_and_written=(2, 2))
+    yield pointwise("query and key assembly", load, widths.queries + widths.keys, kept=0, read_and_written=(2, 2))
+
+
+def mlp(load: Workload) -> tuple[Operator, ...]:
+    """Return norm, ``h`` to ``f``, GELU, ``f`` to ``h`` and residual sum, sharded like :func:`attention`."""
+    before, after = around_mlp(load)
+    return (*before, *feed_forward("feed-forward", load, load.ffn_hidden), *after)
+
+
+def around_mlp(load: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+    """Return what a layer has before and after its feed-forward block, or experts in its place."""
+    shares_norm = load.architecture.residual == "parallel-one-norm"
+    before = () if shares_norm else _norms("feed-forward", load, "before")
+    return before, (*_norms("feed-forward", load, "after"), residual("feed-forward residual", load))
+
+
+def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
+    """Return the matrices of a feed-forward block and the activation between them."""
+    part, cut = load.architecture.mlp, width / load.tp
+    shares_norm = load.architecture.residual == "parallel-one-norm"
+    return (
+        product(
+            f"{name} in",
+            load,
+            load.hidden,
+            2 * cut if part.gated else cut,
+            bias=part.bias,
+            keeps_input=not shares_norm,
+            backward_reduced=load.hidden_bytes,
+        ),
+        _activation(load, cut),
+        product(f"{name} out", load, cut, load.hidden, bias=part.bias, forward_reduced=load.hidden_bytes),
+    )
+
+
+def shared_experts(load: Workload, moe: MoE) -> tuple[Operator, ...]:
+    """Return the experts that every token of a layer visits, and the gate that weights their output."""
+    if not moe.shared_width:
+        return ()
+    gate = (
+        product("shared experts' gate", load, load.hidden, 1, bias=False),
+        pointwise("shared experts' weight", load, load.hidden, kept=1, read_and_written=(2, 3)),
+    )
+    return feed_forward("shared experts", load, moe.shared_width) + (gate if moe.has_shared_gate else ())
+
+
+def _activation(load: Workload, width: float) -> Operator:
+    """Return the activation of a feed-forward block; a gated one keeps both halves and the activated one."""
+    part = load.architecture.mlp
+    kept, forward, backward = ACTIVATIONS[part.activation]
+    if part.gated:
+        kept, forward, backward = 3, forward + 3, backward + 6
+    name = "GELU" if part.activation == "gelu" else part.activation
+    return pointwise(
+        f"gated {name}" if part.gated else name, load, width, kept=kept, read_and_written=(forward, backward)
+    )
+
+
+ACTIVATIONS = {
+    "gelu": (1, 2, 3),
+    "gelu_tanh": (1, 2, 3),
+    "silu": (1, 2, 3),
+    "relu": (0, 2, 3),
+    "relu2": (1, 4, 6),
+    "clamped_swish": (1, 2, 3),
+}
+"""Tensors that an activation keeps besides its output, and that its forward and its backward move."""
+
+
+@lru_cache(maxsize=256)
+def joining_layer(load: Workload) -> tuple[Operator, ...]:
+    """Return the operators of a U-ViT layer in which a skip connection ends."""
+    return join(load) + layer(load)
+
+
+def join(load: Workload) -> tuple[Operator, ...]:
+    """Return a concatenation of two tensors, and a product of ``2h`` to ``h``.
+
+    ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs (U-ViT: Bao et al., arXiv:2209.12152, section 3.2). Tensor
+    parallelism replicates it.
+    """
+    return (
+        pointwise("skip concatenation", load, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
+        product("skip projection", load, 2 * load.hidden, load.hidden),
+    )
+
+
+@lru_cache(maxsize=256)
+def embedding(load: Workload) -> tuple[Operator, ...]:
+    """Return token plus position embedding: ``vh + sh`` parameters, negligible FLOPs.
+
+    The forward gathers rows. The backward writes a gradient of the whole table, which autograd then adds to the
+    accumulated one. The table is sharded over ``t`` by tokens, so that the forward ends in an all-reduce
+    (arXiv:1909.08053, section 3) of rows in the precision of the table; one byte per token marks those in another
+    shard.
+    """
+    architecture, item = load.architecture, load.precision.item
+    positions = architecture.positions.table or load.sequence if architecture.positions.kind == "learned" else 0
+    table = (load.vocab / load.tp + positions) * load.hidden
+    used = min(positions, load.sequence)
+    rows = load.tokens + used  # of tokens and positions: their gradients have the precision of the table
+    return (
+        Operator(
+            "embedding",
+            forward=Work(bytes=(3 if positions else 2) * load.hidden_bytes),
+            weight_gradient=Work(bytes=load.hidden_bytes + accumulation_bytes(table, load)),
+            parameters=table,
+            kept_bytes=8 * load.tokens + _flags(1, load),  # the token ids
+            deferred_bytes=8 * load.tokens + rows * load.hidden * load.precision.weights,
+            transient_bytes=table * item,
+            forward_reduced=(load.tokens * load.hidden * load.precision.weights,),
+        ),
+        *([norm("embedding norm", load)] if architecture.embedding_norm else []),
+    )
+
+
+@lru_cache(maxsize=256)
+def head(load: Workload) -> tuple[Operator, ...]:
+    """Return the last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs."""
+    part, cut = load.architecture, load.vocab / load.tp
+    capped = [pointwise("logit cap", load, cut, kept=1, read_and_written=(4, 4))] if part.logit_soft_cap else []
+    return (
+        norm("last norm", load),
+        product("logits", load, load.hidden, cut, bias=part.head_bias, backward_reduced=load.hidden_bytes),
+        *capped,
+    )
+
+
+@lru_cache(maxsize=256)
+def loss(load: Workload) -> tuple[Operator, ...]:
+    """Return cross-entropy over ``[bs, v/t]`` logits, in at least 32 bits.
+
+    The forward reads the logits and writes their log-probabilities, which are kept (the ``4sbv`` bytes of
+    arXiv:2205.05198, section 4.3); the backward reads them and writes the logits' gradient. Tensor-parallel devices
+    exchange a row's largest logit, its sum and the target's logit, not the logits (arXiv:1909.08053, section 3), and
+    keep two bytes per token: whether it counts, and whether its target is in this shard.
+    """
+    logits = load.tokens * load.vocab / load.tp
+    item, wide = load.precision.item, load.precision.statistics
+    a_row = load.tokens * wide
+    return (
+        Operator(
+            "loss",
+            forward=Work(bytes=logits * (item + wide)),
+            input_gradient=Work(bytes=logits * (wide + item)),
+            kept_bytes=logits * wide + 8 * load.tokens + _flags(2, load),  # and the targets
+            transient_bytes=logits * (wide + item),
+            forward_reduced=(a_row, a_row, a_row),
+        ),
+    )
+
+
+def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
+    """Return the operators of a stage besides its layers: the embedding of the first, head and loss of the last.
+
+    A head that is tied to an embedding of the same stage adds no table; on another stage it is a copy.
+    """
+    before, after = embedding(load) if first else (), head(load) + loss(load) if last else ()
+    if first and last and load.architecture.tied_embeddings:
+        table = load.vocab / load.tp * load.hidden
+        after = tuple(
+            each._replace(parameters=each.parameters - table) if each.name == "logits" else each for each in after
+        )
+    return before + after
+
+
+def sum_over_stage(
+    value: Callable[[Operator], float], load: Workload, layers: int, first: bool, last: bool, sparse: Sparse
+) -> float:
+    """Return the sum of ``value`` over the operators of a stage, ``sparse`` of whose layers differ from the others."""
+    parts = (
+        (layer(load), layers - sparse.layers),
+        (sparse.operators, sparse.layers),
+        (end_operators(load, first=first, last=last), 1),
+    )
+    return sum(count * sum(map(value, operators)) for operators, count in parts)
+
+
+def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+    """Return the bytes that a device keeps for a microbatch of a stage between the halves of a split backward.
+
+    Every weight gradient is computed from the input of its operator and the gradient of its output: for ``f = 4h`` that
+    is ``h(1 + 3)``, ``h(1 + 1)``, ``h(1 + 4)`` and ``h(4 + 1)`` numbers per token for the four products of a layer, the
+    ``M_W`` of Qi et al. (arXiv:2401.10241, section 2) in its table 1: ``32sbh`` bytes at 16 bits; and ``2h`` for each
+    of the two norms.
+    """
+    return sum_over_stage(lambda operator: operator.deferred_bytes, load, layers, first, last, sparse)
+
+
+def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+    """Return the largest working set of an operator of a stage: bytes that its backward allocates and frees again.
+
+    The embedding's backward comes last, when the kept activations of all other operators are freed, so they are
+    subtracted from its working set.
+    """
+    operators = layer(load) + end_operators(load, first=False, last=last) + (sparse.operators if sparse.layers else ())
+    largest = max(operator.transient_bytes for operator in operators)
+    if not first:
+        return largest
+    gone = sum_over_stage(lambda operator: operator.kept_bytes, load, layers, False, last, sparse)
+    return max(largest, sum(operator.transient_bytes for operator in embedding(load)) - gone)
+
+
+def _flags(count: int, load: Workload) -> float:
+    """Return the bytes of ``count`` Booleans per token, which only a sharded vocabulary has."""
+    return count * load.tokens if load.tp > 1 else 0.0

@@ -1,0 +1,265 @@
+"""Read a model from a configuration of Hugging Face ``transformers``: the file ``config.json`` of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from meshwave.engine import messages
+from meshwave.engine.costs.presets import preset
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.reading import read_json
+from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.imports._base import Import, Imported, imports
+from meshwave.engine.imports._hugging_face_keys import ACTIVATIONS, MODEL_TYPES, NO_EFFECT, SIZES, Key
+
+LONGEST_SEQUENCE = 4096
+"""Tokens of a sequence of the design, where the model allows more."""
+DEVICES = 8
+
+Json = dict[str, Any]
+
+
+@imports.register("hugging-face")
+class HuggingFace(Import):
+    """A model of Hugging Face transformers, from the file config.json of its checkpoint."""
+
+    title: ClassVar = "Hugging Face model (config.json)"
+    note: ClassVar = "transformers: save_pretrained"
+    suffixes: ClassVar = (".json",)
+
+    @staticmethod
+    def recognizes(text: str) -> bool:
+        return '"model_type"' in text
+
+    @staticmethod
+    def read(text: str, name: str, into: Design | None = None, *, draft: bool = False) -> Imported:
+        config = read_json(text, "configuration")
+        model, notes = read_model(config)
+        title = _title(config, name)
+        document = _new_document(title, model) if into is None else _replace_model(into, model)
+        return Imported(parse_design(document, draft=draft), tuple(notes))
+
+
+def read_model(config: Any) -> tuple[Json, list[Problem]]:
+    """Return the model section of a design for a configuration, and remarks.
+
+    Raises:
+        DesignError: with every setting that cannot be represented, by its key.
+    """
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise DesignError([Problem("model_type", "hf_no_model_type", {"known": list(MODEL_TYPES)})])
+    if isinstance(text := config.get("text_config"), dict):
+        config = {**text, "model_type": text.get("model_type", f"{config['model_type']}_text")}
+    if config["model_type"] not in MODEL_TYPES:
+        params = {"model_type": str(config["model_type"]), "known": list(MODEL_TYPES)}
+        raise DesignError([Problem("model_type", "hf_model_type", params)])
+    reader = _Reader(config)
+    model = reader.read()
+    if reader.problems:
+        raise DesignError(reader.problems)
+    return model, list(reader.notes())
+
+
+class _Reader:
+    """Reads one configuration; collects what cannot be represented and which keys were used."""
+
+    def __init__(self, config: Json) -> None:
+        self._config, self._type = config, MODEL_TYPES[config["model_type"]]
+        self._used: set[str] = set()
+        self._model: Json = {"kind": "transformer"}
+        self.problems: list[Problem] = []
+
+    def read(self) -> Json:
+        for path, value in self._type.constants.items():
+            self._set(path, value)
+        for path, key in {**SIZES, **self._type.keys}.items():
+            self._set(path, self._value(key))
+        for name, values in self._type.required.items():
+            if self._get(name, values[0]) not in values:
+                self._refuse(name)
+        self._check_sizes()
+        if not self.problems:
+            _SPECIAL.get(self._config["model_type"], _nothing)(self, self._model)
+            self._read_activation()
+            self._read_rope()
+            self._read_layer_types()
+            self._read_experts()
+            self._read_sequence()
+        return self._model
+
+    def notes(self) -> Iterator[Problem]:
+        """Yield remarks: settings that are not represented because they do not change what is trained, or its cost."""
+        rest = [name for name, value in self._config.items() if name not in self._used | NO_EFFECT and value]
+        if rest:
+            yield Problem("", "hf_unused_keys", {"keys": sorted(rest)}, "warning")
+        if self._model["sequence"] < self.longest:
+            params = {"sequence": self._model["sequence"], "longest": self.longest}
+            yield Problem("model.sequence", "hf_sequence", params, "warning")
+
+    # ---- keys ----
+
+    def _get(self, name: str, default: Any = None) -> Any:
+        self._used.add(name)
+        return self._config.get(name, default)
+
+    def _value(self, key: Key) -> Any:
+        found = [value for name in key.names if (value := self._get(name)) is not None]
+        absent = not any(name in self._config for name in key.names)
+        return found[0] if found else key.default if absent else None
+
+    def _set(self, path: str, value: Any) -> None:
+        *parts, name = path.split(".")
+        part = self._model
+        for each in parts:
+            part = part.setdefault(each, {})
+        part[name] = value
+
+    def _refuse(self, name: str) -> None:
+        value = self._config.get(name)
+        params = {"key": name, "value": str(value)[:80], "model_type": self._config["model_type"]}
+        self.problems.append(Problem(name, "hf_unsupported", params))
+
+    def _check_sizes(self) -> None:
+        missing = [key.names[0] for path, key in SIZES.items() if self._model[path] is None]
+        self.problems += [Problem(name, "hf_missing_key", {"key": name}) for name in missing]
+
+    # ---- parts that are more than a key ----
+
+    def _read_activation(self) -> None:
+        mlp = self._model.setdefault("mlp", {})
+        name = mlp.get("activation", "gelu")
+        if name in ACTIVATIONS:
+            mlp["activation"] = ACTIVATIONS[name]
+        elif name != "clamped_swish":
+            self._refuse(next(key for key in self._type.keys["mlp.activation"].names if key in self._config))
+
+    def _read_rope(self) -> None:
+        parameters = self._get("rope_parameters") or {}
+        scaling = self._get("rope_scaling") or parameters
+        if "rope_theta" in parameters:
+            self._set("positions.theta", parameters["rope_theta"])
+        kind = scaling.get("rope_type", scaling.get("type", "default"))
+        if kind == "default":
+            return
+        if kind not in ("linear", "llama3", "yarn"):
+            self._refuse("rope_scaling" if "rope_scaling" in self._config else "rope_parameters")
+            return
+        found = {
+            "kind": kind,
+            "factor": scaling.get("factor"),
+            "original_context": scaling.get("original_max_position_embeddings"),
+            "low_frequency_factor": scaling.get("low_freq_factor", 1.0),
+            "high_frequency_factor": scaling.get("high_freq_factor", 4.0),
+        }
+        self._set("positions.scaling", found)
+
+    def _read_layer_types(self) -> None:
+        """Find every how many layers one has no window."""
+        types = self._get("layer_types")
+        if not types or set(types) == {"full_attention"}:
+            if types and self._model.get("attention", {}).get("window"):
+                self._set("attention.window", None)
+            return
+        full = [number for number, kind in enumerate(types) if kind == "full_attention"]
+        every = full[0] + 1 if full else 0
+        expected = list(range(every - 1, len(types), every)) if every else []
+        if full != expected or set(types) > {"full_attention", "sliding_attention"}:
+            self._refuse("layer_types")
+        self._set("attention.full_every", every)
+
+    def _read_experts(self) -> None:
+        moe = self._model.get("moe")
+        if moe is None:
+            return
+        if moe["experts"] is None:  # a configuration of the same type without experts
+            self._model["moe"] = None
+            return
+        moe["capacity_factor"] = None
+        if shared := self._get("n_shared_experts"):
+            moe["shared_ffn"] = shared * moe["ffn"]
+
+    def _read_sequence(self) -> None:
+        positions = self._model.get("positions", {})
+        longest = positions.get("table") or self._get("max_position_embeddings") or LONGEST_SEQUENCE
+        self.longest = longest
+        self._model["sequence"] = min(longest, LONGEST_SEQUENCE)
+
+
+def _nothing(reader: _Reader, model: Json) -> None:
+    """Most model types have keys alone."""
+
+
+def _gemma(reader: _Reader, model: Json) -> None:
+    """The embedding is scaled by the root of its width, and scores by a width of their own."""
+    model["embedding_scale"] = model["hidden"] ** 0.5
+    if scalar := reader._get("query_pre_attn_scalar"):
+        reader._set("attention.scale", scalar**-0.5)
+
+
+def _falcon(reader: _Reader, model: Json) -> None:
+    """The new decoder has groups of key-value heads and two norms; the old one a key-value head or as many as heads."""
+    is_new = reader._get("new_decoder_architecture", False)
+    kv_heads = reader._get("num_kv_heads", reader._get("num_key_value_heads")) if is_new else None
+    if not is_new and reader._get("multi_query", True):
+        kv_heads = 1
+    reader._set("attention.kv_heads", kv_heads)
+    two_norms = is_new and reader._get("num_ln_in_parallel_attn") != 1
+    parallel = "parallel" if two_norms else "parallel-one-norm"
+    model["residual"] = parallel if is_new or reader._get("parallel_attn", True) else "sequential"
+    reader._set("positions.kind", "alibi" if reader._get("alibi", False) else "rope")
+
+
+def _gpt_neox(reader: _Reader, model: Json) -> None:
+    model["residual"] = "parallel" if reader._get("use_parallel_residual", True) else "sequential"
+
+
+_SPECIAL = {
+    "falcon": _falcon,
+    "gemma": _gemma,
+    "gemma2": _gemma,
+    "gemma3_text": _gemma,
+    "gpt_neox": _gpt_neox,
+}
+
+
+# ---- designs ----
+
+
+def _title(config: Json, name: str) -> str:
+    """Return the name of a new design: that of the checkpoint, of its file, or the type of the model."""
+    path = config.get("_name_or_path")
+    checkpoint = path.rstrip("/").rpartition("/")[2] if isinstance(path, str) else ""
+    return checkpoint or (str(config["model_type"]) if name == "config" else name)
+
+
+def _new_document(name: str, model: Mapping[str, Any]) -> Json:
+    """Return a design of one node: as many devices as stages, at most eight, each with a rank of its own."""
+    devices = min(DEVICES, model["layers"])
+    cluster = {**preset("dgx-h100").cluster.model_dump(mode="json"), "nodes": 1}
+    return {
+        "format": "meshwave/1",
+        "name": name,
+        "cluster": cluster,
+        "model": dict(model),
+        "meshes": [{"name": chr(ord("A") + n), "devices": [n], "axes": {"dp": 1, "tp": 1}} for n in range(devices)],
+        "pipeline": {"schedule": "1f1b", "microbatches": 4 * devices},
+        "training": {"precision": "bf16"},
+    }
+
+
+def _replace_model(design: Design, model: Mapping[str, Any]) -> Json:
+    document = design.model_dump(mode="json")
+    return {**document, "model": dict(model), "pipeline": {**document["pipeline"], "stages": None}}
+
+
+messages.add(
+    hf_no_model_type=(
+        "the file has no model_type, so it is no configuration of Hugging Face; known types: {known:list}"
+    ),
+    hf_model_type="models of type {model_type} cannot be represented; known types: {known:list}",
+    hf_missing_key="the configuration lacks {key}",
+    hf_unsupported="{key} = {value} of a model of type {model_type} cannot be represented",
+    hf_unused_keys="settings that are not used: {keys:list}",
+    hf_sequence="sequences have {sequence} tokens in the design; the model takes up to {longest}",
+)
