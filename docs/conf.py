@@ -13,7 +13,7 @@ from meshwave import __version__  # noqa: E402  # needs the path above
 project = "Meshwave"
 version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated", "mathml"]
-exclude_patterns = ["_ext"]
+exclude_patterns = ["_ext", "examples/lessons"]
 
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!meshwave\.[A-Za-z]+(\.[a-z_]+)?$).*")]  # only the public API is documented

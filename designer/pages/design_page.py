@@ -381,6 +381,6 @@ GRID = {
 }
 GRID_WITH_LESSON = GRID | {
     "grid-template-columns": "clamp(320px, 27vw, 520px) minmax(0, 2fr) minmax(0, 3fr) 320px",
-    "grid-template-areas": '"top top top top" "lesson numbers numbers launch" "lesson cluster wave side" '
+    "grid-template-areas": '"top top top top" "numbers numbers numbers launch" "lesson cluster wave side" '
     '"lesson timeline timeline side"',
 }

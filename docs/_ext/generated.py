@@ -27,6 +27,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 from meshwave.engine.cli import main as cli
 from meshwave.engine.exports import exports
+from meshwave.engine.lessons import find_lesson, lesson_folders
 from meshwave.engine.messages import _catalogue as catalogue
 
 MARK = re.compile(r"^<!-- generated: (\w+)(.*?) -->$", re.MULTILINE)
@@ -262,6 +263,15 @@ def messages() -> Iterator[str]:
         yield f"| `{code}` | {words} |"
 
 
+def lessons() -> Iterator[str]:
+    """Yield a table of the lessons that come with Meshwave."""
+    yield "| lesson | minutes | level | afterwards you can |\n|---|---|---|---|"
+    for name in lesson_folders():
+        about = find_lesson(name).about
+        summary = about.summary[:1].lower() + about.summary[1:].removesuffix(".")
+        yield f"| {about.title} (`{name}`) | {about.minutes} | {about.level} | {summary} |"
+
+
 KINDS: dict[str, Callable[..., Iterator[str]]] = {
     "document": document,
     "commands": commands,
@@ -269,4 +279,5 @@ KINDS: dict[str, Callable[..., Iterator[str]]] = {
     "members": members,
     "forms": forms,
     "messages": messages,
+    "lessons": lessons,
 }

@@ -93,8 +93,12 @@ def _filled(lesson: Lesson, text: str, content: str) -> str:
 
 def describe(prediction: Prediction, name: str, value: Any) -> str:
     """Format a number of a prediction for people, with its unit."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
         return str(value)
+    if name.endswith("bandwidth"):
+        return quantity(value, "B/s")
     if name.endswith("_ratio") or name == "mfu":
         return percent(value)
     if "bytes" in name:

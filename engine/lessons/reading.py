@@ -54,7 +54,9 @@ P = TypeVar("P", bound=Part)
 def lesson_folders() -> dict[str, Path]:
     """Return the folders of all lessons by name: those of Meshwave, of installed packages, and of the user."""
     roots = [Path(__file__).with_name("course"), *_installed_roots(), user_folder()]
-    found = {path.parent.name: path.parent for root in roots for path in sorted(root.glob(f"*/{FILE}"))}
+    found = {
+        path.parent.name: path.parent for root in roots for path in sorted(root.glob(f"*/{FILE}")) if path.is_file()
+    }
     return dict(sorted(found.items()))
 
 

@@ -217,6 +217,12 @@ def test_the_glossary_has_a_meaning_for_each_term() -> None:
     assert all(glossary().values())
 
 
+def test_the_lesson_of_the_documentation_can_be_taught() -> None:
+    lesson = read_lesson(Path(__file__).parents[3] / "docs/examples/lessons/first-lesson")
+
+    assert [str(problem) for _, found in walk(lesson) for problem in found] == []
+
+
 @pytest.mark.parametrize("name", COURSE)
 def test_every_lesson_of_the_course_can_be_taught(name: str) -> None:
     lesson = find_lesson(name)
