@@ -1,4 +1,4 @@
-"""The designer: the Panel page on which people draw, inspect and launch designs.
+"""The designer: the Panel page on which designs are drawn, predicted and launched.
 
 ``meshwave.designer(design)`` shows it in a notebook cell; see :class:`meshwave.designer.notebook.Designer`.
 """
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from meshwave.designer.notebook import Designer
 
-if __name__ != "meshwave.designer":  # a second copy of every module would be loaded from a checkout
+if __name__ != "meshwave.designer":  # in a checkout, `import designer` would load a second copy of every module
     raise ImportError(f"import meshwave.designer, not {__name__}")
 
 
 class _Designer(ModuleType):
-    """This package, which can be called: ``designer`` is a function of the Python API and the name of the package."""
+    """A callable package: ``designer`` is both a function of the Python API and the name of this package."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Designer:
         from meshwave.designer.notebook import Designer

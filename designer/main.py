@@ -1,4 +1,4 @@
-"""The command ``meshwave``: opens the designer; every other command is the engine's."""
+"""The command ``meshwave``, with ``serve`` and the benchmarks of the page added to the commands of the engine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from meshwave.engine.cli import main as cli
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = list(sys.argv[1:] if arguments is None else arguments) or ["serve"]
-    if given[0] == "bench":
-        from meshwave.designer.bench.page import page
-        from meshwave.designer.bench.sessions import sessions, soak
+    """Run the command line and return its exit status; without arguments, open the designer."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["serve"]
+    if words[0] == "bench":
+        from meshwave.designer.bench.page import bench_page
+        from meshwave.designer.bench.sessions import bench_sessions, bench_soak
 
-        bench.PARTS |= {"page": page, "sessions": sessions}
-        bench.TIMED_PARTS["soak"] = soak
-    return cli.main(given, serve=_serve)
+        bench.PARTS |= {"page": bench_page, "sessions": bench_sessions}
+        bench.TIMED_PARTS["soak"] = bench_soak
+    return cli.main(words, serve=_serve)
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from meshwave.designer.server.serve import serve  # Panel takes most of a second to import
+    from meshwave.designer.server.serve import serve  # imported here since importing Panel takes most of a second
 
     return serve(options.design, port=options.port, home=options.home, show=not options.no_browser)
 

@@ -1,4 +1,4 @@
-"""The designer in a cell of a notebook."""
+"""The designer in a notebook cell."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import json
 from functools import cache
 
 from meshwave.designer.server.access import NotebookHeaders, new_token
-from meshwave.designer.server.serve import Served, read_design
+from meshwave.designer.server.serve import ThreadedServer, read_design
 from meshwave.engine.document import Design
 
 DESIGNER_HEIGHT = 860
 
 
 class Designer:
-    """The designer on one design, shown by a notebook in a cell.
+    """The designer, displayed in a notebook cell.
 
     Args:
-        design: what to open.
-        height: the height of the cell in pixels.
+        design: the design to open.
+        height: height of the cell in pixels.
 
     Example:
         >>> shown = mw.designer(design)  # doctest: +SKIP
-        >>> shown.design  # as it was edited  # doctest: +SKIP
+        >>> shown.design  # the edited design  # doctest: +SKIP
     """
 
     def __init__(self, design: Design, height: int = DESIGNER_HEIGHT) -> None:
-        self._served, self._height = _server(), height
+        self._served, self._height = _shared_server(), height
         self._draft = self._served.studio.add_draft(design)
 
     @property
     def design(self) -> Design:
-        """The design as it is now, with the edits that were made on the page."""
-        return self._served.studio.open(self._draft)
+        """The current design, including the edits made on the page."""
+        return self._served.studio.read_draft(self._draft)
 
     @property
     def link(self) -> str:
-        """The link of the page, for a browser on this machine."""
+        """Link that opens the page in a browser on this machine."""
         return f"http://127.0.0.1:{self._served.port}{self._path}"
 
     @property
@@ -44,7 +44,7 @@ class Designer:
         return f"/?token={self._served.token}&draft={self._draft}"
 
     def _repr_html_(self) -> str:
-        # Browsers send the cookie of the designer only to the host name that the notebook itself is opened by.
+        # A browser sends the designer's cookie only to the host name from which the notebook itself was opened.
         host = "['localhost', '127.0.0.1'].includes(location.hostname) ? location.hostname : '127.0.0.1'"
         address = f"'http:' + '//' + ({host}) + {json.dumps(f':{self._served.port}{self._path}')}"
         return (
@@ -55,8 +55,8 @@ class Designer:
 
 
 @cache
-def _server() -> Served:
-    """Return the designer's server of this process, started at the first call; it ends with the process."""
-    server = Served(read_design(None), new_token(), headers=NotebookHeaders)
+def _shared_server() -> ThreadedServer:
+    """Return the designer's server of this process, started at the first call and stopped when the process exits."""
+    server = ThreadedServer(read_design(None), new_token(), headers=NotebookHeaders)
     atexit.register(server.close)
     return server

@@ -18,7 +18,7 @@ from playwright.sync_api import Locator, Page, sync_playwright
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from meshwave.designer.server.serve import read_design, served  # noqa: E402  # needs the path above
+from meshwave.designer.server.serve import read_design, serve_in_thread  # noqa: E402  # needs the path above
 from meshwave.engine.cli.doctor import CHROMIUM_REMEDY, find_chromium  # noqa: E402
 from meshwave.engine.resharding import orderings, strategies  # noqa: E402
 
@@ -119,7 +119,7 @@ def main(names: list[str]) -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         for name in names or PICTURES:
             design, function = PICTURES[name]
-            with served(read_design(design), "pictures") as link:
+            with serve_in_thread(read_design(design), "pictures") as link:
                 page = browser.new_page(viewport=VIEWPORT, color_scheme="light", reduced_motion="reduce")
                 page.goto(link)
                 page.wait_for_function("window.meshwaveTimeline && Bokeh.documents[0].is_idle")

@@ -1,4 +1,4 @@
-"""How fast the page is in a real browser: what ``meshwave bench page`` measures."""
+"""Benchmark of the page in a real browser (``meshwave bench page``)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from meshwave.designer.server.serve import served
+from meshwave.designer.server.serve import serve_in_thread
 from meshwave.engine.bench.speed import Figures
 from meshwave.engine.cli.doctor import CHROMIUM_REMEDY, find_chromium
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
 
 FLAGS = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
-EDITS, FEW_EDITS, STEPS, SETTLES_MS = 15, 3, 12, 700
+EDITS, FEW_EDITS, ZOOM_STEPS, SETTLE_MS = 15, 3, 12, 700
 SHARED_BANDWIDTH = 2e9
-"""Bytes/s of links on which a message takes several times as long as what it is for, so that NICs are full."""
+"""Bandwidth in bytes/s at which transfers take longer than compute, so that NICs are saturated."""
 
-# From a press of the microbatch stepper to the frame that shows its consequence.
+# Time from a click on the microbatch stepper to the frame that shows the result.
 EDIT = """async () => {
   const find = (root, label) => {
     for (const node of root.querySelectorAll("*")) {
@@ -49,60 +49,60 @@ WHEEL = """async ([x, y, delta]) => {
 DRAWN = "window.meshwaveTimeline?.layers.length > 0 && window.meshwaveTimeline.stats.paints > 0"
 
 
-def page() -> Figures:
-    """the page: opening, an edit of 8 x 32, paint, zoom and pan of large timelines (seconds)"""
+def bench_page() -> Figures:
+    """Opening the page, an edit, painting, zooming and panning of large timelines (seconds)."""
     chromium = find_chromium()
     if chromium is None:
-        raise InputError(f"the page cannot be measured without a Chromium; {CHROMIUM_REMEDY}")
+        raise InputError(f"the benchmark of the page needs Chromium; {CHROMIUM_REMEDY}")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        raise InputError("the page is measured by playwright: pip install playwright") from None
+        raise InputError("the benchmark of the page needs playwright: pip install playwright") from None
     figures: Figures = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())
         for ranks, microbatches in ((8, 32), (64, 512), (128, 1024)):
-            with own_home(), served(_pipeline(ranks, microbatches), "bench") as link:
+            with temporary_home(), serve_in_thread(_pipeline(ranks, microbatches), "bench") as link:
                 tab = browser.new_page(viewport={"width": 1440, "height": 900})
                 size = f"{ranks} x {microbatches}"
-                figures[f"{size}: open to the first picture, cold_s"] = _opened(tab, link)
-                figures[f"{size}: open again_s"] = _opened(tab, link)
-                figures |= {f"{size}: {name}": value for name, value in _looked(tab).items()}
-                taken = [_edited(tab) for _ in range(EDITS if ranks == 8 else FEW_EDITS)]
+                figures[f"{size}: open to the first picture, cold_s"] = _time_opening(tab, link)
+                figures[f"{size}: open again_s"] = _time_opening(tab, link)
+                figures |= {f"{size}: {name}": value for name, value in _time_zoom(tab).items()}
+                taken = [_time_edit(tab) for _ in range(EDITS if ranks == 8 else FEW_EDITS)]
                 figures[f"{size}: edit to picture, median_s"] = statistics.median(taken)
                 figures[f"{size}: edit to picture, slowest_s"] = max(taken)
                 decoded = tab.evaluate("window.meshwaveTimeline.stats.decodeMs + window.meshwaveTimeline.stats.paintMs")
                 figures[f"{size}: decode and draw new columns_s"] = decoded / 1e3
                 tab.close()
-            with own_home(), served(_pipeline(ranks, microbatches, SHARED_BANDWIDTH), "bench") as link:
+            with temporary_home(), serve_in_thread(_pipeline(ranks, microbatches, SHARED_BANDWIDTH), "bench") as link:
                 tab = browser.new_page(viewport={"width": 1440, "height": 900})
-                _opened(tab, link)
-                _edited(tab)  # the first one loads what is compiled
-                taken = [_edited(tab) for _ in range(EDITS if ranks == 8 else FEW_EDITS)]
+                _time_opening(tab, link)
+                _time_edit(tab)  # the first edit loads compiled code
+                taken = [_time_edit(tab) for _ in range(EDITS if ranks == 8 else FEW_EDITS)]
                 figures[f"{size}, shared links: edit to picture, median_s"] = statistics.median(taken)
                 tab.close()
         browser.close()
     return figures
 
 
-def _opened(tab: Any, link: str) -> float:
+def _time_opening(tab: Any, link: str) -> float:
     began = time.perf_counter()
     tab.goto(link)
     tab.wait_for_function(DRAWN, timeout=120_000)
     return time.perf_counter() - began
 
 
-def _edited(tab: Any) -> float:
-    """Seconds of one edit; the next begins when the rest of the page has followed this one."""
+def _time_edit(tab: Any) -> float:
+    """Return the seconds of one edit, after which the rest of the page can settle."""
     taken: float = tab.evaluate(EDIT) / 1e3
-    tab.wait_for_timeout(SETTLES_MS)
+    tab.wait_for_timeout(SETTLE_MS)
     return taken
 
 
-def _looked(tab: Any) -> Figures:
-    """Zoom in by the wheel at one place, then out again; then one repaint of the whole."""
+def _time_zoom(tab: Any) -> Figures:
+    """Zoom in and out with the wheel at one place, then repaint the whole timeline; return the times."""
     x, y = 600, 560
-    deltas = [-120] * STEPS + [120] * STEPS
+    deltas = [-120] * ZOOM_STEPS + [120] * ZOOM_STEPS
     frames, paints = zip(*(tab.evaluate(WHEEL, [x, y, delta]) for delta in deltas), strict=True)
     whole = tab.evaluate("() => { const v = window.meshwaveTimeline; return v.look(0, v.view.to); }")
     return {
@@ -114,8 +114,8 @@ def _looked(tab: Any) -> Figures:
 
 
 @contextmanager
-def own_home() -> Iterator[None]:
-    """Drafts and runs of the measurement stay out of the user's own."""
+def temporary_home() -> Iterator[None]:
+    """Use a temporary folder for drafts and runs, instead of the user's own."""
     before = os.environ.get("MESHWAVE_HOME")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MESHWAVE_HOME"] = folder
@@ -126,7 +126,7 @@ def own_home() -> Iterator[None]:
 
 
 def _pipeline(ranks: int, microbatches: int, bandwidth: float = 25e9) -> Design:
-    """1F1B over so many meshes, one device each, two devices a node."""
+    """Return 1F1B on meshes of one device each, with two devices per node."""
     link = {"latency_s": 1e-5, "bandwidth": bandwidth}
     device = {
         "name": "A100-80GB",

@@ -1,4 +1,4 @@
-"""A page without a browser: a plain websocket client that opens, edits and leaves, for benchmarks and tests."""
+"""A client of the page without a browser, for benchmarks and tests: it opens, edits and leaves over a websocket."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from meshwave.engine.errors import RunError
 
 PATIENCE_S = 120.0
-_SESSION = re.compile(r'"token":"([^"]+)"')  # in the HTML of a page: what its websocket has to present
+_SESSION = re.compile(r'"token":"([^"]+)"')  # the token in the HTML of a page that its websocket has to present
 
 
 class PageClient:
-    """An open page: it answers nothing and draws nothing, but the server does all that it does for a browser."""
+    """An open page that draws nothing; the server does the same work as for a browser."""
 
     def __init__(self, socket: WebSocketClientConnection) -> None:
         self._socket = socket
@@ -35,7 +35,7 @@ class PageClient:
         """Open a link as a browser does: the page, its websocket, its document.
 
         Raises:
-            RunError: the server did not answer in time, or ended the connection.
+            RunError: the server did not respond in time, or closed the connection.
         """
         parts = urlsplit(link)
         answer = await AsyncHTTPClient().fetch(link, request_timeout=PATIENCE_S)
@@ -54,12 +54,12 @@ class PageClient:
         return page
 
     async def gesture(self, widget: str, gesture: Mapping[str, Any]) -> None:
-        """Send a gesture to the widget of that class, such as ``TopBar``."""
+        """Send a gesture to the widget of a class, such as ``TopBar``."""
         model = {"id": self._widgets[widget]}
         await self._event("data_event", [["model", model], ["data", Serializer().encode(dict(gesture))]])
 
     async def edit(self, microbatches: int) -> None:
-        """Set the number of microbatches, and wait for the timeline that follows from it."""
+        """Set the number of microbatches and wait for the new timeline."""
         await self.gesture("WaveCanvas", {"type": "microbatches", "value": microbatches})
         await self._receive(_has_timeline)
 
@@ -79,7 +79,7 @@ class PageClient:
             await self._socket.write_message(fragment)
 
     async def _receive(self, is_wanted: Callable[[Message[Any]], bool]) -> Message[Any]:
-        """Read messages up to the first one that is wanted."""
+        """Return the first message that is wanted."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 fragment = await self._socket.read_message()
@@ -93,12 +93,12 @@ class PageClient:
 
 
 def _has_timeline(message: Message[Any]) -> bool:
-    """True for the message that brings the columns of a timeline."""
+    """Return whether a message has the columns of a timeline."""
     return any(event.get("attr") == "packed" for event in message.content.get("events", []))
 
 
 def _widgets(content: Any) -> Iterator[tuple[str, str]]:
-    """Classes of the widgets in a document with the identifiers of their models."""
+    """Yield the class and model identifier of each widget in a document."""
     if isinstance(content, list):
         for each in content:
             yield from _widgets(each)

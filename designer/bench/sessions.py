@@ -1,7 +1,7 @@
-"""How many open pages one server carries: what ``meshwave bench sessions`` and ``meshwave bench soak`` measure.
+"""Benchmark of many open pages on one server (``meshwave bench sessions`` and ``meshwave bench soak``).
 
-The server is a process of its own, the pages are websocket clients here; memory and processor time are those that
-the server tells in ``/metrics``.
+The server is a process of its own, and the pages are websocket clients in this process. Memory and processor time are
+read from ``/metrics``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TypeVar
 import numpy as np
 from tornado.httpclient import AsyncHTTPClient
 
-from meshwave.designer.bench.page import own_home
+from meshwave.designer.bench.page import temporary_home
 from meshwave.designer.bench.page_client import PATIENCE_S, PageClient
-from meshwave.designer.server.serve import read_design, served
+from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.engine.bench.speed import Figures, Say
 from meshwave.engine.errors import RunError
 
@@ -27,18 +27,18 @@ T = TypeVar("T")
 TOKEN = "bench"
 SESSIONS = (1, 40, 100)
 LIFETIME_S = 3.0
-"""A session is discarded so long after its page was left; the designer itself waits for minutes."""
-EDIT_EVERY_S, ROUNDS, LEAST_EDITS = 10.0, 3, 20
-"""Each page edits so often, one alone every second."""
+"""Time after which the session of a closed page ends; the designer itself waits for minutes."""
+EDIT_INTERVAL_S, ROUNDS, LEAST_EDITS = 10.0, 3, 20
+"""Interval of the edits of each page; a single page edits every second."""
 IDLE_S = 5.0
 MOST_SAMPLES, SAMPLE_S, TOGETHER = 10, 20.0, 5
 MICROBATCHES = range(8, 24)
-"""Those of the edits, in turn: never those of the design that is opened, so that each changes something."""
-EDITS_OF_A_VISIT = 2
+"""Values that edits set in turn; the opened design has another one, so that each edit changes it."""
+EDITS_PER_VISIT = 2
 
 
-def sessions() -> Figures:
-    """open pages: opening, editing, memory and idle load of 1, 40 and 100, and after they left; some three minutes"""
+def bench_sessions() -> Figures:
+    """Opening, editing, memory and idle load of 1, 40 and 100 open pages, and after they left; some three minutes."""
     figures: Figures = {}
     for count in SESSIONS:
         with _server() as link:
@@ -48,26 +48,26 @@ def sessions() -> Figures:
     return figures
 
 
-def soak(minutes: float, say: Say) -> Figures:
-    """pages that are opened, edited and left for --minutes: memory and idle load of the server over time"""
+def bench_soak(minutes: float, say: Say) -> Figures:
+    """Pages that are opened, edited and left for --minutes: memory and idle load of the server over time."""
     with _server() as link:
         return asyncio.run(_soak(link, minutes, say))
 
 
 async def _measure(link: str, count: int) -> Figures:
-    await _visit(link)  # loads what the process keeps
-    before = await _standing(link)
-    opened = [await _timed(PageClient.open(link)) for _ in range(count)]
+    await _visit(link)  # loads what stays in memory
+    before = await _server_load(link)
+    opened = [await _await_timed(PageClient.open(link)) for _ in range(count)]
     pages = [page for page, _ in opened]
-    there = await _standing(link)
+    there = await _server_load(link)
     rounds = max(ROUNDS, LEAST_EDITS // count)
-    period_s = min(EDIT_EVERY_S, count)
+    period_s = min(EDIT_INTERVAL_S, count)
     edits = await asyncio.gather(
         *(_edit(page, rounds, period_s, period_s * place / count) for place, page in enumerate(pages))
     )
     for page in pages:
         await page.leave()
-    after = await _standing(link)
+    after = await _server_load(link)
     return {
         **_quantiles("open", [seconds for _, seconds in opened]),
         **_quantiles("edit", [seconds for each in edits for seconds in each]),
@@ -88,28 +88,28 @@ async def _soak(link: str, minutes: float, say: Say) -> Figures:
             opened += TOGETHER
         title = f"after {(time.monotonic() - began) / 60:.1f} min and {opened} sessions"
         say(title)
-        figures |= {f"{title}: {name}": value for name, value in (await _standing(link)).items()}
+        figures |= {f"{title}: {name}": value for name, value in (await _server_load(link)).items()}
     return figures
 
 
 async def _visit(link: str) -> None:
     page = await PageClient.open(link)
-    for microbatches in MICROBATCHES[:EDITS_OF_A_VISIT]:
+    for microbatches in MICROBATCHES[:EDITS_PER_VISIT]:
         await page.edit(microbatches)
     await page.leave()
 
 
 async def _edit(page: PageClient, rounds: int, period_s: float, delay_s: float) -> list[float]:
-    """Edit once in each period, some time after its start; return what each edit took."""
+    """Edit once per period with a delay; return the duration of each edit."""
     began, taken = time.monotonic(), []
     for turn in range(rounds):
         await asyncio.sleep(began + turn * period_s + delay_s - time.monotonic())
-        taken.append((await _timed(page.edit(MICROBATCHES[turn % len(MICROBATCHES)])))[1])
+        taken.append((await _await_timed(page.edit(MICROBATCHES[turn % len(MICROBATCHES)])))[1])
     return taken
 
 
-async def _standing(link: str) -> Figures:
-    """Memory and idle load of the server, once it has discarded the sessions that nobody looks at."""
+async def _server_load(link: str) -> Figures:
+    """Return memory and idle load of the server, once it has discarded the sessions of closed pages."""
     async with asyncio.timeout(PATIENCE_S):
         while (before := await _scrape(link))["meshwave_sessions"] != before["meshwave_connections"]:
             await asyncio.sleep(LIFETIME_S / 10)
@@ -118,7 +118,7 @@ async def _standing(link: str) -> Figures:
     after = await _scrape(link)
     busy_s = after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
     if "process_resident_memory_bytes" not in after:
-        raise RunError("the server does not tell its memory: it is read from /proc, which only Linux has")
+        raise RunError("the server reports no memory: it is read from /proc, which only Linux has")
     return {
         "memory_bytes": after["process_resident_memory_bytes"],
         "idle processor_share": busy_s / (time.monotonic() - began),
@@ -126,7 +126,7 @@ async def _standing(link: str) -> Figures:
 
 
 async def _scrape(link: str) -> Figures:
-    """The samples of the server that have no labels."""
+    """Return the metrics of the server that have no labels."""
     answer = await AsyncHTTPClient().fetch(
         link.partition("?")[0] + "metrics", headers={"Authorization": f"Bearer {TOKEN}"}, request_timeout=PATIENCE_S
     )
@@ -134,7 +134,7 @@ async def _scrape(link: str) -> Figures:
     return {name: float(value) for name, value in (line for line in words if len(line) == 2 and "{" not in line[0])}
 
 
-async def _timed(work: Awaitable[T]) -> tuple[T, float]:
+async def _await_timed(work: Awaitable[T]) -> tuple[T, float]:
     began = time.perf_counter()
     return await work, time.perf_counter() - began
 
@@ -148,21 +148,21 @@ def _quantiles(name: str, seconds: Sequence[float]) -> Figures:
 
 @contextmanager
 def _server() -> Iterator[str]:
-    """Serve the designer from another process while the context lasts; gives the link."""
+    """Serve the designer from another process and yield its link."""
     context = get_context("spawn")
     here, there = context.Pipe()
-    with own_home():
+    with temporary_home():
         process = context.Process(target=_serve, args=(there,))
         process.start()
         there.close()
         try:
             yield here.recv()
         finally:
-            here.close()  # which ends it
+            here.close()  # which stops the process
             process.join()
 
 
 def _serve(pipe: Connection) -> None:
-    with served(read_design(None), TOKEN, LIFETIME_S) as link:
+    with serve_in_thread(read_design(None), TOKEN, LIFETIME_S) as link:
         pipe.send(link)
         pipe.poll(None)

@@ -1,1 +1,1 @@
-"""Things that are drawn on, one file each: the Python face of a widget in ``static/``."""
+"""Widgets on which a design is drawn; each file is the Python side of a module in ``static/``."""

@@ -1,4 +1,4 @@
-"""The cluster on which meshes are drawn: the Python face of ``static/cluster/cluster.js``."""
+"""The cluster on which meshes are drawn; the Python side of ``static/cluster/cluster.js``."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, value_of, whole_numbers
+from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, whole_numbers
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.field_limits import NAME_LENGTH
 
-NODES, DEVICES_PER_NODE = 128, 16  # what the steppers offer at most; a document may hold more
+NODES, DEVICES_PER_NODE = 128, 16  # limits of the steppers; a document may have more
 
 
 class ClusterCanvas(Canvas):
-    """Nodes and devices as tiles, and the meshes that a person draws, moves and shapes on them.
+    """Nodes and devices as tiles, with the meshes that are drawn, moved and resized on them.
 
-    Give it the document by :meth:`show`; it calls ``on_edit`` with the path ``meshes`` or
-    ``cluster.nodes``, and, where more has to change in the same step, the empty path with the
-    top-level keys that change together.
+    :meth:`show` draws a document. ``on_edit`` is called with the path ``meshes`` or ``cluster.nodes``, or with the
+    empty path and all top-level keys that change together.
     """
 
     nodes = param.Integer(default=1, bounds=(1, None))
     devices_per_node = param.Integer(default=1, bounds=(1, None))
-    meshes = param.List(default=[], doc="In pipeline order: name, devices, dp, tp and the ways to factor them.")
-    links = param.Dict(default={}, doc="What is written at the links: intra and inter, as text.")
+    meshes = param.List(default=[], doc="Name, devices, dp, tp and possible axes of each mesh, in pipeline order.")
+    links = param.Dict(default={}, doc="Labels of the links: intra and inter.")
     limits = param.Dict(
         default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE, "name": NAME_LENGTH},
-        doc="The most of a stepper, and the letters of a mesh's name.",
+        doc="Limits of the steppers, and of the length of a mesh name.",
     )
-    selected = param.Integer(default=-1, doc="Rank of the mesh that is selected, -1 for none.")
+    selected = param.Integer(default=-1, doc="Rank of the selected mesh, -1 for none.")
 
     _esm = module("cluster/cluster.js")
     _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("cluster/cluster.css")]
@@ -43,9 +42,9 @@ class ClusterCanvas(Canvas):
     def __init__(
         self, on_edit: Edit | None = None, on_pane: Callable[[str], None] | None = None, **params: Any
     ) -> None:
-        """``on_pane`` is told the pane that a person wants to see in place of this."""
+        """Create the canvas; ``on_pane`` is called with the name of the pane that should replace it."""
         super().__init__(on_edit, **params)
-        self._to_pane = on_pane
+        self._on_pane_chosen = on_pane
         self._cluster: Mapping[str, Any] = {"nodes": 1, "devices_per_node": 1}
         self._meshes: mesh_edits.Meshes = ()
 
@@ -56,80 +55,84 @@ class ClusterCanvas(Canvas):
         self.param.update(
             nodes=self._cluster["nodes"],
             devices_per_node=self._cluster["devices_per_node"],
-            meshes=[_drawn(mesh) for mesh in self._meshes],
+            meshes=[_mesh_data(mesh) for mesh in self._meshes],
             links=link_labels(self._cluster),
             selected=min(self.selected, len(self._meshes) - 1),
         )
 
-    # one method a gesture
+    # ---- gestures ----
 
     def _on_pane(self, gesture: Mapping[str, Any]) -> None:
-        if self._to_pane is not None:
-            self._to_pane(value_of(gesture, "pane", plain_text))
+        if self._on_pane_chosen is not None:
+            self._on_pane_chosen(read_value(gesture, "pane", plain_text))
 
     def _on_draw(self, gesture: Mapping[str, Any]) -> None:
-        meshes = mesh_edits.draw(self._meshes, self._cluster, value_of(gesture, "devices", whole_numbers))
-        self._put(meshes, f"draw mesh {meshes[-1]['name']}")
+        meshes = mesh_edits.draw_mesh(self._meshes, self._cluster, read_value(gesture, "devices", whole_numbers))
+        self._edit_meshes(meshes, f"draw mesh {meshes[-1]['name']}")
         self.selected = len(self._meshes) - 1
 
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
-        rank = value_of(gesture, "mesh", int)
-        meshes = mesh_edits.move(self._meshes, self._cluster, rank, value_of(gesture, "devices", whole_numbers))
-        self._put(meshes, f"move mesh {meshes[rank]['name']}")
+        rank = read_value(gesture, "mesh", int)
+        meshes = mesh_edits.move_mesh(self._meshes, self._cluster, rank, read_value(gesture, "devices", whole_numbers))
+        self._edit_meshes(meshes, f"move mesh {meshes[rank]['name']}")
 
     def _on_resize(self, gesture: Mapping[str, Any]) -> None:
-        rank = value_of(gesture, "mesh", int)
-        meshes = mesh_edits.resize(self._meshes, self._cluster, rank, value_of(gesture, "devices", whole_numbers))
-        self._put(meshes, f"resize mesh {meshes[rank]['name']}")
+        rank = read_value(gesture, "mesh", int)
+        meshes = mesh_edits.resize_mesh(
+            self._meshes, self._cluster, rank, read_value(gesture, "devices", whole_numbers)
+        )
+        self._edit_meshes(meshes, f"resize mesh {meshes[rank]['name']}")
 
     def _on_delete(self, gesture: Mapping[str, Any]) -> None:
-        rank = value_of(gesture, "mesh", int)
-        meshes = mesh_edits.delete(self._meshes, rank)
+        rank = read_value(gesture, "mesh", int)
+        meshes = mesh_edits.delete_mesh(self._meshes, rank)
         name = self._meshes[rank]["name"]
         self.selected = -1
-        self._put(meshes, f"delete mesh {name}")
+        self._edit_meshes(meshes, f"delete mesh {name}")
 
     def _on_rename(self, gesture: Mapping[str, Any]) -> None:
-        rank = value_of(gesture, "mesh", int)
-        meshes = mesh_edits.rename(self._meshes, rank, value_of(gesture, "name", plain_text))
-        self._put(meshes, f"rename mesh {self._meshes[rank]['name']} to {meshes[rank]['name']}")
+        rank = read_value(gesture, "mesh", int)
+        meshes = mesh_edits.rename_mesh(self._meshes, rank, read_value(gesture, "name", plain_text))
+        self._edit_meshes(meshes, f"rename mesh {self._meshes[rank]['name']} to {meshes[rank]['name']}")
 
     def _on_axes(self, gesture: Mapping[str, Any]) -> None:
-        rank, dp, tp = (value_of(gesture, key, int) for key in ("mesh", "dp", "tp"))
+        rank, dp, tp = (read_value(gesture, key, int) for key in ("mesh", "dp", "tp"))
         meshes = mesh_edits.set_axes(self._meshes, rank, dp, tp)
-        self._put(meshes, f"mesh {meshes[rank]['name']}: dp {dp} x tp {tp}")
+        self._edit_meshes(meshes, f"mesh {meshes[rank]['name']}: dp {dp} x tp {tp}")
 
     def _on_reorder(self, gesture: Mapping[str, Any]) -> None:
-        mesh, rank = value_of(gesture, "mesh", int), value_of(gesture, "rank", int)
-        meshes = mesh_edits.reorder(self._meshes, mesh, rank)
-        self._put(meshes, f"mesh {meshes[rank]['name']} becomes rank {rank}")
+        mesh, rank = read_value(gesture, "mesh", int), read_value(gesture, "rank", int)
+        meshes = mesh_edits.reorder_meshes(self._meshes, mesh, rank)
+        self._edit_meshes(meshes, f"mesh {meshes[rank]['name']} becomes rank {rank}")
         self.selected = rank
 
     def _on_tile(self, gesture: Mapping[str, Any]) -> None:
-        pp, dp, tp = _tiling(gesture)
+        pp, dp, tp = _read_tiling(gesture)
         self.selected = -1
-        self._put(mesh_edits.tile(self._cluster, pp, dp, tp), f"tile {pp} x {dp} x {tp}")
+        self._edit_meshes(mesh_edits.tile_cluster(self._cluster, pp, dp, tp), f"tile {pp} x {dp} x {tp}")
 
     def _on_try_tile(self, gesture: Mapping[str, Any]) -> None:
-        """Say what a tiling would do while its numbers are typed; nothing is edited."""
-        possible, words = mesh_edits.describe_tile(self._cluster, *_tiling(gesture))
+        """Describe the result of a tiling while its numbers are typed; nothing is edited."""
+        possible, words = mesh_edits.describe_tile(self._cluster, *_read_tiling(gesture))
         self._send_msg({"type": "tile", "possible": possible, "words": words})
 
     def _on_nodes(self, gesture: Mapping[str, Any]) -> None:
-        cluster, _ = mesh_edits.set_nodes(self._meshes, self._cluster, value_of(gesture, "value", int))
+        cluster, _ = mesh_edits.set_nodes(self._meshes, self._cluster, read_value(gesture, "value", int))
         self._edit("cluster.nodes", cluster["nodes"], f"{cluster['nodes']} nodes")
 
     def _on_devices_per_node(self, gesture: Mapping[str, Any]) -> None:
-        cluster, meshes = mesh_edits.set_devices_per_node(self._meshes, self._cluster, value_of(gesture, "value", int))
-        changes = {"cluster": cluster, "meshes": _listed(meshes)}
+        cluster, meshes = mesh_edits.set_devices_per_node(
+            self._meshes, self._cluster, read_value(gesture, "value", int)
+        )
+        changes = {"cluster": cluster, "meshes": _to_documents(meshes)}
         self._edit("", changes, f"{cluster['devices_per_node']} devices per node")
 
-    def _put(self, meshes: mesh_edits.Meshes, label: str) -> None:
-        self._edit("meshes", _listed(meshes), label)
+    def _edit_meshes(self, meshes: mesh_edits.Meshes, label: str) -> None:
+        self._edit("meshes", _to_documents(meshes), label)
 
 
 def link_labels(cluster: Mapping[str, Any]) -> dict[str, str]:
-    """Bandwidth and the kind of link it is typical of, per link of the cluster, as text."""
+    """Return the bandwidth and typical kind of each link of the cluster, as text."""
     labels = {}
     for name, kinds in _KINDS.items():
         bandwidth = cluster.get(f"{name}_node", {}).get("bandwidth")
@@ -139,7 +142,7 @@ def link_labels(cluster: Mapping[str, Any]) -> dict[str, str]:
     return labels
 
 
-# Bytes/s from which a link of one direction is likely to be of a kind.
+# Bandwidths of one direction, in bytes/s, from which a link is likely to be of a kind.
 _KINDS = {
     "intra": ((150e9, "NVLink-class"), (8e9, "PCIe-class"), (0, "shared memory")),
     "inter": ((10e9, "InfiniBand-class"), (0, "Ethernet-class")),
@@ -147,24 +150,24 @@ _KINDS = {
 
 
 def format_rate(bandwidth: float) -> str:
-    """Bytes/s as a person writes them: ``25 GB/s``, ``1.25 GB/s``."""
+    """Format bytes per second: ``25 GB/s``, ``1.25 GB/s``."""
     for size, unit in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s")):
         if bandwidth >= size:
             return f"{bandwidth / size:.3g} {unit}"
     return f"{bandwidth / 1e3:.3g} kB/s"
 
 
-def _drawn(mesh: Mapping[str, Any]) -> dict[str, Any]:
+def _mesh_data(mesh: Mapping[str, Any]) -> dict[str, Any]:
     devices = list(mesh["devices"])
     axes = {axis: mesh["axes"].get(axis, 1) for axis in ("dp", "tp")}
-    return {"name": mesh["name"], "devices": devices, **axes, "ways": mesh_edits.factors(len(devices))}
+    return {"name": mesh["name"], "devices": devices, **axes, "ways": mesh_edits.axis_factors(len(devices))}
 
 
-def _listed(meshes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Meshes as JSON has them: lists, and dicts of their own."""
+def _to_documents(meshes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return meshes as JSON documents that share no lists or dictionaries."""
     return [{**mesh, "devices": list(mesh["devices"]), "axes": dict(mesh["axes"])} for mesh in meshes]
 
 
-def _tiling(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
-    pp, dp, tp = (value_of(gesture, key, int) for key in ("pp", "dp", "tp"))
+def _read_tiling(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
+    pp, dp, tp = (read_value(gesture, key, int) for key in ("pp", "dp", "tp"))
     return pp, dp, tp

@@ -1,4 +1,4 @@
-"""Experts on the devices of a mesh: the Python face of ``static/experts/experts.js``."""
+"""The settings of the experts as controls of the expert canvas."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import DEGREES
 from meshwave.engine.experts import expert_schedule_names, expert_schedules
 
-# ---- what can be set ----
-
 
 def controls(design: Design, routed: Sequence[MeasuredLoad] = ()) -> list[dict[str, Any]]:
-    """The settings of the experts: each with its words, its value and what it can be set to."""
+    """Return the settings of the experts, each with its value, text and options."""
     experts = design.experts
-    idle = edits.idle(design)
+    reason = edits.unused_groups_reason(design)
     return [
         _control("schedule", "schedule", experts.schedule, _schedules()),
-        _control("ep", "ep", experts.ep, [] if idle else _sizes(design, "ep"), idle),
-        _control("esp", "esp", experts.esp, [] if idle else _sizes(design, "esp"), idle),
+        _control("ep", "ep", experts.ep, [] if reason else _sizes(design, "ep"), reason),
+        _control("esp", "esp", experts.esp, [] if reason else _sizes(design, "esp"), reason),
         _control(
             "degree", "chunks", experts.degree, [_option(None, "automatic"), *(_option(n, str(n)) for n in DEGREES)]
         ),
@@ -35,12 +33,12 @@ BY_HAND, NOT_MEASURED = "by hand", "not measured"
 
 
 def _loads(design: Design, routed: Sequence[MeasuredLoad]) -> tuple[str, list[dict[str, Any]]]:
-    """The load that is set, and those that can be: by name, by hand, and as runs of this model measured it."""
+    """Return the current load and the options: named, manual, and measured by runs of this model."""
     given = design.experts.load
     options = [_option("uniform", "uniform"), _option("zipf", "Zipf")]
     options += [_option(each.run, each.words) for each in routed]
     if not routed:
-        options.append(_option(NOT_MEASURED, "measured: no run yet"))
+        options.append(_option(NOT_MEASURED, "measured (no run yet)"))
     if not isinstance(given, tuple):
         return given or "uniform", options
     same = next((each.run for each in routed if each.load == given), None)
@@ -49,10 +47,10 @@ def _loads(design: Design, routed: Sequence[MeasuredLoad]) -> tuple[str, list[di
 
 HELP = {
     "schedule": "The order of communication and compute inside an expert layer",
-    "ep": "Expert parallel: places that hold different experts",
-    "esp": "Expert sharding: devices that share one expert, each a part of its width",
-    "degree": "Chunks in which tokens are exchanged and computed, so that one hides behind another",
-    "load": "How tokens spread over the experts: by name, as a run measured it, or by hand with + and - on a chip",
+    "ep": "Expert parallelism: number of places that hold different experts",
+    "esp": "Expert sharding: number of devices that share one expert, each with a part of its width",
+    "degree": "Number of chunks of the tokens, so that the exchange of one overlaps the computation of another",
+    "load": "Distribution of tokens over the experts: a named one, as measured by a run, or set with + and - on a chip",
 }
 
 
@@ -69,16 +67,16 @@ def _option(value: Any, text: str) -> dict[str, Any]:
 
 
 def _schedules() -> list[dict[str, Any]]:
-    """Every schedule that is offered; one that cannot run the layer can be chosen, and then says why."""
+    """Return all schedules; one that cannot run the layer can be chosen, and then shows the reason."""
     return [_option(name, expert_schedules[name].title) for name in expert_schedule_names()]
 
 
 def _sizes(design: Design, key: str) -> list[dict[str, Any]]:
-    """Sizes whose groups divide every mesh, with what the other size becomes."""
+    """Return the sizes whose groups divide every mesh, with the resulting other size."""
     other = "esp" if key == "ep" else "ep"
     options = []
-    for size in edits.divisors(gcd(*edits.sizes(design))):
-        became = edits.with_setting(design, key, size)[other]
-        follows = f"{size} ({other} {became})" if became != getattr(design.experts, other) else str(size)
-        options.append(_option(size, follows))
+    for size in edits.divisors(gcd(*edits.mesh_sizes(design))):
+        adjusted = edits.change_setting(design, key, size)[other]
+        text = f"{size} ({other} {adjusted})" if adjusted != getattr(design.experts, other) else str(size)
+        options.append(_option(size, text))
     return options

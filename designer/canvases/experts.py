@@ -1,4 +1,4 @@
-"""Experts on the devices of a mesh: the Python face of ``static/experts/experts.js``."""
+"""Experts on the devices of a mesh; the Python side of ``static/experts/experts.js``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import param
 
 from meshwave.designer.canvases.expert_controls import LOADS_BY_NAME, NOT_MEASURED, controls
 from meshwave.designer.canvases.expert_figures import (
-    _placed,
-    consequences,
+    describe_change,
+    device_groups,
     expert_bytes,
+    explain_terms,
+    explicit_homes,
     figures,
-    groups,
-    level,
+    load_level,
     place_names,
-    terms,
 )
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, short_message, value_of
+from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, short_message
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.measured_load import MeasuredLoad
@@ -29,17 +29,17 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Homes, Layer, balance_experts, copy_load, device_load, expert_schedules
 from meshwave.engine.exports.pictures.palette import LOADS, ink
 from meshwave.engine.findings import DesignError
-from meshwave.engine.units import quantity
+from meshwave.engine.units import format_count, quantity
 
 MOST_DRAWN = 20_000
-"""Chips; more are no longer told apart."""
+"""Largest number of chips; more cannot be distinguished."""
 MOST_EXTRA = 4
 LEAST_SCALE = 2.0
-"""Even shares that the bar of a device's load can hold at least, so that a balanced one fills half of it."""
+"""Smallest range of the load bars, in even shares: a balanced device fills half of its bar."""
 
 
 def _load_colours() -> str:
-    """The palette of loads as --load-0 ... --load-6, and what is written on them as --on-load-0 ..."""
+    """Return the style rule that defines the colours of loads, --load-0 ..., and of text on them, --on-load-0 ..."""
     colours = [
         f"--load-{level}: light-dark({light}, {dark}); --on-load-{level}: light-dark({ink(light)}, {ink(dark)});"
         for level, (light, dark) in enumerate(zip(LOADS["light"], LOADS["dark"], strict=True))
@@ -50,13 +50,12 @@ def _load_colours() -> str:
 class ExpertsCanvas(Canvas):
     """The experts of a layer as chips on the devices that hold them, to be moved, replicated and balanced.
 
-    Give it the design by :meth:`show`; it calls ``on_edit`` with ``experts``, a key of it, or the
-    empty path where the model gets experts. ``on_pane`` is told the pane that a person wants to see,
-    ``on_compare`` that they want the schedules side by side. ``routed`` knows what runs of a design
-    measured of their experts' load.
+    :meth:`show` draws a design. ``on_edit`` is called with ``experts``, one of its keys, or the empty path when the
+    model gets experts; ``on_pane`` with the name of the pane to show instead; ``on_compare`` to compare the schedules.
+    ``find_loads`` returns the loads that runs of a design measured.
     """
 
-    picture = param.Dict(default={"state": "none"}, doc="What is drawn; see picture_of().")
+    picture = param.Dict(default={"state": "none"}, doc="Data that is drawn; see picture_of().")
 
     _esm = module("experts/experts.js")
     _stylesheets: ClassVar = [
@@ -71,177 +70,189 @@ class ExpertsCanvas(Canvas):
         on_edit: Edit | None = None,
         on_pane: Callable[[str], None] | None = None,
         on_compare: Callable[[], None] | None = None,
-        routed: Callable[[Design], Sequence[MeasuredLoad]] = lambda design: (),
+        find_loads: Callable[[Design], Sequence[MeasuredLoad]] = lambda design: (),
         **params: Any,
     ) -> None:
         super().__init__(on_edit, **params)
-        self._to_pane, self._compare, self._ask_routed = on_pane, on_compare, routed
-        self._routed: Sequence[MeasuredLoad] = ()
-        self._drawn_design: Design | None = None
+        self._on_pane_chosen, self._on_comparison, self._find_loads = on_pane, on_compare, find_loads
+        self._measured_loads: Sequence[MeasuredLoad] = ()
+        self._shown_design: Design | None = None
         self.rank = 0
 
     def show(self, design: Design) -> None:  # type: ignore[override]  # Panel's own serves a page
         """Draw the experts of ``design`` on the mesh that was chosen last."""
-        self._drawn_design = design
+        self._shown_design = design
         self.rank = min(self.rank, design.ranks - 1)
-        self._routed = self._ask_routed(design)
-        self.picture = picture_of(design, self.rank, self._routed)
+        self._measured_loads = self._find_loads(design)
+        self.picture = picture_of(design, self.rank, self._measured_loads)
 
-    def look(self) -> None:
-        """Offer what a run has measured that is just over."""
-        if self.visible and self._drawn_design is not None and self._ask_routed(self._drawn_design) != self._routed:
-            self.show(self._drawn_design)
+    def refresh_loads(self) -> None:
+        """Offer the load of a run that has just ended."""
+        if (
+            self.visible
+            and self._shown_design is not None
+            and self._find_loads(self._shown_design) != self._measured_loads
+        ):
+            self.show(self._shown_design)
 
-    # one method a gesture
+    # ---- gestures ----
 
     def _on_pane(self, gesture: Mapping[str, Any]) -> None:
-        if self._to_pane is not None:
-            self._to_pane(value_of(gesture, "pane", plain_text))
+        if self._on_pane_chosen is not None:
+            self._on_pane_chosen(read_value(gesture, "pane", plain_text))
 
     def _on_compare(self, gesture: Mapping[str, Any]) -> None:
-        if self._compare is not None:
-            self._compare()
+        if self._on_comparison is not None:
+            self._on_comparison()
 
     def _on_add(self, gesture: Mapping[str, Any]) -> None:
-        self._edit("", edits.add_experts(self._open), "add experts to the model")
+        self._edit("", edits.add_experts(self._open_design), "add experts to the model")
 
     def _on_mesh(self, gesture: Mapping[str, Any]) -> None:
-        """Look at another mesh; nothing is edited."""
-        self.rank = value_of(gesture, "mesh", int)
-        self.show(self._open)
+        """Show another mesh; nothing is edited."""
+        self.rank = read_value(gesture, "mesh", int)
+        self.show(self._open_design)
 
     def _on_setting(self, gesture: Mapping[str, Any]) -> None:
-        key, value = value_of(gesture, "key", plain_text), gesture.get("value")
+        key, value = read_value(gesture, "key", plain_text), gesture.get("value")
         if key == "load" and value not in LOADS_BY_NAME:
             self._load_as_measured(str(value))
             return
-        section = edits.with_setting(self._open, key, value)
+        section = edits.change_setting(self._open_design, key, value)
         title = expert_schedules[str(value)].title if key == "schedule" else "automatic" if value is None else value
         self._edit("experts", section, f"experts: {key} {title}")
 
     def _load_as_measured(self, run: str) -> None:
-        """Take the load that a run measured; a load by hand stays as it is."""
-        found = next((routed for routed in self._routed if routed.run == run), None)
+        """Set the load that a run measured; a manual load stays unchanged."""
+        found = next((load for load in self._measured_loads if load.run == run), None)
         if found is not None:
             self._edit("experts.load", list(found.load), f"experts: load as {found.words}")
         elif run == NOT_MEASURED:
             raise InputError(
-                "no run of this model has ended with its routing known; launch one, and how its gates chose is offered here"
+                "no completed run has measured the routing of this model; launch one to use its measured load"
             )
 
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
-        chips, to = _chips(gesture), value_of(gesture, "to", int)
+        chips, to = _chips(gesture), read_value(gesture, "to", int)
         layer, names = self._layer, self._names
-        homes = edits.move(_placed(layer), chips, to, names)
-        self._place(homes, f"move {_said([expert for expert, _ in chips])} to {names[to]}")
+        homes = edits.move_experts(explicit_homes(layer), chips, to, names)
+        self._apply_placement(homes, f"move {_name_experts([expert for expert, _ in chips])} to {names[to]}")
 
     def _on_replicate(self, gesture: Mapping[str, Any]) -> None:
-        """To the place that is given, or each to where it serves best."""
+        """Add replicas on the given place, or on the best place for each expert."""
         experts = [expert for expert, _ in _chips(gesture)]
-        to = None if gesture.get("to") is None else value_of(gesture, "to", int)
-        homes = self._replicated(experts, to)
+        to = None if gesture.get("to") is None else read_value(gesture, "to", int)
+        homes = self._replicate(experts, to)
         where = "" if to is None else f" on {self._names[to]}"
-        self._place(homes, f"replicate {_said(experts)}{where}")
+        self._apply_placement(homes, f"replicate {_name_experts(experts)}{where}")
 
-    def _replicated(self, experts: Sequence[int], to: int | None) -> Homes:
+    def _replicate(self, experts: Sequence[int], to: int | None) -> Homes:
         layer = self._layer
         if to is not None:
-            return edits.replicate(_placed(layer), experts, to, self._names)
+            return edits.replicate_experts(explicit_homes(layer), experts, to, self._names)
         firsts = range(0, layer.devices, layer.esp)
-        load, nodes = device_load(layer, expert_schedule(self._open).places), [layer.node(device) for device in firsts]
-        return edits.replicate_hot(_placed(layer), experts, [float(load[device]) for device in firsts], nodes)
+        load, nodes = (
+            device_load(layer, expert_schedule(self._open_design).places),
+            [layer.node(device) for device in firsts],
+        )
+        return edits.place_replicas(explicit_homes(layer), experts, [float(load[device]) for device in firsts], nodes)
 
     def _on_remove(self, gesture: Mapping[str, Any]) -> None:
         chips = _chips(gesture)
-        homes = edits.remove(_placed(self._layer), chips, self._names)
-        self._place(homes, f"remove a replica of {_said([expert for expert, _ in chips])}")
+        homes = edits.remove_replicas(explicit_homes(self._layer), chips, self._names)
+        self._apply_placement(homes, f"remove a replica of {_name_experts([expert for expert, _ in chips])}")
 
     def _on_balance(self, gesture: Mapping[str, Any]) -> None:
-        extra = value_of(gesture, "extra", int)
+        extra = read_value(gesture, "extra", int)
         layer = self._layer
-        homes = balance_experts(layer, extra, expert_schedule(self._open).places)
-        if homes == _placed(layer) and self.picture["problem"] == "":  # else it is what makes them placed at all
-            raise InputError("these experts are as balanced as this can make them; replicas give it more room")
-        room = f", up to {extra} replica{'s' * (extra != 1)} a device" if extra else ""
-        self._place(homes, f"balance the experts{room}")
+        homes = balance_experts(layer, extra, expert_schedule(self._open_design).places)
+        if (
+            homes == explicit_homes(layer) and self.picture["problem"] == ""
+        ):  # with a problem, an equal placement fixes it
+            raise InputError("no better balance was found; allow more replicas per device")
+        replicas = f", up to {format_count(extra, 'replica')} per device" if extra else ""
+        self._apply_placement(homes, f"balance experts{replicas}")
 
     def _on_blocks(self, gesture: Mapping[str, Any]) -> None:
         self._edit("experts.placement", None, "experts in equal blocks")
 
     def _on_fix(self, gesture: Mapping[str, Any]) -> None:
-        """Apply a fix of the problem because of which the layer cannot be drawn."""
-        problem = edits.layer_problem(self._open, self.rank)
-        self._edit(*fix_edit(self._open, problem, value_of(gesture, "fix", plain_text)))
+        """Apply a fix of the problem that prevents drawing the layer."""
+        problem = edits.layer_problem(self._open_design, self.rank)
+        self._edit(*fix_edit(self._open_design, problem, read_value(gesture, "fix", plain_text)))
 
     def _on_heat(self, gesture: Mapping[str, Any]) -> None:
-        """Make experts more or less often chosen, to see what that would do."""
-        experts, factor = [expert for expert, _ in _chips(gesture)], value_of(gesture, "factor", float)
-        loads = edits.heat(self._layer.shares, experts, factor)
-        self._edit("experts.load", loads, f"{_said(experts)} {'hotter' if factor > 1 else 'cooler'}")
+        """Scale the load of experts."""
+        experts, factor = [expert for expert, _ in _chips(gesture)], read_value(gesture, "factor", float)
+        loads = edits.scale_loads(self._layer.shares, experts, factor)
+        self._edit(
+            "experts.load", loads, f"{'increase' if factor > 1 else 'decrease'} the load of {_name_experts(experts)}"
+        )
 
     def _on_try(self, gesture: Mapping[str, Any]) -> None:
-        """Say what a drop would do while the hand is over a place; nothing is edited."""
-        told: dict[str, Any] = {"type": "tried", "number": gesture.get("number"), "refused": None, "words": ""}
+        """Describe the effect of a drop while chips are dragged over a place; nothing is edited."""
+        answer: dict[str, Any] = {"type": "tried", "number": gesture.get("number"), "refused": None, "words": ""}
         try:
-            layer, chips, to = self._layer, _chips(gesture), value_of(gesture, "to", int)
+            layer, chips, to = self._layer, _chips(gesture), read_value(gesture, "to", int)
             if gesture.get("copy"):
-                homes = self._replicated([expert for expert, _ in chips], to)
+                homes = self._replicate([expert for expert, _ in chips], to)
             else:
-                homes = edits.move(_placed(layer), chips, to, self._names)
-            after = edits.refuse_unfit(self._open, self.rank, homes)
-            told["words"] = consequences(self._open, self.rank, layer, after)
+                homes = edits.move_experts(explicit_homes(layer), chips, to, self._names)
+            after = edits.check_placement(self._open_design, self.rank, homes)
+            answer["words"] = describe_change(self._open_design, self.rank, layer, after)
         except InputError as error:
-            told["refused"] = short_message(error)
-        self._send_msg(told)
+            answer["refused"] = short_message(error)
+        self._send_msg(answer)
 
-    # what they share
+    # ---- helpers of the gestures ----
 
-    def _place(self, homes: Homes, label: str) -> None:
-        layer = edits.refuse_unfit(self._open, self.rank, homes)
-        self._edit("experts.placement", edits.placement(layer, homes), label)
+    def _apply_placement(self, homes: Homes, label: str) -> None:
+        layer = edits.check_placement(self._open_design, self.rank, homes)
+        self._edit("experts.placement", edits.placement_setting(layer, homes), label)
 
     @property
     def _layer(self) -> Layer:
-        return edits.drawn_layer(self._open, self.rank)
+        return edits.drawn_layer(self._open_design, self.rank)
 
     @property
     def _names(self) -> list[str]:
         layer = self._layer
-        return place_names(layer, edits.block_of(self._open, self.rank, layer)[0])
+        return place_names(layer, edits.find_block(self._open_design, self.rank, layer)[0])
 
     @property
-    def _open(self) -> Design:
-        if self._drawn_design is None:
+    def _open_design(self) -> Design:
+        if self._shown_design is None:
             raise InputError("no design is open")
-        return self._drawn_design
+        return self._shown_design
 
 
-# ---- what the widget is given ----
+# ---- data of the widget ----
 
 
-def picture_of(design: Design, rank: int, routed: Sequence[MeasuredLoad] = ()) -> dict[str, Any]:
-    """All that is drawn: ``none`` without experts, ``unfit`` with the reason where their layer cannot
-    be laid out, else ``ready``. ``routed`` are the loads that runs of the design measured."""
+def picture_of(design: Design, rank: int, measured: Sequence[MeasuredLoad] = ()) -> dict[str, Any]:
+    """Return all data that is drawn.
+
+    ``state`` is ``none`` without experts, ``unfit`` with a reason if the layer cannot be drawn, else ``ready``.
+    ``measured`` are the loads that runs of the design measured.
+    """
     if design.model.moe is None:
-        return {"state": "none", "offer": offer(design)}
-    common = {"meshes": [mesh.name for mesh in design.meshes], "mesh": rank, "controls": controls(design, routed)}
+        return {"state": "none", "offer": added_experts_text(design)}
+    common = {"meshes": [mesh.name for mesh in design.meshes], "mesh": rank, "controls": controls(design, measured)}
     try:
         layer = edits.drawn_layer(design, rank)
     except DesignError as error:
         (problem,) = error.problems
         return {**common, "state": "unfit", "reason": problem.message, "fixes": [fix.label for fix in problem.fixes]}
-    if sum(map(len, _placed(layer))) + layer.devices > MOST_DRAWN:
-        reason = (
-            f"{layer.experts:,} experts on {layer.devices:,} devices are more than can be drawn; the form has them all"
-        )
+    if sum(map(len, explicit_homes(layer))) + layer.devices > MOST_DRAWN:
+        reason = f"{layer.experts:,} experts on {layer.devices:,} devices are too many to draw; use the form"
         return {**common, "state": "unfit", "reason": reason}
-    devices, alike = edits.block_of(design, rank, layer)
-    found = next(iter(expert_schedule(design).problems(edits.as_given(design, layer))), None)
+    devices, alike = edits.find_block(design, rank, layer)
+    found = next(iter(expert_schedule(design).problems(edits.restore_implicit_placement(design, layer))), None)
     return {
         **common,
-        **_drawn(design, layer, devices),
+        **_placement_data(design, layer, devices),
         "state": "ready",
-        "about": [*([f"One of {alike} groups, all alike."] if alike > 1 else []), *slots(design, layer)],
+        "about": [*([f"One of {alike} identical groups."] if alike > 1 else []), *load_notes(design, layer)],
         "problem": found.message if found else "",
         "equal": design.experts.placement is None and not found,
         "most_extra": min(MOST_EXTRA, layer.experts),
@@ -249,33 +260,34 @@ def picture_of(design: Design, rank: int, routed: Sequence[MeasuredLoad] = ()) -
     }
 
 
-def slots(design: Design, layer: Layer) -> list[str]:
-    """What a load that is not even changes, and what it does not: with a capacity slots are computed filled or not."""
+def load_notes(design: Design, layer: Layer) -> list[str]:
+    """Return notes on the effects of an uneven load."""
     if layer.load is None or (uses_tensor_parallel_groups(design) and layer.capacity_factor is None):
         return []
     if layer.capacity_factor is None:
         return [
-            "Experts compute the tokens that they get, so the fullest device sets the pace; what is exchanged is padded "
-            "to the hottest expert."
+            "Experts compute only the tokens that they receive, so the most loaded device determines the time; exchanged "
+            "buffers are padded to the most loaded expert."
         ]
     return [
-        f"Every expert has {layer.capacity:,} slots, filled or not: its load decides what is dropped, not how long it takes."
+        f"Every expert computes {layer.capacity:,} slots, including empty ones: the load changes the dropped tokens, not "
+        "the time."
     ]
 
 
-def offer(design: Design) -> str:
-    """What the button of the empty state would add, in words."""
+def added_experts_text(design: Design) -> str:
+    """Return a description of the experts that the button of the empty state adds."""
     section = edits.add_experts(design)
     moe, ep = section["model"]["moe"], section["experts"]["ep"]
-    where = f"spread over {ep} devices of each mesh" if ep > 1 else "all on each device"
+    where = f"distributed over {ep} devices of each mesh" if ep > 1 else "all on each device"
     return f"{moe['experts']} experts in {'every second block' if moe['every'] == 2 else 'the block'}, {where}"
 
 
-def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, Any]:
-    """Places with what they carry, and the chips that they hold: each as hot as what it serves."""
-    served = copy_load(layer, expert_schedule(design).places)  # [places, experts] parts of all visits
-    load = len(served) * served.sum(axis=1)  # of each place, in even shares
-    homes, copies, hottest = _placed(layer), layer.holders(layer.ep), float(served.max(initial=0.0))
+def _placement_data(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, Any]:
+    """Return the places with their load and chips."""
+    served = copy_load(layer, expert_schedule(design).places)  # [places, experts] shares of all token assignments
+    load = len(served) * served.sum(axis=1)  # [places] in even shares
+    homes, copies, hottest = explicit_homes(layer), layer.holders(layer.ep), float(served.max(initial=0.0))
     names = place_names(layer, devices)
     each = expert_bytes(design, layer)
     longest = max(LEAST_SCALE, float(load.max()))
@@ -288,9 +300,9 @@ def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, An
             "chips": [
                 _chip(layer, expert, float(served[place, expert]), hottest, len(copies[expert])) for expert in held
             ],
-            "level": level(float(load[place])),
+            "level": load_level(float(load[place])),
             "load": f"{load[place]:.3g}×",
-            "share": f"{100 * load[place] / layer.ep:.3g} %",
+            "share": f"{100 * load[place] / layer.ep:.3g}%",
             "bar": float(load[place]) / longest,
             "memory": quantity(each * len(held), "B"),
         }
@@ -298,34 +310,34 @@ def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, An
     ]
     return {
         "places": places,
-        "groups": groups(layer, devices),
+        "groups": device_groups(layer, devices),
         "esp": layer.esp,
         "even": 1 / longest,
-        "terms": terms(design, layer),
+        "terms": explain_terms(design, layer),
     }
 
 
 def _chip(layer: Layer, expert: int, served: float, hottest: float, copies: int) -> dict[str, Any]:
-    """A copy of an expert, as hot and as large as the part of all visits that it serves itself."""
+    """Return the chip of a replica; its colour and size show the share of token assignments that it serves."""
     whole = layer.shares[expert]
-    words = f"expert {expert}: {100 * served:.3g} % of visits, {served * layer.experts:.3g}× an even share"
+    words = f"expert {expert}: {100 * served:.3g}% of token assignments, {served * layer.experts:.3g}× an even share"
     if copies > 1:
-        words = f"a copy of {words}; its {copies} copies together {100 * whole:.3g} %, {whole * layer.experts:.3g}×"
+        words = f"replica of {words}; all {copies} replicas {100 * whole:.3g}%, {whole * layer.experts:.3g}×"
     return {
-        "level": level(served * layer.experts),
+        "level": load_level(served * layer.experts),
         "size": (served / hottest) ** 0.5 if hottest else 1.0,
-        "share": f"{100 * served:.3g} %",
+        "share": f"{100 * served:.3g}%",
         "words": words,
         "copies": copies,
     }
 
 
 def _chips(gesture: Mapping[str, Any]) -> list[edits.Chip]:
-    return value_of(gesture, "chips", lambda chips: [(int(expert), int(place)) for expert, place in chips])
+    return read_value(gesture, "chips", lambda chips: [(int(expert), int(place)) for expert, place in chips])
 
 
-def _said(experts: Sequence[int]) -> str:
-    """Experts by number: all of a few, else how many."""
+def _name_experts(experts: Sequence[int]) -> str:
+    """Name up to four experts by number; of more, return how many."""
     numbers = list(dict.fromkeys(experts))
     if len(numbers) == 1:
         return f"expert {numbers[0]}"

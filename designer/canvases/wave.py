@@ -1,4 +1,4 @@
-"""The wave of stages over the meshes: the Python face of ``static/wave/wave.js``."""
+"""The wave of stages over the meshes; the Python side of ``static/wave/wave.js``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import param
 from pydantic import ValidationError
 
-from meshwave.designer.canvases.wave_skips import skips
+from meshwave.designer.canvases.wave_skips import skip_arcs
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, Edit, PlainData, plain_text, value_of
+from meshwave.designer.kit.canvas import Canvas, Edit, PlainData, plain_text, read_value
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.field_limits import field_limit
 from meshwave.engine.costs import Costs
@@ -30,27 +30,24 @@ THUMBNAIL = Pipe(ranks=4, microbatches=8)
 
 
 def _op_colours() -> str:
-    """The palette's colours of computations as --op-f, --op-b, ... for the small pictures."""
+    """Return the style rule that defines the palette's colours of computations as --op-f, --op-b, ..."""
     computations = [op.name for op in Op if op.is_compute]
     colours = [f"--op-{op.lower()}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for op in computations]
     return f".mw-wave {{ {' '.join(colours)} }}"
 
 
 class WaveCanvas(Canvas):
-    """The path of stages over the meshes; layers are moved from stage to stage by hand, and the
-    schedule is chosen by its picture.
+    """The path of stages over the meshes, on which layers are moved between stages and a schedule is chosen.
 
-    Give it a design and what was made of it by :meth:`show`; it calls ``on_edit`` with the path
-    ``pipeline``, or with one key of it where nothing else has to change.
+    :meth:`show` draws a design and its program. ``on_edit`` is called with the path ``pipeline``, or with one of its
+    keys if nothing else changes.
     """
 
-    picture: Any = param.String(
-        default=PlainData({}), doc="The path and what can be changed; see stages() and controls()."
-    )
+    picture: Any = param.String(default=PlainData({}), doc="The path and its controls; see stages() and controls().")
     choices = param.String(default=PlainData([]), doc="Schedules to choose from; see choices().")
-    pictures = param.String(default=PlainData({}), doc="The small picture of each schedule by its name; set once.")
+    pictures = param.String(default=PlainData({}), doc="Thumbnails of the schedules by name; set once.")
 
-    progress = param.Dict(default={}, doc="How far a computation is, and the words for it; empty for none.")
+    progress = param.Dict(default={}, doc="Progress of a computation, with a sentence; empty for none.")
 
     _esm = module("wave/wave.js")
     _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("wave/wave.css"), _op_colours()]
@@ -67,29 +64,31 @@ class WaveCanvas(Canvas):
         on_compute: Mapping[str, Callable[[], None]] | None = None,
         **params: Any,
     ) -> None:
-        """``on_move_stage`` is given a stage, its new mesh and which replica of the model it is of.
+        """Create the canvas.
 
-        ``on_try_layers`` is given the layers of every stage while they are dragged, to show and to
-        return what they would make of the step, and None when they are let go of. ``on_try_stage`` is
-        given the same of a stage as ``on_move_stage``, while it is carried, and says it in a few words.
-        ``on_compute`` has what to do to ``stop`` a computation, and to compute ``again``.
+        Args:
+            on_edit: applies an edit.
+            on_move_stage: moves a stage to a mesh, in a replica of the model.
+            on_try_layers: predicts the step with these layers per stage while they are dragged; None ends the trial.
+            on_try_stage: like ``on_move_stage`` while a stage is dragged, returns a description; None ends the trial.
+            on_compute: functions that ``stop`` a computation and compute ``again``.
+            **params: parameters of the widget.
         """
         super().__init__(on_edit, **{"pictures": PlainData({name: thumbnail(name) for name in schedules}), **params})
         self._on_stage_moved, self._on_layers_tried, self._on_stage_tried = on_move_stage, on_try_layers, on_try_stage
-        self._does_to_computation = on_compute or {}
-        self._drawn_design: Design | None = None
+        self._computation_actions = on_compute or {}
+        self._shown_design: Design | None = None
         self._layers: tuple[int, ...] = ()
 
     def show(  # type: ignore[override]  # Panel's own serves a page; a canvas shows a design
         self, design: Design, program: Program | None = None, costs: Costs | None = None, *, anew: bool = False
     ) -> None:
-        """Draw ``design`` with the program that it was lowered to and its prices.
+        """Draw a design with its program and costs.
 
-        A draft that cannot be lowered yet has neither: then its schedule and options are shown,
-        and the stages of the last sound design stay, faded; none where it is another document,
-        drawn ``anew``.
+        A draft that cannot be lowered has neither: its schedule and options are shown with the faded stages of the
+        last valid design, or without stages if it is another document (``anew``).
         """
-        self._drawn_design = design
+        self._shown_design = design
         before = NO_STAGES if anew else self.picture.data
         picture = {**before, **controls(design), "stale": True}
         if program is not None and costs is not None:
@@ -97,24 +96,24 @@ class WaveCanvas(Canvas):
             picture.update(stages(design, program, costs), stale=False)
         self.param.update(picture=PlainData(picture), choices=PlainData(choices(design)))
 
-    # one method a gesture
+    # ---- gestures ----
 
     def _on_move_layers(self, gesture: Mapping[str, Any]) -> None:
         if self.picture.data.get("stale"):
-            raise InputError("these are the stages of the last sound design; solve its problems first")
-        boundary, count = value_of(gesture, "boundary", int), value_of(gesture, "count", int)
+            raise InputError("these are the stages of the last valid design; fix the problems first")
+        boundary, count = read_value(gesture, "boundary", int), read_value(gesture, "count", int)
         source, target = (boundary, boundary + 1) if count > 0 else (boundary + 1, boundary)
         noun = "layer" if abs(count) == 1 else "layers"
         try:
             layers = edits.move_layers(self._layers, boundary, count)
             self._edit("pipeline.stages", list(layers), f"move {abs(count)} {noun} from stage {source} to {target}")
         except MeshwaveError:
-            self._try_layers(None)  # what was shown while they were dragged will not be
+            self._try_layers(None)  # end the trial that was shown while they were dragged
             raise
 
     def _on_try_layers(self, gesture: Mapping[str, Any]) -> None:
-        """Show what the step would be while layers are dragged; nothing is edited."""
-        boundary, count = value_of(gesture, "boundary", int), value_of(gesture, "count", int)
+        """Show the step with other layers per stage while they are dragged; nothing is edited."""
+        boundary, count = read_value(gesture, "boundary", int), read_value(gesture, "count", int)
         if count and not self.picture.data.get("stale"):
             self._try_layers(edits.move_layers(self._layers, boundary, count))
         else:
@@ -130,14 +129,14 @@ class WaveCanvas(Canvas):
         if self._on_stage_moved is None:
             return
         try:
-            self._on_stage_moved(*_carried(gesture))
+            self._on_stage_moved(*_read_stage_move(gesture))
         except MeshwaveError:
-            self._try_stage(None)  # what was shown while it was carried will not be
+            self._try_stage(None)  # end the trial that was shown while it was dragged
             raise
 
     def _on_try_stage(self, gesture: Mapping[str, Any]) -> None:
-        """Show what the step would be while a stage is carried over another mesh; nothing is edited."""
-        stage, mesh, replica = carried = _carried(gesture)
+        """Show the step with a stage on another mesh while it is dragged; nothing is edited."""
+        stage, mesh, replica = carried = _read_stage_move(gesture)
         routes = self.picture.data["routes"]
         homes = {(r, s): home for r, route in enumerate(routes) for s, home in enumerate(route)}
         try:
@@ -151,48 +150,48 @@ class WaveCanvas(Canvas):
         return "" if self._on_stage_tried is None else self._on_stage_tried(carried)
 
     def _on_compute(self, gesture: Mapping[str, Any]) -> None:
-        self._does_to_computation.get(value_of(gesture, "do", plain_text), lambda: None)()
+        self._computation_actions.get(read_value(gesture, "do", plain_text), lambda: None)()
 
     def _on_balance(self, gesture: Mapping[str, Any]) -> None:
-        self._edit("pipeline.stages", None, "balance the stages")
+        self._edit("pipeline.stages", None, "balance stages")
 
     def _on_dial(self, gesture: Mapping[str, Any]) -> None:
-        """More or fewer waves (or chunks): another number of stages."""
-        found = dial(self._open)
+        """Set the number of waves or chunks, and so the number of stages."""
+        found = stage_dial(self._open_design)
         if found is None:
-            raise InputError("this schedule has no waves or chunks to add")
-        key, value = found["key"], value_of(gesture, "value", int)
+            raise InputError("this schedule has no option for waves or chunks")
+        key, value = found["key"], read_value(gesture, "value", int)
         self._edit(f"pipeline.{key}", value, f"{value} {found['label']}")
 
     def _on_option(self, gesture: Mapping[str, Any]) -> None:
-        key, value = value_of(gesture, "key", plain_text), value_of(gesture, "value", plain_text)
+        key, value = read_value(gesture, "key", plain_text), read_value(gesture, "value", plain_text)
         self._edit(f"pipeline.{key}", value, f"{key} {value}")
 
     def _on_microbatches(self, gesture: Mapping[str, Any]) -> None:
-        value = value_of(gesture, "value", int)
+        value = read_value(gesture, "value", int)
         self._edit("pipeline.microbatches", value, f"{value} microbatches")
 
     def _on_schedule(self, gesture: Mapping[str, Any]) -> None:
-        name = value_of(gesture, "name", plain_text)
-        self._edit("pipeline", edits.choose_schedule(self._open, name), f"schedule {schedules[name].title}")
+        name = read_value(gesture, "name", plain_text)
+        self._edit("pipeline", edits.choose_schedule(self._open_design, name), f"schedule {schedules[name].title}")
 
     @property
-    def _open(self) -> Design:
-        if self._drawn_design is None:
+    def _open_design(self) -> Design:
+        if self._shown_design is None:
             raise InputError("no design is open")
-        return self._drawn_design
+        return self._shown_design
 
 
-def _carried(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
-    """A stage, the mesh that it is carried to, and which replica of the model it is of."""
-    return value_of(gesture, "stage", int), value_of(gesture, "mesh", int), value_of(gesture, "replica", int)
+def _read_stage_move(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return the stage, the mesh to which it is dragged, and the replica of the model."""
+    return read_value(gesture, "stage", int), read_value(gesture, "mesh", int), read_value(gesture, "replica", int)
 
 
-# what the widget is given
+# ---- data of the widget ----
 
 
 def controls(design: Design) -> dict[str, Any]:
-    """What the pipeline is set to, and what it can be set to; of drafts too."""
+    """Return the settings of the pipeline and their ranges, of drafts too."""
     name = design.pipeline.schedule
     return {
         "schedule": name,
@@ -200,14 +199,17 @@ def controls(design: Design) -> dict[str, Any]:
         "microbatches": design.pipeline.microbatches,
         "most_microbatches": field_limit(type(design.pipeline), "microbatches"),
         "balanced": design.pipeline.stages is None,
-        "dial": dial(design),
+        "dial": stage_dial(design),
         "toggles": _toggles(design),
     }
 
 
 def stages(design: Design, program: Program, costs: Costs) -> dict[str, Any]:
-    """The path: ``routes[replica][stage]`` are meshes, ``shares[stage]`` parts of the compute time
-    of a step that add up to 1, ``skips`` the arcs over it."""
+    """Return the path of the stages.
+
+    ``routes[replica][stage]`` are meshes, ``shares[stage]`` are shares of the compute time of a step, and ``skips``
+    are arcs of skip connections.
+    """
     meshes = [{"name": mesh.name, "node": design.cluster.node_of(min(mesh.devices))} for mesh in design.meshes]
     return {
         "meshes": meshes,
@@ -215,8 +217,8 @@ def stages(design: Design, program: Program, costs: Costs) -> dict[str, Any]:
         "layers": list(costs.layers),
         "shares": stage_shares(program, costs),
         "equal": _is_priced_equal(design, costs),
-        "groups": _groups(dial(design), program.stages),
-        "skips": skips(design, program, costs),
+        "groups": _groups(stage_dial(design), program.stages),
+        "skips": skip_arcs(design, program, costs),
     }
 
 
@@ -226,20 +228,20 @@ NO_STAGES: Mapping[str, Any] = {
 
 
 def _is_priced_equal(design: Design, costs: Costs) -> bool:
-    """Whether stages cost the same although their layers differ: unit costs cut the model evenly."""
+    """Return whether stages cost the same although their layers differ, because of unit costs."""
     return costs.unit != "s" and design.pipeline.stages is None and len(set(costs.layers)) > 1
 
 
 def stage_shares(program: Program, costs: Costs) -> list[float]:
-    """[stages] the part of all computation that each stage takes."""
+    """Return the share of each stage in the compute time of a step."""
     computed = program.is_compute
     seconds = np.bincount(program.stage[computed], costs.seconds[computed], minlength=program.stages)
     shares: list[float] = (seconds / max(seconds.sum(), np.finfo(float).tiny)).tolist()
     return shares
 
 
-def dial(design: Design) -> dict[str, Any] | None:
-    """The option by which a schedule cuts the model finer (waves, chunks), if it has one."""
+def stage_dial(design: Design) -> dict[str, Any] | None:
+    """Return the option that sets the number of stages of the schedule (waves, chunks); None without one."""
     name, pipeline = design.pipeline.schedule, design.pipeline.model_dump(mode="json")
     for key, now in edits.schedule_options(name, pipeline).items():
         if not isinstance(now, int) or isinstance(now, bool):
@@ -255,7 +257,7 @@ def dial(design: Design) -> dict[str, Any] | None:
 
 
 def choices(design: Design) -> list[dict[str, Any]]:
-    """Every schedule, and why it cannot be chosen where it cannot; the custom one comes last."""
+    """Return all schedules with the reason why one cannot be chosen; custom comes last."""
     found = [
         {
             "name": name,
@@ -270,8 +272,10 @@ def choices(design: Design) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=64)
 def thumbnail(name: str) -> dict[str, Any] | None:
-    """The computations of a schedule at its default options on four meshes, as columns; None for
-    one that has no order of its own."""
+    """Return the computations of a schedule with default options on four meshes, as columns.
+
+    Returns None for a schedule without an order of its own.
+    """
     schedule = schedules[name]()
     if not schedule.stage_count(THUMBNAIL.ranks) or schedule.refusal(THUMBNAIL):
         return None
@@ -281,11 +285,11 @@ def thumbnail(name: str) -> dict[str, Any] | None:
     shown = timeline.is_compute
     passes = shades(timeline)[timeline.rank[shown], timeline.stage[shown]]
     columns = {column: getattr(timeline, column)[shown].tolist() for column in ("rank", "op", "start", "end")}
-    alternating = (passes ^ (passes >> 1)) & 1  # neighbouring passes differ: down and up, chunk and chunk
+    alternating = (passes ^ (passes >> 1)) & 1  # neighbouring passes alternate between two shades
     return {**columns, "shade": alternating.tolist(), "ranks": THUMBNAIL.ranks, "makespan": float(timeline.end.max())}
 
 
-# schedules and their options
+# ---- schedules and their options ----
 
 
 def _stages_with(name: str, pipeline: Mapping[str, Any], changes: Mapping[str, Any], ranks: int) -> int | None:
@@ -296,7 +300,7 @@ def _stages_with(name: str, pipeline: Mapping[str, Any], changes: Mapping[str, A
 
 
 def _groups(found: Mapping[str, Any] | None, stages: int) -> list[dict[str, Any]]:
-    """Runs of stages with a name: ``wave 1``, ``wave 2``."""
+    """Return runs of stages with a label: ``wave 1``, ``wave 2``."""
     if found is None or found["value"] < 2:
         return []
     size = stages // found["value"]
@@ -308,7 +312,7 @@ def _groups(found: Mapping[str, Any] | None, stages: int) -> list[dict[str, Any]
 
 
 def _toggles(design: Design) -> list[dict[str, Any]]:
-    """The options of a schedule that are one word of several."""
+    """Return the options of the schedule that are one of several words."""
     name, pipeline = design.pipeline.schedule, design.pipeline.model_dump(mode="json")
     toggles = []
     for key, field in schedules[name].model_fields.items():
@@ -320,13 +324,13 @@ def _toggles(design: Design) -> list[dict[str, Any]]:
                     "value": pipeline.get(key),
                     "words": list(words),
                     "help": " ".join((field.description or key).split()),
-                    "reason": _idle(key, design),
+                    "reason": _disabled_reason(key, design),
                 }
             )
     return toggles
 
 
-def _idle(key: str, design: Design) -> str | None:
+def _disabled_reason(key: str, design: Design) -> str | None:
     if key == "grouping" and design.pipeline.microbatches <= design.ranks:
-        return f"grouping matters with more microbatches than the {design.ranks} meshes"
+        return f"grouping has an effect only with more microbatches than meshes ({design.ranks})"
     return None

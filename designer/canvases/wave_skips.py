@@ -1,4 +1,4 @@
-"""The skip connections of a model as the wave canvas draws them: between which stages, and what travels."""
+"""The skip connections of a model on the wave canvas: their stages, tensors and messages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from meshwave.engine.program.program import Program
 from meshwave.engine.units import duration, quantity
 
 
-def skips(design: Design, program: Program, costs: Costs) -> list[dict[str, Any]]:
-    """One arc for the tensors that skip ``from`` a stage ``to`` a later one in a ``replica`` of the model; none for a
-    model without skip connections.
+def skip_arcs(design: Design, program: Program, costs: Costs) -> list[dict[str, Any]]:
+    """Return an arc per replica and pair of stages between which tensors skip stages.
 
-    Their ``way`` is ``sent`` straight there, ``beside`` what the next stage takes anyway, or ``kept`` on the mesh
-    that holds both stages; ``words`` say what travels.
+    ``way`` is ``sent`` for a direct message, ``beside`` for tensors that travel with the input of the next stage, or
+    ``kept`` if one mesh holds both stages. ``words`` describe the tensors.
     """
     sends = _sends(program) if len(program.skips) else {}
     arcs, blocks = [], skips_by_stages(design.model.skips, costs.layers)
@@ -31,16 +30,20 @@ def skips(design: Design, program: Program, costs: Costs) -> list[dict[str, Any]
             ends = {"from": source, "to": target, "replica": replica}
             if route[source] == route[target]:
                 arcs.append(
-                    {**ends, "way": "kept", "words": _kept(design, route[source], (source, target), tensors, units)}
+                    {
+                        **ends,
+                        "way": "kept",
+                        "words": _describe_kept(design, route[source], (source, target), tensors, units),
+                    }
                 )
             elif row is not None:  # a replica may have no microbatch
                 way = "sent" if program.other[row] >= 0 else "beside"
-                arcs.append({**ends, "way": way, "words": _sent(design, program, costs, row, target, tensors)})
+                arcs.append({**ends, "way": way, "words": _describe_sent(design, program, costs, row, target, tensors)})
     return arcs
 
 
 def _sends(program: Program) -> dict[tuple[int, int, int], int]:
-    """The row of the message from a stage to another one in each replica, that of its first microbatch."""
+    """Return the row of the first message between two stages in each replica."""
     _, first = np.unique(program.replica, return_index=True)
     rows = np.flatnonzero((program.op == Op.SEND_F) & np.isin(program.microbatch, first))
     stage, other = program.stage[rows], program.other[rows]
@@ -48,30 +51,33 @@ def _sends(program: Program) -> dict[tuple[int, int, int], int]:
     return dict(zip(zip(*(end.tolist() for end in ends), strict=True), rows.tolist(), strict=True))
 
 
-def _sent(design: Design, program: Program, costs: Costs, row: int, target: int, tensors: int) -> str:
-    """Of tensors that change meshes, by the message that holds them."""
+def _describe_sent(design: Design, program: Program, costs: Costs, row: int, target: int, tensors: int) -> str:
+    """Describe tensors that move to another mesh, by the message that carries them."""
     meshes = [design.meshes[int(rank)] for rank in (program.rank[row], program.peer[row])]
-    size = f"{quantity(float(costs.bytes[row]), 'B')} {_of_each(len(meshes[0].devices))}"
+    size = f"{quantity(float(costs.bytes[row]), 'B')} {_per_device(len(meshes[0].devices))}"
     took = duration(float(costs.seconds[row]), costs.unit)
     from_to = f"from mesh {meshes[0].name} to mesh {meshes[1].name}, {took} on the link"
-    said = f"{_tensors(tensors)} from stage {int(program.stage[row])} to stage {target}"
+    subject = f"{_tensors(tensors)} from stage {int(program.stage[row])} to stage {target}"
     if program.other[row] >= 0:
-        way = f"{size}, in one message straight {from_to}"
+        way = f"{size}, in one direct message {from_to}"
     else:
-        way = f"they travel beside its input, {size} with it, in one message {from_to}"
-    return f"{said}: {way}; their gradients come back the same way"
+        way = f"sent together with the stage input, {size} in total, in one message {from_to}"
+    return f"{subject}: {way}; the gradients return the same way"
 
 
-def _kept(design: Design, rank: int, ends: tuple[int, int], tensors: int, units: int) -> str:
-    """Of tensors whose two stages lie on one mesh, and which hold so many units of a message."""
+def _describe_kept(design: Design, rank: int, ends: tuple[int, int], tensors: int, units: int) -> str:
+    """Describe tensors whose source and target stage are on one mesh."""
     mesh, (source, target) = design.meshes[rank], ends
-    size = f"{quantity(units * workload(design, mesh).hidden_bytes, 'B')} {_of_each(len(mesh.devices))}"
-    return f"{_tensors(tensors)} from stage {source} to stage {target}: both are on mesh {mesh.name}, which keeps {size}; nothing is sent"
+    size = f"{quantity(units * workload(design, mesh).hidden_bytes, 'B')} {_per_device(len(mesh.devices))}"
+    return (
+        f"{_tensors(tensors)} from stage {source} to stage {target}: both stages are on mesh {mesh.name}, which stores "
+        f"{size}; nothing is sent"
+    )
 
 
 def _tensors(number: int) -> str:
     return "1 tensor skips" if number == 1 else f"{number} tensors skip"
 
 
-def _of_each(devices: int) -> str:
-    return "a microbatch" if devices == 1 else "a device and microbatch"
+def _per_device(devices: int) -> str:
+    return "per microbatch" if devices == 1 else "per device and microbatch"

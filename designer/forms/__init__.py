@@ -1,12 +1,22 @@
-"""The form of a design, read off the document's own schema: its fields are its form.
+"""The form of a design, generated from the JSON Schema of the document.
 
-:func:`fields` is what the page is given, :func:`change` what becomes of an input; both are plain
-functions. Only the order of the sections, the units and a few spellings are written down here.
+:func:`form_sections` returns the data of the page, :func:`make_edit` the edit that an input requests. Only the order
+of the sections, the units and a few labels are defined here.
 """
 
-from meshwave.designer.forms.changes import change, read
-from meshwave.designer.forms.fields import Field, fields
-from meshwave.designer.forms.form import Form, at_fields, field_of
-from meshwave.designer.forms.values import plain, titled
+from meshwave.designer.forms.changes import make_edit, read_input
+from meshwave.designer.forms.fields import Field, form_sections
+from meshwave.designer.forms.form import Form, find_field, problems_by_path
+from meshwave.designer.forms.values import format_number, key_label
 
-__all__ = ["Field", "Form", "at_fields", "change", "field_of", "fields", "plain", "read", "titled"]
+__all__ = [
+    "Field",
+    "Form",
+    "find_field",
+    "form_sections",
+    "format_number",
+    "key_label",
+    "make_edit",
+    "problems_by_path",
+    "read_input",
+]

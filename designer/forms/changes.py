@@ -1,4 +1,4 @@
-"""What becomes of an input: the edit that it asks for."""
+"""Edits that inputs of the form request."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from meshwave.designer.forms import schema
 from meshwave.designer.forms.fields import EXPERTS_SWITCH, Field, cluster_presets
-from meshwave.designer.forms.values import READERS, as_text, humanised, inner
-from meshwave.designer.kit.canvas import plain_text, value_of
+from meshwave.designer.forms.values import PARSERS, describe_quantity, input_text, lower_label
+from meshwave.designer.kit.canvas import plain_text, read_value
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state import expert_edits, mesh_edits
 from meshwave.engine.costs import cost_models
@@ -23,91 +23,95 @@ Edit = tuple[str, Any, str]
 """The path, value and label of one edit of the session."""
 
 
-def change(design: Design, field: Field, given: Any) -> Edit:
-    """The edit that an input asks for.
+def make_edit(design: Design, field: Field, given: Any) -> Edit:
+    """Return the edit that an input requests.
 
     Raises:
-        InputError: what was typed is no value of this field; the sentence says what to type.
+        InputError: the text is not a value of this field; the message has an example.
     """
-    path, value = field["path"], read(field, given)
-    of = f"{field['group']} " if field["kind"] != "switch" else ""  # the part it belongs to: "device memory"
-    label = f"{inner(of + field['label'])} {_shown(field, value)}"
-    return _TOGETHER[path](design, path, value, label) if path in _TOGETHER else (path, value, label)
+    path, value = field["path"], read_input(field, given)
+    section = f"{field['group']} " if field["kind"] != "switch" else ""  # such as "device" in "device memory"
+    label = f"{lower_label(section + field['label'])} {_describe_value(field, value)}"
+    return _JOINT_EDITS[path](design, path, value, label) if path in _JOINT_EDITS else (path, value, label)
 
 
-def read(field: Field, given: Any) -> Any:
-    """What was typed or chosen, as the document has it."""
+def read_input(field: Field, given: Any) -> Any:
+    """Return the value of an input as the document has it.
+
+    Raises:
+        InputError: the text is not a value of this field.
+    """
     kind = field["kind"]
     if kind == "choice":
         if given not in [option["value"] for option in field["options"]]:
-            raise InputError(
-                f"this is no choice here; use {' or '.join(option['title'] for option in field['options'])}"
-            )
+            raise InputError(f"unknown choice; use {' or '.join(option['title'] for option in field['options'])}")
         return given
     if kind == "switch":
         return bool(given) or (None if field["optional"] else False)
-    text = value_of({"value": given}, "value", plain_text).strip()
+    text = read_value({"value": given}, "value", plain_text).strip()
     if not text and field["optional"]:
         return None
     if text in [option["value"] for option in field.get("options", ())]:
         return text
     if field["unit"] and kind == "number" and text:
         return amount(text, field["unit"])
-    return READERS[kind](text)
+    return PARSERS[kind](text)
 
 
-def _shown(field: Field, value: Any) -> str:
-    """The new value in the words of an undo step."""
+def _describe_value(field: Field, value: Any) -> str:
+    """Return the new value for the label of an undo step."""
     if field["kind"] == "choice":
         return next(option["title"] for option in field["options"] if option["value"] == value)
     if field["kind"] == "switch":
         return "on" if value else "off"
     if value is None:
         return "auto"
-    text = humanised(value, field["unit"]) or as_text(field["kind"], value).replace("\n", " / ")
+    text = describe_quantity(value, field["unit"]) or input_text(field["kind"], value).replace("\n", " / ")
     return text if len(text) <= 24 else f"{text[:23]}…"
 
 
 def _preset(design: Design, path: str, value: Any, label: str) -> Edit:
     chosen = cluster_presets()[value]
-    return path, chosen["value"], f"{path} of {chosen['title']}"
+    return path, chosen["value"], f"{path} preset {chosen['title']}"
 
 
 def _nodes(design: Design, path: str, value: Any, label: str) -> Edit:
-    cluster, _ = mesh_edits.set_nodes(*_drawn(design), value)
+    cluster, _ = mesh_edits.set_nodes(*_mesh_sections(design), value)
     return path, cluster["nodes"], label
 
 
 def _devices_per_node(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Devices are numbered through all nodes, so the meshes' lists change with them."""
-    cluster, meshes = mesh_edits.set_devices_per_node(*_drawn(design), value)
+    """Change the cluster and the meshes, because devices are numbered over all nodes."""
+    cluster, meshes = mesh_edits.set_devices_per_node(*_mesh_sections(design), value)
     return "", {"cluster": cluster, "meshes": [dict(mesh) for mesh in meshes]}, label
 
 
-def _drawn(design: Design) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _mesh_sections(design: Design) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     document = design.model_dump(mode="json", include={"meshes", "cluster"})
     return document["meshes"], document["cluster"]
 
 
 def _schedule(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Another schedule with its own options."""
+    """Change the schedule together with its options."""
     return "pipeline", edits.choose_schedule(design, value), f"schedule {schedules[value].title}"
 
 
 def _cost_kind(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Another model of cost keeps the keys that both know."""
-    node = schema.whole()["properties"]["cost"]
-    known = schema.part(node, {"kind": value})["properties"]
+    """Change the cost model; keys that both models have keep their values."""
+    node = schema.design_schema()["properties"]["cost"]
+    known = schema.chosen_member(node, {"kind": value})["properties"]
     kept = {key: each for key, each in design.cost.model_dump(mode="json").items() if key in known}
     first = cost_models[value].initial_values()
     return "cost", {**first, **kept, "kind": value}, f"{value} costs"
 
 
 def _model_kind(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Another kind of model keeps the keys that both know; what only the new one has gets its usual values. Stages
-    that were cut by hand are balanced again where their layers are others."""
-    node = schema.whole()["properties"]["model"]
-    known = schema.part(node, {"kind": value})["properties"]
+    """Change the model family; keys that both families have keep their values, others get initial values.
+
+    Stages are reset to automatic if the families have different keys.
+    """
+    node = schema.design_schema()["properties"]["model"]
+    known = schema.chosen_member(node, {"kind": value})["properties"]
     before = design.model.model_dump(mode="json")
     if set(known) == set(before):
         return path, value, label
@@ -119,31 +123,31 @@ def _model_kind(design: Design, path: str, value: Any, label: str) -> Edit:
 
 
 def _experts_in_the_model(design: Design, path: str, value: Any, label: str) -> Edit:
-    """All that has to do with experts comes and goes with them."""
+    """Add or remove the experts of the model with all settings that depend on them."""
     if value:
         return "", expert_edits.add_experts(design), "add experts to the model"
-    return "", expert_edits.without_experts(design), "take the experts out of the model"
+    return "", expert_edits.remove_experts(design), "remove the experts from the model"
 
 
 def _expert_setting(design: Design, path: str, value: Any, label: str) -> Edit:
-    """A size of the experts' groups, or their schedule, with what has to follow it."""
+    """Change the size of an expert group or the schedule, with the settings that depend on it."""
     key = path.rpartition(".")[2]
-    if key in expert_edits.GROUPS and value != 1 and (idle := expert_edits.idle(design)):
-        raise InputError(idle)
-    return "experts", expert_edits.with_setting(design, key, value), label
+    if key in expert_edits.GROUPS and value != 1 and (unused := expert_edits.unused_groups_reason(design)):
+        raise InputError(unused)
+    return "experts", expert_edits.change_setting(design, key, value), label
 
 
 def _expert_homes(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Homes that do not fit are told of, since a design that has such gives them up."""
+    """Change the placement of the experts; refuse one that does not fit, since the session would reset it."""
     homes = None if value is None else tuple(map(tuple, value))
     changed = design.model_copy(update={"experts": design.experts.model_copy(update={"placement": homes})})
     wrong = [problem for problem in expert_problems(changed) if problem.where.startswith(path)]
     if any(problem.severity == "error" for problem in wrong):
         raise InputError(wrong[0].message)
-    return path, value, "homes of the experts" if homes else "experts in equal blocks"
+    return path, value, "expert placement" if homes else "experts in equal blocks"
 
 
-_TOGETHER: Mapping[str, Callable[[Design, str, Any, str], Edit]] = {
+_JOINT_EDITS: Mapping[str, Callable[[Design, str, Any, str], Edit]] = {
     "cluster": _preset,
     "cluster.nodes": _nodes,
     "cluster.devices_per_node": _devices_per_node,
@@ -156,4 +160,4 @@ _TOGETHER: Mapping[str, Callable[[Design, str, Any, str], Edit]] = {
     "experts.schedule": _expert_setting,
     "experts.placement": _expert_homes,
 }
-"""The fields that change more than their own key."""
+"""Fields that change more than their own key."""

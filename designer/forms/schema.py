@@ -1,4 +1,4 @@
-"""The schema of a design, node by node: what a value of each may be, and what it means."""
+"""Access to the JSON Schema of a design: sections, unions, and the input for each kind of value."""
 
 from __future__ import annotations
 
@@ -15,53 +15,55 @@ Json = Mapping[str, Any]
 
 
 @cache
-def whole() -> Json:
+def design_schema() -> Json:
+    """Return the JSON Schema of a design."""
     return Design.model_json_schema()
 
 
-def tag(node: Json) -> str:
-    """The key that tells the members of a union apart; empty for what is no union."""
+def union_tag(node: Json) -> str:
+    """Return the key that distinguishes the members of a union; empty if the node is not a union."""
     return str(node["discriminator"]["propertyName"]) if "discriminator" in node else ""
 
 
-def members(node: Json) -> dict[str, Json]:
-    """The members of a union by what their tag says, such as the schedules; none of what is no union."""
-    return {name: resolved({"$ref": ref}) for name, ref in node.get("discriminator", {}).get("mapping", {}).items()}
+def union_members(node: Json) -> dict[str, Json]:
+    """Return the members of a union by the value of their tag; empty if the node is not a union."""
+    return {name: resolve({"$ref": ref}) for name, ref in node.get("discriminator", {}).get("mapping", {}).items()}
 
 
-def part(node: Json, values: Json) -> Json:
-    """The schema of a part; of a union the member that the document has chosen."""
-    return members(node)[values[tag(node)]] if tag(node) else resolved(node)
+def chosen_member(node: Json, values: Json) -> Json:
+    """Return the schema of a section; for a union, that of the member in the document."""
+    return union_members(node)[values[union_tag(node)]] if union_tag(node) else resolve(node)
 
 
-def resolved(node: Json) -> Json:
+def resolve(node: Json) -> Json:
+    """Return a node with its reference replaced by the definition."""
     if "$ref" not in node:
         return node
     rest = {key: value for key, value in node.items() if key != "$ref"}
-    return {**whole()["$defs"][node["$ref"].rsplit("/", 1)[1]], **rest}
+    return {**design_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]], **rest}
 
 
-def required(node: Json) -> tuple[Json, bool]:
-    """What a value must be where it is not null, and whether it may be."""
+def unwrap_optional(node: Json) -> tuple[Json, bool]:
+    """Return the schema of a value that is not null, and whether null is allowed."""
     others = [member for member in node.get("anyOf", ()) if member.get("type") != "null"]
     optional = len(others) < len(node.get("anyOf", ()))
     if len(others) != 1:
         return ({**node, "anyOf": others} if optional else node), optional
     rest = {key: value for key, value in node.items() if key != "anyOf"}
-    return {**resolved(others[0]), **rest}, True
+    return {**resolve(others[0]), **rest}, True
 
 
-def words(node: Json) -> list[Any]:
-    """The words that a value can be, alone or beside a list."""
+def choice_words(node: Json) -> list[Any]:
+    """Return the words that a value can be, alone or besides a list."""
     return [word for member in (node, *node.get("anyOf", ())) for word in member.get("enum", ())]
 
 
-def kind(node: Json) -> Kind | None:
-    """The input that a scalar, or a list of them, is typed into; None where it takes another canvas."""
+def input_kind(node: Json) -> Kind | None:
+    """Return the kind of input for a value or a list of values; None if the form has no input for it."""
     if "enum" in node:
         return "choice"
     if "anyOf" in node:  # a word or a list
-        others = {kind(member) for member in node["anyOf"]} - {"choice"}
+        others = {input_kind(member) for member in node["anyOf"]} - {"choice"}
         return others.pop() if others in ({"list"}, {"numbers"}) else None
     if node.get("type") == "array":
         return _kind_of_list(node.get("items", {}))
@@ -77,12 +79,12 @@ def _kind_of_list(items: Json) -> Kind | None:
     return flat.get(items.get("type", ""))
 
 
-def described(node: Json) -> tuple[str, str]:
+def help_texts(node: Json) -> tuple[str, str]:
     """Return the help of a field and the meaning of null."""
-    text = line(node.get("description", ""))
+    text = one_line(node.get("description", ""))
     return text.rstrip(".") + "." if text else "", node.get(NULL_KEY, "")
 
 
-def line(text: str) -> str:
-    """A docstring as a sentence of the page."""
+def one_line(text: str) -> str:
+    """Return a docstring as one line without markup."""
     return " ".join(text.replace("``", "").split())

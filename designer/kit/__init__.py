@@ -1,0 +1,1 @@
+"""Base classes and files shared by all widgets."""

@@ -1,4 +1,4 @@
-"""Files of ``static/`` for the browser: style sheets as text, modules as URLs."""
+"""Files of ``static/`` as the browser needs them: style sheets as text, modules as URLs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def read_static(name: str) -> str:
 
 
 def digest(modules: Mapping[str, bytes]) -> str:
-    """Return what names the contents of all modules; ``scripts/bundle.js`` computes the same."""
+    """Return a hash of the contents of all modules; ``scripts/bundle.js`` computes the same one."""
     return hashlib.sha256(b"".join(modules[name] for name in sorted(modules))).hexdigest()[:16]
 
 
 def served_modules(folder: Path) -> dict[str, bytes]:
-    """Return the modules of a folder by their paths.
+    """Return the contents of the modules in a folder by their relative paths.
 
-    A ``bundle.js`` (``npm run bundle``) of just these modules stands for all of them: a first visit then loads one
-    file, not a hundred.
+    A ``bundle.js`` (``npm run bundle``) that was built from exactly these modules replaces them: a first visit then
+    loads one file instead of a hundred.
     """
     modules = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.js")}
     bundle = modules.pop("bundle.js", b"")
@@ -49,15 +49,18 @@ _VERSION: Final = digest(_MODULES)
 
 
 def _url(name: str) -> str:
-    """Return a URL that changes with the version of the modules, so that a browser may keep what it has for good."""
+    """Return a URL that changes with the contents of the modules, so that a browser may cache it permanently."""
     return f"/assets/{_VERSION}/{name}"
 
 
 def module(name: str) -> str:
-    """Return the ``_esm`` of a widget: the module ``static/NAME``, by its URL.
+    """Return the ``_esm`` of a widget: code that imports the module ``static/NAME`` by its URL.
 
-    Panel sends a module that it is given as text in every page, translates it from TypeScript there, and compiles it
-    anew; a browser keeps a module that has a URL, and its compiled code.
+    Panel embeds a module that is given as text in every page and compiles it there each time. A browser caches a
+    module that has a URL, and its compiled code.
+
+    Raises:
+        FileNotFoundError: ``static/widgets.js`` does not export the module.
     """
     if f'"{name}"' not in read_static(_WIDGETS):
         raise FileNotFoundError(f"static/{_WIDGETS} does not export static/{name}")
@@ -71,13 +74,14 @@ HEAD: Final = (
     f"{{% block preamble %}}{_PRELOADED}{{% endblock %}}"
     f"{{% block postamble %}}<script>{read_static(_THEME)}</script>{{% endblock %}}"
 )
-"""Template of a page: modules load while its libraries start; the theme is set before anything is painted."""
+"""Template of a page: it preloads the modules and sets the theme before the first paint."""
 
 
 class Assets(RequestHandler):
-    """Serves the modules to whoever asks, as Panel does its own: they are public and hold no data of a user."""
+    """Serves the modules without authentication, as Panel serves its own: they are public and hold no user data."""
 
     def get(self, version: str, name: str) -> None:
+        """Send a module, or respond 404 if the version or the name is unknown."""
         if version != _VERSION or name not in _MODULES:
             raise HTTPError(404)
         self.set_header("Content-Type", "text/javascript; charset=utf-8")
@@ -85,6 +89,6 @@ class Assets(RequestHandler):
         self.finish(_MODULES[name])
 
 
-# Every server of this process has the route, as it has Panel's own, so that a widget works wherever it is shown.
+# Added to all servers of this process, like Panel's own routes, so that widgets also work outside the designer.
 toplevel_patterns.insert(0, (r"/assets/(\w+)/([\w/]+\.js)", Assets))
 ReactiveESM.__javascript_raw__ = [_url(_NATIVE_IMPORT)]

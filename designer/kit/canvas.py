@@ -1,4 +1,4 @@
-"""What the canvases have in common: gestures in, edits or refusals out."""
+"""Base classes of the widgets: they draw plain data, receive gestures, and answer with edits or refusals."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import param
 from bokeh.settings import settings
 from panel.custom import JSComponent
 
+from meshwave.designer.kit.defects import defect_text
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import MESHES
 from meshwave.engine.findings import DesignError, FindingError
@@ -18,35 +19,36 @@ from meshwave.engine.findings import DesignError, FindingError
 T = TypeVar("T")
 
 settings.perform_error_diagnostics = False
-"""Panel asks Bokeh's models for names that they lack, and Bokeh looks for similar ones: a sixth of an edit's time."""
+"""Off: Panel looks up missing attributes, for which Bokeh would search similar names in a sixth of an edit's time."""
 
 Edit = Callable[[str, Any, str], None]
-"""``on_edit(path, value, label)``: one gesture, one edit, one step of undo."""
+"""``on_edit(path, value, label)``: each gesture is one edit and one undo step."""
 
 
 class PlainData(str):
-    """Plain data as the JSON text in which it travels, for ``plainData()`` in ``static/kit/widget.js``.
+    """JSON text of plain data, parsed by ``plainData()`` of ``static/kit/widget.js``.
 
-    Panel and Bokeh visit every part of a list or a dict many times, which takes most of the time of an edit.
+    Panel and Bokeh visit every part of a list or a dict several times, which would take most of the time of an edit.
     """
 
     data: Any
 
     def __new__(cls, data: Any) -> Self:
+        """Serialize ``data`` and keep it as an attribute."""
         made = super().__new__(cls, json.dumps(data, separators=(",", ":")))
         made.data = data
         return made
 
 
 class Canvas(JSComponent):
-    """A widget that draws plain data and sends gestures; Python decides what they mean.
+    """A widget that draws plain data and reports gestures; Python decides what they mean.
 
-    A gesture is a message ``{"type": NAME, ...}`` that goes to the method ``_on_NAME`` named in
-    ``_gestures``. Whatever comes of it, the widget gets an answer: new data by parameters, then
-    ``{"type": "answered", "refused": sentence or None}``.
+    A gesture is a message ``{"type": NAME, ...}``. It is handled by the method ``_on_NAME`` if ``NAME`` is listed in
+    ``_gestures``. The widget then receives new data as parameters and always the message ``{"type": "answered",
+    "refused": text or None}``.
     """
 
-    palette = param.List(default=list(MESHES), item_type=str, doc="Colours of meshes, reused in turn.")
+    palette = param.List(default=list(MESHES), item_type=str, doc="Colours of meshes, used cyclically.")
 
     _gestures: ClassVar[tuple[str, ...]] = ()
 
@@ -57,11 +59,11 @@ class Canvas(JSComponent):
         self._on_edit = on_edit
 
     def _edit(self, path: str, value: Any, label: str) -> None:
-        """Hand an edit to the app, which may raise InputError and so refuse it."""
+        """Pass an edit to the session, which raises InputError to refuse it."""
         if self._on_edit is not None:
             self._on_edit(path, value, label)
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Send a message to the page."""
         self._send_msg(dict(message))
 
@@ -74,38 +76,38 @@ class Canvas(JSComponent):
             getattr(self, f"_on_{name}")(message)
         except MeshwaveError as error:
             refused = short_message(error)
-        except Exception as error:  # a defect of ours: the page must not fall silent
+        except Exception as error:  # an internal error must not leave the widget waiting
             traceback.print_exc()
-            refused = f"That went wrong inside Meshwave ({error!r}); nothing was changed. The terminal says more."
+            refused = defect_text(error)
         self._send_msg({"type": "answered", "gesture": name, "refused": refused})
 
 
-def value_of(gesture: Mapping[str, Any], key: str, read: Callable[[Any], T]) -> T:
-    """Return a value of a gesture, read as what it should be.
+def read_value(gesture: Mapping[str, Any], key: str, read: Callable[[Any], T]) -> T:
+    """Return a value of a gesture, converted by ``read``.
 
     Raises:
-        InputError: it is missing or something else; the page that sent it is of another version, or none of ours.
+        InputError: the value is missing or invalid, because the page is of another version or not ours.
     """
     try:
         return read(gesture[key])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"the page sent a gesture whose {key!r} cannot be read; reload the page") from error
+        raise InputError(f"the page sent an invalid value of {key!r}; reload the page") from error
 
 
 def whole_numbers(values: Any) -> list[int]:
-    """Read a list of whole numbers for :func:`value_of`."""
+    """Convert a list to integers, for :func:`read_value`."""
     return [int(value) for value in values]
 
 
 def plain_text(value: Any) -> str:
-    """Read text, or a number as text, for :func:`value_of`."""
+    """Convert text or a number to text, for :func:`read_value`."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError
     return str(value)
 
 
 def short_message(error: MeshwaveError) -> str:
-    """Return the message for a cursor: of the first problem only, since the problems panel lists them all."""
+    """Return the message to show at the pointer: the first problem only, since the problems tab lists them all."""
     if isinstance(error, FindingError):
         return error.problem.message
     if not isinstance(error, DesignError) or not error.problems:
@@ -115,18 +117,22 @@ def short_message(error: MeshwaveError) -> str:
 
 
 class Overlay(Canvas):
-    """Each opening has a number, and the page tells which one it closed.
+    """A widget that is laid over the page when it is opened.
 
-    So whoever closes it and opens it again at once finds it open, whichever message comes first.
+    ``opening`` counts the openings, and the page names the one that it closed. An overlay that is closed and opened
+    again at once therefore stays open, whichever message arrives first.
     """
 
-    shown = param.Boolean(default=False, doc="Whether the overlay is open.")
-    opening = param.Integer(default=0, doc="How often it was opened.")
+    shown = param.Boolean(default=False, doc="True while the overlay is open.")
+    opening = param.Integer(default=0, doc="Number of times that it was opened.")
 
     __abstract = True
 
     def _open(self) -> None:
         self.param.update(shown=True, opening=self.opening + 1)
+
+    def end(self) -> None:
+        """Stop everything that runs for a closed tab."""
 
     def _on_close(self, gesture: Mapping[str, Any]) -> None:
         if gesture.get("opening", self.opening) == self.opening:

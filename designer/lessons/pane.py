@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
+from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.lessons.text import plain, to_html
 from meshwave.designer.lessons.tutor import OpenLesson, Tutor
 from meshwave.designer.state.design_session import Session
@@ -90,15 +90,15 @@ class LessonPane(Canvas):
 
     @property
     def hides_numbers(self) -> bool:
-        """Whether a question is open, whose answer the numbers of the page would tell."""
+        """True while a question is open whose answer the numbers of the page would show."""
         if not self.visible or self.step is None or self.step["is_done"]:
             return False
         return self.step["check"]["kind"] in ASKING
 
-    # one method a gesture
+    # ---- gestures ----
 
     def _on_start(self, gesture: Mapping[str, Any]) -> None:
-        self.open(value_of(gesture, "name", plain_text))
+        self.open(read_value(gesture, "name", plain_text))
 
     def _on_list(self, gesture: Mapping[str, Any]) -> None:
         self.open()
@@ -117,10 +117,10 @@ class LessonPane(Canvas):
         self._show_list()
 
     def _on_go(self, gesture: Mapping[str, Any]) -> None:
-        self.tutor.go(value_of(gesture, "step", int))
+        self.tutor.go(read_value(gesture, "step", int))
 
     def _on_answer(self, gesture: Mapping[str, Any]) -> None:
-        self.tutor.answer(value_of(gesture, "given", plain_text))
+        self.tutor.answer(read_value(gesture, "given", plain_text))
 
     def _on_hint(self, gesture: Mapping[str, Any]) -> None:
         self.tutor.hint()

@@ -114,7 +114,7 @@ class Tutor:
 
     @property
     def is_done(self) -> bool:
-        """Whether the explanation of the open step is shown."""
+        """True if the explanation of the open step is shown."""
         is_asked = self.step.data.check is not None
         return not is_asked or self.progress.step in (*self.progress.done, *self.progress.shown)
 
@@ -197,14 +197,14 @@ class Tutor:
         self.on_change()
 
     def _follow_design(self, lesson: Lesson, check: Task) -> None:
-        if self.session.stale or self.session.prediction is None:
+        if self.session.is_stale or self.session.prediction is None:
             self.verdict = Verdict(False, "The open design has a problem; see the tab Problems.")
         else:
             self._settle(judge_task(lesson, check, self.session.prediction))
 
     def _follow_run(self, check: Measurement) -> None:
         measured = self.session.measured
-        if measured is None or self.session.stale:
+        if measured is None or self.session.is_stale:
             return
         if measured.source == "measured" or check.dry_run:
             self._settle(judge_measurement(check, self.session.prediction.timeline.makespan, measured.makespan))

@@ -1,0 +1,1 @@
+"""Pages of the server: the design page and the transfer lab."""

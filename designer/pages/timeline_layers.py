@@ -1,4 +1,4 @@
-"""The page: its pieces, where they lie, and how they hear of each other."""
+"""Layers of the page's timeline: pinned designs, the open design, and the run overlaid on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.timeline import Layer, Pin
-from meshwave.designer.views.timeline_links import links_of
+from meshwave.designer.views.timeline_links import find_link_lanes
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.predict.questions import stage_flops
@@ -16,65 +16,71 @@ from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.units import quantity
 
 
-def layers(
+def timeline_layers(
     session: Session, tried: Prediction | None = None, *, links: bool = False, devices: bool = False
 ) -> list[Layer]:
-    """What the timeline shows: the pinned designs above the open one, and a run laid over that;
-    in place of both what is ``tried`` while a gesture is under way. With ``links`` the open design has lanes of its
-    links, with ``devices`` of those of each device too."""
+    """Return the layers of the timeline: pinned designs, the open design, and the overlaid run.
+
+    ``tried`` replaces the open design and the run during a gesture. ``links`` adds lanes of the links to the open
+    design, ``devices`` also those of each device.
+    """
     prediction = tried or session.prediction
     shown = []
     for pinned in session.pinned:
         if _same_axis(pinned, prediction):
-            shown.append(_layer(pinned, f"Pinned: {pinned.design.name}"))
+            shown.append(prediction_layer(pinned, f"Pinned: {pinned.design.name}"))
     if prediction is not None:
-        lanes = links_of(prediction, devices=devices) if links else None
-        shown.append(replace(_layer(prediction, prediction.design.name), links=lanes))
+        lanes = find_link_lanes(prediction, devices=devices) if links else None
+        shown.append(replace(prediction_layer(prediction, prediction.design.name), links=lanes))
         if session.measured is not None and tried is None:
-            shown.append(_measured(session.measured, prediction))
+            shown.append(_measured_layer(session.measured, prediction))
     return shown
 
 
-def _of_pin(session: Session, block: Pin) -> Prediction:
-    """The prediction whose block was pinned.
+def pinned_prediction(session: Session, block: Pin) -> Prediction:
+    """Return the prediction with the pinned block.
 
     Raises:
-        InputError: it is no longer shown, or has no such block any more.
+        InputError: the prediction is no longer shown, or no longer has the block.
     """
     shown = [pinned for pinned in session.pinned if _same_axis(pinned, session.prediction)]
     predictions: list[Prediction | None] = [*shown, session.prediction]
     if session.measured is not None:
-        predictions.append(session.prediction)  # a run of it lies over it
+        predictions.append(session.prediction)  # the layer of the run that is overlaid on it
     found = predictions[block.layer] if block.layer < len(predictions) else None
     if found is None:
         raise InputError("that timeline is no longer shown")
     program, action = found.program, block.action
     here = (program.rank == block.rank) & (program.op == action.op)
     if not (here & (program.stage == action.stage) & (program.microbatch == action.microbatch)).any():
-        raise InputError(f"there is no {action} on this mesh any more")
+        raise InputError(f"this mesh no longer has {action}")
     return found
 
 
 def _same_axis(pinned: Prediction, prediction: Prediction | None) -> bool:
-    """Units and seconds have no axis in common; the numbers still tell what changed."""
+    """Return whether two predictions share a time axis, which seconds and units do not."""
     return prediction is None or pinned.costs.unit == prediction.costs.unit
 
 
-def _measured(timeline: Timeline, prediction: Prediction) -> Layer:
-    """A run over the prediction; unit costs are no seconds, so there it is stretched to the same length. A rehearsal
-    is told in what it stands for, which may be units; it has nothing to look into."""
+def _measured_layer(timeline: Timeline, prediction: Prediction) -> Layer:
+    """Return the layer of a run over its prediction.
+
+    With unit costs a measured timeline is scaled to the length of the prediction. A dry run has the unit of the
+    prediction, and no details of its blocks.
+    """
     unit = prediction.costs.unit
-    doubt = f", clocks aligned to within {quantity(timeline.doubt_s, 's')}" if timeline.doubt_s else ""
+    doubt = f", clock resolution {quantity(timeline.doubt_s, 's')}" if timeline.doubt_s else ""
     if timeline.source == "rehearsed":
-        return Layer(timeline, f"Rehearsed{doubt}", unit=unit, over=True)
+        return Layer(timeline, f"Dry run{doubt}", unit=unit, over=True)
     if unit == "s" or not timeline.makespan:
         return Layer(timeline, f"Measured{doubt}", unit=unit, over=True, opens=unit == "s")
     stretch = prediction.timeline.makespan / timeline.makespan
     stretched = replace(timeline, start=timeline.start * stretch, end=timeline.end * stretch)
-    return Layer(stretched, "Measured, stretched to the predicted length", unit=unit, over=True)
+    return Layer(stretched, "Measured, scaled to the predicted length", unit=unit, over=True)
 
 
-def _layer(prediction: Prediction, label: str) -> Layer:
+def prediction_layer(prediction: Prediction, label: str) -> Layer:
+    """Return the layer of a prediction."""
     timeline = prediction.timeline
     critical = np.zeros(len(timeline), np.bool_)
     critical[timeline.critical_path] = True

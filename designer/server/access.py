@@ -1,10 +1,10 @@
-"""Who may use the designer: whoever has the link with the token, on this machine alone.
+"""Access control of the designer: only browsers that opened the link with the token, on this machine alone.
 
-The page starts processes, so a page of somebody else must not reach it through the browser: the
-Host of every request for a page and the Origin of every websocket are checked, no page may frame this one, and
-the browser of the link gets a cookie that other sites cannot send. Browsers send cookies to every port of a host,
-so the cookie holds a random identifier that expires and not the token. Scripts and styles alone go to whoever
-asks: they hold nothing of a user.
+The page can start processes, so pages of other sites must not reach it through the browser. The Host of every request
+for a page and the Origin of every websocket are checked, no other site can frame the page, and the browser that opened
+the link gets a cookie that other sites cannot send. Browsers send cookies to all ports of a host, so the cookie holds
+a random identifier that expires, not the token. Only scripts and style sheets need no authentication: they hold no
+user data.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from tornado.web import OutputTransform, RequestHandler
 SIGN_IN_DAYS = 7
 MOST_SIGN_INS = 1000
 METRICS_TOKEN = "MESHWAVE_METRICS_TOKEN"
-"""The environment variable of a token that reads the metrics and nothing else, for a program that collects them."""
-REFUSED = "Open the designer by the link that <code>meshwave serve</code> printed: it holds the key to this page."
-FOLLOWED = (
-    "You followed a link of another page. If Meshwave is yours, <a id='on' href='{path}'>open it here</a>."
+"""Environment variable with a token that can only read the metrics, for a monitoring system."""
+REFUSED = "Open the link that <code>meshwave serve</code> printed; it contains the access token of this page."
+CROSS_SITE = (
+    "You followed a link from another site. If this is your Meshwave, <a id='on' href='{path}'>open it here</a>."
     "<script>document.getElementById('on').hash = location.hash</script>"
 )
-"""A browser keeps our cookie to itself where a link of another site is followed, and not where ours is; what a
-link holds beyond its ``#`` is data, which browsers bring along to where they are sent."""
+"""A browser sends a strict cookie only for links on our own pages. The fragment of the link is kept: it is data."""
 STYLE = "font: 16px system-ui; margin: 3em"
 PAGES = ("/", "/transfer")
 
 
 def new_token() -> str:
-    """256 random bits, as they stand in the link."""
+    """Return a token of 256 random bits for a link."""
     return secrets.token_urlsafe(32)
 
 
 class TokenAccess(AuthProvider):
-    """Lets in who has the token of the link, or the cookie that a browser got for it."""
+    """Admits requests with the token of the link, or with the cookie that a browser received for it."""
 
     def __init__(self, token: str, port: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._token, self._clock = token, clock
-        self._cookie = f"meshwave-{port}"  # cookies do not tell ports apart
-        self._sign_ins: dict[str, float] = {}  # when each expires, by the value of its cookie; the earliest first
+        self._cookie = f"meshwave-{port}"  # the name has the port, since browsers send cookies to all ports of a host
+        self._sign_ins: dict[str, float] = {}  # expiry by value of the cookie, the earliest first
         self.hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
         self.link_followed = threading.Event()
         super().__init__()
 
     @property
     def get_user(self) -> Callable[[Any], str | None]:  # type: ignore[override]  # Bokeh takes a name as well
+        """Function that returns the user of a request, None if it is not admitted."""
         return self._user
 
     def _user(self, handler: Any) -> str | None:
@@ -72,7 +72,7 @@ class TokenAccess(AuthProvider):
         return None
 
     def _sign_in(self) -> str:
-        """Return the value of a new cookie; the oldest ones end where there are too many."""
+        """Return the value of a new cookie; the oldest one expires if there are too many."""
         self._sign_ins = dict(list(self._sign_ins.items())[1 - MOST_SIGN_INS :])
         value = new_token()
         self._sign_ins[value] = self._clock() + SIGN_IN_DAYS * 24 * 3600
@@ -82,57 +82,68 @@ class TokenAccess(AuthProvider):
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def can_read_metrics(self, handler: Any) -> bool:
-        """True for whoever may use the designer, and for the holder of the metrics token."""
+        """Return whether a request comes from the user of the designer, or has the metrics token."""
         given = handler.request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
         known = filter(None, (self._token, os.environ.get(METRICS_TOKEN)))
         return any(hmac.compare_digest(given, each.encode()) for each in known) or self._user(handler) is not None
 
     @property
     def get_user_async(self) -> None:
+        """Unused."""
         return None
 
     @property
     def login_url(self) -> None:
+        """Unused, since :attr:`get_login_url` depends on the request."""
         return None
 
     @property
     def get_login_url(self) -> Callable[[Any], str]:
+        """Function that returns the page to which a refused request is redirected."""
         return lambda handler: f"/refused?next={quote(handler.request.path)}"  # the query may hold a token
 
     @property
     def login_handler(self) -> None:
+        """Unused."""
         return None
 
     @property
     def endpoints(self) -> list[tuple[str, type[RequestHandler]]]:
+        """Routes of the pages about refused requests."""
         return [("/refused", Refused)]
 
     @property
     def logout_url(self) -> None:
+        """Unused."""
         return None
 
     @property
     def logout_handler(self) -> None:
+        """Unused."""
         return None
 
 
 class Refused(RequestHandler):
-    """What somebody sees who comes without the token."""
+    """The page for a request without the token."""
 
     def get(self) -> None:
+        """Explain how to open the designer, with a link if the request came from another site."""
         self.set_status(403)
         path = urlsplit(self.get_argument("next", "")).path
-        followed = self.request.headers.get("Sec-Fetch-Site") == "cross-site" and path in PAGES
-        said = f"{FOLLOWED.format(path=path)}</p><p style='{STYLE}'>Otherwise: {REFUSED}" if followed else REFUSED
-        self.write(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{said}</p>")
+        is_cross_site = self.request.headers.get("Sec-Fetch-Site") == "cross-site" and path in PAGES
+        text = (
+            f"{CROSS_SITE.format(path=path)}</p><p style='{STYLE}'>Otherwise: {REFUSED}" if is_cross_site else REFUSED
+        )
+        self.write(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{text}</p>")
 
 
 class SecurityHeaders(OutputTransform):
-    """Headers of every answer: other pages can neither frame it nor load it, and do not learn its link."""
+    """Adds headers to every response: other sites can neither frame nor load a page, nor learn its link."""
 
     def transform_first_chunk(
         self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
     ) -> tuple[int, HTTPHeaders, bytes]:
+        """Add the headers."""
         headers["Content-Security-Policy"] = "frame-ancestors 'none'"
         headers["X-Frame-Options"] = "DENY"
         headers["X-Content-Type-Options"] = "nosniff"
@@ -142,11 +153,12 @@ class SecurityHeaders(OutputTransform):
 
 
 class NotebookHeaders(SecurityHeaders):
-    """The same, but a notebook that is served from this machine may frame the page."""
+    """The same headers, except that a notebook served from this machine may frame the page."""
 
     def transform_first_chunk(
         self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
     ) -> tuple[int, HTTPHeaders, bytes]:
+        """Add the headers."""
         answer = super().transform_first_chunk(status_code, headers, chunk, finishing)
         headers["Content-Security-Policy"] = "frame-ancestors http://127.0.0.1:* http://localhost:* vscode-webview:"
         del headers["X-Frame-Options"]

@@ -1,4 +1,4 @@
-"""Open the designer in the browser of whoever started it."""
+"""Opening the designer in the user's browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import webbrowser
 from pathlib import Path
 
 PATIENCE_S = 60.0
-"""A browser that has not followed the link by then is not going to."""
+"""Time after which the browser is assumed not to follow the link."""
 REDIRECT = (
     '<!doctype html><title>Meshwave</title><meta http-equiv="refresh" content="0; url={link}">'
     '<a href="{link}">Open Meshwave</a>'
@@ -18,16 +18,16 @@ REDIRECT = (
 
 
 def has_screen() -> bool:
-    """True where a browser has somewhere to be shown."""
+    """Return whether a browser can show a window."""
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def open_browser(link: str, link_followed: threading.Event) -> None:
-    """Open ``link`` by way of a private file that is removed once the link is followed.
+    """Open ``link`` through a private file, which is removed once the link was followed.
 
-    Every user of a machine sees the arguments of a browser that is started, and the link holds the token.
+    All users of a machine can see the arguments of a process, and the link contains the token.
     """
-    with tempfile.TemporaryDirectory(prefix="meshwave-") as folder:  # only its owner may look into it
+    with tempfile.TemporaryDirectory(prefix="meshwave-") as folder:  # readable by its owner only
         page = Path(folder, "open.html")
         page.touch(mode=0o600)
         page.write_text(REDIRECT.format(link=link), "utf-8")

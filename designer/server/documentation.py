@@ -1,4 +1,4 @@
-"""The documentation site, served at ``/docs/`` to whoever may use the designer."""
+"""The documentation site, served at ``/docs/`` to the user of the designer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ NOT_BUILT = "The documentation of this checkout has not been built. Run <code>ma
 
 
 class Documentation(StaticFileHandler):
-    """Serves the site as ``make docs`` built it; says how to build it where that was not done."""
+    """Serves the site that ``make docs`` built, or a note on how to build it."""
 
     def prepare(self) -> None:
+        """Redirect a request that is not authenticated."""
         access = self.application.auth_provider  # type: ignore[attr-defined]  # Bokeh's application has one
         if access.get_user(self) is None:
             self.redirect(access.get_login_url(self))
 
     async def get(self, path: str, include_body: bool = True) -> None:
+        """Send a file of the site."""
         if Path(self.root, "index.html").exists():
             await super().get(path, include_body)
             return
@@ -29,7 +31,7 @@ class Documentation(StaticFileHandler):
         self.finish(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{NOT_BUILT}</p>")
 
 
-def routes() -> list[Any]:
+def documentation_routes() -> list[Any]:
     """Return the routes of the site."""
     folder = {"path": str(documentation_folder()), "default_filename": "index.html"}
     return [(r"/docs", RedirectHandler, {"url": "/docs/"}), (r"/docs/(.*)", Documentation, folder)]

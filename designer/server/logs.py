@@ -1,4 +1,4 @@
-"""The log of the server, as it stands on standard error."""
+"""The log of the server on standard error."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from bokeh.util import logconfig
 from panel.io.logging import panel_log_handler
 
 LONGEST_LINE = 2_000
-"""Characters. Bokeh logs a message that it cannot read as a whole, and one may have 20 MB."""
+"""Largest number of characters: Bokeh logs unreadable messages in full, and one may have 20 MB."""
 _TOO_LONG = re.compile(rf"^(.{{{LONGEST_LINE}}})(.+)$", re.MULTILINE)
 
 
 class LogFormatter(logging.Formatter):
-    """Leaves out the token, which stands in links, and the ends of long lines."""
+    """Removes the token, which is part of links, and truncates long lines."""
 
     def __init__(self, token: str) -> None:
         super().__init__("%(levelname)s %(name)s: %(message)s")
         self._token = token
 
     def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
         text = super().format(record).replace(self._token, "[token]")
         return _TOO_LONG.sub(lambda line: f"{line[1]}... ({len(line[0]):,} characters)", text)
 

@@ -1,4 +1,4 @@
-"""What those who run a server ask it: ``/healthz`` and ``/metrics``."""
+"""Endpoints for operators: ``/healthz`` and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Metric(NamedTuple):
     name: str
     kind: str  # gauge or counter
     help: str
-    samples: Iterable[tuple[str, float]]  # labels as they are written, and the value
+    samples: Iterable[tuple[str, float]]  # formatted labels, and the value
 
     def __str__(self) -> str:
         lines = [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} {self.kind}"]
@@ -30,52 +30,55 @@ class Metric(NamedTuple):
 
 
 class Health(RequestHandler):
-    """Says that the server answers, to whoever asks."""
+    """Responds that the server is up, without authentication."""
 
     def get(self) -> None:
+        """Send the response."""
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish("ok\n")
 
 
 class Metrics(RequestHandler):
-    """Figures of the server and its process, for the holder of a token."""
+    """Metrics of the server and its process, for holders of a token."""
 
     def initialize(self, studio: Studio) -> None:
+        """Set the studio whose metrics are reported."""
         self._studio = studio
 
     def get(self) -> None:
+        """Send the metrics."""
         application: Any = self.application
         if not application.auth_provider.can_read_metrics(self):
             self.send_error(403)
             return
         sessions = [each for path in application.app_paths for each in application.get_sessions(path)]
-        metrics = (*_served(self._studio, [each.connection_count for each in sessions]), *_process())
+        metrics = (*_server_metrics(self._studio, [each.connection_count for each in sessions]), *_process_metrics())
         self.set_header("Content-Type", TEXT_FORMAT)
         self.finish("".join(f"{metric}\n" for metric in metrics))
 
 
-def routes(studio: Studio) -> list[Any]:
-    """Routes that come before those of Bokeh and Panel."""
+def metrics_routes(studio: Studio) -> list[Any]:
+    """Return the routes that take precedence over those of Bokeh and Panel."""
     return [
         (r"/healthz", Health),
         (r"/metrics", Metrics, {"studio": studio}),
-        (r".*%00.*", ErrorHandler, {"status_code": 404}),  # no file has such a name, and looking for it raises
-        (r"/components/.*", ErrorHandler, {"status_code": 404}),  # Panel imports the module that a path names
+        (r".*%00.*", ErrorHandler, {"status_code": 404}),  # opening a file with such a name raises
+        (r"/components/.*", ErrorHandler, {"status_code": 404}),  # Panel would import the module in the path
     ]
 
 
-def _served(studio: Studio, connections: list[int]) -> Iterator[Metric]:
+def _server_metrics(studio: Studio, connections: list[int]) -> Iterator[Metric]:
     states = {**dict.fromkeys(State, 0), **studio.record.count_by_state()}
-    yield _gauge("meshwave_sessions", "Open tabs, and those that were left and are kept for a while.", len(connections))
+    yield _gauge("meshwave_sessions", "Open tabs, and closed ones that are kept for a while.", len(connections))
     yield _gauge("meshwave_connections", "Connected browsers.", sum(connections))
-    yield Metric("meshwave_edits_total", "counter", "Changes of a design.", [("", studio.edits)])
+    yield Metric("meshwave_edits_total", "counter", "Edits of designs.", [("", studio.edits)])
     runs = [(f'{{state="{state.lower()}"}}', count) for state, count in states.items()]
     yield Metric("meshwave_runs", "gauge", "Runs in the record by state.", runs)
     processes = sum(entry.processes for entry in studio.record.active())
-    yield _gauge("meshwave_processes", "Processes of the runs that are under way.", processes)
+    yield _gauge("meshwave_processes", "Processes of active runs.", processes)
 
 
-def _process() -> Iterator[Metric]:
+def _process_metrics() -> Iterator[Metric]:
     name = "process_cpu_seconds_total"
     yield Metric(name, "counter", "Processor time of the server.", [("", time.process_time())])
     proc = Path("/proc/self")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from meshwave.designer.kit.defects import defect_text
 from meshwave.engine.costs.profile import Profile
 from meshwave.engine.costs.profile_store import check_can_store, profile_file_name, store_profile, write_spare_profile
 from meshwave.engine.errors import InputError, MeshwaveError
@@ -33,8 +34,8 @@ class CalibrationStatus:
     words: str = ""
 
     @property
-    def runs(self) -> bool:
-        """Whether a calibration is running."""
+    def is_running(self) -> bool:
+        """True while a calibration is running."""
         return self.state == "runs"
 
 
@@ -43,46 +44,47 @@ class BackgroundCalibration:
 
     def __init__(self, measure: Measure = calibrate_machine) -> None:
         self._measure = measure
-        self._standing = CalibrationStatus()
-        self._over = threading.Event()
+        self._status = CalibrationStatus()
+        self._canceled = threading.Event()
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
         self._thread: threading.Thread | None = None
 
     @property
-    def standing(self) -> CalibrationStatus:
-        return self._standing
+    def status(self) -> CalibrationStatus:
+        """Current status."""
+        return self._status
 
-    def hear(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener``, in any thread, whenever it stands otherwise; returns what ends that."""
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener``, in any thread, after each change of the status; return a function that unsubscribes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def start(self, name: str) -> None:
-        """Measure this machine as ``meshwave calibrate`` does, and keep what comes of it under a name.
+        """Calibrate this machine like ``meshwave calibrate`` and store the profile under a name.
 
         Raises:
-            InputError: one goes on, or no profile of that name can be kept.
+            InputError: a calibration is already running, or no profile can be stored under the name.
         """
         name = profile_file_name(name)
         check_can_store(name)
         with self._lock:
-            if self._standing.runs:
-                raise InputError("this machine is being measured; wait for that, or stop it")
-            self._over.clear()
-            self._standing = CalibrationStatus("runs", name, 0.0, "starting")
-        self._heard()  # first: its end must not be told before its beginning
+            if self._status.is_running:
+                raise InputError("this machine is being calibrated; wait until that is done, or stop it")
+            self._canceled.clear()
+            self._status = CalibrationStatus("runs", name, 0.0, "starting")
+        self._notify()  # before the thread starts, so that listeners see the statuses in order
         self._thread = threading.Thread(target=self._run, args=(name,), daemon=True, name="calibrate")
         self._thread.start()
 
     def stop(self) -> None:
         """Cancel the calibration at its next progress report; no profile is stored."""
         with self._lock:
-            if not self._standing.runs:
+            if not self._status.is_running:
                 return
-            self._over.set()
-            self._standing = replace(self._standing, words="stopping")
-        self._heard()
+            self._canceled.set()
+            self._status = replace(self._status, words="stopping")
+        self._notify()
 
     def close(self, patience_s: float = 5.0) -> None:
         """Cancel the calibration and wait until its processes have ended."""
@@ -93,35 +95,33 @@ class BackgroundCalibration:
     def _run(self, name: str) -> None:
         try:
             profile = self._measure(default_options(), self._follow)
-            self._go_on()
-            standing = _store_profile(profile, name)
+            self._check_canceled()
+            status = _store_profile(profile, name)
         except Stopped:
-            standing = CalibrationStatus("stopped", name, 0.0, "stopped; nothing was kept")
+            status = CalibrationStatus("stopped", name, 0.0, "stopped; no profile was stored")
         except MeshwaveError as error:
-            standing = CalibrationStatus("failed", name, 0.0, str(error))
-        except Exception as wrong:  # a defect of ours: whoever waits must not wait for ever
+            status = CalibrationStatus("failed", name, 0.0, str(error))
+        except Exception as wrong:  # an internal error must not leave listeners waiting
             traceback.print_exc()
-            standing = CalibrationStatus(
-                "failed", name, 0.0, f"it went wrong inside Meshwave ({wrong!r}); the terminal says more"
-            )
-        self._tell(standing)
+            status = CalibrationStatus("failed", name, 0.0, defect_text(wrong))
+        self._set_status(status)
 
-    def _go_on(self) -> None:
-        if self._over.is_set():
+    def _check_canceled(self) -> None:
+        if self._canceled.is_set():
             raise Stopped
 
     def _follow(self, progress: CalibrationProgress) -> None:
-        self._go_on()
-        self._tell(CalibrationStatus("runs", self._standing.name, progress.share, progress.message))
+        self._check_canceled()
+        self._set_status(CalibrationStatus("runs", self._status.name, progress.share, progress.message))
 
-    def _tell(self, standing: CalibrationStatus) -> None:
+    def _set_status(self, status: CalibrationStatus) -> None:
         with self._lock:
-            if standing == self._standing and standing.share:
+            if status == self._status and status.share:
                 return
-            self._standing = standing
-        self._heard()
+            self._status = status
+        self._notify()
 
-    def _heard(self) -> None:
+    def _notify(self) -> None:
         for listener in [*self._listeners]:
             listener()
 
@@ -129,10 +129,12 @@ class BackgroundCalibration:
 def _store_profile(profile: Profile, name: str) -> CalibrationStatus:
     try:
         store_profile(profile, name)
-    except InputError as error:  # the disk was filled meanwhile: what took minutes is not thrown away
+    except InputError as error:  # such as a full disk: do not lose measurements that took minutes
         spare = write_spare_profile(profile)
-        return CalibrationStatus("failed", name, 0.0, f"{error}{f'; what was measured is in {spare}' if spare else ''}")
-    return CalibrationStatus("done", name, 1.0, "measured and kept")
+        return CalibrationStatus(
+            "failed", name, 0.0, f"{error}{f'; the profile was saved as {spare}' if spare else ''}"
+        )
+    return CalibrationStatus("done", name, 1.0, "profile stored")
 
 
 class Stopped(Exception):

@@ -21,11 +21,11 @@ from meshwave.engine.predict.order_consequences import simulate_order
 from meshwave.engine.predict.prediction import Prediction
 
 LONGEST_HISTORY = 500
-PIN_LIMIT = 3  # beside the open design: four on one axis
+PIN_LIMIT = 3  # besides the open design: four timelines on one axis
 COMPUTING_PROBLEM = Problem("", "computing")
 STOPPED_PROBLEM = Problem("", "stopped")
 PROGRESS_STATES = {COMPUTING_PROBLEM.code: "runs", STOPPED_PROBLEM.code: "stopped", "computation_failed": "stopped"}
-"""Codes of problems that stand for a computation: its state in ``Session.progress``."""
+"""State in ``Session.progress`` for the codes of problems that stand for a computation."""
 
 
 T = TypeVar("T")
@@ -36,42 +36,39 @@ class Step(NamedTuple):
 
     design: Design
     label: str  # of the edit between
-    opens: bool  # whether that edit put another document in place
+    opens: bool  # True if that edit replaced the document
 
 
 Steps = list[Step]
-"""Entries of the history; the next one comes last."""
+"""Entries of the history, the next one to apply last."""
 
 
 class Session(param.Parameterized):
     """The open design of a tab and everything derived from it.
 
-    Every edit goes through :meth:`edit`: one gesture, one step of undo. An edit that makes a part
-    unsound is refused and changes nothing. One that leaves parts that do not fit each other yet is
-    kept as a draft: ``problems`` says what is wrong, and ``prediction`` stays the last good one of
-    the same document.
+    Every change goes through :meth:`edit`: one gesture, one undo step. An edit that makes a section invalid is refused
+    and changes nothing. An edit whose sections are valid but inconsistent is kept as a draft: ``problems`` lists what
+    is wrong, and ``prediction`` stays the last valid one of the same document.
     """
 
     design: Any = param.ClassSelector(class_=Design)
-    prediction = param.Parameter(doc="Of the last design that could be simulated.")
+    prediction = param.Parameter(doc="Prediction of the last design that could be simulated.")
     problems = param.List(default=[], item_type=Problem)
     pinned = param.List(
         default=[],
         item_type=Prediction,
-        doc="Predictions to compare with, the first the one that changes are told against.",
+        doc="Predictions to compare with; changes are relative to the first one.",
     )
-    measured = param.Parameter(
-        default=None, doc="The timeline of a run of the open design, to lay over the predicted one."
-    )
-    history = param.Tuple(default=("", ""), doc="What undo and redo would do, in words; empty for nothing.")
-    opened = param.Integer(default=0, doc="How often another document was put in place.")
-    turned = param.Integer(default=0, doc="How often a person went back or forth.")
+    measured = param.Parameter(default=None, doc="Timeline of a run of the open design, overlaid on the predicted one.")
+    history = param.Tuple(default=("", ""), doc="Labels of the edits that undo and redo apply to; empty for none.")
+    opened = param.Integer(default=0, doc="Number of times that the document was replaced.")
+    turned = param.Integer(default=0, doc="Number of undo and redo steps.")
     progress = param.Dict(
         default={},
-        doc="How far the computation of what follows from the open design is: its state (runs, stopped), the share that "
-        "is done and what is done now; empty once that is known, and as long as nobody would notice.",
+        doc="Progress of the prediction: its state (runs, stopped), the share that is done and the current activity; "
+        "empty when it is done, and while it takes no noticeable time.",
     )
-    notice = param.String(default="", doc="What a person should know although no edit was refused; empty for nothing.")
+    notice = param.String(default="", doc="Notice to the user that belongs to no edit; empty for none.")
 
     def __init__(self, design: Design, later: Later | None = None, predictions: Predictions | None = None) -> None:
         """Open a design.
@@ -93,12 +90,12 @@ class Session(param.Parameterized):
 
     @property
     def later(self) -> Later | None:
-        """Schedules a callback in the page's event loop from any thread; None where there are no jobs."""
+        """Function that schedules a callback in the page's event loop from any thread; None without jobs."""
         return self._later
 
     @property
-    def stale(self) -> bool:
-        """Whether the prediction is of an earlier design."""
+    def is_stale(self) -> bool:
+        """True if the prediction is of an earlier design."""
         return self.prediction is None or self.prediction.design is not self.design
 
     @property
@@ -117,21 +114,17 @@ class Session(param.Parameterized):
         Raises:
             DesignError: the change would make a part unsound; nothing is changed.
         """
-        self._step_to(self._edited(path, value), label)
+        self._step_to(self._apply_edit(path, value), label)
 
-    def tried(self, path: str, value: Any) -> Prediction | None:
+    def predict_edit(self, path: str, value: Any) -> Prediction | None:
         """Predict the design after an edit without applying it; None where the edit would leave errors."""
-        design = self._edited(path, value)
-        return (
-            self._with_the_same_order(design)
-            if type(design.pipeline).depends_on_costs
-            else predict_with_problems(design)[1]
-        )
+        design = self._apply_edit(path, value)
+        return self._predict_in_same_order(design) if type(design.pipeline).depends_on_costs else predict_with_problems(design)[1]
 
-    def _with_the_same_order(self, design: Design) -> Prediction | None:
-        """Predict a design that searches its order with the order of the open design."""
+    def _predict_in_same_order(self, design: Design) -> Prediction | None:
+        """Predict a design, whose schedule searches its order, in the order of the open design; None if impossible."""
         if (
-            self.stale
+            self.is_stale
             or design.stages != self.design.stages
             or any(each.severity == "error" for each in problems(design))
         ):
@@ -141,9 +134,9 @@ class Session(param.Parameterized):
             return None
         return Prediction(design, played.program, played.costs, played.timeline)
 
-    def _edited(self, path: str, value: Any) -> Design:
+    def _apply_edit(self, path: str, value: Any) -> Design:
         document = self.design.model_dump(mode="json")
-        return _reset_stage_settings(parse_design(_with_value(document, path, value), draft=True))
+        return _reset_stage_settings(parse_design(_set_value(document, path, value), draft=True))
 
     def replace(self, design: Design, label: str) -> None:
         """Replace the open design, as one step of undo."""
@@ -169,14 +162,14 @@ class Session(param.Parameterized):
         self._show(self.design, *self._outcome(self.design))
 
     def pin(self, prediction: Prediction | None = None) -> None:
-        """Pin a prediction, by default the present one; one that is pinned already is unpinned.
+        """Pin a prediction, by default the current one; unpin it if it is pinned already.
 
-        A design with errors has nothing to pin: there the comparison ends.
+        If the current prediction is stale, the comparison ends instead.
 
         Raises:
-            InputError: what is predicted is of an earlier design, or as many are pinned as can be told apart.
+            InputError: the prediction is of an earlier design, or the maximum number of designs is pinned.
         """
-        if prediction is None and self.stale and self.pinned:
+        if prediction is None and self.is_stale and self.pinned:
             self.pinned = []
             return
         chosen = prediction or self.current_prediction("pin")
@@ -192,7 +185,7 @@ class Session(param.Parameterized):
         """Pin a design that is not open, as soon as it is predicted.
 
         Raises:
-            InputError: it cannot be predicted, or as many are pinned as can be told apart.
+            InputError: it cannot be predicted, or the maximum number of designs is pinned.
         """
         outcome = self.predictions.predict_now(design, wait=self._later is None)
         if outcome is not None:
@@ -224,14 +217,14 @@ class Session(param.Parameterized):
 
     # ---- files ----
 
-    def beside(self, words: str, work: Callable[[], T], then: Callable[[T], None], *, at_once: bool) -> None:
-        """Run work on a file now, or by a job while the page shows ``words``; then pass its result to ``then``."""
+    def process_file(self, words: str, work: Callable[[], T], then: Callable[[T], None], *, at_once: bool) -> None:
+        """Run ``work`` on a file now, or by a job while the page shows ``words``; then call ``then`` with the result."""
         self._end_file()
         if at_once or self._later is None:
             then(work())
             return
         self.notice = words
-        self._file = Job(work).listen(self._later, partial(self._hear_file, then))
+        self._file = Job(work).add_listener(self._later, partial(self._hear_file, then))
 
     def _hear_file(self, then: Callable[[T], None], news: News) -> None:
         if not isinstance(news, Done | Failed):
@@ -263,11 +256,11 @@ class Session(param.Parameterized):
         Raises:
             InputError: the open design has errors, so the prediction is of an earlier one.
         """
-        if self.is_computing or (self.stale and self.progress):
+        if self.is_computing or (self.is_stale and self.progress):
             reason = self.errors[0].message if self.errors else COMPUTING_PROBLEM.message
-            raise InputError(f"there is nothing to {purpose} before the step is computed: {reason}")
-        if self.stale:
-            raise InputError(f"there is nothing to {purpose} before the design's errors are mended: {self.errors[0]}")
+            raise InputError(f"cannot {purpose}: the step has not been computed: {reason}")
+        if self.is_stale:
+            raise InputError(f"cannot {purpose}: the design has errors: {self.errors[0]}")
         prediction: Prediction = self.prediction
         return prediction
 
@@ -277,14 +270,14 @@ class Session(param.Parameterized):
             self._turn_to(design, past, [], opens)
 
     def _turn_to(self, design: Design, past: Steps, future: Steps, opens: bool) -> None:
-        outcome = self._outcome(design)  # before anything is changed: what fails here leaves nothing behind
+        outcome = self._outcome(design)  # before any state changes, since it may raise
         self._past, self._future = past, future
         self._show(design, *outcome, opens=opens)
 
     def _show(self, design: Design, found: list[Problem], prediction: Prediction | None, opens: bool = False) -> None:
         with param.parameterized.batch_call_watchers(self):
-            if prediction is not None or opens:  # under the name of another document nothing old is shown
-                self.prediction = prediction  # first: those who watch it are told first
+            if prediction is not None or opens:  # a new document must not show the prediction of the previous one
+                self.prediction = prediction  # first, since param calls watchers in the order of the changes
             self.problems = found
             self.design = design
             state = next((PROGRESS_STATES[problem.code] for problem in found if problem.code in PROGRESS_STATES), "")
@@ -294,17 +287,17 @@ class Session(param.Parameterized):
                 self._future[-1].label if self._future else "",
             )
 
-    # ---- what is computed beside the page ----
+    # ---- predictions by jobs ----
 
     @property
     def is_computing(self) -> bool:
-        """Whether a job predicts the open design."""
+        """True while a job predicts the open design."""
         return self._job is not None
 
     def _outcome(self, design: Design) -> Outcome:
-        """Return the outcome of a design as far as it is known at once, and start a job for the rest.
+        """Return the outcome of a design as far as it is available at once, and start a job for the rest.
 
-        The job of the design before is stopped, unless both have the same meaning.
+        The job of the previous design is stopped, unless both designs have the same meaning.
         """
         before, job = self._job, None
         outcome = self.predictions.predict_now(design, wait=self._later is None)
@@ -355,18 +348,18 @@ class Session(param.Parameterized):
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:
-    """Format ``Session.progress`` as a sentence; empty where nothing is computed."""
+    """Return a sentence for ``Session.progress``; empty if nothing is being computed."""
     if not progress:
         return ""
     if progress["state"] == "stopped":
         return "The computation was stopped"
     doing = f", {progress['words']}" if progress["words"] else ""
-    return f"Computing: {100 * progress['share']:.0f} %{doing}"
+    return f"Computing: {progress['share']:.0%}{doing}"
 
 
 def _reset_stage_settings(design: Design) -> Design:
     """Reset settings per stage or per expert where an edit changed the number of stages or experts."""
-    design = expert_edits.release(design)
+    design = expert_edits.drop_misfit_placement(design)
     try:
         count = design.stages
     except InputError:
@@ -377,7 +370,7 @@ def _reset_stage_settings(design: Design) -> Design:
     return design.model_copy(update={"pipeline": pipeline.model_copy(update=gone)}) if gone else design
 
 
-def _with_value(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+def _set_value(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     if not path:
         return {**document, **value}
     apply_edit(document, path, value)

@@ -1,7 +1,7 @@
-"""What a gesture on the experts makes of their homes: plain functions, as :mod:`meshwave.designer.state.design_edits` has for meshes.
+"""Edits of the expert placement and load, by gestures on the expert canvas.
 
-``homes`` are the experts of each place: a device, or the devices that share an expert. ``names`` are
-those places as a person calls them.
+``homes`` are the experts of each place; a place is a device, or the group of devices that share an expert. ``names``
+are the places' names in messages.
 """
 
 from __future__ import annotations
@@ -21,47 +21,58 @@ from meshwave.engine.experts import Homes, Layer, equal_blocks, expert_schedules
 from meshwave.engine.findings import DesignError, Problem
 
 Chip = tuple[int, int]
-"""An expert, and the place that holds it."""
+"""An expert, and the place of one of its replicas."""
 FIRST_EXPERTS = 8
-"""Of a model that gets experts by one click."""
+"""Number of experts that one click adds to a model."""
 GROUPS = ("ep", "esp")
-"""The settings that are sizes of the experts' groups."""
+"""Settings that are sizes of expert groups."""
 LARGEST_LOAD = 1e6
-"""Of one expert, in even shares; beyond it nothing changes to the eye."""
+"""Largest load of one expert, in even shares."""
 
 
-# where experts lie
+# ---- placement ----
 
 
-def move(homes: Homes, chips: Iterable[Chip], to: int, names: Sequence[str]) -> Homes:
-    """Give experts to another place; those that it has already are in the way."""
+def move_experts(homes: Homes, chips: Iterable[Chip], to: int, names: Sequence[str]) -> Homes:
+    """Move replicas of experts to another place.
+
+    Raises:
+        InputError: the place already holds one of the experts.
+    """
     chips = [chip for chip in chips if chip[1] != to]
-    placed = _listed(homes)
+    placed = _to_lists(homes)
     for expert, place in chips:
         _refuse_unknown(homes, expert, place, names)
         if expert in placed[to]:
-            raise InputError(f"{_hold(names[to])} expert {expert} already; Delete takes a replica away")
+            raise InputError(f"{_holds(names[to])} expert {expert} already; press Delete to remove a replica")
         placed[place].remove(expert)
         placed[to].append(expert)
     return _homes(placed)
 
 
-def replicate(homes: Homes, experts: Iterable[int], to: int, names: Sequence[str]) -> Homes:
-    """Give a place replicas of experts that others keep."""
-    placed = _listed(homes)
+def replicate_experts(homes: Homes, experts: Iterable[int], to: int, names: Sequence[str]) -> Homes:
+    """Add a replica of each expert to a place.
+
+    Raises:
+        InputError: the place already holds one of the experts.
+    """
+    placed = _to_lists(homes)
     for expert in dict.fromkeys(experts):
         if expert in placed[to]:
-            raise InputError(f"{_hold(names[to])} expert {expert} already; a second replica there would do nothing")
+            raise InputError(f"{_holds(names[to])} expert {expert} already; a second replica would have no effect")
         placed[to].append(expert)
     return _homes(placed)
 
 
-def replicate_hot(homes: Homes, experts: Iterable[int], load: Sequence[float], nodes: Sequence[int]) -> Homes:
-    """One more replica of each expert: on a node that has none where there is one, there on the emptiest place.
+def place_replicas(homes: Homes, experts: Iterable[int], load: Sequence[float], nodes: Sequence[int]) -> Homes:
+    """Add a replica of each expert on the least loaded place, on a node without the expert if there is one.
 
-    ``load`` and ``nodes`` are of each place.
+    ``load`` and ``nodes`` have one entry per place.
+
+    Raises:
+        InputError: an expert is on every place already.
     """
-    placed, filled = _listed(homes), list(load)
+    placed, filled = _to_lists(homes), list(load)
     for expert in dict.fromkeys(experts):
         holders = [place for place, held in enumerate(placed) if expert in held]
         free = [place for place in range(len(placed)) if place not in holders]
@@ -70,33 +81,37 @@ def replicate_hot(homes: Homes, experts: Iterable[int], load: Sequence[float], n
         seen = {nodes[place] for place in holders}
         to = min(free, key=lambda place: (nodes[place] in seen, filled[place], place))
         placed[to].append(expert)
-        filled[to] += 1 / len(placed)  # so that the next one goes elsewhere
+        filled[to] += 1 / len(placed)  # so that the next expert is placed elsewhere
     return _homes(placed)
 
 
-def remove(homes: Homes, chips: Iterable[Chip], names: Sequence[str]) -> Homes:
-    """Take replicas away; an expert keeps its last one."""
-    placed = _listed(homes)
+def remove_replicas(homes: Homes, chips: Iterable[Chip], names: Sequence[str]) -> Homes:
+    """Remove replicas of experts.
+
+    Raises:
+        InputError: it is the last replica of an expert.
+    """
+    placed = _to_lists(homes)
     for expert, place in chips:
         _refuse_unknown(homes, expert, place, names)
         if sum(expert in held for held in placed) == 1:
-            raise InputError(f"{_hold(names[place])} the only replica of expert {expert}; move it instead")
+            raise InputError(f"{_holds(names[place])} the only replica of expert {expert}; move it instead")
         placed[place].remove(expert)
     return _homes(placed)
 
 
-def placement(layer: Layer, homes: Homes) -> list[list[int]] | None:
-    """Homes as a document has them, for every device; None where they are equal blocks."""
+def placement_setting(layer: Layer, homes: Homes) -> list[list[int]] | None:
+    """Return a placement as the document has it, per device; None for equal blocks."""
     if layer.experts % layer.ep == 0 and homes == equal_blocks(layer.experts, layer.ep):
         return None
     return [list(held) for held in homes for _ in range(layer.esp)]
 
 
-# how often they are chosen
+# ---- load ----
 
 
-def heat(shares: Sequence[float], experts: Iterable[int], factor: float) -> list[float]:
-    """Loads, in even shares, of which those of some ``experts`` are so many times what they were."""
+def scale_loads(shares: Sequence[float], experts: Iterable[int], factor: float) -> list[float]:
+    """Return loads, in even shares, in which those of some experts are multiplied by a factor."""
     loads = [share * len(shares) for share in shares]
     for expert in dict.fromkeys(experts):
         if not 0 <= expert < len(loads):
@@ -105,14 +120,14 @@ def heat(shares: Sequence[float], experts: Iterable[int], factor: float) -> list
     return [float(f"{load:.4g}") for load in loads]
 
 
-# the layer as a whole
+# ---- the layer as a whole ----
 
 
 def add_experts(design: Design) -> dict[str, Any]:
-    """The sections of a design whose model has experts: eight in every second block, over the devices of a mesh."""
+    """Return the sections of the design with eight experts in every second block, spread over each mesh."""
     every = 2 if design.model.layers > 1 else 1
     model = {**design.model.model_dump(mode="json"), "moe": {"experts": FIRST_EXPERTS, "every": every}}
-    ep = gcd(FIRST_EXPERTS, *sizes(design))
+    ep = gcd(FIRST_EXPERTS, *mesh_sizes(design))
     schedule = "parm-auto" if any(mesh.tp > 1 for mesh in design.meshes) else "expert-parallel"
     kept = design.experts.model_dump(mode="json")
     return {
@@ -121,8 +136,8 @@ def add_experts(design: Design) -> dict[str, Any]:
     }
 
 
-def without_experts(design: Design) -> dict[str, Any]:
-    """The sections of a design whose model has none: what would lie on devices goes with them."""
+def remove_experts(design: Design) -> dict[str, Any]:
+    """Return the sections of the design without experts and without the settings that depend on them."""
     kept, fresh = design.experts.model_dump(mode="json"), Experts().model_dump(mode="json")
     return {
         "model": {**design.model.model_dump(mode="json"), "moe": None},
@@ -130,19 +145,19 @@ def without_experts(design: Design) -> dict[str, Any]:
     }
 
 
-def sizes(design: Design) -> list[int]:
-    """Devices of each mesh."""
+def mesh_sizes(design: Design) -> list[int]:
+    """Return the number of devices of each mesh."""
     return [len(mesh.devices) for mesh in design.meshes]
 
 
-def with_setting(design: Design, key: str, value: Any) -> dict[str, Any]:
-    """The experts' section with one setting changed, and what has to follow it.
+def change_setting(design: Design, key: str, value: Any) -> dict[str, Any]:
+    """Return the experts section with one setting changed and dependent settings adjusted.
 
-    ``ep`` and ``esp`` give way to each other, so that their groups divide the meshes; a schedule that
-    keeps experts whole gets those devices as places. Homes that no longer fit go back to equal blocks.
+    ``ep`` and ``esp`` are adjusted so that their groups divide the meshes. A schedule that does not shard experts uses
+    the devices of ``esp`` for ``ep``. A placement that no longer fits is reset to equal blocks.
     """
     section = {**design.experts.model_dump(mode="json"), key: value}
-    common = gcd(*sizes(design))
+    common = gcd(*mesh_sizes(design))
     if key in GROUPS and common % value == 0 and common % (section["ep"] * section["esp"]):
         other = "esp" if key == "ep" else "ep"
         section[other] = max(size for size in divisors(common // value) if size <= section[other])
@@ -153,21 +168,21 @@ def with_setting(design: Design, key: str, value: Any) -> dict[str, Any]:
         section["ep"] = whole if moe is not None and moe.experts % whole == 0 else section["ep"]
         section["esp"] = 1
     changed = design.model_copy(update={"experts": Experts.model_validate_json(json.dumps(section))})
-    return {**section, "placement": section["placement"] if fits(changed) else None}
+    return {**section, "placement": section["placement"] if placement_fits(changed) else None}
 
 
-def idle(design: Design) -> str:
-    """Why ``ep`` and ``esp`` play no part under the schedule; empty where they do. Both are kept for the next one."""
+def unused_groups_reason(design: Design) -> str:
+    """Return why the schedule ignores ``ep`` and ``esp``; empty if it uses them."""
     if not uses_tensor_parallel_groups(design):
         return ""
-    sizes = sorted({mesh.tp for mesh in design.meshes})
-    over = f"{' or '.join(map(str, sizes))} device{'s' * (sizes != [1])}"
+    mesh_sizes = sorted({mesh.tp for mesh in design.meshes})
+    over = f"{' or '.join(map(str, mesh_sizes))} device{'s' * (mesh_sizes != [1])}"
     title = expert_schedules[design.experts.schedule].title
-    return f"{title} spreads whole experts over the {over} of a tensor-parallel group, so that ep and esp play no part"
+    return f"{title} places whole experts on the {over} of a tensor-parallel group and does not use ep and esp"
 
 
-def fits(design: Design) -> bool:
-    """Whether the homes that are drawn are of the experts and places that there are."""
+def placement_fits(design: Design) -> bool:
+    """Return whether the placement matches the number of experts and places."""
     drawn, moe = design.experts.placement, design.model.moe
     if drawn is None or moe is None:
         return True
@@ -176,25 +191,26 @@ def fits(design: Design) -> bool:
     return groups == {len(drawn)} and {expert for held in drawn for expert in held} == set(range(moe.experts))
 
 
-def release(design: Design) -> Design:
-    """Give up homes that no longer fit, as where ``ep`` or the number of experts changed, rather than refuse the edit."""
-    if fits(design):
+def drop_misfit_placement(design: Design) -> Design:
+    """Reset a placement that no longer matches the experts or places, instead of refusing the edit."""
+    if placement_fits(design):
         return design
     return design.model_copy(update={"experts": design.experts.model_copy(update={"placement": None})})
 
 
 def divisors(size: int) -> list[int]:
+    """Return the divisors of a number in ascending order."""
     return [part for part in range(1, size + 1) if size % part == 0]
 
 
-def refuse_unfit(design: Design, rank: int, homes: Homes) -> Layer:
-    """Return the layer with this placement on a mesh, if its schedule can run it.
+def check_placement(design: Design, rank: int, homes: Homes) -> Layer:
+    """Return the layer with this placement on a mesh.
 
     Raises:
-        DesignError: the schedule cannot.
+        DesignError: the schedule cannot run it.
     """
     layer = drawn_layer(design, rank)
-    given = placement(layer, homes)
+    given = placement_setting(layer, homes)
     drawn = None if given is None else tuple(map(tuple, given))
     changed = design.model_copy(update={"experts": design.experts.model_copy(update={"placement": drawn})})
     known = list(expert_problems(design))
@@ -225,26 +241,26 @@ def layer_problem(design: Design, rank: int) -> Problem | None:
         return split_expert_groups(design, mesh)
     for problem in load_problems(experts.load, design.model.moe.experts):
         return problem.within("experts")
-    return None if fits(design) else Problem(PLACEMENT, "mismatched_placement", fixes=[EQUAL_BLOCKS])
+    return None if placement_fits(design) else Problem(PLACEMENT, "mismatched_placement", fixes=[EQUAL_BLOCKS])
 
 
-def as_given(design: Design, layer: Layer) -> Layer:
-    """With no homes where the design gives none, so that a schedule can ask for equal blocks."""
+def restore_implicit_placement(design: Design, layer: Layer) -> Layer:
+    """Return the layer without a placement if the design has none, so that a schedule can require equal blocks."""
     return layer if design.experts.placement is not None else replace(layer, homes=None)
 
 
-def block_of(design: Design, rank: int, layer: Layer) -> tuple[tuple[int, ...], int]:
-    """The devices that ``layer`` stands for, and how many blocks of the mesh are like it."""
+def find_block(design: Design, rank: int, layer: Layer) -> tuple[tuple[int, ...], int]:
+    """Return the devices that ``layer`` stands for, and the number of equal blocks in the mesh."""
     devices = design.meshes[rank].devices
     found = [devices[first : first + layer.devices] for first in range(0, len(devices), layer.devices)]
     nodes = [tuple(map(design.cluster.node_of, block)) for block in found]
     return found[nodes.index(layer.nodes or nodes[0])], len(found)
 
 
-# in common
+# ---- helpers ----
 
 
-def _listed(homes: Homes) -> list[list[int]]:
+def _to_lists(homes: Homes) -> list[list[int]]:
     return [list(held) for held in homes]
 
 
@@ -252,15 +268,15 @@ def _homes(placed: Iterable[Iterable[int]]) -> Homes:
     return tuple(tuple(sorted(held)) for held in placed)
 
 
-def _is_several(name: str) -> bool:
+def _is_plural(name: str) -> bool:
     return name.startswith("devices ")
 
 
-def _hold(name: str) -> str:
-    return f"{name} hold{'' if _is_several(name) else 's'}"
+def _holds(name: str) -> str:
+    return f"{name} hold{'' if _is_plural(name) else 's'}"
 
 
 def _refuse_unknown(homes: Homes, expert: int, place: int, names: Sequence[str]) -> None:
     if not 0 <= place < len(homes) or expert not in homes[place]:
         where = names[place] if 0 <= place < len(names) else f"place {place}"
-        raise InputError(f"{where} {'do' if _is_several(where) else 'does'} not hold expert {expert}")
+        raise InputError(f"{where} {'do' if _is_plural(where) else 'does'} not hold expert {expert}")

@@ -88,7 +88,7 @@ def _upload(text: Any) -> str:
     size = len(text.encode("utf-8", "replace"))
     if size > LARGEST_FILE_BYTES:
         raise InputError(
-            f"it has {size / 1e6:.3g} MB, and the page opens up to {LARGEST_FILE_BYTES / 1e6:.3g} MB; "
+            f"the file has {size / 1e6:.3g} MB, and the page opens files up to {LARGEST_FILE_BYTES / 1e6:.3g} MB; "
             "use the command line for larger ones"
         )
     return text

@@ -23,6 +23,7 @@ from typing import IO, Any, BinaryIO
 
 from bokeh.document import Document
 
+from meshwave.designer.kit.defects import defect_text
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.progress import watched
 
@@ -97,19 +98,19 @@ def page_later(document: Document | None) -> Later:
 class Listener:
     """A caller that waits for a job and receives its news."""
 
-    def __init__(self, job: Job, later: Later, hear: NewsHandler) -> None:
+    def __init__(self, job: Job, later: Later, handle: NewsHandler) -> None:
         self.job = job
-        self._later, self._hear = later, hear
+        self._later, self._handle = later, handle
         self._is_over = False
 
-    def tell(self, news: News) -> None:
+    def deliver(self, news: News) -> None:
         """Deliver news in the listener's event loop."""
-        self._later(lambda: None if self._is_over else self._hear(news))
+        self._later(lambda: None if self._is_over else self._handle(news))
 
     def stop(self) -> None:
         """Stop listening; the process of a job without listeners is killed."""
         self._is_over = True
-        self.job.leave(self)
+        self.job.remove_listener(self)
 
 
 class Job:
@@ -131,7 +132,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has a result, has failed or was stopped."""
+        """True if the job has a result, has failed or was stopped."""
         return self._is_over
 
     @property
@@ -139,19 +140,19 @@ class Job:
         """Process ID, None before the process has started."""
         return self._process.pid if self._process is not None else None
 
-    def listen(self, later: Later, hear: NewsHandler) -> Listener:
+    def add_listener(self, later: Later, handle: NewsHandler) -> Listener:
         """Add a listener; the first one starts the job."""
-        listener = Listener(self, later, hear)
+        listener = Listener(self, later, handle)
         with self._lock:
             self._listeners.append(listener)
             news = self._last
             if self._thread.ident is None:
                 self._thread.start()
         if news is not None:
-            listener.tell(news)
+            listener.deliver(news)
         return listener
 
-    def leave(self, listener: Listener) -> None:
+    def remove_listener(self, listener: Listener) -> None:
         """Remove a listener; without any other the process is killed."""
         with self._lock:
             if listener in self._listeners:
@@ -170,13 +171,13 @@ class Job:
 
     def _run(self) -> None:
         if not _slots.acquire(timeout=PROGRESS_INTERVAL_S):
-            self._tell(Progress(0.0, "waiting for other computations"))
+            self._deliver(Progress(0.0, "waiting for other computations"))
             _slots.acquire()
         try:
             self._end(self._follow())
         except Exception as error:  # an internal error must not leave listeners waiting
             traceback.print_exc()
-            self._end(Failed(_defect_text(error)))
+            self._end(Failed(defect_text(error)))
         finally:
             if self._process is not None:  # it frees its memory while listeners continue
                 self._process.join()
@@ -190,7 +191,7 @@ class Job:
                 self._start(there, path)
             try:
                 while not isinstance(news := _receive_news(here, arrays), Done | Failed):
-                    self._tell(news)
+                    self._deliver(news)
             except (EOFError, OSError):
                 self._process.join()
                 news = Failed(f"the process ended early ({_exit_text(self._process.exitcode)})")
@@ -207,20 +208,16 @@ class Job:
     def _end(self, news: News) -> None:
         with self._lock:
             self._is_over, self._last = True, news
-        self._tell(news)
+        self._deliver(news)
 
-    def _tell(self, news: News) -> None:
+    def _deliver(self, news: News) -> None:
         for listener in list(self._listeners):
-            listener.tell(news)
+            listener.deliver(news)
 
 
 def warm_up() -> None:
     """Start the process that jobs are forked from, so that the first job does not wait for its imports."""
-    Job(int).listen(run_now, lambda news: None)
-
-
-def _defect_text(error: BaseException) -> str:
-    return f"something went wrong inside Meshwave ({error!r}); the terminal shows the traceback"
+    Job(int).add_listener(run_now, lambda news: None)
 
 
 def _exit_text(status: int | None) -> str:
@@ -258,7 +255,7 @@ def _run_work(work: Callable[[], Any], channel: _Channel) -> News:
         return Failed(str(error))
     except Exception as error:
         traceback.print_exc()
-        return Failed(_defect_text(error))
+        return Failed(defect_text(error))
 
 
 class _Channel:

@@ -16,7 +16,7 @@ from meshwave.engine.runs.run_folder import read_design
 from meshwave.engine.units import when
 
 RUNS_READ = 30
-"""Number of latest runs whose load is read."""
+"""Number of recent runs whose load is read."""
 LOADS_OFFERED = 5
 
 
@@ -41,39 +41,39 @@ class MeasuredLoads:
         self._record = record
         self._known: dict[str, tuple[Mapping[str, Any], MeasuredLoad] | None] = {}
 
-    def of(self, design: Design) -> tuple[MeasuredLoad, ...]:
+    def find(self, design: Design) -> tuple[MeasuredLoad, ...]:
         """Return the loads of runs with the same model and data, latest first.
 
-        Placement and schedule do not change the choices of the gate.
+        Placement and schedule do not affect which experts the gate chooses.
         """
         if design.model.moe is None:
             return ()
-        meant = _meaning(design)
-        return tuple(routed for meaning, routed in self._all() if meaning == meant)[:LOADS_OFFERED]
+        wanted = _routing_key(design)
+        return tuple(routed for meaning, routed in self._all() if meaning == wanted)[:LOADS_OFFERED]
 
     def _all(self) -> Iterator[tuple[Mapping[str, Any], MeasuredLoad]]:
         for entry in self._record.all(RUNS_READ):
             if entry.state.is_over:
                 if entry.id not in self._known:
-                    self._known[entry.id] = self._read(entry)
+                    self._known[entry.id] = self._read_run(entry)
                 if found := self._known[entry.id]:
                     yield found
 
-    def _read(self, entry: Entry) -> tuple[Mapping[str, Any], MeasuredLoad] | None:
+    def _read_run(self, entry: Entry) -> tuple[Mapping[str, Any], MeasuredLoad] | None:
         folder = self._record.folder(entry.id)
-        with suppress(MeshwaveError):  # it is gone, damaged or of another version
+        with suppress(MeshwaveError):  # the run was deleted, is damaged or of another version
             layers = read_routing(folder)
             if layers:
                 mean = np.mean(list(layers.values()), axis=0)
                 load = tuple(float(f"{share * len(mean):.4g}") for share in mean)
                 last = Run(self._record, entry.id).latest()
                 steps = last["step"] + 1 if last else 0
-                return _meaning(read_design(folder)), MeasuredLoad(
+                return _routing_key(read_design(folder)), MeasuredLoad(
                     entry.id, when(entry.created_s, exact=True), steps, load
                 )
         return None
 
 
-def _meaning(design: Design) -> dict[str, Any]:
+def _routing_key(design: Design) -> dict[str, Any]:
     """Return the parts of a design that determine how its gate routes tokens."""
     return {"model": design.model.model_dump(mode="json"), "data": design.training.data}

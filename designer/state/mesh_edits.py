@@ -24,7 +24,7 @@ Cluster = Mapping[str, Any]
 # ---- meshes ----
 
 
-def draw(meshes: Sequence[Mesh], cluster: Cluster, devices: Iterable[int], name: str | None = None) -> Meshes:
+def draw_mesh(meshes: Sequence[Mesh], cluster: Cluster, devices: Iterable[int], name: str | None = None) -> Meshes:
     """Add a data-parallel mesh over a free rectangle of ``devices`` at the end of the pipeline."""
     devices = _rectangle(cluster, devices)
     _refuse_taken(meshes, devices)
@@ -32,18 +32,18 @@ def draw(meshes: Sequence[Mesh], cluster: Cluster, devices: Iterable[int], name:
     return (*meshes, {"name": name, "devices": devices, "axes": {"dp": len(devices), "tp": 1}})
 
 
-def move(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
+def move_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
     """Move a mesh to the same number of other ``devices``; its axes stay."""
     devices = _inside(cluster, devices)
     old = _mesh(meshes, mesh)
     if len(devices) != len(old["devices"]):
         has = format_count(len(old["devices"]), "device")
-        raise InputError(f"mesh {old['name']} has {has} and cannot move onto {len(devices)}; resize it instead")
+        raise InputError(f"mesh {old['name']} has {has} and cannot move to {len(devices)}; resize it instead")
     _refuse_taken(meshes, devices, but=mesh)
     return _replace(meshes, mesh, devices=devices)
 
 
-def resize(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
+def resize_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
     """Resize a mesh to another rectangle; its tp becomes the greatest common divisor with the new size."""
     devices = _rectangle(cluster, devices)
     old = _mesh(meshes, mesh)
@@ -52,7 +52,7 @@ def resize(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterabl
     return _replace(meshes, mesh, devices=devices, axes={"dp": len(devices) // tp, "tp": tp})
 
 
-def delete(meshes: Sequence[Mesh], mesh: int) -> Meshes:
+def delete_mesh(meshes: Sequence[Mesh], mesh: int) -> Meshes:
     """Remove a mesh; the last one cannot be removed."""
     old = _mesh(meshes, mesh)
     if len(meshes) == 1:
@@ -60,7 +60,7 @@ def delete(meshes: Sequence[Mesh], mesh: int) -> Meshes:
     return (*meshes[:mesh], *meshes[mesh + 1 :])
 
 
-def rename(meshes: Sequence[Mesh], mesh: int, name: str) -> Meshes:
+def rename_mesh(meshes: Sequence[Mesh], mesh: int, name: str) -> Meshes:
     """Give a mesh a name that no other mesh has."""
     _mesh(meshes, mesh)
     return _replace(meshes, mesh, name=_free_name(meshes, name, but=mesh))
@@ -70,14 +70,14 @@ def set_axes(meshes: Sequence[Mesh], mesh: int, dp: int, tp: int) -> Meshes:
     """Set the axes of a mesh to ``dp`` x ``tp``, which has to be its number of devices."""
     old = _mesh(meshes, mesh)
     if dp < 1 or tp < 1 or dp * tp != len(old["devices"]):
-        ways = ", ".join(f"{d} x {t}" for d, t in factors(len(old["devices"])))
+        ways = ", ".join(f"{d} x {t}" for d, t in axis_factors(len(old["devices"])))
         raise InputError(
             f"dp {dp} x tp {tp} does not use the {len(old['devices'])} devices of mesh {old['name']}; use {ways}"
         )
     return _replace(meshes, mesh, axes={"dp": dp, "tp": tp})
 
 
-def reorder(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
+def reorder_meshes(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
     """Move a mesh to ``rank`` in the pipeline; the others keep their order."""
     moved = _mesh(meshes, mesh)
     if not 0 <= rank < len(meshes):
@@ -87,7 +87,7 @@ def reorder(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
     return (*others[:rank], moved, *others[rank:])
 
 
-def tile(cluster: Cluster, pp: int, dp: int, tp: int) -> Meshes:
+def tile_cluster(cluster: Cluster, pp: int, dp: int, tp: int) -> Meshes:
     """Cover the cluster with ``pp`` equal meshes of ``dp`` x ``tp`` devices, in the order of devices.
 
     Every mesh is a rectangle. Of the shapes that fit, one with tp inside a node is preferred, then the one on the
@@ -110,7 +110,7 @@ def tile(cluster: Cluster, pp: int, dp: int, tp: int) -> Meshes:
 
 
 def describe_tile(cluster: Cluster, pp: int, dp: int, tp: int) -> tuple[bool, str]:
-    """Return whether :func:`tile` is possible, and a sentence with its result or the reason why not."""
+    """Return whether :func:`tile_cluster` is possible, and a sentence with its result or the reason why not."""
     problem = _tile_problem(cluster, pp, dp, tp)
     if problem:
         return False, problem
@@ -127,7 +127,7 @@ def next_name(meshes: Sequence[Mesh]) -> str:
     return next(name for name in _all_names() if name not in taken)
 
 
-def factors(size: int) -> list[tuple[int, int]]:
+def axis_factors(size: int) -> list[tuple[int, int]]:
     """Return every (dp, tp) with dp * tp = ``size``, largest dp first."""
     return [(size // tp, tp) for tp in range(1, size + 1) if size % tp == 0]
 
@@ -223,7 +223,9 @@ def _refuse_lost(meshes: Sequence[Mesh], cluster: Cluster, *, lost: Any, what: s
             place = divmod(device, cluster["devices_per_node"])
             if lost(*place):
                 where = f"node {place[0]}" if part == 0 else f"device {place[1]} of node {place[0]}"
-                raise InputError(f"{where} carries mesh {mesh['name']}; move or delete the mesh before the {what} goes")
+                raise InputError(
+                    f"{where} is used by mesh {mesh['name']}; move or delete the mesh before removing the {what}"
+                )
 
 
 def _free_name(meshes: Sequence[Mesh], name: str, but: int = -1) -> str:
@@ -231,10 +233,10 @@ def _free_name(meshes: Sequence[Mesh], name: str, but: int = -1) -> str:
     if not name:
         raise InputError("a mesh needs a name")
     if len(name) > NAME_LENGTH:
-        raise InputError(f"a mesh's name has at most {NAME_LENGTH} letters; this has {len(name)}")
+        raise InputError(f"a mesh name has at most {NAME_LENGTH} characters; this one has {len(name)}")
     for rank, mesh in enumerate(meshes):
         if rank != but and mesh["name"] == name:
-            raise InputError(f"rank {rank} is called {name} already; meshes need different names")
+            raise InputError(f"rank {rank} is already called {name}; mesh names must be unique")
     return name
 
 

@@ -36,7 +36,7 @@ class Predictions:
     """A cache of the latest predictions by meaning of their designs, and the jobs that compute others."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, Prediction] = OrderedDict()
+        self._cache: OrderedDict[bytes, Prediction] = OrderedDict()
         self._jobs: WeakValueDictionary[bytes, Job] = WeakValueDictionary()
 
     def predict_now(self, design: Design, *, wait: bool) -> Outcome | None:
@@ -46,27 +46,27 @@ class Predictions:
             return found, None
         try:
             key = _meaning_digest(design)
-            prediction = self._known(key, design)
+            prediction = self._find_cached(key, design)
             if prediction is None and (wait or is_small_prediction(design)):
                 prediction = predict(design)
         except InputError as error:
-            return _refusal_problems(error), None
+            return list(problems_of(error)), None
         if prediction is None:
             return None
-        self._keep(key, prediction)
+        self._store(key, prediction)
         return [*found, *prediction.warnings], prediction
 
-    def request(self, design: Design, later: Later, hear: NewsHandler) -> Listener:
+    def request(self, design: Design, later: Later, handle: NewsHandler) -> Listener:
         """Predict a design by a job; designs with the same meaning share one.
 
-        ``hear`` receives progress and at last an :data:`Outcome`.
+        ``handle`` receives progress and at last an :data:`Outcome`.
         """
         key = _meaning_digest(design)
         job = self._jobs.get(key)
         if job is None or job.is_over:
             job = self._jobs[key] = Job(partial(compute_prediction, design))
-        return job.listen(
-            later, lambda news: hear(Done(self._take(key, design, news.value)) if isinstance(news, Done) else news)
+        return job.add_listener(
+            later, lambda news: handle(Done(self._take(key, design, news.value)) if isinstance(news, Done) else news)
         )
 
     def _take(self, key: bytes, design: Design, result: ComputedPrediction) -> Outcome:
@@ -76,18 +76,18 @@ class Predictions:
         if result.searched is not None:
             design.pipeline.remember(priced_pipe(design), result.searched)
         prediction = result.prediction.replace_design(design)
-        self._keep(key, prediction)
+        self._store(key, prediction)
         return [*problems(design), *prediction.warnings], prediction
 
-    def _known(self, key: bytes, design: Design) -> Prediction | None:
-        known = self._kept.get(key)
+    def _find_cached(self, key: bytes, design: Design) -> Prediction | None:
+        known = self._cache.get(key)
         return known if known is None or known.design is design else known.replace_design(design)
 
-    def _keep(self, key: bytes, prediction: Prediction) -> None:
-        self._kept[key] = prediction
-        self._kept.move_to_end(key)
-        while len(self._kept) > 1 and sum(len(each.program) for each in self._kept.values()) > KEPT_ROWS_LIMIT:
-            self._kept.popitem(last=False)
+    def _store(self, key: bytes, prediction: Prediction) -> None:
+        self._cache[key] = prediction
+        self._cache.move_to_end(key)
+        while len(self._cache) > 1 and sum(len(each.program) for each in self._cache.values()) > KEPT_ROWS_LIMIT:
+            self._cache.popitem(last=False)
 
 
 def predict_with_problems(design: Design) -> Outcome:
@@ -110,7 +110,7 @@ def compute_prediction(design: Design) -> ComputedPrediction:
     try:
         prediction = predict(design)
     except InputError as error:
-        return ComputedPrediction(_refusal_problems(error), None, None)
+        return ComputedPrediction(list(problems_of(error)), None, None)
     tell(0.9, "summing up")
     for each in _PRECOMPUTED:
         getattr(prediction, each)
@@ -119,10 +119,6 @@ def compute_prediction(design: Design) -> ComputedPrediction:
 
 _PRECOMPUTED = ("numbers", "memory_curves", "warnings")
 """Cached properties of a prediction that a job computes."""
-
-
-def _refusal_problems(error: InputError) -> list[Problem]:
-    return list(problems_of(error))
 
 
 def _meaning_digest(design: Design) -> bytes:

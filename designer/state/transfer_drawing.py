@@ -1,4 +1,4 @@
-"""One plan of a transfer as a picture: the tensor and its slices, both meshes, what passes the links when."""
+"""Drawing of one plan of a transfer: the tensor and its slices, both meshes, and the timeline of the links."""
 
 from __future__ import annotations
 
@@ -39,27 +39,29 @@ from meshwave.engine.resharding import (
 
 MOST_DRAWN_TASKS = 5_000
 MOST_DRAWN_HOPS = 6_000
-"""Of one task; of more, chunks that follow one another are drawn as one."""
+"""Messages of one task that are drawn; of more, consecutive chunks are merged."""
 LEAST_SHARE = 0.35
-"""Of an even share: no piece is drawn narrower, so that a short last shard is still seen."""
+"""Smallest width of a piece as a share of equal widths, so that a short last shard remains visible."""
 
 Rect = tuple[float, float, float, float]
-"""Left, top, right and bottom, each a part of the picture."""
+"""Left, top, right and bottom as shares of the picture."""
 
 
 @dataclass(frozen=True)
-class Face:
-    """How a tensor of any number of dims is laid on a page: dims that are cut lie in turn along the rows
-    and the columns, the later ones inside the earlier ones."""
+class TensorLayout:
+    """Layout of a tensor with any number of dims on two axes.
+
+    The sharded dims are assigned in turn to the rows and the columns, later ones nested inside earlier ones.
+    """
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
-    cuts: Mapping[int, Sequence[int]]  # of each dim of the two: all ends of boxes, ascending
-    at: Mapping[int, Sequence[float]]  # where these are drawn, from 0 to 1
+    cuts: Mapping[int, Sequence[int]]  # per dim that is shown, all bounds of boxes, ascending
+    at: Mapping[int, Sequence[float]]  # positions of the cuts, from 0 to 1
 
     @classmethod
-    def of(cls, shape: Sequence[int], found: Iterable[Box]) -> Self:
-        """The face that tells ``found`` boxes of a tensor apart."""
+    def arrange(cls, shape: Sequence[int], found: Iterable[Box]) -> Self:
+        """Return the layout that shows the bounds of all boxes of a tensor."""
         ends: list[set[int]] = [{0, size} for size in shape]
         for box in found:
             for dim, (start, stop) in enumerate(box):
@@ -69,10 +71,10 @@ class Face:
         cuts = {dim: sorted(ends[dim]) for dim in shown}
         rows = () if len(shown) == 1 else tuple(shown[::2])
         columns = tuple(shown) if len(shown) == 1 else tuple(shown[1::2])
-        return cls(rows, columns, cuts, {dim: _drawn_at(each) for dim, each in cuts.items()})
+        return cls(rows, columns, cuts, {dim: _cut_positions(each) for dim, each in cuts.items()})
 
     def rects(self, box: Box) -> list[Rect]:
-        """A box on the page: one rectangle, or several where dims lie inside one another."""
+        """Return the rectangles of a box: one, or several where dims are nested."""
         across, down = (self._along(dims, box) for dims in (self.columns, self.rows))
         return [(left, top, right, bottom) for top, bottom in down for left, right in across]
 
@@ -92,16 +94,16 @@ class Face:
         ]
 
 
-def _drawn_at(cuts: Sequence[int]) -> list[float]:
-    """Where the ends of pieces stand: to scale, as long as none gets too narrow."""
+def _cut_positions(cuts: Sequence[int]) -> list[float]:
+    """Return the positions of cuts: to scale, except that no piece is too narrow to see."""
     least = LEAST_SHARE / (len(cuts) - 1)
     widths = [max((stop - start) / cuts[-1], least) for start, stop in pairwise(cuts)]
     return [0.0, *(width / sum(widths) for width in accumulate(widths))]
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """One plan of a transfer and all that is drawn of it."""
+class TransferDrawing:
+    """A plan of a transfer with the data that is drawn."""
 
     spec: TransferSpec
     tasks: Sequence[UnitTask]
@@ -110,63 +112,65 @@ class Drawing:
     held: Sequence[LaneUse]
 
     @classmethod
-    def of(cls, spec: TransferSpec, strategy: str, ordering: str) -> Self:
-        """
+    def make(cls, spec: TransferSpec, strategy: str, ordering: str) -> Self:
+        """Plan a transfer.
+
         Raises:
-            InputError: there is no such strategy or ordering, or there are more unit tasks than can be drawn.
+            InputError: the strategy or ordering is unknown, or there are more unit tasks than can be drawn.
         """
         count = len(unit_tasks(spec.planned_tensor, *spec.load.source, *spec.load.destination))
         if count > MOST_DRAWN_TASKS:
             raise InputError(
-                f"these are {count:,} unit tasks, and up to {MOST_DRAWN_TASKS:,} can be drawn; cut the tensor "
-                "into fewer pieces, or plan it by meshwave reshard"
+                f"the transfer has {count:,} unit tasks, and at most {MOST_DRAWN_TASKS:,} can be drawn; shard the tensor "
+                "into fewer pieces, or use `meshwave reshard`"
             )
         (made,) = candidate_transfers([spec.load], spec.lines, spec.chunks, [strategy], [ordering])
         return cls(spec, made.tasks, made.plan, *lanes(made.plan, made.tasks, spec.lines))
 
     @cached_property
-    def played(self) -> Playback:
-        """The plan as it is played."""
+    def simulation(self) -> Playback:
+        """Simulation of the plan with shared links."""
         return play_plan(self.plan, self.tasks, self.spec.lines)
 
-    def as_data(self) -> dict[str, Any]:
-        """All that the page draws, chunks left out; lengths and places of rectangles are parts of the whole."""
+    def to_data(self) -> dict[str, Any]:
+        """Return all data that the page draws except chunks; positions and sizes are shares of the picture."""
         spec, plan = self.spec, self.plan
         sides = {"source": spec.source, "destination": spec.destination}
         owned = {name: boxes(side.mesh, side.entries, spec.tensor.shape) for name, side in sides.items()}
-        face = Face.of(spec.tensor.shape, [box for each in owned.values() for box in each if not is_empty(box)])
+        filled = [box for each in owned.values() for box in each if not is_empty(box)]
+        layout = TensorLayout.arrange(spec.tensor.shape, filled)
         return {
             "shape": list(spec.tensor.shape),
             "bytes": spec.planned_tensor.bytes,
-            "rows": [_dim(face, dim) for dim in face.rows],
-            "columns": [_dim(face, dim) for dim in face.columns],
-            **{name: _side_data(side, owned[name], face) for name, side in sides.items()},
-            "tasks": self._tasks(face),
+            "rows": [_dim_data(layout, dim) for dim in layout.rows],
+            "columns": [_dim_data(layout, dim) for dim in layout.columns],
+            **{name: _side_data(side, owned[name], layout) for name, side in sides.items()},
+            "tasks": self._tasks(layout),
             "hosts": sorted(set(spec.lines.host.values())),
             "lanes": [lane._asdict() for lane in self.lanes],
             "held": {name: [getattr(each, name) for each in self.held] for name in LaneUse._fields},
             "strategy": plan.strategy,
             "ordering": plan.ordering,
             "makespan_s": plan.makespan_s,
-            "played_s": self.played.seconds,
+            "played_s": self.simulation.seconds,
             "reduce_s": plan.reduce_s,
             "gather_s": plan.gather_s,
             "bound_s": plan.bound_s,
             "optimal": plan.is_optimal,
         }
 
-    def play_as_data(self) -> dict[str, Any]:
-        """The messages as they are played, as columns, and on a lane for each port the bars that they are there: from
-        when to when, and of the lane's height, which is all that the port can carry, from where to where.
+    def simulation_data(self) -> dict[str, Any]:
+        """Return the simulated messages as columns, and a lane per port with a bar for each message.
 
-        A lane has a rank inside its host. A message has on average a ``share`` of its link's rate, none where the link
-        is free.
+        A bar has a start, an end, and a lower and upper bound as shares of the port's capacity. A lane has a rank
+        inside its host. ``share`` is the average rate of a message as a share of its link's bandwidth, null where the
+        link is free.
         """
-        sent, host = self.played.messages or (), self.spec.lines.host
-        found = sorted(port_shares(self.played, self.spec.lines).items(), key=lambda each: _lane_place(each[0], host))
+        sent, host = self.simulation.messages or (), self.spec.lines.host
+        found = sorted(port_shares(self.simulation, self.spec.lines).items(), key=lambda each: _lane_place(each[0], host))
         bars = [(lane, *bar) for lane, (_, of_port) in enumerate(found) for bar in of_port]
         return {
-            "lanes": [{**_lane_of(port, host), "rows": max_concurrent_messages(of_port)} for port, of_port in found],
+            "lanes": [{**_lane_data(port, host), "rows": max_concurrent_messages(of_port)} for port, of_port in found],
             "messages": {
                 "task": [each.move.task for each in sent],
                 "chunk": [each.chunk for each in sent],
@@ -183,7 +187,7 @@ class Drawing:
         took = sent.end_s - sent.start_s
         return round(sent.bytes / took / rate, 4) if rate and took else None
 
-    def _tasks(self, face: Face) -> list[dict[str, Any]]:
+    def _tasks(self, layout: TensorLayout) -> list[dict[str, Any]]:
         planned = {each.task: (place, each) for place, each in enumerate(self.plan.tasks)}
         host = self.spec.lines.host
         found = []
@@ -191,8 +195,8 @@ class Drawing:
             place, each = planned[number]
             found.append(
                 {
-                    "rects": face.rects(task.box),
-                    "box": _box_words(task.box),
+                    "rects": layout.rects(task.box),
+                    "box": _box_text(task.box),
                     "bytes": task.bytes,
                     "senders": list(task.senders),
                     "receivers": list(task.receivers),
@@ -209,12 +213,12 @@ class Drawing:
         return found
 
     def hops(self, task: int) -> dict[str, list[Any]]:
-        """The messages of a unit task on the lanes, as columns: one entry for each lane that a message passes.
+        """Return the messages of a unit task as columns, with a row for each lane that a message occupies.
 
-        ``first`` and ``last`` are chunks: where there are very many, some that follow one another are one entry.
+        ``first`` and ``last`` are chunks; in a task with very many messages a row merges consecutive chunks.
 
         Raises:
-            InputError: there are more than can be told.
+            InputError: there are too many messages to list.
         """
         each = next(each for each in self.plan.tasks if each.task == task)
         lines = self.spec.lines
@@ -249,20 +253,20 @@ HOP_COLUMNS = ("lane", "source", "target", "first", "last", "bytes", "start_s", 
 BAR_COLUMNS = ("lane", *Share._fields)
 
 
-def _lane_of(port: Port, host: Mapping[int, int]) -> dict[str, Any]:
+def _lane_data(port: Port, host: Mapping[int, int]) -> dict[str, Any]:
     way, number = port
     is_outside = way in ("tx", "rx")
     return {"host": number if is_outside else host[number], "rank": None if is_outside else number, "way": way}
 
 
 def _lane_place(port: Port, host: Mapping[int, int]) -> tuple[int, int, bool]:
-    """Host by host: what leaves it and comes to it, then its ranks."""
+    """Return the sort key of a lane: by host, its outgoing and incoming port first, then its ranks."""
     way, number = port
     return (number, -1, way == "rx") if way in ("tx", "rx") else (host[number], number, way == "into")
 
 
 def _bundles(found: Hops, size: int) -> Iterator[NDArray[np.intp]]:
-    """Rows of one message each, or of ``size`` that follow one another on one edge."""
+    """Yield rows of one message each, or of ``size`` consecutive messages on one edge."""
     edge = found.source * (int(found.target.max(initial=0)) + 1) + found.target
     order = np.argsort(edge, kind="stable") if size > 1 else np.arange(len(edge))
     breaks = np.flatnonzero(np.diff(edge[order]) != 0) + 1 if size > 1 else order[1:]
@@ -270,8 +274,8 @@ def _bundles(found: Hops, size: int) -> Iterator[NDArray[np.intp]]:
         yield from (rows[start : start + size] for start in range(0, len(rows), size))
 
 
-def _side_data(side: TransferSide, owned: Sequence[Box], face: Face) -> dict[str, Any]:
-    """A mesh and what lies on it: a box for each that is distinct, with all ranks that hold it."""
+def _side_data(side: TransferSide, owned: Sequence[Box], layout: TensorLayout) -> dict[str, Any]:
+    """Return a mesh and its distinct boxes, each with all ranks that hold it."""
     distinct: dict[Box, list[int]] = {}
     for place, box in enumerate(owned):
         if not is_empty(box):
@@ -283,17 +287,17 @@ def _side_data(side: TransferSide, owned: Sequence[Box], face: Face) -> dict[str
         "spec": list(side.spec),
         "partial": list(side.partial),
         "cuts": [[int(axis) for axis in entry[1:]] for entry in side.spec],
-        "ends": {str(dim): sorted({end for box in distinct for end in box[dim]}) for dim in face.cuts},
+        "ends": {str(dim): sorted({end for box in distinct for end in box[dim]}) for dim in layout.cuts},
         "boxes": [
-            {"rects": face.rects(box), "box": _box_words(box), "elements": volume(box), "places": places}
+            {"rects": layout.rects(box), "box": _box_text(box), "elements": volume(box), "places": places}
             for box, places in sorted(distinct.items())
         ],
     }
 
 
-def _dim(face: Face, dim: int) -> dict[str, Any]:
-    return {"dim": dim, "cuts": list(face.cuts[dim]), "at": list(face.at[dim])}
+def _dim_data(layout: TensorLayout, dim: int) -> dict[str, Any]:
+    return {"dim": dim, "cuts": list(layout.cuts[dim]), "at": list(layout.at[dim])}
 
 
-def _box_words(box: Box) -> str:
+def _box_text(box: Box) -> str:
     return ", ".join(f"{start}:{stop}" for start, stop in box) or "all"

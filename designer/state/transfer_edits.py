@@ -11,7 +11,7 @@ from meshwave.engine.document.cluster import MAX_DEVICES
 from meshwave.engine.errors import InputError
 
 
-def with_text(document: Document, path: str, text: str) -> Document:
+def set_field_text(document: Document, path: str, text: str) -> Document:
     """Return the document with the text of a field parsed and stored.
 
     Raises:
@@ -19,12 +19,12 @@ def with_text(document: Document, path: str, text: str) -> Document:
     """
     if path not in FIELDS:
         raise InputError(f"there is no field {path!r}")
-    value = FIELDS[path].read(text, document)
+    value = FIELDS[path].parse(text, document)
     if path == "tensor.shape":
-        return with_dims(document, value)
+        return set_tensor_shape(document, value)
     side, _, key = path.partition(".")
     if side in SIDES and key == "shape":
-        return with_shape(document, side, value)
+        return set_mesh_shape(document, side, value)
     changed = deepcopy(document)
     here = changed
     *owners, last = path.split(".")
@@ -37,7 +37,7 @@ def with_text(document: Document, path: str, text: str) -> Document:
 # ---- sizes and axes ----
 
 
-def with_dims(document: Document, shape: list[int]) -> Document:
+def set_tensor_shape(document: Document, shape: list[int]) -> Document:
     """Return the document with another tensor shape; new dims are replicated (``R``) in both specs."""
     changed = deepcopy(document)
     changed["tensor"]["shape"] = shape
@@ -47,34 +47,36 @@ def with_dims(document: Document, shape: list[int]) -> Document:
     return changed
 
 
-def with_shape(document: Document, side: str, shape: list[int]) -> Document:
+def set_mesh_shape(document: Document, side: str, shape: list[int]) -> Document:
     """Return the document with another mesh shape of ``side``.
 
-    Ranks and hosts are numbered anew with the same number of ranks per host, and a destination that followed the source
-    directly still does. Axes that no longer exist are removed from the spec.
+    Ranks and hosts are renumbered with the same number of ranks per host; a destination that directly followed the
+    source still does. Axes that no longer exist are removed from the spec.
     """
     changed = deepcopy(document)
-    own = changed[side]
-    before = {key: list(own[key]) for key in ("ranks", "hosts")}
-    own["shape"] = shape
-    own["spec"] = [_spec_entry([axis for axis in _entry_axes(entry) if axis < len(shape)]) for entry in own["spec"]]
-    own["partial"] = [axis for axis in own.get("partial", []) if axis < len(shape)]
+    section = changed[side]
+    before = {key: list(section[key]) for key in ("ranks", "hosts")}
+    section["shape"] = shape
+    section["spec"] = [
+        _spec_entry([axis for axis in _entry_axes(entry) if axis < len(shape)]) for entry in section["spec"]
+    ]
+    section["partial"] = [axis for axis in section.get("partial", []) if axis < len(shape)]
     size = prod(shape)
     if not 0 < size <= MAX_DEVICES or not all(before.values()):
         return changed
     each = before["hosts"].count(before["hosts"][0])
-    own["ranks"] = list(range(before["ranks"][0], before["ranks"][0] + size))
-    own["hosts"] = [before["hosts"][0] + place // each for place in range(size)]
+    section["ranks"] = list(range(before["ranks"][0], before["ranks"][0] + size))
+    section["hosts"] = [before["hosts"][0] + place // each for place in range(size)]
     if side == "source":
         other = changed["destination"]
         for key in ("ranks", "hosts"):
             if other[key] and min(other[key]) == max(before[key]) + 1:
-                other[key] = [number + max(own[key]) - max(before[key]) for number in other[key]]
+                other[key] = [number + max(section[key]) - max(before[key]) for number in other[key]]
     return changed
 
 
-def with_axis(document: Document, side: str, axis: int, dim: int | None, at: int) -> Document:
-    """Return the document with a mesh axis as the ``at``-th axis that shards ``dim``; without a dim it replicates.
+def assign_axis(document: Document, side: str, axis: int, dim: int | None, at: int) -> Document:
+    """Return the document with a mesh axis as the ``at``-th one that shards ``dim``; without a dim it replicates.
 
     Raises:
         InputError: the axis or dim does not exist.

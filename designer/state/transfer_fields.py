@@ -12,7 +12,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.units import amount, quantity
 
 Document = dict[str, Any]
-"""A transfer document as JSON; it may be invalid while it is edited."""
+"""A transfer document as JSON; it may be invalid while it is being edited."""
 Shows = Literal["planned", "played"]
 """The timeline and times that are shown: the planner's estimate, or the simulation with shared links."""
 SHOWN: tuple[Shows, ...] = get_args(Shows)
@@ -27,8 +27,8 @@ class Field(NamedTuple):
     path: str
     label: str
     help: str
-    read: Callable[[str, Document], Any]
-    show: Callable[[Any, Document], str]
+    parse: Callable[[str, Document], Any]
+    format: Callable[[Any, Document], str]
 
 
 def parse_sizes(text: str, _: Document) -> list[int]:
@@ -40,7 +40,7 @@ def parse_sizes(text: str, _: Document) -> list[int]:
     try:
         return [int(each) for each in re.split(r"[\s,x×*]+", text.strip()) if each]
     except ValueError:
-        raise InputError(f"{_quoted(text)} should be sizes such as 2 x 4") from None
+        raise InputError(f"{_quote(text)} should be sizes such as 2 x 4") from None
 
 
 def parse_ranks(text: str, _: Document) -> list[int]:
@@ -53,11 +53,11 @@ def parse_ranks(text: str, _: Document) -> list[int]:
     for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*[-–]\s*", "-", text.strip()))):
         ends = part.split("-")
         if not all(end.isascii() and end.isdigit() and len(end) < 10 for end in ends) or len(ends) > 2:
-            raise InputError(f"{_quoted(part)} should be a rank, or a range of ranks such as 0-7")
+            raise InputError(f"{_quote(part)} should be a rank, or a range of ranks such as 0-7")
         first, last = int(ends[0]), int(ends[-1])
         if last < first:
             raise InputError(
-                f"{_quoted(part)} runs backwards: write {last}-{first}, or each rank where its order is meant"
+                f"{_quote(part)} is a descending range: write {last}-{first}, or list the ranks if the order matters"
             )
         if last - first >= MAX_DEVICES or len(found) > MAX_DEVICES:
             raise InputError(f"a mesh has at most {MAX_DEVICES} ranks")
@@ -73,13 +73,13 @@ def parse_axes(text: str, _: Document) -> list[int]:
     """
     parts = [] if text.strip().lower() == "none" else [each for each in re.split(r"[\s,]+", text.strip()) if each]
     if not all(each.isascii() and each.isdigit() and len(each) < 3 for each in parts):
-        raise InputError(f"{_quoted(text)} should be mesh axes such as 0, 1, or none")
+        raise InputError(f"{_quote(text)} should be mesh axes such as 0, 1, or none")
     return [int(each) for each in parts]
 
 
 def _hosts_parser(side: str) -> Callable[[str, Document], list[int]]:
-    def read(text: str, document: Document) -> list[int]:
-        """Parse ``4 a host, from 2``, or hosts with their numbers of ranks: ``0*4 1*2``."""
+    def parse(text: str, document: Document) -> list[int]:
+        """Parse ``4 per host, from 2``, or hosts with their numbers of ranks: ``0*4 1*2``."""
         own = document[side]
         if even := _EVEN.fullmatch(text.strip()):
             each, first = int(even[1]), int(even[2]) if even[2] else min(own["hosts"], default=0)
@@ -90,20 +90,20 @@ def _hosts_parser(side: str) -> Callable[[str, Document], list[int]]:
         for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*[*x×]\s*", "*", text.strip()))):
             numbers = part.split("*")
             if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in numbers) or len(numbers) > 2:
-                raise InputError(f"{_quoted(text)} should be hosts such as 0*4 1*4, or 4 a host")
+                raise InputError(f"{_quote(text)} should be hosts such as 0*4 1*4, or 4 per host")
             if len(found) + int(numbers[1] if len(numbers) > 1 else 1) > MAX_DEVICES:
                 raise InputError(f"a mesh has at most {MAX_DEVICES} ranks")
             found += [int(numbers[0])] * int(numbers[1] if len(numbers) > 1 else 1)
         return found
 
-    return read
+    return parse
 
 
 def _parse_integer(text: str, _: Document) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InputError(f"{_quoted(text)} should be a whole number") from None
+        raise InputError(f"{_quote(text)} should be a whole number") from None
 
 
 def _parse_chunks(text: str, document: Document) -> int | None:
@@ -111,26 +111,26 @@ def _parse_chunks(text: str, document: Document) -> int | None:
 
 
 def _rate_parser(path: str) -> Callable[[str, Document], float | None]:
-    def read(text: str, document: Document) -> float | None:
+    def parse(text: str, document: Document) -> float | None:
         """Parse a rate such as ``1.25 GB/s`` or ``10 Gbit/s``; ``free`` is None."""
         if text.strip().lower() in ("", "free"):
             return None
         rate = amount(text, "B/s", _format_rate(_value_at(document, path), document))
         if rate < 1:
-            raise InputError(f"{_quoted(text.strip())} is too little to send by: at least 1 B/s, or free for no cost")
+            raise InputError(f"{_quote(text.strip())} is too low: use at least 1 B/s, or free for no cost")
         return rate
 
-    return read
+    return parse
 
 
 def _latency_parser(path: str) -> Callable[[str, Document], float]:
-    def read(text: str, document: Document) -> float:
+    def parse(text: str, document: Document) -> float:
         """Parse a time such as ``50 us``; ``free`` is 0."""
         if text.strip().lower() in ("", "free"):
             return 0.0
         return amount(text, "s", _format_seconds(_value_at(document, path), document))
 
-    return read
+    return parse
 
 
 def _format_sizes(sizes: Any, _: Document) -> str:
@@ -148,15 +148,15 @@ def _format_axes(axes: Any, _: Document) -> str:
 
 
 def _hosts_formatter(side: str) -> Callable[[Sequence[int], Document], str]:
-    def show(hosts: Sequence[int], document: Document) -> str:
-        """Format hosts as ``4 a host, from 2`` where possible, else as ``0*4, 1*2``."""
+    def format(hosts: Sequence[int], document: Document) -> str:
+        """Format hosts as ``4 per host, from 2`` if possible, else as ``0*4, 1*2``."""
         runs = [(host, len(list(run))) for host, run in groupby(hosts)]
         each, first = (runs[0][1], runs[0][0]) if runs else (1, 0)
         if hosts and list(hosts) == [first + place // each for place in range(len(document[side]["ranks"]))]:
-            return f"{each} a host, from {first}"
+            return f"{each} per host, from {first}"
         return ", ".join(f"{host}*{length}" if length > 1 else str(host) for host, length in runs)
 
-    return show
+    return format
 
 
 def _format_seconds(value: Any, _: Document) -> str:
@@ -180,8 +180,8 @@ def _fields() -> tuple[Field, ...]:
         field
         for side in SIDES
         for field in (
-            Field(f"{side}.shape", "Mesh", "Sizes of the mesh's axes, outermost first", parse_sizes, _format_sizes),
-            Field(f"{side}.hosts", "Hosts", "4 a host, or hosts with their numbers of ranks: 0*4 1*4", _hosts_parser(side), _hosts_formatter(side)),
+            Field(f"{side}.shape", "Mesh", "Sizes of the mesh axes, outermost first", parse_sizes, _format_sizes),
+            Field(f"{side}.hosts", "Hosts", "4 per host, or hosts with their numbers of ranks: 0*4 1*4", _hosts_parser(side), _hosts_formatter(side)),
             Field(f"{side}.ranks", "Ranks", "Ranks of the mesh, row by row: 0-7", parse_ranks, _format_ranks),
         )
     ]  # fmt: skip
@@ -191,30 +191,34 @@ def _fields() -> tuple[Field, ...]:
         for rate, latency in [(f"links.{link}.bandwidth", f"links.{link}.latency_s")]
         for field in (
             Field(rate, "Bandwidth", f"Bytes/s or bit/s {where}, one direction; free for no cost", _rate_parser(rate), _format_rate),
-            Field(latency, "Latency", f"Seconds that any message {where} takes at least", _latency_parser(latency), _format_seconds),
+            Field(latency, "Latency", f"Fixed time per message {where}", _latency_parser(latency), _format_seconds),
         )
     ]  # fmt: skip
     return (
-        Field("tensor.shape", "Shape", "Elements of each dim", parse_sizes, _format_sizes),
-        Field("tensor.item_bytes", "Bytes each", "Bytes of one element", _parse_integer, _format_integer),
+        Field("tensor.shape", "Shape", "Elements per dim", parse_sizes, _format_sizes),
+        Field("tensor.item_bytes", "Element size", "Bytes per element", _parse_integer, _format_integer),
         *sides,
         Field(
             "source.partial",
             "Partial axes",
-            "Mesh axes along which ranks hold addends, whose sum travels; none for a tensor that is whole",
+            "Mesh axes along which ranks hold partial sums, which are reduced before the transfer; or none",
             parse_axes,
             _format_axes,
         ),
         *links,
         Field(
             "nics_per_host",
-            "NICs a host",
-            "So many tasks send from a host, or receive there, at once",
+            "NICs per host",
+            "Number of tasks that a host can send, and receive, at the same time",
             _parse_integer,
             _format_integer,
         ),
         Field(
-            "chunks", "Chunks", "Chunks of a chain; best: the best number for each task", _parse_chunks, _format_chunks
+            "chunks",
+            "Chunks",
+            "Chunks per broadcast chain; best: the fastest number for each task",
+            _parse_chunks,
+            _format_chunks,
         ),
     )
 
@@ -227,8 +231,8 @@ def field_texts(document: Document) -> dict[str, str]:
     found = {}
     for path, field in FIELDS.items():
         try:
-            found[path] = field.show(_value_at(document, path), document)
-        except (TypeError, ValueError, KeyError, AttributeError):  # a document that is wrong there
+            found[path] = field.format(_value_at(document, path), document)
+        except (TypeError, ValueError, KeyError, AttributeError):  # the document is invalid at this path
             found[path] = ""
     return found
 
@@ -240,5 +244,5 @@ def _value_at(document: Any, path: str) -> Any:
     return document
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:37]}...")

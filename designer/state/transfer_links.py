@@ -53,13 +53,15 @@ def read_link(fragment: str) -> LinkParts:
         InputError: the link is too long or has no spec.
     """
     if len(fragment) > LONGEST_LINK:
-        raise InputError(f"the link has {len(fragment):,} letters and may have {LONGEST_LINK:,}; send the file instead")
+        raise InputError(
+            f"the link has {len(fragment):,} characters and can have {LONGEST_LINK:,}; share the file instead"
+        )
     try:
         parts = parse_qs(fragment.lstrip("#"), max_num_fields=8, strict_parsing=True)
         [spec] = parts["spec"]
         text = spec.encode() if spec.lstrip().startswith("{") else _decode(spec)
     except (ValueError, KeyError):
-        raise InputError("the link holds no transfer: it should be #spec= with the JSON of one, in base64") from None
+        raise InputError("the link has no transfer: expected #spec= with its JSON in base64") from None
     strategy, ordering = (parts.get(name, [None])[0] for name in ("strategy", "ordering"))
     return LinkParts(text, strategy, ordering, "played" if parts.get("shows") == ["played"] else "planned")
 
@@ -133,7 +135,7 @@ def starting_transfers() -> dict[str, tuple[str, Document]]:
             make_transfer([2, 2], [3, 2], [13312, 6144], ("S0 R", "S0 R"), per_host=2, item=2),
         ),
         "uneven": (
-            "The same, small and uneven: 13 x 6",
+            "Small and uneven rows: 13 x 6",
             make_transfer([2, 2], [3, 2], [13, 6], ("S0 R", "S0 R"), per_host=2, item=2),
         ),
         "one-to-many": ("One device to 4 hosts", make_transfer([1], [4, 2], [2**28], ("R", "R"), per_host=2)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from meshwave.designer.state.transfer_drawing import Drawing
+from meshwave.designer.state.transfer_drawing import TransferDrawing
 from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.predict.transfer_comparison import compare_plans
 from meshwave.engine.progress import tell
@@ -25,26 +25,26 @@ def is_small_transfer(spec: TransferSpec) -> bool:
     return prod(len(set(boxes(side.mesh, side.entries, spec.tensor.shape))) for side in sides) <= SMALL_TRANSFER_PAIRS
 
 
-def draw_plan(spec: TransferSpec, strategy: str, ordering: str) -> Drawing:
+def draw_plan(spec: TransferSpec, strategy: str, ordering: str) -> TransferDrawing:
     """Plan a transfer and simulate the plan.
 
     Raises:
         InputError: the strategy or ordering is unknown, or there are more unit tasks than can be drawn.
     """
-    found = Drawing.of(spec, strategy, ordering)
+    found = TransferDrawing.make(spec, strategy, ordering)
     tell(0.5, "simulating the plan")
-    found.played  # noqa: B018  a cached property that the page draws
+    found.simulation  # noqa: B018  a cached property that the page draws
     return found
 
 
 def compare_rows(spec: TransferSpec) -> Iterator[list[dict[str, Any]]]:
-    """Yield rows of the table of plans in batches, as they are computed."""
+    """Yield rows of the table of plans in batches as they are computed."""
     rows: list[dict[str, Any]] = []
-    told = time.monotonic()
+    last_sent_s = time.monotonic()
     for row in compare_plans(spec):
         words = {name: quantity(row[f"{name}_s"], "s") for name in ("makespan", "played", "bound")}
         rows.append({**row, **words})
-        if time.monotonic() - told > BATCH_INTERVAL_S:
+        if time.monotonic() - last_sent_s > BATCH_INTERVAL_S:
             yield rows
-            rows, told = [], time.monotonic()
+            rows, last_sent_s = [], time.monotonic()
     yield rows

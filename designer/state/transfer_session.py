@@ -10,7 +10,7 @@ import param
 
 from meshwave.designer.state import transfer_fields, transfer_links
 from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News
-from meshwave.designer.state.transfer_drawing import Drawing
+from meshwave.designer.state.transfer_drawing import TransferDrawing
 from meshwave.designer.state.transfer_plans import draw_plan, is_small_transfer
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
 from meshwave.engine.errors import InputError
@@ -43,7 +43,9 @@ class TransferSession(param.Parameterized):
     """
 
     state: Any = param.Parameter(doc="The open document, strategy and ordering.")
-    drawing: Any = param.ClassSelector(class_=Drawing, doc="Drawing of the last document that could be planned.")
+    drawing: Any = param.ClassSelector(
+        class_=TransferDrawing, doc="TransferDrawing of the last document that could be planned."
+    )
     problems = param.List(default=[], item_type=Problem)
     history = param.Tuple(default=("", ""), doc="Labels of the edits that undo and redo apply to; empty for none.")
 
@@ -71,12 +73,12 @@ class TransferSession(param.Parameterized):
 
     @property
     def is_stale(self) -> bool:
-        """Whether the drawing is of an earlier document, since this one is invalid or is being planned."""
+        """True if the drawing is of an earlier document, because this one is invalid or being planned."""
         return bool(self.problems) or self.is_planning
 
     @property
     def is_planning(self) -> bool:
-        """Whether a job plans the document."""
+        """True while a job plans the document."""
         return self._job is not None
 
     def end(self) -> None:
@@ -138,7 +140,7 @@ class TransferSession(param.Parameterized):
         self.end()
         self._update(state, *self._plan(state))
 
-    def _update(self, state: State, problems: list[Problem], drawing: Drawing | None) -> None:
+    def _update(self, state: State, problems: list[Problem], drawing: TransferDrawing | None) -> None:
         with param.parameterized.batch_call_watchers(self):
             self.state = state
             self.problems = problems
@@ -149,29 +151,25 @@ class TransferSession(param.Parameterized):
                 self._future[-1].label if self._future else "",
             )
 
-    def _plan(self, state: State) -> tuple[list[Problem], Drawing | None]:
+    def _plan(self, state: State) -> tuple[list[Problem], TransferDrawing | None]:
         """Return the problems and the drawing of a state; a large transfer is planned by a job and returns neither."""
         try:
             spec = parse_transfer(json.dumps(state.document))
             if self._later is None or is_small_transfer(spec):
-                return [], Drawing.of(spec, state.strategy, state.ordering)
+                return [], TransferDrawing.make(spec, state.strategy, state.ordering)
             _check_names(state)
         except InputError as error:
-            return _refused(error), None
+            return list(problems_of(error)), None
         work = partial(draw_plan, spec, state.strategy, state.ordering)
-        self._job = Job(work).listen(self._later, self._hear)
+        self._job = Job(work).add_listener(self._later, self._handle_news)
         return [], None
 
-    def _hear(self, news: News) -> None:
+    def _handle_news(self, news: News) -> None:
         if isinstance(news, Done | Failed):
             self._job = None
             found = news.value if isinstance(news, Done) else None
             problems = [Problem("", "error", {"reason": news.words})] if isinstance(news, Failed) else []
             self._update(self.state, problems, found)
-
-
-def _refused(error: InputError) -> list[Problem]:
-    return list(problems_of(error))
 
 
 def _check_names(state: State) -> None:

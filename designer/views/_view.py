@@ -1,4 +1,4 @@
-"""What a view of the page is, and the folder of views."""
+"""Base class of the views of the page, and their registry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = Literal["side", "bottom"]
 
 
 class Page(Protocol):
-    """The page that shows a view, and what a view can ask of it."""
+    """Interface of the page for its views."""
 
     session: Session
     studio: Studio
@@ -24,29 +24,29 @@ class Page(Protocol):
     on_show_run: Callable[[str], Any]
 
     def view(self, name: str) -> View:
-        """Another view of the page."""
+        """Return another view of the page."""
 
-    def turn_to(self, name: str) -> None:
-        """Bring a view to the front."""
+    def show_view(self, name: str) -> None:
+        """Show a view."""
 
     def focus(self, path: str) -> None:
-        """Bring the field of a place in the document to the front."""
+        """Show the field of a path in the document."""
 
     def open_profiles(self) -> None:
-        """Show what was measured."""
+        """Open the calibration profiles."""
 
 
 class View(ABC):
-    """A tab of the page. A member is one file in this folder.
+    """A tab of the page; each member is one file in this folder.
 
-    Its pane is any Panel object. It reads the open design and its prediction from ``page.session``, whose parameters it
-    can watch, and changes the design with ``page.session.edit``.
+    Its pane is any Panel object. It reads the open design and its prediction from ``page.session``, whose parameters
+    it can watch, and changes the design with ``page.session.edit``.
     """
 
     title: ClassVar[str]
-    place: ClassVar[Place] = "side"  # in the panel at the side, or beside the timeline at the bottom
-    key: ClassVar[str] = ""  # a letter that brings it to the front; empty for none
-    order: ClassVar[int] = 100  # among the tabs of its place, ascending
+    place: ClassVar[Place] = "side"  # in the side panel, or at the bottom in tabs with the timeline
+    key: ClassVar[str] = ""  # a letter that shows the view; empty for none
+    order: ClassVar[int] = 100  # position among the tabs of its place
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -54,13 +54,13 @@ class View(ABC):
 
     @abstractmethod
     def make(self) -> Viewable:
-        """Build the pane; called once for each tab of the browser."""
+        """Build the pane; called once per tab of the browser."""
 
-    def end(self) -> None:  # noqa: B027  most keep nothing alive
-        """The tab of the browser is gone: end what goes on for it."""
+    def end(self) -> None:  # noqa: B027  most views have nothing to stop
+        """Stop everything that runs for a closed tab."""
 
 
 views: Registry[type[View]] = Registry("view", "meshwave.designer.views")
 
 FILL: dict[str, Any] = {"sizing_mode": "stretch_both"}
-"""Of a widget that takes all of its place."""
+"""Options of a widget that fills its place."""

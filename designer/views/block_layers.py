@@ -1,4 +1,4 @@
-"""The inside of a block for the timeline's chart: what each device of its mesh computes and sends, layer by layer."""
+"""The inside of a block in the timeline: compute and communication of each device of its mesh, layer by layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.designer.views.timeline import Layer, Steps
+from meshwave.designer.views.timeline import BlockSteps, Layer
 from meshwave.engine.errors import RunError
 from meshwave.engine.experts import Step, StepOp
 from meshwave.engine.predict.block_timeline import BlockTimeline, align_lanes, block_places, predict_block
@@ -27,41 +27,40 @@ KINDS: Mapping[Op, str] = {
     Op.B: "dispatch",
     Op.I: "combine",
     Op.W: "gather and reduce",
-    Op.STEP: "attention, gate and others",
+    Op.STEP: "attention, gate, other",
 }
-"""What the colours of computations mean inside a block: the same as on the cards of expert schedules."""
+"""Kinds of steps by colour, with the same colours as on the cards of expert schedules."""
 
 
 class MeasuredBlock(NamedTuple):
-    """A block of the pipeline from within, as a run has measured it."""
+    """The inside of a block as a run measured it."""
 
     found: BlockTimeline
-    label: str  # which run, and which step of it
+    label: str  # the run and its step
 
 
-def inside_of(
+def block_layers(
     prediction: Prediction, rank: int, action: Action, measured: MeasuredBlock | None = None
 ) -> tuple[list[Layer], list[str]]:
-    """The inside of a computation for the chart, what was ``measured`` laid over what is predicted; and the
-    words that lead to it from the iteration.
+    """Return the layers of a block for the chart, the measured one over the predicted one, and their path.
 
     Raises:
-        InputError: the design is priced in units.
+        InputError: the costs of the design are in units.
     """
     found = predict_block(prediction.design, rank, action.stage, action.op)
     words = f"{action} on mesh {prediction.design.meshes[rank].name}"
-    numbers = _Numbers()
+    numbers = _SpanNumbers()
     if measured is None:
-        return [as_layer(found, words, numbers)], ["iteration", words]
+        return [make_layer(found, words, numbers)], ["iteration", words]
     below, above = align_lanes(found, measured.found)
-    under = as_layer(below, words, numbers)
-    return [under, replace(as_layer(above, measured.label, numbers), over=True)], ["iteration", words]
+    under = make_layer(below, words, numbers)
+    return [under, replace(make_layer(above, measured.label, numbers), over=True)], ["iteration", words]
 
 
 def measured_block(run: Run, prediction: Prediction, rank: int, action: Action) -> MeasuredBlock | None:
-    """What a run of this very design has measured of a block; None where it has recorded no inside."""
+    """Return the inside of a block as a run of this design measured it; None if the run did not record it."""
     design = prediction.design
-    first = sum(len(mesh.devices) for mesh in design.meshes[:rank])  # processes are counted mesh by mesh
+    first = sum(len(mesh.devices) for mesh in design.meshes[:rank])  # processes are numbered mesh by mesh
     try:
         found = read_inside(run.folder, [first + place for place in block_places(design, rank)], action)
         measured = measured_inside(design, rank, action.op, found)
@@ -70,8 +69,11 @@ def measured_block(run: Run, prediction: Prediction, rank: int, action: Action) 
     return MeasuredBlock(measured, f"Run of {when(run.created_s)}, step {found.step + 1}")
 
 
-def as_layer(found: BlockTimeline, label: str, numbers: _Numbers) -> Layer:
-    """The chart's form: lanes as ranks, kinds of steps as ops; equal ``numbers`` name the same step in several."""
+def make_layer(found: BlockTimeline, label: str, numbers: _SpanNumbers) -> Layer:
+    """Return a layer with lanes as ranks and kinds of steps as ops.
+
+    Layers with the same ``numbers`` use the same identifiers for the same steps.
+    """
     op = np.array([_kind(word, step) for word, step in zip(found.labels, found.steps, strict=True)], np.int8)
     timeline = found.timeline
     labels = list(dict.fromkeys(found.labels))
@@ -80,10 +82,10 @@ def as_layer(found: BlockTimeline, label: str, numbers: _Numbers) -> Layer:
         timeline,
         op=op,
         stage=timeline.rank.astype(np.int32),
-        microbatch=numbers.of(timeline.rank, op, timeline.start, found.labels),
+        microbatch=numbers.assign(timeline.rank, op, timeline.start, found.labels),
     )
     devices = {device: place for place, device in enumerate(dict.fromkeys(found.devices))}
-    steps = Steps(
+    steps = BlockSteps(
         kinds={kind: words for kind, words in KINDS.items() if (op == kind).any()},
         labels=labels,
         label=np.array([number[word] for word in found.labels], np.int32),
@@ -103,17 +105,19 @@ def _kind(word: str, step: StepOp | None) -> Op:
     return Op.W if step is not None and Step(step).collective else Op.STEP
 
 
-class _Numbers:
-    """Numbers the spans of a kind on a lane, so that kind, lane and number name one; the same step, such as the
-    second "dispatch 3", has the same number wherever it is asked for."""
+class _SpanNumbers:
+    """Assigns a number to each span of a kind on a lane, so that kind, lane and number identify it.
+
+    The same step, such as the second "dispatch 3", gets the same number in every layer.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], dict[tuple[str, int], int]] = defaultdict(dict)
 
-    def of(
+    def assign(
         self, lane: NDArray[np.int32], op: NDArray[np.int8], start: Floats, words: Sequence[str]
     ) -> NDArray[np.int32]:
-        """[spans] the number of each; equal words are told apart by when they start."""
+        """Return the number of each span; spans with equal labels are numbered by their start."""
         numbers = np.empty(len(words), np.int32)
         seen: Counter[tuple[int, int, str]] = Counter()
         for span in np.argsort(start, kind="stable").tolist():

@@ -1,4 +1,4 @@
-"""Up to four designs side by side: their numbers, and what they differ in."""
+"""Up to four designs side by side: their numbers and differences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
+from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.design_session import PIN_LIMIT, Session
 from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, read_upload
 from meshwave.designer.views.numbers import FIGURES, tiles
@@ -22,13 +22,13 @@ from meshwave.engine.units import quantity
 
 
 class Comparison(Overlay):
-    """An overlay with a column a design: those that are pinned, and the open one last."""
+    """An overlay with a column per design: the pinned ones, and the open one last."""
 
-    columns = param.List(default=[], doc="See columns().")
+    columns = param.List(default=[], doc="See comparison_columns().")
     figures = param.List(default=[], doc="Key, label and help of each row.")
-    room = param.Integer(default=PIN_LIMIT, doc="How many more can be pinned.")
-    examples = param.List(default=[], doc="Designs that can be pinned without being opened.")
-    stale = param.Boolean(default=False, doc="Whether the open design's column is of an earlier one.")
+    room = param.Integer(default=PIN_LIMIT, doc="Number of designs that can still be pinned.")
+    examples = param.List(default=[], doc="Examples that can be pinned without opening them.")
+    stale = param.Boolean(default=False, doc="True if the open design's column is of an earlier design.")
 
     _esm = module("panels/comparison.js")
     _stylesheets: ClassVar = [
@@ -54,15 +54,15 @@ class Comparison(Overlay):
             return
         session = self._session
         self.param.update(
-            columns=columns(session.pinned, session.prediction),
+            columns=comparison_columns(session.pinned, session.prediction),
             room=PIN_LIMIT - len(session.pinned),
-            stale=session.stale,
+            stale=session.is_stale,
         )
 
-    # one method a gesture
+    # ---- gestures ----
 
     def _on_unpin(self, gesture: Mapping[str, Any]) -> None:
-        self._session.unpin(value_of(gesture, "place", int))
+        self._session.unpin(read_value(gesture, "place", int))
 
     def _on_pin(self, gesture: Mapping[str, Any]) -> None:
         self._session.pin()
@@ -72,12 +72,12 @@ class Comparison(Overlay):
         self._close()
 
     def _on_example(self, gesture: Mapping[str, Any]) -> None:
-        self._add(load_design(example(value_of(gesture, "name", plain_text))))
+        self._add(load_design(example(read_value(gesture, "name", plain_text))))
 
     def _on_file(self, gesture: Mapping[str, Any]) -> None:
         text = gesture.get("text")
         is_small = isinstance(text, str) and len(text) <= SMALL_FILE_BYTES
-        self._session.beside(
+        self._session.process_file(
             "Reading a file to compare with …", partial(read_upload, text), self._add, at_once=is_small
         )
 
@@ -89,27 +89,29 @@ MORE = (
     {
         "key": "weights",
         "label": "Weights",
-        "help": "Copies of a device's share of the model's weights: 2 where two replicas run in opposite directions.",
+        "help": "Copies of a device's share of the weights: 2 with two replicas in opposite directions.",
     },
     {
         "key": "inflight",
         "label": "In flight",
-        "help": "The most stage activations alive at once on a mesh, in shares of the model of one device.",
+        "help": "Largest number of stage activations stored at one time on a mesh, in units of one device's share of the "
+        "model.",
     },
 )
-"""Rows beyond those of the strip of numbers."""
+"""Rows in addition to those of the strip of numbers."""
 
 
-# ---- plain functions ----
+# ---- functions ----
 
 
-def columns(pinned: list[Prediction], prediction: Prediction | None) -> list[dict[str, Any]]:
-    """A column a design: its name, its figures with their change against the first, and what differs, in words."""
+def comparison_columns(pinned: list[Prediction], prediction: Prediction | None) -> list[dict[str, Any]]:
+    """Return a column per design: its name, its figures with their change against the first, and its differences."""
     shown = [*pinned, *([] if prediction is None else [prediction])]
-    return [column(each, shown[0], place, is_open=place == len(pinned)) for place, each in enumerate(shown)]
+    return [comparison_column(each, shown[0], place, is_open=place == len(pinned)) for place, each in enumerate(shown)]
 
 
-def column(prediction: Prediction, first: Prediction, place: int, is_open: bool) -> dict[str, Any]:
+def comparison_column(prediction: Prediction, first: Prediction, place: int, is_open: bool) -> dict[str, Any]:
+    """Return the column of one design."""
     figures = {tile["key"]: tile for tile in tiles(prediction, None if place == 0 else first)}
     numbers = prediction.numbers
     copies, inflight = max(numbers["weight_copies"]), max(numbers["peak_inflight"])
@@ -125,5 +127,5 @@ def column(prediction: Prediction, first: Prediction, place: int, is_open: bool)
         "open": is_open,
         "first": place == 0,
         "cells": cells,
-        "differences": [] if place == 0 else differences(first.design, prediction.design) or ["the same document"],
+        "differences": [] if place == 0 else differences(first.design, prediction.design) or ["no differences"],
     }

@@ -1,4 +1,4 @@
-"""The tab of the form: all numbers and choices of the open design."""
+"""The tab with the form of the open design."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from meshwave.designer.views._view import FILL, View, views
 
 @views.register("design")
 class DesignView(View):
-    """All numbers and choices of the open design."""
+    """All settings of the open design."""
 
     title: ClassVar = "Design"
     order: ClassVar = 1
 
     def make(self) -> Form:
+        """Build the form."""
         return Form(self.page.session, on_measured=self.page.open_profiles, **FILL)

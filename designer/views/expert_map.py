@@ -1,4 +1,4 @@
-"""The map of many expert layers: which schedule is the fastest where, and by how much."""
+"""The map of many expert layers: the fastest schedule of each, and by how much."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from meshwave.engine.predict.expert_map import (
 )
 
 DOWN = ("mp", "esp", "top_k", "capacity_factor")
-"""The axes of the rows; the others are those of the columns."""
+"""Axes of the rows; the others are those of the columns."""
 WORDS = {
     "mp": "mp",
     "esp": "esp",
@@ -33,30 +33,30 @@ WORDS = {
     "width": "H/M",
 }
 HELP = {
-    "mp": "Tensor-parallel devices, which hold the same tokens",
-    "esp": "Devices that share one expert, each a part of its width",
-    "top_k": "Experts that a token visits",
-    "capacity_factor": "Capacity factor: room at the experts, over what an even load needs",
-    "batch": "Samples of a microbatch",
-    "sequence": "Tokens of a sample",
+    "mp": "Number of tensor-parallel devices, which hold the same tokens",
+    "esp": "Number of devices that share one expert, each with a part of its width",
+    "top_k": "Number of experts per token",
+    "capacity_factor": "Capacity factor: slots of the experts relative to an even load",
+    "batch": "Samples per microbatch",
+    "sequence": "Tokens per sample",
     "hidden": "Width of a token",
-    "width": "Width of an expert, over the width of a token",
+    "width": "Width of an expert relative to the width of a token",
 }
 MEASURES = {
-    "alike": "Fastest, same memory",
-    "fitting": "Fastest of all",
-    "deepspeed": "Against DeepSpeed-MoE",
-    "a2a-allgather": "Against all-to-all",
+    "alike": "Fastest, equal memory",
+    "fitting": "Fastest overall",
+    "deepspeed": "Speedup over DeepSpeed-MoE",
+    "a2a-allgather": "Speedup over all-to-all",
 }
 LINKS = [
-    {"key": OWN_CLUSTER, "text": "This design's"},
+    {"key": OWN_CLUSTER, "text": "This design"},
     *({"key": key, "text": cluster.title} for key, cluster in CLUSTERS.items()),
 ]
-"""Clusters on whose links the map can be priced."""
+"""Clusters whose links the map can use."""
 
 
-def map_of_layers(cluster: GridCluster = CLUSTERS["pcie"]) -> dict[str, Any]:
-    """Columns of one entry a layer, row by row, with the words for axes, measures and what the map says."""
+def make_expert_map(cluster: GridCluster = CLUSTERS["pcie"]) -> dict[str, Any]:
+    """Return columns with one entry per layer, and the texts of axes, measures and notes."""
     found = price_grid(cluster)
     across = [name for name in GRID if name not in DOWN]
     order = np.lexsort([found.axes[name] for name in reversed([*DOWN, *across])])
@@ -78,8 +78,7 @@ def map_of_layers(cluster: GridCluster = CLUSTERS["pcie"]) -> dict[str, Any]:
 
 
 def _ranking(names: Sequence[str], best: NDArray[np.int64], lead: NDArray[np.float64]) -> dict[str, Any]:
-    """Which of some schedules is the fastest of each layer, of how many each is, and how many times as long the next
-    one takes."""
+    """Return the fastest schedule of each layer, its lead over the second, and the wins of each schedule."""
     wins = np.bincount(best, minlength=len(names)).tolist()
     return {
         "schedules": [
@@ -97,21 +96,23 @@ def _notes(found: Grid) -> list[str]:
     cluster = found.cluster
     within = np.mean((gain >= low) & (gain <= high))
     return [
-        f"Fastest of {len(gain):,} among schedules that need the same memory: {_ranked(found.winner, SPREADING_SCHEDULES)}. Among all "
-        f"{len(found.names)}, where the experts of a layer fit a device of {cluster.memory_bytes / 1e9:.0f} GB: "
-        f"{_ranked(found.fastest, found.names)}.",
-        f"Parm's choice is {gain.min():.2f}× to {gain.max():.2f}× as fast as DeepSpeed-MoE, {np.median(gain):.2f}× in the "
-        f"middle. Its paper measured {low}× to {high}× over as many layers; {100 * within:.0f} % of these lie in that range.",
-        f"Against the order of today's systems, which exchange first and gather afterwards, it is {modern.min():.2f}× to "
-        f"{modern.max():.2f}× as fast.",
-        f"Predicted, forward and backward with experts and gate, on {cluster.devices} devices, {cluster.devices_per_node} a "
-        f"node; {cluster.description}. Other links have other winners. Which layers the paper took is not known, so this grid is ours.",
+        f"Layers in which each schedule is the fastest, of {len(gain):,}: among schedules that need equal memory, "
+        f"{_describe_wins(found.winner, SPREADING_SCHEDULES)}; among all {len(found.names)}, if the experts of a layer fit "
+        f"a device with {cluster.memory_bytes / 1e9:.0f} GB, {_describe_wins(found.fastest, found.names)}.",
+        f"Speedup of Parm's choice over DeepSpeed-MoE: median {np.median(gain):.2f}×, range {gain.min():.2f}× to "
+        f"{gain.max():.2f}×. The paper measured {low}× to {high}× over as many layers; {within:.0%} of these layers are in "
+        "that range.",
+        f"Speedup over all-to-all followed by all-gather, the order of current systems: {modern.min():.2f}× to "
+        f"{modern.max():.2f}×.",
+        f"Predicted times of forward and backward with experts and gate, on {cluster.devices} devices with "
+        f"{cluster.devices_per_node} per node; {cluster.description}. Other links change the winners. The paper does not "
+        "list its layers, so this grid is our choice.",
         "; ".join(f"{WORDS[name]}: {help[0].lower()}{help[1:]}" for name, help in HELP.items()) + ".",
     ]
 
 
-def _ranked(fastest: NDArray[np.int64], names: Sequence[str]) -> str:
-    """In how many layers each schedule is the fastest, most first."""
+def _describe_wins(fastest: NDArray[np.int64], names: Sequence[str]) -> str:
+    """Name the schedules with the number of layers in which each is the fastest, most first."""
     wins = np.bincount(fastest, minlength=len(names))
     return ", ".join(
         f"{expert_schedules[names[at]].title} {wins[at]:,}" for at in np.argsort(-wins, kind="stable") if wins[at]

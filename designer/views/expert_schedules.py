@@ -1,4 +1,4 @@
-"""The schedules of the expert layer side by side, to look at and to choose from."""
+"""The schedules of the expert layer side by side."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import panel as pn
 import param
 
-from meshwave.designer.canvases.expert_figures import FIGURE_HELP, Known, terms
+from meshwave.designer.canvases.expert_figures import FIGURE_HELP, LayerCosts, explain_terms
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay, plain_text, short_message, value_of
+from meshwave.designer.kit.canvas import Overlay, plain_text, read_value, short_message
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, page_later
-from meshwave.designer.views.expert_map import LINKS, map_of_layers
+from meshwave.designer.views.expert_map import LINKS, make_expert_map
 from meshwave.engine.document import Design
 from meshwave.engine.document.experts import Experts
 from meshwave.engine.errors import InputError
@@ -45,7 +45,7 @@ WORDS = {
     "dispatch": "dispatch",
     "combine": "combine",
     "gather": "gather and reduce",
-    "other": "gate and order",
+    "other": "gate and sorting",
 }
 COLOURS = {"experts": "F", "dispatch": "B", "combine": "I", "gather": "W", "other": "STEP"}
 OF_SCHEDULES = {
@@ -53,21 +53,22 @@ OF_SCHEDULES = {
 }  # fmt: skip
 LANES = ("compute", "in the node", "between nodes")
 HELP = {
-    "experts": "The feed-forward networks of the experts that the device holds",
-    "dispatch": "Tokens on their way to the devices that hold their experts",
-    "combine": "Results on their way back to the tokens",
-    "gather": "Devices that share tokens or an expert bring their parts together: all-gather, reduce-scatter, all-reduce",
-    "other": "The gate chooses experts, and tokens are put in the order of these",
-    "lanes": "One device, the one that is done last: what it computes, and what its links inside its node and to other "
-    "nodes carry; the forward, then the backward behind the dotted line. All cards have one scale.",
-    "time": "A forward and a backward of the layer, on the slowest device",
-    "inter": "What the device that sends most sends to other nodes, in the forward of one layer",
-    "intra": "What the device that sends most sends inside its node, in the forward of one layer",
-    "memory": f"{FIGURE_HELP['memory']}; its buffers hold what is exchanged, as it leaves and as it comes in",
+    "experts": "Feed-forward networks of the experts on the device",
+    "dispatch": "Sending tokens to the devices that hold their experts",
+    "combine": "Returning the results to the tokens' devices",
+    "gather": "Collectives of devices that share tokens or an expert: all-gather, reduce-scatter, all-reduce",
+    "other": "Choosing experts in the gate, and sorting tokens by expert",
+    "lanes": "The slowest device: its compute lane, and its links inside the node and between nodes. The dotted line "
+    "separates forward and backward. All cards have the same time scale.",
+    "time": "Time of a forward and a backward of the layer on the slowest device",
+    "inter": "Most bytes that a device sends to other nodes in the forward of one layer",
+    "intra": "Most bytes that a device sends inside its node in the forward of one layer",
+    "memory": f"{FIGURE_HELP['memory']}; buffers hold the tokens that are sent and received",
 }
 
 
 def _kind_colours() -> str:
+    """Return the style rule that defines the colours of steps and schedules."""
     named = {f"step-{kind}": op for kind, op in COLOURS.items()}
     named |= {f"schedule-{name}": op for name, op in OF_SCHEDULES.items()}
     colours = [f"--{name}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for name, op in named.items()]
@@ -75,16 +76,18 @@ def _kind_colours() -> str:
 
 
 class ExpertSchedules(Overlay):
-    """An overlay with a card a schedule: its timeline on the slowest device, time, bytes, memory; a
-    click chooses it, as one edit."""
+    """An overlay with a card per schedule: its timeline on the slowest device, time, bytes and memory.
 
-    about = param.String(default="", doc="Which layer it is.")
+    Clicking a card selects the schedule, as one edit.
+    """
+
+    about = param.String(default="", doc="Description of the layer.")
     cards = param.List(default=[], doc="See cards().")
     words = param.Dict(default=WORDS, constant=True, doc="What each kind of step is called.")
     help = param.Dict(default=HELP, constant=True, doc="What each kind of step, lane and figure is.")
     lanes = param.List(default=list(LANES), constant=True)
-    map = param.Dict(default={}, doc="See map_of_layers(); empty until somebody asks for it.")
-    links = param.List(default=LINKS, constant=True, doc="Clusters on whose links the map can be priced.")
+    map = param.Dict(default={}, doc="See make_expert_map(); empty until it is requested.")
+    links = param.List(default=LINKS, constant=True, doc="Clusters whose links the map can use.")
 
     _esm = module("experts/schedules.js")
     _stylesheets: ClassVar = [
@@ -99,20 +102,18 @@ class ExpertSchedules(Overlay):
         document = pn.state.curdoc
         self._later = page_later(document)
         self._job: Listener | None = None
-        self._mapped: GridCluster | None = None  # the cluster whose map is shown, or is being priced
+        self._mapped: GridCluster | None = None  # cluster of the map that is shown or being computed
         session.param.watch(lambda *_: self._show(), "design")
-        if document is not None:
-            pn.state.on_session_destroyed(lambda context: self.end())
 
     def end(self) -> None:
-        """The page is gone: nothing goes on for it."""
+        """Stop the job of the map."""
         if self._job is not None:
             self._job.stop()
 
     def open(self, rank: int = 0) -> None:
         """Show the schedules of the open design's layer on a mesh."""
         self._rank = rank
-        self._draw()  # first: what is drawn later would take the keyboard from its card
+        self._draw()  # before opening, since drawing later would move the focus away from the card
         self._open()
 
     def _show(self) -> None:
@@ -122,26 +123,27 @@ class ExpertSchedules(Overlay):
     def _draw(self) -> None:
         design = self._session.design
         rank = min(self._rank, design.ranks - 1)
-        self.param.update(about=about(design, rank), cards=cards(design, rank))
+        self.param.update(about=describe_layer(design, rank), cards=schedule_cards(design, rank))
 
-    # one method a gesture
+    # ---- gestures ----
 
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
-        name, design = value_of(gesture, "name", plain_text), self._session.design
-        section = edits.with_setting(design, "schedule", name)
+        name, design = read_value(gesture, "name", plain_text), self._session.design
+        section = edits.change_setting(design, "schedule", name)
         self._close()
         self._session.edit("experts", section, f"experts: schedule {expert_schedules[name].title}")
 
     def _on_map(self, gesture: Mapping[str, Any]) -> None:
-        """Price the grid of layers on the links that were chosen, beside the page: it takes a few seconds the first
-        time. A map of other links that is still being priced is given up."""
-        cluster = find_cluster(value_of(gesture, "links", plain_text), self._session.design)
+        """Compute the map for the selected links by a job; a running job for other links is stopped."""
+        cluster = find_cluster(read_value(gesture, "links", plain_text), self._session.design)
         if cluster == self._mapped:
             return
         self.end()
         self._mapped, self.map = cluster, _maps.get(cluster, {})
         if not self.map:
-            self._job = Job(partial(map_of_layers, cluster)).listen(self._later, partial(self._hear_map, cluster))
+            self._job = Job(partial(make_expert_map, cluster)).add_listener(
+                self._later, partial(self._hear_map, cluster)
+            )
 
     def _hear_map(self, cluster: GridCluster, news: News) -> None:
         if isinstance(news, Done):
@@ -150,33 +152,33 @@ class ExpertSchedules(Overlay):
             self.map = _maps[cluster] = news.value
         elif isinstance(news, Failed):
             self._mapped = None
-            self._send_msg({"type": "answered", "gesture": "map", "refused": f"There is no map: {news.words}."})
+            self._send_msg({"type": "answered", "gesture": "map", "refused": f"The map failed: {news.words}."})
 
 
 MOST_MAPS = 8
 _maps: dict[GridCluster, dict[str, Any]] = {}
-"""Maps that are known, of all tabs."""
+"""Maps that were computed, shared by all tabs."""
 
 
-# ---- plain functions ----
+# ---- functions ----
 
 
-def about(design: Design, rank: int) -> str:
-    """The layer in words."""
+def describe_layer(design: Design, rank: int) -> str:
+    """Describe the expert layer of a mesh."""
     moe, mesh = design.model.moe, design.meshes[rank]
     if moe is None:
         return "This model has no experts."
     tokens = design.training.micro_batch_size * design.model.sequence
-    room = "no token dropped" if moe.capacity_factor is None else f"capacity factor {moe.capacity_factor:g}"
-    size = f"{moe.experts} experts of {design.model.hidden} x {design.model.ffn_hidden}, top {moe.top_k}, {room}"
-    return f"{size}; {tokens} tokens a microbatch on mesh {mesh.name}, dp {mesh.dp} x tp {mesh.tp}"
+    capacity = "no dropped tokens" if moe.capacity_factor is None else f"capacity factor {moe.capacity_factor:g}"
+    size = f"{moe.experts} experts of {design.model.hidden} x {design.model.ffn_hidden}, top {moe.top_k}, {capacity}"
+    return f"{size}; {tokens} tokens per microbatch on mesh {mesh.name}, dp {mesh.dp} x tp {mesh.tp}"
 
 
-def cards(design: Design, rank: int) -> list[dict[str, Any]]:
-    """A card a schedule, the fastest first and those that cannot run last."""
+def schedule_cards(design: Design, rank: int) -> list[dict[str, Any]]:
+    """Return a card per schedule, the fastest first and those that cannot run last."""
     if design.model.moe is None:
         return []
-    found = [card(design, rank, name) for name in expert_schedule_names()]
+    found = [schedule_card(design, rank, name) for name in expert_schedule_names()]
     fastest = min((entry["total"] for entry in found if not entry["reason"]), default=0.0)
     longest = max((entry["total"] for entry in found if not entry["reason"]), default=0.0)
     present = next((entry["total"] for entry in found if entry["present"] and not entry["reason"]), None)
@@ -188,18 +190,20 @@ def cards(design: Design, rank: int) -> list[dict[str, Any]]:
     return sorted(found, key=lambda entry: (bool(entry["reason"]), entry["total"]))
 
 
-def card(design: Design, rank: int, name: str) -> dict[str, Any]:
-    """One schedule of the layer, or why it cannot run it."""
+def schedule_card(design: Design, rank: int, name: str) -> dict[str, Any]:
+    """Return the card of one schedule, or the reason why it cannot run the layer."""
     present = name == design.experts.schedule
     schedule = expert_schedules[name]
-    common = {"name": name, "title": schedule.title, "help": _sentence(schedule.help()), "present": present}
-    section = edits.with_setting(design, "schedule", name) if not present else design.experts.model_dump(mode="json")
+    common = {"name": name, "title": schedule.title, "help": _first_paragraph(schedule.help()), "present": present}
+    section = edits.change_setting(design, "schedule", name) if not present else design.experts.model_dump(mode="json")
     try:
         changed = design.model_copy(update={"experts": Experts.model_validate(section, strict=False)})
         layer = edits.drawn_layer(changed, rank)
-        for problem in expert_schedules[changed.experts.member]().problems(edits.as_given(changed, layer)):
+        for problem in expert_schedules[changed.experts.member]().problems(
+            edits.restore_implicit_placement(changed, layer)
+        ):
             raise InputError(problem.message)
-        known = Known.of(changed, rank, layer)
+        known = LayerCosts.compute(changed, rank, layer)
     except InputError as error:
         return {**common, "reason": f"{short_message(error)}.", "total": 0.0}
     price = known.price
@@ -214,16 +218,16 @@ def card(design: Design, rank: int, name: str) -> dict[str, Any]:
         "inter": quantity(outside, "B"),
         "intra": quantity(inside, "B"),
         "memory": quantity(known.memory, "B"),
-        "buffers": quantity(_buffers(price), "B"),
+        "buffers": quantity(_buffer_bytes(price), "B"),
         "choice": price.choice.titled_reason if price.choice else "",
-        "terms": terms(changed, layer),
+        "terms": explain_terms(changed, layer),
         "layout": _layout(design, changed, layer),
-        "picture": picture(price),
+        "picture": slowest_device_picture(price),
     }
 
 
-def picture(price: Price) -> dict[str, Any]:
-    """The lanes of the device that is done last, the forward and behind it the backward, as columns."""
+def slowest_device_picture(price: Price) -> dict[str, Any]:
+    """Return the lanes of the slowest device as columns, first the forward and then the backward."""
     parts, offset = [], 0.0
     for direction in (price.forward, price.backward):
         played = play_layer(price, direction)
@@ -245,13 +249,13 @@ def _kind(played: LayerTimeline, span: int) -> str:
     return next((kind for kind, ops in KINDS.items() if op in ops), "other")
 
 
-def _buffers(price: Price) -> float:
-    """Bytes of the largest exchange of a device, as it leaves and as it comes in."""
+def _buffer_bytes(price: Price) -> float:
+    """Return the bytes of the largest exchange of a device, sent and received."""
     return 2 * max((each.buffer_bytes for each in price.collectives(price.forward)), default=0.0)
 
 
 def _layout(design: Design, changed: Design, layer: Layer) -> str:
-    """Over which devices the experts lie, where that is another than now."""
+    """Return the devices over which the schedule distributes the experts, if they differ from the current ones."""
     now, then = design.experts, changed.experts
     if expert_schedules[then.member].places == "mp":
         return f"experts over tp {layer.mp}"
@@ -262,8 +266,8 @@ def _change(total: float, present: float | None) -> str:
     if not present or abs(total / present - 1) < 0.005:
         return ""
     ratio = total / present
-    return f"{100 * (ratio - 1):+.0f} %" if ratio < 2 else f"{ratio:.3g}×"
+    return f"{ratio - 1:+.0%}" if ratio < 2 else f"{ratio:.3g}×"
 
 
-def _sentence(help: str) -> str:
+def _first_paragraph(help: str) -> str:
     return " ".join(help.split("\n\n")[0].split())

@@ -1,6 +1,6 @@
-"""The gallery: every schedule for the open design side by side, to look at and to choose from.
+"""The gallery: all schedules for the open design side by side.
 
-Judging them takes from milliseconds to many seconds, so that a job does it; the page gets each as it is found.
+Predicting them takes up to many seconds, so a job does it and the page shows each result as it arrives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import panel as pn
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
+from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_later
 from meshwave.designer.views import gallery_cards
@@ -33,14 +33,14 @@ def _op_colours() -> str:
 
 
 class Gallery(Overlay):
-    """An overlay that shows every variant of every schedule for the open design.
+    """An overlay with every variant of every schedule for the open design.
 
-    What is found travels as messages, since a picture is sent once: ``reset`` with what the design
-    is, then ``found`` with cards and what is to be said of all so far, and ``done``.
+    Results are sent as messages, so that each picture is sent once: ``reset`` with a description of the design,
+    ``found`` with cards and notes on all cards so far, and ``done``.
     """
 
-    pinned = param.List(default=[], item_type=str, doc="Keys of the cards that are pinned, to compare with.")
-    words = param.Dict(default=KINDS, constant=True, doc="What each kind of computation is called.")
+    pinned = param.List(default=[], item_type=str, doc="Keys of the pinned cards.")
+    words = param.Dict(default=KINDS, constant=True, doc="Name of each kind of computation.")
 
     _esm = module("panels/gallery.js")
     _stylesheets: ClassVar = [
@@ -51,7 +51,7 @@ class Gallery(Overlay):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self._session = session
-        self._judged: Design | None = None
+        self._predicted: Design | None = None
         self._job: Listener | None = None
         self._variants: dict[str, Variant] = {}
         self._pins: dict[str, Design] = {}  # by the key of the card
@@ -61,27 +61,27 @@ class Gallery(Overlay):
         session.param.watch(lambda *_: self._mark_pins(), "pinned")
 
     def open(self) -> None:
-        """Show the gallery of the design as it stands."""
+        """Show the gallery of the current design."""
         self._open()
         self._follow()
 
-    def stop(self) -> None:
-        """End a job that goes on, as when the tab is gone."""
+    def end(self) -> None:
+        """Stop the job of the gallery."""
         if self._job is not None:
             self._job.stop()
-            self._job = self._judged = None
+            self._job = self._predicted = None
 
     def _follow(self) -> None:
-        """Judge anew where the open design is not what was judged."""
+        """Predict the variants again if the design has changed."""
         design = self._session.design
-        if not self.shown or self._judged is design:
+        if not self.shown or self._predicted is design:
             return
-        self.stop()
+        self.end()
         self._pins, self._variants = {}, {}
         self._mark_pins()
-        self._send_msg({"type": "reset", "about": gallery_cards.about(design)})
-        self._judged = design
-        self._job = Job(partial(gallery_cards.judged, design)).listen(self._later, self._hear)
+        self._send_msg({"type": "reset", "about": gallery_cards.describe_gallery(design)})
+        self._predicted = design
+        self._job = Job(partial(gallery_cards.make_cards, design)).add_listener(self._later, self._hear)
 
     def _hear(self, news: News) -> None:
         if isinstance(news, PartialResult):
@@ -93,20 +93,20 @@ class Gallery(Overlay):
         elif isinstance(news, Done | Failed):
             self._job = None
             if isinstance(news, Failed):
-                words = f"The gallery is not complete: {news.words}."
+                words = f"The gallery is incomplete: {news.words}."
                 self._send_msg({"type": "answered", "gesture": "search", "refused": words})
             self._send_msg({"type": "done"})
 
-    # one method a gesture
+    # ---- gestures ----
 
     def _close(self) -> None:
-        """A job that has not come to its end is given up: the machine needs the time for edits."""
+        """Close the gallery and stop its job, whose processor time edits need."""
         super()._close()
-        self.stop()
+        self.end()
 
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
         variant = self._variant(gesture)
-        self._close()  # first: what is open follows every edit
+        self._close()  # before the edit, which an open gallery would follow
         if variant.is_present:
             return
         try:
@@ -126,7 +126,7 @@ class Gallery(Overlay):
         self.pinned = [key for key, design in self._pins.items() if design in pinned]
 
     def _variant(self, gesture: Mapping[str, Any]) -> Variant:
-        found = self._variants.get(value_of(gesture, "key", plain_text))
+        found = self._variants.get(read_value(gesture, "key", plain_text))
         if found is None:
-            raise InputError("this card is of an earlier design; choose again")
+            raise InputError("this card is of an earlier design; select a current one")
         return found

@@ -1,4 +1,4 @@
-"""The cards of the gallery: every schedule for a design, judged and drawn."""
+"""Cards of the gallery: every schedule for a design, predicted and drawn."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.predict.gallery import Entry, RefusedVariant, Variant, apply_variant, judge_variants
 from meshwave.engine.predict.gallery_notes import gallery_notes
 from meshwave.engine.program.timeline import Timeline
-from meshwave.engine.units import duration, quantity
+from meshwave.engine.units import duration, format_count, quantity
 
-EXACT = 1_500
-"""Computations of a picture that is drawn block by block; of a larger one columns and lanes are drawn."""
+LARGEST_EXACT_PICTURE = 1_500
+"""Computations of the largest picture that is drawn block by block; larger ones are sampled."""
 COLUMNS, LANES = 160, 16
-SENT_EVERY_S = 0.15
-LONGEST = 1.8
-"""The pictures' common axis ends here, in steps of the fastest: the slowest would make all others small."""
+"""Size of a sampled picture."""
+BATCH_INTERVAL_S = 0.15
+LONGEST_AXIS = 1.8
+"""Largest end of the common time axis, relative to the fastest step."""
 
 
 class Cards(NamedTuple):
-    """Some of the variants of a design, judged, and what is said of all so far."""
+    """A batch of cards, and the notes on all variants so far."""
 
     variants: list[Variant]
     message: dict[str, Any]  # for the page
-    searched: list[tuple[Design, Any]]  # the designs whose order was searched, with what was found
+    searched: list[tuple[Design, Any]]  # designs whose order was searched, with the results
 
 
-def judged(design: Design) -> Iterator[Cards]:
-    """Judge the variants of a design one after the other, and tell of them from time to time."""
+def make_cards(design: Design) -> Iterator[Cards]:
+    """Predict the variants of a design one after another, and yield their cards in batches."""
     entries: list[Entry] = []
     present: Entry | None = None
     batch, sent = Cards([], {"type": "found", "cards": []}, []), time.monotonic()
@@ -43,50 +44,50 @@ def judged(design: Design) -> Iterator[Cards]:
         batch.variants.append(found.variant)
         if isinstance(found, Entry):
             present = found if found.variant.is_present else present
-            batch.message["cards"].append(card(found, present))
+            batch.message["cards"].append(variant_card(found, present))
             entries.append(replace(found, timeline=None))
-            batch.searched.extend(_searched(apply_variant(design, found.variant)))
+            batch.searched.extend(_search_results(apply_variant(design, found.variant)))
         else:
             batch.message["cards"].append(refused_card(found))
-        if time.monotonic() - sent > SENT_EVERY_S:
-            yield _of_all(batch, entries)
+        if time.monotonic() - sent > BATCH_INTERVAL_S:
+            yield _add_summary(batch, entries)
             batch, sent = Cards([], {"type": "found", "cards": []}, []), time.monotonic()
-    yield _of_all(batch, entries)
+    yield _add_summary(batch, entries)
 
 
-def _of_all(batch: Cards, entries: list[Entry]) -> Cards:
-    batch.message.update(axis=axis(entries), notes=[note._asdict() for note in gallery_notes(entries)])
+def _add_summary(batch: Cards, entries: list[Entry]) -> Cards:
+    batch.message.update(axis=common_axis(entries), notes=[note._asdict() for note in gallery_notes(entries)])
     return batch
 
 
-def _searched(design: Design) -> Iterator[tuple[Design, Any]]:
+def _search_results(design: Design) -> Iterator[tuple[Design, Any]]:
     result = design.pipeline.search_result(priced_pipe(design))
     if result is not None:
         yield design, result
 
 
-def about(design: Design) -> str:
-    """What the gallery is of, in a few words."""
-    meshes = f"{design.ranks} mesh{'' if design.ranks == 1 else 'es'}"
-    words = f"{meshes}, {design.pipe.microbatches} microbatches, {design.model.layers} layers, your links and devices"
-    return f"{words}; pictures of large steps show {LANES} of the meshes" if design.ranks > LANES else words
+def describe_gallery(design: Design) -> str:
+    """Describe the design of the gallery."""
+    meshes = format_count(design.ranks, "mesh", "meshes")
+    words = f"{meshes}, {design.pipe.microbatches} microbatches, {design.model.layers} layers, this design's hardware"
+    return f"{words}; pictures of large steps show {LANES} meshes" if design.ranks > LANES else words
 
 
-def axis(entries: list[Entry]) -> float:
-    """The end of the time axis that all pictures have in common."""
+def common_axis(entries: list[Entry]) -> float:
+    """Return the end of the common time axis of all pictures."""
     lengths = [entry.makespan_s for entry in entries]
-    return min(max(lengths), LONGEST * max(min(lengths), np.finfo(float).tiny)) if lengths else 1.0
+    return min(max(lengths), LONGEST_AXIS * max(min(lengths), np.finfo(float).tiny)) if lengths else 1.0
 
 
 def refused_card(refused: RefusedVariant) -> dict[str, Any]:
-    """A variant that has no numbers."""
+    """Return the card of a variant that cannot be predicted."""
     variant = refused.variant
     shown = {"key": variant.key, "schedule": variant.schedule, "title": variant.title, "present": variant.is_present}
     return {**shown, "reason": refused.reason, "choosable": variant.refusal is None and not variant.is_present}
 
 
-def card(entry: Entry, present: Entry | None) -> dict[str, Any]:
-    """What is shown of a variant: texts for people, numbers to sort by, and its picture."""
+def variant_card(entry: Entry, present: Entry | None) -> dict[str, Any]:
+    """Return the card of a variant: texts, numbers to sort by, and its picture."""
     variant = entry.variant
     return {
         "key": variant.key,
@@ -96,11 +97,11 @@ def card(entry: Entry, present: Entry | None) -> dict[str, Any]:
         "reason": "",
         "choosable": True,
         "fits": entry.fits,
-        "iteration": _time(entry.makespan_s, entry.unit),
+        "iteration": duration(entry.makespan_s, entry.unit),
         "change": _change(entry, present),
         "better": _change(entry, present).startswith("−"),
-        "bubble": f"{100 * entry.bubble_ratio:.1f} %",
-        "span": f"{100 * entry.span_bubble_ratio:.1f} %",
+        "bubble": f"{entry.bubble_ratio:.1%}",
+        "span": f"{entry.span_bubble_ratio:.1%}",
         "memory": quantity(entry.peak_bytes, "B"),
         "capacity": quantity(entry.capacity_bytes, "B"),
         "filled": entry.peak_bytes / entry.capacity_bytes,
@@ -114,16 +115,12 @@ def card(entry: Entry, present: Entry | None) -> dict[str, Any]:
             "traffic": entry.traffic_bytes,
             "weights": entry.weight_copies,
         },
-        "picture": picture(entry.timeline) if entry.timeline is not None else None,
+        "picture": schedule_picture(entry.timeline) if entry.timeline is not None else None,
     }
 
 
-def _time(seconds: float, unit: str) -> str:
-    return duration(seconds, unit)
-
-
 def _change(entry: Entry, present: Entry | None) -> str:
-    """Against the present variant; a real minus sign, as beside a number."""
+    """Return the change against the present variant, with a minus sign instead of a hyphen."""
     if present is None or entry is present or not present.makespan_s:
         return ""
     change = entry.makespan_s / present.makespan_s - 1
@@ -131,19 +128,19 @@ def _change(entry: Entry, present: Entry | None) -> str:
         return "the same"
     if change > 1:
         return f"{change + 1:.2g} times"
-    return f"{'+' if change > 0 else '−'}{100 * abs(change):.1f} %"
+    return f"{'+' if change > 0 else '−'}{abs(change):.1%}"
 
 
 # ---- pictures ----
 
 
-def picture(timeline: Timeline) -> dict[str, Any]:
-    """The computations of a step as the columns that ``static/kit/schedule_picture.js`` draws."""
+def schedule_picture(timeline: Timeline) -> dict[str, Any]:
+    """Return the computations of a step as the columns that ``static/kit/schedule_picture.js`` draws."""
     shown = np.flatnonzero(timeline.is_compute)
     shade = shades(timeline)[timeline.rank[shown], timeline.stage[shown]]
-    passes = (shade ^ (shade >> 1)) & 1  # neighbouring passes differ: down and up, chunk and chunk
-    if len(shown) > EXACT:
-        return _columns(timeline, shown, passes)
+    passes = (shade ^ (shade >> 1)) & 1  # neighbouring passes alternate between two shades
+    if len(shown) > LARGEST_EXACT_PICTURE:
+        return _sampled_columns(timeline, shown, passes)
     fused = timeline.fused[shown]
     columns = {name: getattr(timeline, name)[shown].tolist() for name in ("rank", "op", "start", "end")}
     halves = 2 * fused.astype(int) + np.append(fused[1:], False)
@@ -151,8 +148,8 @@ def picture(timeline: Timeline) -> dict[str, Any]:
     return {**columns, **drawn}
 
 
-def _columns(timeline: Timeline, shown: np.ndarray[Any, Any], passes: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """What is computed at so many moments on so many of the lanes, runs of the same joined."""
+def _sampled_columns(timeline: Timeline, shown: np.ndarray[Any, Any], passes: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return the computations at sampled times on sampled lanes; equal neighbours are joined."""
     lanes = np.unique(np.linspace(0, timeline.ranks - 1, min(LANES, timeline.ranks)).round().astype(int))
     width = timeline.makespan / COLUMNS
     runs = [
@@ -169,7 +166,7 @@ def _columns(timeline: Timeline, shown: np.ndarray[Any, Any], passes: np.ndarray
 def _runs(
     timeline: Timeline, spans: np.ndarray[Any, Any], passes: np.ndarray[Any, Any], width: float
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Per run of columns alike: op, shade, first column, the one after the last."""
+    """Yield operation, shade, first column and end column of each run of equal columns."""
     order = np.argsort(timeline.start[spans], kind="stable")
     spans, passes = spans[order], passes[order]
     moment = (np.arange(COLUMNS) + 0.5) * width

@@ -1,4 +1,4 @@
-"""The buttons that run or rehearse the open design: the Python face of ``static/panels/launch.js``."""
+"""The launch buttons; the Python side of ``static/panels/launch.js``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
+from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.defects import defect_text
 from meshwave.engine.errors import MeshwaveError
 
 
 class LaunchBar(Canvas):
-    """The buttons that run and rehearse the open design, and how the run stands."""
+    """Buttons that launch the open design or start a dry run, and the status of the run."""
 
     launchable = param.Dict(default={"allowed": False, "label": "Launch", "reason": ""})
     rehearsable = param.Dict(default={"allowed": False, "reason": ""})
-    notice = param.String(default="", doc="Why the last launch or rehearsal did not happen.")
-    places = param.List(default=[], doc="Launchers to choose from, with name and title; none where there is one.")
-    place = param.String(default="", doc="The name of the chosen launcher.")
-    status = param.Dict(default={}, doc="Whether a run is under way, its share of steps done, and words.")
+    notice = param.String(default="", doc="Reason why the last launch or dry run failed.")
+    places = param.List(default=[], doc="Name and title of each launcher; empty if there is only one.")
+    place = param.String(default="", doc="Name of the selected launcher.")
+    status = param.Dict(default={}, doc="Status of the run: running, share of the steps that are done, and a sentence.")
 
     _esm = module("panels/launch.js")
     _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("panels/launch.css")]
@@ -38,6 +39,7 @@ class LaunchBar(Canvas):
         self._launch, self._rehearse, self._cancel, self._choose = launch, rehearse, cancel, choose
 
     def focus_button(self) -> None:
+        """Focus the launch button."""
         self._send_msg({"type": "focus"})
 
     def _on_launch(self, gesture: Mapping[str, Any]) -> None:
@@ -53,11 +55,11 @@ class LaunchBar(Canvas):
         except MeshwaveError as error:
             self.notice = str(error)
         except Exception as error:
-            self.notice = f"the launch went wrong inside Meshwave: {error!r}"
+            self.notice = defect_text(error)
             raise
 
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
-        self._choose(value_of(gesture, "place", plain_text))
+        self._choose(read_value(gesture, "place", plain_text))
 
     def _on_cancel(self, gesture: Mapping[str, Any]) -> None:
         self._cancel()

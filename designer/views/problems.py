@@ -1,4 +1,4 @@
-"""What is wrong or unwise in the open design, one line a problem; and what a search for its order found, or would."""
+"""Problems of the open design, and the search for a better order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
+from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import PROGRESS_STATES, Session
 from meshwave.designer.state.jobs import Done, Failed, Listener, News, Progress
@@ -21,8 +21,8 @@ from meshwave.engine.predict.gallery import searched_pipeline
 from meshwave.engine.predict.gallery_notes import describe_search
 
 
-def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, Any]]:
-    """The problems as plain data: errors first, then those that are ``blocking`` a launch, then the rest."""
+def problem_entries(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, Any]]:
+    """Return the problems as plain data: errors first, then those that block a launch, then the rest."""
     stops = {(each.where, each.code) for each in blocking}
     known = {(each.where, each.code) for each in problems}
     every = [*problems, *(each for each in blocking if (each.where, each.code) not in known)]
@@ -50,18 +50,16 @@ SEVERITIES = ("error", "launch", "warning", "computing")
 
 
 class Problems(Canvas):
-    """The problems of the session, and what keeps it from being launched; a press on one hands its path
-    to ``on_focus``."""
+    """Problems of the session, and those that block a launch; clicking one passes its path to ``on_focus``."""
 
-    problems = param.List(default=[], doc="See listed().")
-    badge = param.String(default="", doc="How many there are, for the tab; empty for none.")
-    severity: Any = param.Selector(default="", objects=["", "warning", "launch", "error"], doc="The worst there is.")
-
-    findings = param.List(default=[], doc="What a schedule that searches has tried, a sentence each.")
+    problems = param.List(default=[], doc="See problem_entries().")
+    badge = param.String(default="", doc="Number of problems, for the tab; empty for none.")
+    severity: Any = param.Selector(default="", objects=["", "warning", "launch", "error"], doc="Highest severity.")
+    findings = param.List(default=[], doc="Sentences about the orders that the schedule's search has tried.")
     better = param.Dict(
         default={},
-        doc="Whether a search would find a better order for the same stages: its state (open, runs, found), the words for "
-        "it, the share that is done, and whether there is one to use; empty where that is no question.",
+        doc="Search for a better order of the same stages: its state (open, runs, found), a sentence, the share that is "
+        "done, and whether the result can be applied; empty if the schedule has no such search.",
     )
 
     _esm = module("panels/problems.js")
@@ -79,20 +77,20 @@ class Problems(Canvas):
         self._search: Listener | None = None
         self._found: Mapping[str, Any] | None = None  # a pipeline to use
         session.param.watch(lambda *_: self._show(), "problems")
-        session.param.watch(lambda *_: self._tell(), "prediction")
-        session.param.watch(lambda *_: self._ask_anew(), ["design", "prediction"])
+        session.param.watch(lambda *_: self._show_findings(), "prediction")
+        session.param.watch(lambda *_: self._reset_search(), ["design", "prediction"])
         self._show()
-        self._tell()
-        self._ask_anew()
+        self._show_findings()
+        self._reset_search()
 
     def block(self, blocking: Sequence[Problem]) -> None:
-        """Show these as what keeps a sound design from being launched."""
+        """Show problems that block the launch of a valid design."""
         if list(blocking) != list(self._blocking):
             self._blocking = blocking
             self._show()
 
     def _show(self) -> None:
-        problems = listed(self._session.problems, self._blocking)
+        problems = problem_entries(self._session.problems, self._blocking)
         wrong = [problem for problem in problems if problem["severity"] != "computing"]
         self.param.update(
             problems=problems,
@@ -100,60 +98,60 @@ class Problems(Canvas):
             severity=wrong[0]["severity"] if wrong else "",
         )
 
-    def _tell(self) -> None:
+    def _show_findings(self) -> None:
         prediction = self._session.prediction
         self.findings = prediction.numbers["findings"] if prediction else []
 
-    # ---- whether a search would find a better order ----
+    # ---- search for a better order ----
 
-    def _ask_anew(self) -> None:
-        """The design is another one: what was found is of the one before."""
+    def _reset_search(self) -> None:
+        """Discard the result of the search, which was for an earlier design."""
         self.end()
         self._found = None
-        asks = not self._session.stale and searched_pipeline(self._session.design) is not None
+        asks = not self._session.is_stale and searched_pipeline(self._session.design) is not None
         self.better = {"state": "open", "words": "", "share": 0.0, "use": False} if asks else {}
 
     def end(self) -> None:
-        """Give up a search that goes on, as when the tab is gone."""
+        """Stop the search."""
         if self._search is not None:
             self._search.stop()
             self._search = None
 
     def _on_search(self, gesture: Mapping[str, Any]) -> None:
         session = self._session
-        pipeline = None if session.stale else searched_pipeline(session.design)
+        pipeline = None if session.is_stale else searched_pipeline(session.design)
         if pipeline is None:
-            raise InputError("there is no order to search for before the design's errors are mended")
+            raise InputError("the design has errors; fix them before searching for an order")
         self.end()
         design = parse_design({**session.design.model_dump(mode="json"), "pipeline": dict(pipeline)})
         outcome = session.predictions.predict_now(design, wait=session.later is None)
         if outcome is not None:
-            self._tell_found(pipeline, outcome)
+            self._show_result(pipeline, outcome)
             return
         assert session.later is not None
         self.better = {"state": "runs", "words": "Searching …", "share": 0.0, "use": False}
         self._search = session.predictions.request(design, session.later, lambda news: self._hear(pipeline, news))
 
     def _on_stop(self, gesture: Mapping[str, Any]) -> None:
-        self._ask_anew()
+        self._reset_search()
 
     def _on_use(self, gesture: Mapping[str, Any]) -> None:
         if self._found is None:
-            raise InputError("that was found for an earlier design; search again")
+            raise InputError("this result is for an earlier design; search again")
         self._session.edit("pipeline", dict(self._found), "schedule Auto")
 
     def _hear(self, pipeline: Mapping[str, Any], news: News) -> None:
         if isinstance(news, Progress):
-            words = f"Searching: {100 * news.share:.0f} %, {news.words}"
+            words = f"Searching: {news.share:.0%}, {news.words}"
             self.better = {"state": "runs", "words": words, "share": news.share, "use": False}
             return
         self._search = None
         if isinstance(news, Done):
-            self._tell_found(pipeline, news.value)
+            self._show_result(pipeline, news.value)
         elif isinstance(news, Failed):
-            self._tell_found(pipeline, ([Problem("", "failed_search", {"reason": news.words})], None))
+            self._show_result(pipeline, ([Problem("", "failed_search", {"reason": news.words})], None))
 
-    def _tell_found(self, pipeline: Mapping[str, Any], outcome: Outcome) -> None:
+    def _show_result(self, pipeline: Mapping[str, Any], outcome: Outcome) -> None:
         problems, found = outcome
         words, use = (str(problems[0]), False) if found is None else describe_search(self._session.prediction, found)
         self._found = pipeline if use else None
@@ -161,10 +159,10 @@ class Problems(Canvas):
 
     def _on_focus(self, gesture: Mapping[str, Any]) -> None:
         if self._on_path is not None:
-            self._on_path(value_of(gesture, "where", plain_text))
+            self._on_path(read_value(gesture, "where", plain_text))
 
     def _on_fix(self, gesture: Mapping[str, Any]) -> None:
-        where, code, label = (value_of(gesture, key, plain_text) for key in ("where", "code", "fix"))
+        where, code, label = (read_value(gesture, key, plain_text) for key in ("where", "code", "fix"))
         shown = (*self._session.problems, *self._blocking)
         problem = next((each for each in shown if (each.where, each.code) == (where, code)), None)
         self._session.edit(*fix_edit(self._session.design, problem, label))
@@ -172,14 +170,16 @@ class Problems(Canvas):
 
 @views.register("problems")
 class ProblemsView(View):
-    """What is wrong or unwise in the open design, and what keeps it from being launched."""
+    """Problems of the open design, and those that block its launch."""
 
     title: ClassVar = "Problems"
     order: ClassVar = 3
 
     def make(self) -> Problems:
+        """Build the list of problems."""
         return Problems(self.page.session, on_focus=self.page.focus, **FILL)
 
     def end(self) -> None:
+        """Stop the search for a better order."""
         assert isinstance(self.pane, Problems)
         self.pane.end()

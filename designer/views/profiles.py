@@ -1,4 +1,4 @@
-"""Measured machines: the profiles that are kept, measurement against line, and a button that measures this one."""
+"""Calibration profiles: the stored ones, their measurements with fitted lines, and the calibration of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
+from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Later
@@ -36,39 +36,39 @@ COLOURS: Mapping[str, str] = {
     "backward": "B",
     "recomputed": "STEP",
 }
-"""Of the phases: those of the actions in the timeline."""
-OF_LINES = ("F", "W", "B", "I", "REDUCE_GRAD", "STEP")
-"""Of other lines, in turn."""
+"""Colours of the phases, the same as of the actions in the timeline."""
+LINE_COLOURS = ("F", "W", "B", "I", "REDUCE_GRAD", "STEP")
+"""Colours of other lines, used cyclically."""
 KINDS = {
     "layer": "Layers",
-    "experts": "Layers with experts",
+    "experts": "Expert layers",
     "joining": "Joining layers",
     "embedding": "Embedding",
     "head": "Head and loss",
 }
 PAIRS: Mapping[Pair, str] = {
-    "same_device": "copy on the device",
-    "same_node": "inside the node",
+    "same_device": "on one device",
+    "same_node": "inside a node",
     "across_nodes": "between nodes",
 }
 
 
 def _colours() -> str:
-    colours = [f"--op-{op}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for op in OF_LINES]
+    colours = [f"--op-{op}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for op in LINE_COLOURS]
     return f".mw-profile {{ {' '.join(colours)} }}"
 
 
 class Profiles(Overlay):
-    """An overlay with a list of profiles and, of one, its charts and lines."""
+    """An overlay with the list of profiles, and charts and tables of one of them."""
 
-    kept = param.List(default=[], doc="See listed().")
-    chosen = param.String(default="", doc="The profile that is looked at.")
-    machine = param.List(default=[], item_type=str, doc="What it was measured on, in words.")
-    charts = param.List(default=[], doc="See charts().")
-    warnings = param.List(default=[], item_type=str, doc="Which parts of the open design lie outside of it.")
-    used = param.Boolean(default=False, doc="Whether the open design is priced by it.")
-    standing = param.Dict(default={}, doc="How a calibration stands: state, name, share, words.")
-    usual = param.String(default=DEFAULT_PROFILE.removesuffix(".json"), constant=True, doc="The name to start from.")
+    kept = param.List(default=[], doc="See profile_entries().")
+    chosen = param.String(default="", doc="The selected profile.")
+    machine = param.List(default=[], item_type=str, doc="Description of the machine that was measured.")
+    charts = param.List(default=[], doc="See profile_charts().")
+    warnings = param.List(default=[], item_type=str, doc="Parts of the open design that the profile does not cover.")
+    used = param.Boolean(default=False, doc="True if the open design uses the profile.")
+    standing = param.Dict(default={}, doc="Status of a calibration: state, name, share, words.")
+    usual = param.String(default=DEFAULT_PROFILE.removesuffix(".json"), constant=True, doc="Default name of a profile.")
 
     _esm = module("panels/profile.js")
     _stylesheets: ClassVar = [
@@ -79,18 +79,30 @@ class Profiles(Overlay):
     def __init__(
         self,
         session: Session,
-        calibrating: BackgroundCalibration,
-        on_kept: Callable[[], None] = lambda: None,
+        calibration: BackgroundCalibration,
+        on_stored: Callable[[], None] = lambda: None,
         later: Later | None = None,
         **params: Any,
     ) -> None:
-        """``on_kept`` hears when a profile has come; ``later`` runs something in the page's own turn."""
+        """Create the overlay.
+
+        Args:
+            session: the open design.
+            calibration: the calibration of this machine.
+            on_stored: called after a profile was stored.
+            later: schedules a callback in the page's event loop.
+            **params: parameters of the widget.
+        """
         super().__init__(**params)
-        self._session, self._calibrating, self._on_kept = session, calibrating, on_kept
+        self._session, self._calibration, self._on_stored = session, calibration, on_stored
         self._later = later or (lambda work: work())
-        self.end = calibrating.hear(lambda: self._later(self._follow))
+        self._unsubscribe = calibration.subscribe(lambda: self._later(self._follow))
         session.param.watch(lambda *_: self._show(), "design")
-        self.standing = asdict(calibrating.standing)
+        self.standing = asdict(calibration.status)
+
+    def end(self) -> None:
+        """Stop following the calibration."""
+        self._unsubscribe()
 
     def open(self) -> None:
         """Show the profile of the open design, or that of this machine."""
@@ -100,12 +112,12 @@ class Profiles(Overlay):
         self._show()
 
     def _follow(self) -> None:
-        """A calibration stands otherwise."""
-        before, standing = self.standing, self._calibrating.standing
+        """Show the new status of a calibration."""
+        before, standing = self.standing, self._calibration.status
         self.standing = asdict(standing)
         if standing.state == "done" and before != self.standing:
             self.chosen = standing.name
-            self._on_kept()
+            self._on_stored()
             if self._session.design.cost.profile_name == standing.name:
                 self._session.renew()
             self._show()
@@ -114,51 +126,54 @@ class Profiles(Overlay):
         if not self.shown:
             return
         used = self._session.design.cost.profile_name
-        found, why_not = _read(self.chosen) if self.chosen else (None, "")
+        found, why_not = _read_profile(self.chosen) if self.chosen else (None, "")
         self.param.update(
-            kept=listed(list_profiles(), used),
+            kept=profile_entries(list_profiles(), used),
             used=bool(self.chosen) and used == self.chosen,
-            machine=machine_words(found) if found else [why_not] * bool(why_not),
-            charts=charts(found) if found else [],
+            machine=describe_machine(found) if found else [why_not] * bool(why_not),
+            charts=profile_charts(found) if found else [],
             warnings=[problem.message for problem in coverage_warnings(self._session.design, found)] if found else [],
         )
 
-    # one method a gesture
+    # ---- gestures ----
 
     def _on_look(self, gesture: Mapping[str, Any]) -> None:
-        self.chosen = value_of(gesture, "name", plain_text)
+        self.chosen = read_value(gesture, "name", plain_text)
         self._show()
 
     def _on_use(self, gesture: Mapping[str, Any]) -> None:
         cost = self._session.design.cost
         kept = {"transfer_model": cost.transfer_model}
         self._session.edit(
-            "cost", {"kind": "calibrated", "profile": self.chosen, **kept}, f"costs of {_title(self.chosen)}"
+            "cost", {"kind": "calibrated", "profile": self.chosen, **kept}, f"use profile {_title(self.chosen)}"
         )
 
     def _on_measure(self, gesture: Mapping[str, Any]) -> None:
-        name = value_of(gesture, "name", plain_text).strip()
+        name = read_value(gesture, "name", plain_text).strip()
         if not name:
-            raise InputError(f"give what is measured a name, such as {self.usual}")
-        self._calibrating.start(name)
+            raise InputError(f"enter a name for the profile, such as {self.usual}")
+        self._calibration.start(name)
 
     def _on_stop(self, gesture: Mapping[str, Any]) -> None:
-        self._calibrating.stop()
+        self._calibration.stop()
 
 
-def _read(name: str) -> tuple[Profile | None, str]:
-    """A profile; or none, why it cannot be read, and what to do."""
+def _read_profile(name: str) -> tuple[Profile | None, str]:
+    """Return a profile, or None with the reason why it cannot be read."""
     try:
         return load_stored_profile(name), ""
     except InputError as error:
-        return None, f"{name} cannot be read: {error}. Measure this machine under that name, or look at another one"
+        return (
+            None,
+            f"{name} cannot be read: {error}. Calibrate this machine under that name, or select another profile",
+        )
 
 
-# ---- plain functions ----
+# ---- functions ----
 
 
-def listed(names: Iterable[str], used: str) -> list[dict[str, Any]]:
-    """A line a profile: its name, a note on where it is from, and whether the open design uses it."""
+def profile_entries(names: Iterable[str], used: str) -> list[dict[str, Any]]:
+    """Return an entry per profile: its name, a note on its machine, and whether the open design uses it."""
     return [{"name": name, "title": _title(name), "note": _note(name), "used": name == used} for name in names]
 
 
@@ -167,7 +182,7 @@ def _title(name: str) -> str:
 
 
 def _note(name: str) -> str:
-    found, _ = _read(name)
+    found, _ = _read_profile(name)
     if found is None:
         return "cannot be read"
     made = found.machine.made_s
@@ -175,82 +190,81 @@ def _note(name: str) -> str:
     return ", ".join(filter(None, (found.machine.device or found.machine.backend, when)))
 
 
-def machine_words(profile: Profile) -> list[str]:
-    """What it was measured on."""
+def describe_machine(profile: Profile) -> list[str]:
+    """Return descriptions of the machine that was measured."""
     machine = profile.machine
-    told = [
+    words = [
         describe_other_machine(profile),
         machine.network,
         machine.software,
-        f"of {machine.run}" if machine.run else "",
+        f"run {machine.run}" if machine.run else "",
     ]
-    told += [f"large products of {rate.precision}: {quantity(rate.flops, 'FLOP/s')}" for rate in profile.matrix]
+    words += [f"large {rate.precision} matrix products: {quantity(rate.flops, 'FLOP/s')}" for rate in profile.matrix]
     if machine.cores is not None and machine.load_before is not None and machine.load_before > 0.7:
-        told.append(f"others' work wanted {machine.load_before:.1f} of {machine.cores} cores meanwhile")
-    return [words for words in told if words]
+        words.append(f"other processes used {machine.load_before:.1f} of {machine.cores} cores")
+    return [each for each in words if each]
 
 
-def charts(profile: Profile) -> list[dict[str, Any]]:
-    """Each with points of what was measured, lines, axes in decades, and a table of the lines; one without series
-    has a note and a table."""
-    found = [_of_block(block, several=_precisions(profile) > 1) for block in profile.blocks]
+def profile_charts(profile: Profile) -> list[dict[str, Any]]:
+    """Return charts of measurements and fitted lines, each with a table of the fits."""
+    found = [_block_chart(block, several=_precisions(profile) > 1) for block in profile.blocks]
     lines: Lines = [
         (PAIRS[link.pair], link.samples, link.seconds, link.alpha_s, link.beta_s_per_byte, link.r2)
         for link in profile.links
     ]
-    found += [_of_lines("links", "Messages", "B", lines)] if lines else []
+    found += [_line_chart("links", "Messages", "B", lines)] if lines else []
     lines = [
         (f"{each.optimizer} {each.precision}{', clipped' * each.clipped}", each.samples, each.seconds, each.alpha_s, each.s_per_parameter, each.r2)
         for each in profile.optimizer
     ]  # fmt: skip
-    found += [_of_lines("optimizer", "Update", " parameters", lines)] if lines else []
+    found += [_line_chart("optimizer", "Optimizer step", " parameters", lines)] if lines else []
     lines = [
         (f"{each.size} ranks", each.samples, each.seconds, each.alpha_s, each.beta_s_per_byte, each.r2)
         for each in sorted(profile.collectives, key=lambda each: each.size)
         if each.collective == "all_reduce" and each.group == "mp"
     ]
-    found += [_of_lines("all_reduce", "All-reduce", "B", lines)] if lines else []
-    return [*found, *_contention_table(profile), *_of_actions(profile)]
+    found += [_line_chart("all_reduce", "All-reduce", "B", lines)] if lines else []
+    return [*found, *_contention_table(profile), *_action_chart(profile)]
 
 
 def _precisions(profile: Profile) -> int:
     return len({block.precision for block in profile.blocks})
 
 
-def _of_block(block: Block, *, several: bool) -> dict[str, Any]:
-    """What was measured over what the lines say: on the diagonal where they agree."""
+def _block_chart(block: Block, *, several: bool) -> dict[str, Any]:
+    """Return the chart of a block: measured times over fitted times, on the diagonal where they agree."""
     series: list[dict[str, Any]] = []
     rows = []
     for phase in get_args(Phase):
-        points = [[line, seconds, _size(sample, seconds, line)] for sample, seconds, line in block.points(phase)]
-        series.append({"name": _words(phase), "colour": COLOURS[phase], "points": points, "line": []})
-        rows.append([_words(phase), *_row(block, phase)])
+        points = [[line, seconds, _point_text(sample, seconds, line)] for sample, seconds, line in block.points(phase)]
+        series.append({"name": _phase_name(phase), "colour": COLOURS[phase], "points": points, "line": []})
+        rows.append([_phase_name(phase), *_fit_cells(block, phase)])
     every = [point[at] for each in series for point in each["points"] for at in (0, 1) if point[at] > 0]
     ends = min(every), max(every)
     return {
         "key": f"{block.kind}-{block.precision}",
         "title": f"{KINDS[block.kind]}{f' {block.precision}' if several else ''}",
-        "x": axis("seconds by the line", ends, "s"),
-        "y": axis("seconds measured", ends, "s"),
+        "x": log_axis("fitted time", ends, "s"),
+        "y": log_axis("measured time", ends, "s"),
         "series": series,
         "diagonal": [[ends[0], ends[0]], [ends[1], ends[1]]],
-        "head": ["", "at all", "products", "attention", "bytes", "r²", "worst off"],
+        "head": ["", "fixed", "products", "attention", "bytes", "r²", "max error"],
         "rows": rows,
     }
 
 
-def _words(phase: str) -> str:
+def _phase_name(phase: str) -> str:
     return phase.replace("_", " ")
 
 
-def _size(sample: Any, seconds: float, line: float) -> str:
-    """A point in words."""
+def _point_text(sample: Any, seconds: float, line: float) -> str:
+    """Return the text of a point: its size, measured time and fitted time."""
     blocks = f"{sample.blocks} x " if sample.blocks > 1 else ""
     size = f"{blocks}hidden {sample.hidden}, {sample.batch} x {sample.sequence} tokens"
-    return f"{size}: {quantity(seconds, 's')} measured, {quantity(line, 's')} by the line"
+    return f"{size}: {quantity(seconds, 's')} measured, {quantity(line, 's')} fitted"
 
 
-def _row(block: Block, phase: Phase) -> Iterator[str]:
+def _fit_cells(block: Block, phase: Phase) -> Iterator[str]:
     per = block.fits[phase].per
     yield quantity(per.get("action", 0.0) + per.get("block", 0.0), "s")
     for term, unit in (("products", "FLOP/s"), ("attention", "FLOP/s"), ("bytes", "B/s")):
@@ -260,21 +274,23 @@ def _row(block: Block, phase: Phase) -> Iterator[str]:
     yield f"{max(block.residuals(phase), key=abs, default=0.0):+.0%}"
 
 
-DRAWN = 32
-"""Points of a line, which is none on axes of decades."""
+LINE_POINTS = 32
+"""Points of a fitted line, which is curved on logarithmic axes."""
 Lines = Sequence[tuple[str, Sequence[tuple[float, float]], Callable[[float], float], float, float, float]]
-"""Each a name, its samples, its seconds, alpha, beta and r2."""
+"""Name, samples, fitted seconds, alpha, beta and r2 of each line."""
 
 
-def _of_lines(key: str, title: str, unit: str, lines: Lines) -> dict[str, Any]:
-    """Seconds over bytes, or parameters."""
+def _line_chart(key: str, title: str, unit: str, lines: Lines) -> dict[str, Any]:
+    """Return the chart of measured and fitted times over a size, in bytes or parameters."""
     series: list[dict[str, Any]] = []
     rows = []
     for number, (name, samples, seconds, alpha, beta, r2) in enumerate(lines):
         points = [[size, took, f"{name}, {quantity(size, unit)}: {quantity(took, 's')}"] for size, took in samples]
         least, most = min(size for size, _ in samples), max(size for size, _ in samples)
-        drawn = [[size, max(seconds(size), 1e-9)] for size in np.geomspace(least, most, DRAWN).tolist()]
-        series.append({"name": name, "colour": OF_LINES[number % len(OF_LINES)], "points": points, "line": drawn})
+        drawn = [[size, max(seconds(size), 1e-9)] for size in np.geomspace(least, most, LINE_POINTS).tolist()]
+        series.append(
+            {"name": name, "colour": LINE_COLOURS[number % len(LINE_COLOURS)], "points": points, "line": drawn}
+        )
         rate = speed(beta, f"{unit.strip()}/s", "–")
         worst = max((relative_excess(took, seconds(size)) for size, took in samples), key=abs)
         rows.append([name, quantity(alpha, "s"), rate, f"{r2:.3f}", f"{worst:+.0%}"])
@@ -283,17 +299,17 @@ def _of_lines(key: str, title: str, unit: str, lines: Lines) -> dict[str, Any]:
     return {
         "key": key,
         "title": title,
-        "x": axis(unit.strip().replace("B", "bytes") or "bytes", (min(xs), max(xs)), unit),
-        "y": axis("seconds measured", (min(ys), max(ys)), "s"),
+        "x": log_axis(unit.strip().replace("B", "bytes") or "bytes", (min(xs), max(xs)), unit),
+        "y": log_axis("measured time", (min(ys), max(ys)), "s"),
         "series": series,
         "diagonal": [],
-        "head": ["", "alpha", "1 / beta", "r²", "worst off"],
+        "head": ["", "alpha", "1 / beta", "r²", "max error"],
         "rows": rows,
     }
 
 
 def _contention_table(profile: Profile) -> list[dict[str, Any]]:
-    """A tab without axes: a row for each measurement, a column for each kind of link."""
+    """Return the table of contention, with a row per measurement and a column per kind of link."""
     if not profile.contention:
         return []
     columns = [describe_contention(each) for each in profile.contention]
@@ -314,14 +330,14 @@ def _contention_table(profile: Profile) -> list[dict[str, Any]]:
     ]
 
 
-def _of_actions(profile: Profile) -> list[dict[str, Any]]:
-    """What a run measured over what roofline costs say."""
+def _action_chart(profile: Profile) -> list[dict[str, Any]]:
+    """Return the chart of the actions of a run: measured times over roofline times."""
     if not profile.actions:
         return []
     series: list[dict[str, Any]] = [
         {
             "name": op,
-            "colour": op if op in OF_LINES else "STEP",
+            "colour": op if op in LINE_COLOURS else "STEP",
             "points": [
                 [each.roofline_s, each.seconds, f"{op} of {each.layers} layers: {quantity(each.seconds, 's')} measured"]
                 for each in profile.actions
@@ -337,8 +353,8 @@ def _of_actions(profile: Profile) -> list[dict[str, Any]]:
         {
             "key": "actions",
             "title": "Actions of a run",
-            "x": axis("seconds by roofline", ends, "s"),
-            "y": axis("seconds measured", ends, "s"),
+            "x": log_axis("roofline time", ends, "s"),
+            "y": log_axis("measured time", ends, "s"),
             "series": series,
             "diagonal": [[ends[0], ends[0]], [ends[1], ends[1]]],
             "head": [],
@@ -347,8 +363,8 @@ def _of_actions(profile: Profile) -> list[dict[str, Any]]:
     ]
 
 
-def axis(label: str, ends: tuple[float, float], unit: str) -> dict[str, Any]:
-    """An axis of decades: what it shows, from where to where, and its ticks with their words."""
+def log_axis(label: str, ends: tuple[float, float], unit: str) -> dict[str, Any]:
+    """Return a logarithmic axis: its label, range and ticks."""
     low, high = math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1]))
     high = max(high, low + 1)
     each = max(1, math.ceil((high - low) / 6))

@@ -1,4 +1,4 @@
-"""Launch the open design and follow it: the Python face of ``static/panels/runs.js``."""
+"""Data of a run on the page, read from its folder as it grows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from meshwave.designer.views._loss_curve import LossCurve
-from meshwave.designer.views.run_comparison import as_shown
-from meshwave.designer.views.run_text import _figures, _meaning, _status
+from meshwave.designer.views.run_comparison import comparison_data
+from meshwave.designer.views.run_text import describe_status, run_figures, step_document
 from meshwave.engine.document import Design
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.predict.prediction import Prediction
@@ -24,13 +24,15 @@ from meshwave.engine.runs.run_comparison import comparison_of
 from meshwave.engine.runs.run_folder import read_drawn
 
 SHOWN_RUNS, SHOWN_LINES = 30, 60
-READ_SPANS_EVERY_S, SPANS_SHARE = 0.5, 0.05
-"""A live timeline is read anew so often, and never for more than this share of the time: each
-reading takes in all spans so far."""
+READ_SPANS_INTERVAL_S, SPANS_TIME_SHARE = 0.5, 0.05
+"""Shortest interval between reads of a live timeline, and largest share of the time that reading may take.
+
+Each read takes all spans so far.
+"""
 
 
-class _Shown:
-    """A run that is followed: what was read of it so far, each part once."""
+class FollowedRun:
+    """A run that is being followed, with the data read so far."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -38,36 +40,36 @@ class _Shown:
         self.measured: Timeline | None = None  # the typical step so far
         self.summary: dict[str, Any] = {}
         self.status: dict[str, Any] = {}
-        self.losses: list[float | None] = []  # as they are drawn
+        self.losses: list[float | None] = []  # the values that are drawn
         self.log = ""
         self._metrics = run.follow_metrics()
         self._curve = LossCurve()
         self._last: dict[str, Any] | None = None
         self.is_over = False
-        self._spans = _Spans(run)
+        self._spans = RecordedSpans(run)
         self._design: Design | None = None
         self._bundle: Bundle | None = None
-        self._asked: tuple[Any, ...] = ()
-        self._compared: dict[str, Any] = {}
+        self._comparison_key: tuple[Any, ...] = ()
+        self._comparison: dict[str, Any] = {}
 
-    def read(self) -> None:
-        """Take in what is new since the last look; a run that is over is read to its end once."""
+    def read_new(self) -> None:
+        """Read what is new; a run that is over is read to its end once."""
         if self.is_over:
             return
-        entry = self.run.entry  # first: what is read after its end is all there is
+        entry = self.run.entry  # before the files: if it is over, they are complete
         fresh = self._metrics.look()
         for row in fresh:
             self._curve.add(row.get("loss"))
         if fresh:
             self._last = fresh[-1]
-            self.losses = self._curve.drawn() if "loss" in self._last else []  # a rehearsal has none
+            self.losses = self._curve.values() if "loss" in self._last else []  # a dry run has no losses
         lines = sorted(self.run.log(SHOWN_LINES), key=lambda line: line.process == 0)
-        self.log = "\n".join(map(str, lines))  # its end is what is followed: process 0 tells of the steps
+        self.log = "\n".join(map(str, lines))  # process 0, which logs the steps, comes last
         self.summary = self._summary(entry)
         self.status = {
             "running": not entry.state.is_over,
             "share": self._curve.steps / max(entry.steps, 1),
-            "words": _status(entry, self._curve.steps, self._last),
+            "words": describe_status(entry, self._curve.steps, self._last),
         }
         self.is_over = entry.state.is_over and self._metrics.is_at_end
 
@@ -81,77 +83,78 @@ class _Shown:
             "reason": entry.reason,
             "done": done,
             "total": entry.steps,
-            "figures": _figures(self._last, done, entry.steps, self._typical_s(entry)),
+            "figures": run_figures(self._last, done, entry.steps, self._typical_s(entry)),
             "notes": [*(self._curve.notes if self.losses else []), *self.run.notes()],
         }
 
     def read_spans(self) -> bool:
-        """Read the timeline of a step where there is more to read; whether there was."""
+        """Read the timeline of a step if there are new spans; return whether there were."""
         if not self._curve.steps or not self._spans.is_due(self.is_over):
             return False
-        found = self._spans.read()
+        found = self._spans.read_new()
         if found is not None:
             self.recording, self.measured = found, found.timeline()
             self.summary = self._summary(self.run.entry)
         return found is not None
 
     def _typical_s(self, entry: Entry) -> float | None:
-        """The step of a run that is over as its comparison tells it; None while it runs, or where none is recorded."""
+        """Return the median step time of a run that is over; None while it runs or without a recording."""
         if self.recording is None or not entry.state.is_over:
             return None
         return float(np.median(self.recording.seconds))
 
-    def compared(self, expected: Prediction) -> dict[str, Any]:
-        """What was measured so far beside a prediction, as it is shown."""
-        asked = (self.recording, expected, self.is_over)
-        if asked != self._asked:
-            with self._spans.slowly():
-                self._asked, self._compared = asked, self._compare(expected)
-        return self._compared
+    def comparison(self, expected: Prediction) -> dict[str, Any]:
+        """Return the comparison of the measured step with a prediction, for the page."""
+        key = (self.recording, expected, self.is_over)
+        if key != self._comparison_key:
+            with self._spans.throttle():
+                self._comparison_key, self._comparison = key, self._compare(expected)
+        return self._comparison
 
     def _compare(self, expected: Prediction) -> dict[str, Any]:
-        """Of a run that is over it is also kept how its own prediction came out."""
+        """Compare with a prediction; for a run that is over, also store the error of its own prediction."""
         assert self.recording is not None, "spans were read"
         own, bundle = self.prediction, self.bundle
         try:
             if self.is_over and own is not None and bundle is not None:
                 comparison_of(self.run, bundle, self.recording)
             links = predicted_for(bundle) if bundle is not None and expected is own else ""
-            return as_shown(compare(expected, self.recording, links))
+            return comparison_data(compare(expected, self.recording, links))
         except MeshwaveError:
-            return {"rows": []}  # this version makes another program of that design than the one that launched it
+            return {"rows": []}  # the version that launched the run lowered the design to another program
 
-    def is_of(self, prediction: Prediction) -> bool:
-        """Whether the measured step is the predicted one: the program, what its actions compute, and its links."""
-        return self.plays(prediction) and self.meets(prediction.design)
+    def matches(self, prediction: Prediction) -> bool:
+        """Return whether the run measured the predicted step: the same program, work and links."""
+        return self.has_same_program(prediction) and self.has_same_links(prediction.design)
 
-    def plays(self, prediction: Prediction) -> bool:
-        """Whether the measured step is the predicted one, over whatever links: the program, and what its actions compute."""
+    def has_same_program(self, prediction: Prediction) -> bool:
+        """Return whether the run measured the predicted program and work, on any links."""
         if self.measured is None or self.measured.digest != prediction.program.digest:
             return False
-        return self.computes(prediction.design)
+        return self.computes_step_of(prediction.design)
 
-    def meets(self, design: Design) -> bool:
-        """Whether its links were those that a design is predicted for, where they were emulated."""
+    def has_same_links(self, design: Design) -> bool:
+        """Return whether emulated links of the run were those for which the design is predicted."""
         return self.bundle is None or predicts_links_of(self.bundle, design)
 
-    def computes(self, design: Design) -> bool:
-        """Whether a step of the run is a step of a design; that of a rehearsal takes what it was priced at."""
-        if self.design is None or _meaning(self.design) != _meaning(design):
+    def computes_step_of(self, design: Design) -> bool:
+        """Return whether the steps of the run are those of a design; a dry run must also have the same costs."""
+        if self.design is None or step_document(self.design) != step_document(design):
             return False
-        if not self.is_rehearsal:
+        if not self.is_dry_run:
             return True
         bundle = self.bundle
         priced = self.design if bundle is None or not bundle.design.cost.is_in_seconds else bundle.design
         return (priced.cost, priced.cluster) == (design.cost, design.cluster)
 
     @property
-    def is_rehearsal(self) -> bool:
+    def is_dry_run(self) -> bool:
+        """True if the run was a dry run."""
         return self.run.entry.is_rehearsal
 
     @property
     def design(self) -> Design | None:
-        """What was drawn when the run was launched."""
+        """The design that was launched; None if its file is missing or of another version."""
         if self._design is None:
             try:
                 self._design = read_drawn(self.run.folder)
@@ -161,7 +164,7 @@ class _Shown:
 
     @property
     def bundle(self) -> Bundle | None:
-        """What the run was launched with."""
+        """The contents of the run folder at launch; None if they are missing or of another version."""
         if self._bundle is None:
             try:
                 self._bundle = read_as_run(self.run.folder)
@@ -171,15 +174,15 @@ class _Shown:
 
     @property
     def prediction(self) -> Prediction | None:
-        """That of the run's own design, on the links that it has."""
+        """The prediction of the run's own design on its links; None if its profile is missing."""
         try:
             return None if self.bundle is None else self.bundle.prediction
         except MeshwaveError:
-            return None  # its profile is gone
+            return None
 
 
-class _Spans:
-    """The recorded spans of a run, read only where they have grown, and the rarer the longer it takes."""
+class RecordedSpans:
+    """The recorded spans of a run, read when they have grown, and less often the longer it takes."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -187,25 +190,26 @@ class _Spans:
         self._next_s = 0.0
 
     def is_due(self, is_over: bool) -> bool:
+        """Return whether the spans have grown and the next read is due."""
         return (is_over or time.monotonic() >= self._next_s) and self._bytes() != self._size
 
-    def read(self) -> Recording | None:
-        """What was recorded so far; None if nothing whole is written."""
-        with self.slowly():
-            self._size = self._bytes()  # before the reading: what comes meanwhile is read next time
+    def read_new(self) -> Recording | None:
+        """Return the recording so far; None if it has no complete step."""
+        with self.throttle():
+            self._size = self._bytes()  # before reading, so that spans written meanwhile are read next time
             try:
                 found = read_recording(self._run.folder)
             except MeshwaveError:
                 return None
-            return found if found.steps else None  # the run may have ended before its first step
+            return found if found.steps else None
 
     @contextmanager
-    def slowly(self) -> Iterator[None]:
-        """The longer something takes, the later spans are read anew."""
+    def throttle(self) -> Iterator[None]:
+        """Delay the next read in proportion to the duration of the context."""
         began = time.monotonic()
         yield
         took = time.monotonic() - began
-        self._next_s = max(self._next_s, time.monotonic() + max(READ_SPANS_EVERY_S, took / SPANS_SHARE))
+        self._next_s = max(self._next_s, time.monotonic() + max(READ_SPANS_INTERVAL_S, took / SPANS_TIME_SHARE))
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self._run.folder.glob("spans-*.bin"))

@@ -1,4 +1,4 @@
-"""The timelines of a step, drawn: the Python face of ``static/timeline/timeline.js``."""
+"""Timelines of a step; the Python side of ``static/timeline/timeline.js``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from panel.custom import JSComponent
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import plain_text, value_of, whole_numbers
+from meshwave.designer.kit.canvas import plain_text, read_value, whole_numbers
+from meshwave.designer.kit.defects import defect_text
 from meshwave.designer.views.timeline_links import pack_links
 from meshwave.engine.costs import Costs
 from meshwave.engine.errors import InputError, MeshwaveError
@@ -27,50 +28,52 @@ from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Floats, Timeline
 
 FORMAT = "meshwave-timeline-view/1"
-TICKS = 2**32 - 1  # of the axis: a start or end is an unsigned 32-bit part of the longest timeline
-LARGE = 200_000  # rows of a program whose simulation a person begins to wait for
-CRITICAL = 0x80  # set in the op of a span that lies on the critical path
+TICKS = 2**32 - 1  # length of the longest timeline; starts and ends are unsigned 32-bit integers
+LARGE_PROGRAM_ROWS = 200_000  # rows from which a simulation takes a noticeable time
+CRITICAL = 0x80  # flag in the op of a span on the critical path
 
 Curve = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
-    """What the spans of a timeline are that are no actions of a program, but steps inside one; their
-    ops are colours, a lane is a rank, and (op, lane, microbatch) names a span."""
+class BlockSteps:
+    """Labels, kinds and bytes of the spans of a block, which are steps and not actions of a program.
 
-    kinds: Mapping[Op, str]  # what each colour means
+    The ops of their timeline are colours, a lane is a rank, and (op, lane, microbatch) identifies a span.
+    """
+
+    kinds: Mapping[Op, str]  # name of the kind of step for each colour
     labels: Sequence[str]
-    label: NDArray[np.int32]  # [spans] which of the labels
-    bytes: Floats  # [spans] that the step sends
-    tones: Sequence[int]  # [lanes] the number of its colour: that of its device
+    label: NDArray[np.int32]  # [spans] index into the labels
+    bytes: Floats  # [spans] sent by the step
+    tones: Sequence[int]  # [lanes] index of the colour of the lane's device
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One timeline of the chart and what is known beside it."""
+    """One timeline of the chart with the data that is shown with it."""
 
     timeline: Timeline
-    label: str  # whose it is, as a person would say it: "Open design", "Pinned: 1F1B", "Run 12"
-    memory: Sequence[Curve] | None = None  # per rank the times of change and the bytes from then on
+    label: str  # such as "Open design", "Pinned: 1F1B" or "Run 12"
+    memory: Sequence[Curve] | None = None  # per rank, times of changes and bytes from then on
     capacity: float | None = None  # bytes of one device
-    critical: NDArray[np.bool_] | None = None  # [spans] lies on the critical path
-    stages_layers: Sequence[int] | None = None  # how many layers each stage has
+    critical: NDArray[np.bool_] | None = None  # [spans] True on the critical path
+    stages_layers: Sequence[int] | None = None  # number of layers of each stage
     unit: Literal["s", "units"] = "s"
-    bytes: Floats | None = None  # [spans] what a transfer carries
+    bytes: Floats | None = None  # [spans] size of a transfer
     work: Work | None = None  # FLOPs of the computations
-    over: bool = False  # drawn in the lanes of the layer before, which then share them half and half
-    played: tuple[Program, Costs] | None = None  # what a prediction was made of: it can be played anew, changed
-    steps: Steps | None = None  # of the inside of a block
-    opens: bool = False  # whether there is a timeline behind each of its computations
-    crosses: bool = False  # whether there is a transfer to look at behind each of its arrows
-    links: LinkLanes | str | None = None  # the lanes of its links, or why there are none; None where nobody asked
-    find_flows: Callable[[], LinkFlows | None] = lambda: None  # what passes the links, to say what holds a mesh up
+    over: bool = False  # drawn in the lower half of the lanes of the layer before
+    played: tuple[Program, Costs] | None = None  # of a prediction, to simulate it again with changes
+    steps: BlockSteps | None = None  # of the inside of a block
+    opens: bool = False  # True if the inside of its computations can be shown
+    crosses: bool = False  # True if the transfers behind its arrows can be shown
+    links: LinkLanes | str | None = None  # lanes of the links, or the reason why there are none; None if not requested
+    find_flows: Callable[[], LinkFlows | None] = lambda: None  # flows on the links, to explain delays
 
 
 @dataclass(frozen=True)
 class Pin:
-    """The span that a person pinned: the layer's number, the rank and the action."""
+    """The pinned span: index of the layer, rank and action."""
 
     layer: int
     rank: int
@@ -78,11 +81,11 @@ class Pin:
 
 
 def pack(layers: Sequence[Layer], crumbs: Sequence[str] = ()) -> bytes:
-    """Put the layers, and the words for where they lie, into the form that travels: a JSON header with its length before it, and columns.
+    """Return the layers as bytes: the length of a JSON header, the header, and columns.
 
-    A span takes 17 to 21 bytes; a tick is 1/4,294,967,295 of the longest timeline, so a block of a
-    millionth of the step is still drawn to a thousandth of its width. A layer laid over one of
-    another program gets lanes of its own.
+    A span takes 17 to 21 bytes. A tick is 1/4,294,967,295 of the longest timeline, so the width of a block that takes
+    a millionth of the step is exact to a thousandth. An overlaid layer of another program gets its own lanes.
+    ``crumbs`` are the texts of the navigation path.
     """
     if not layers:
         return b""
@@ -105,14 +108,14 @@ def _same_program(lower: Layer, upper: Layer) -> bool:
 
 
 class _Columns:
-    """Typed arrays one after the other, each at a multiple of eight bytes."""
+    """Consecutive typed arrays, each aligned to eight bytes."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self._size = 0
 
     def add(self, values: NDArray[Any], dtype: str) -> list[Any]:
-        """Append a column; return what the header says of it: type, offset, length."""
+        """Append a column; return its entry in the header: type, offset, length."""
         data = np.ascontiguousarray(values, np.dtype(dtype).newbyteorder("<")).tobytes()
         place = [dtype, self._size, len(values)]
         data += b"\0" * (-len(data) % 8)
@@ -186,10 +189,9 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
 
 
 def _order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The spans by kind (blocks, reductions, transfers), rank and start; and where each rank of a kind begins.
+    """Return the order of the spans by kind (blocks, reductions, transfers), rank and start, and offsets of the ranks.
 
-    Blocks of a rank follow one another, so that the page can search them; a reduction goes on
-    beside them, and a transfer beside everything.
+    Blocks of a rank do not overlap, so the page can search them; reductions and transfers overlap blocks.
     """
     kind = (timeline.op == Op.REDUCE_GRAD) + 2 * timeline.is_transfer.astype(np.int64)
     lane = kind * timeline.ranks + timeline.rank
@@ -201,7 +203,7 @@ def _order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _halves(fused: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """``[spans]`` 1 and 2 for the two that share a slot: the upper and the lower half of the lane; else 0."""
+    """Return 1 and 2 for the two spans of a shared slot, the upper and the lower half of the lane; else 0."""
     halves = np.where(fused, 2, 0).astype(np.uint8)
     halves[np.flatnonzero(fused) - 1] = 1
     return halves
@@ -225,20 +227,20 @@ def _pack_memory(memory: Sequence[Curve], columns: _Columns, ticks: float) -> di
 
 
 class TimelineChart(JSComponent):
-    """Timelines over one another on one axis: a lane a mesh, memory below, everything by hover and key.
+    """Timelines on a common axis, with a lane per mesh and the memory below.
 
-    Columns go down as bytes in one parameter; what a person pins comes up as a message.
+    Columns are sent as bytes in one parameter; pins are received as messages.
     """
 
-    packed = param.Bytes(default=b"", doc="What pack() makes of the layers; nothing shows the empty words.")
-    stale = param.String(default="", doc="Why what is shown is not of the design as it stands; empty when it is.")
+    packed = param.Bytes(default=b"", doc="Result of pack(); empty to show the text for an empty chart.")
+    stale = param.String(default="", doc="Reason why the timeline is not of the current design; empty if it is.")
     empty = param.String(default="Draw a mesh to see its timeline")
     show_memory = param.Boolean(default=True)
     show_critical = param.Boolean(default=False)
     show_transfers = param.Boolean(default=True)
-    show_links = param.Boolean(default=False, doc="Lanes of NICs and links, with what each message has of them.")
-    show_device_links = param.Boolean(default=False, doc="Beside the lanes of nodes those of every device.")
-    can_edit = param.Boolean(default=False, doc="Whether the order of the open design can be edited by hand.")
+    show_links = param.Boolean(default=False, doc="Show lanes of NICs and links with the share of each message.")
+    show_device_links = param.Boolean(default=False, doc="Show the lanes of each device in addition to those of nodes.")
+    can_edit = param.Boolean(default=False, doc="True if the order of the open design can be edited by hand.")
     palette = param.Dict(default=as_data(), constant=True)
 
     _esm = module("timeline/timeline.js")
@@ -252,29 +254,37 @@ class TimelineChart(JSComponent):
         on_open: Callable[[Pin | None], None] | None = None,
         **params: Any,
     ) -> None:
-        """``on_pin`` hears what a person pins, and None when the pin is taken off; ``on_open`` into which block
-        a person wants to look, and None when they want to go back."""
+        """Create the chart.
+
+        Args:
+            on_pin: called with the pinned span, and with None when it is unpinned.
+            on_open: called with the block whose inside should be shown, and with None to go back.
+            **params: parameters of the widget.
+        """
         super().__init__(**params)  # type: ignore[no-untyped-call]
         self._on_pin, self._on_open = on_pin, on_open
-        self.on_order: Callable[[Mapping[str, Any]], None] | None = None  # hears what is asked in edit mode
-        self._asked: list[tuple[Layer, Inspector]] = []
+        self.on_order: Callable[[Mapping[str, Any]], None] | None = None  # handles requests of the edit mode
+        self._inspectors: list[tuple[Layer, Inspector]] = []
 
     def show(self, layers: Sequence[Layer], stale: str = "", crumbs: Sequence[str] = ()) -> None:  # type: ignore[override]
-        """Draw ``layers``; the view stays where it is where that still makes sense. ``crumbs`` lead from the
-        iteration to the inside of a block, where that is what they are."""
-        self._asked = [
+        """Draw layers; the visible range stays the same if possible.
+
+        ``stale`` is the reason why they are not of the current design, ``crumbs`` is the path from the iteration to
+        the inside of a block.
+        """
+        self._inspectors = [
             (layer, Inspector(layer.timeline, layer.bytes, layer.unit, layer.find_flows)) for layer in layers
         ]
         self.param.update(packed=pack(layers, crumbs), stale=stale)
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Send a message to the page."""
         self._send_msg(dict(message))
 
     def _handle_msg(self, message: Mapping[str, Any]) -> None:
         kind = message.get("type")
         if kind == "ask":
-            self._send_msg({"type": "told", "ask": message.get("ask"), **self._tell(message)})
+            self._send_msg({"type": "told", "ask": message.get("ask"), **self._answer(message)})
         elif kind == "unpin" and self._on_pin is not None:
             self._on_pin(None)
         elif kind == "pin" and self._on_pin is not None:
@@ -282,38 +292,38 @@ class TimelineChart(JSComponent):
         elif kind == "order" and self.on_order is not None:
             self.on_order(message)
         elif kind in ("open", "back") and self._on_open is not None:
-            self._open(message)
+            self._open_block(message)
 
-    def _open(self, message: Mapping[str, Any]) -> None:
-        """Look into a block, or back; why that cannot be is said on the page."""
+    def _open_block(self, message: Mapping[str, Any]) -> None:
+        """Show the inside of a block, or go back; a refusal is sent to the page."""
         assert self._on_open is not None
         try:
             self._on_open(_read_pin(message) if message["type"] == "open" else None)
         except MeshwaveError as error:
-            self.tell({"type": "not-opened", "words": str(error)})
+            self.send({"type": "not-opened", "words": str(error)})
 
-    def _tell(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """What is found, or the sentence that says why nothing is."""
+    def _answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to a question of the page, or the reason why there is none."""
         try:
-            number = value_of(question, "layer", int)
-            if not 0 <= number < len(self._asked):
+            number = read_value(question, "layer", int)
+            if not 0 <= number < len(self._inspectors):
                 return {"refused": "that timeline is no longer shown"}
-            return {"found": value_of(question, "what", QUESTIONS.__getitem__)(*self._asked[number], question)}
+            return {"found": read_value(question, "what", QUESTIONS.__getitem__)(*self._inspectors[number], question)}
         except InputError as error:
             return {"refused": str(error)}
-        except Exception as error:  # a defect of ours: the page must not fall silent
+        except Exception as error:  # an internal error must not leave the page waiting
             traceback.print_exc()
-            return {"refused": f"that went wrong inside Meshwave ({error!r}); the terminal says more"}
+            return {"refused": defect_text(error)}
 
 
 def _area(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
-    ranks = value_of(question, "ranks", whole_numbers)
-    return ask.measure_area(value_of(question, "start", float), value_of(question, "end", float), ranks).as_data()
+    ranks = read_value(question, "ranks", whole_numbers)
+    return ask.measure_area(read_value(question, "start", float), read_value(question, "end", float), ranks).as_data()
 
 
 def _idle(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any] | None:
-    rank = value_of(question, "rank", int)
-    found = ask.explain_idle(rank, value_of(question, "at", float)) if 0 <= rank < layer.timeline.ranks else None
+    rank = read_value(question, "rank", int)
+    found = ask.explain_idle(rank, read_value(question, "at", float)) if 0 <= rank < layer.timeline.ranks else None
     return found.as_data() if found else None
 
 
@@ -325,29 +335,29 @@ def _path(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str
 
 def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[dict[str, Any]]:
     if layer.played is None:
-        raise InputError("only a prediction can be played anew with other costs")
+        raise InputError("only a prediction can be simulated with other costs")
     program, costs = layer.played
-    faster = value_of(question, "faster", float)
+    faster = read_value(question, "faster", float)
     if not 0 < faster < 1:
-        raise InputError("something can be faster by more than nothing and less than all of its time")
-    most = 8 if len(program) < LARGE else 4
+        raise InputError(f"the time saved must be between 0 and 1, exclusive; got {faster:g}")
+    most = 8 if len(program) < LARGE_PROGRAM_ROWS else 4
     return [answer.as_data() for answer in rank_changes(program, costs, ask.path, faster, most)]
 
 
 def _find(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
-    return ask.parse_query(value_of(question, "text", plain_text)).as_data()
+    return ask.parse_query(read_value(question, "text", plain_text)).as_data()
 
 
 def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
-    """Return the words for the port that limits a message or an exchange; empty where none is known."""
+    """Return a description of the port that limits a message or an exchange; empty if unknown."""
     timeline = layer.timeline
     names = ("rank", "op", "stage", "microbatch", "other")
     columns = (timeline.rank, timeline.op, timeline.stage, timeline.microbatch, timeline.other)
     same = np.all(
-        [column == value_of(question, name, int) for name, column in zip(names, columns, strict=True)], axis=0
+        [column == read_value(question, name, int) for name, column in zip(names, columns, strict=True)], axis=0
     )
     found = [
-        ask.find_limit(span, value_of(question, "start", float), value_of(question, "end", float))
+        ask.find_limit(span, read_value(question, "start", float), read_value(question, "end", float))
         for span in np.flatnonzero(same)[:1].tolist()
     ]
     words = (
@@ -363,10 +373,10 @@ Question = Callable[[Layer, Inspector, Mapping[str, Any]], Any]
 QUESTIONS: Mapping[str, Question] = {
     "area": _area, "idle": _idle, "path": _path, "what_if": _what_if, "find": _find, "limit": _limit,
 }  # fmt: skip
-"""What the page may ask of a layer; answers are plain data. Nothing that has to be worked out is worked out there."""
+"""Questions that the page can ask about a layer; the answers are plain data, computed in Python."""
 
 
 def _read_pin(message: Mapping[str, Any]) -> Pin:
-    stage, microbatch, layer, rank = (value_of(message, key, int) for key in ("stage", "microbatch", "layer", "rank"))
-    other = value_of({"other": -1, **message}, "other", int)  # of a message that skips stages
-    return Pin(layer, rank, Action(value_of(message, "op", Op.__getitem__), stage, microbatch, other=other))
+    stage, microbatch, layer, rank = (read_value(message, key, int) for key in ("stage", "microbatch", "layer", "rank"))
+    other = read_value({"other": -1, **message}, "other", int)  # the far stage of a message that skips stages
+    return Pin(layer, rank, Action(read_value(message, "op", Op.__getitem__), stage, microbatch, other=other))

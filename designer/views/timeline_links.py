@@ -1,4 +1,4 @@
-"""The links of a prediction as columns that travel to the timeline: lanes of ports with stacked shares."""
+"""Lanes of the links in the timeline, as columns: the ports of nodes and devices with stacked shares of messages."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from meshwave.engine.predict.link_load import port_label, port_name
 from meshwave.engine.predict.prediction import Prediction
 
 Add = Callable[[NDArray[Any], str], list[Any]]
-"""Appends a column; returns what the header says of it."""
+"""Appends a column and returns its entry in the header."""
 
 
-def links_of(prediction: Prediction, *, devices: bool) -> LinkLanes | str:
-    """Return the lanes of a prediction's links, or the words that say why there are none."""
+def find_link_lanes(prediction: Prediction, *, devices: bool) -> LinkLanes | str:
+    """Return the lanes of a prediction's links, or the reason why there are none."""
     flows = prediction.link_flows
     if flows is None or not prediction.port_loads:
-        return _why_none(prediction.costs)
+        return _no_lanes_reason(prediction.costs)
     return link_lanes(flows, prediction.port_loads, devices=devices)
 
 
-def _why_none(costs: Costs) -> str:
+def _no_lanes_reason(costs: Costs) -> str:
     if costs.unit != "s":
-        return "unit costs know no bytes: choose roofline costs to see what passes the links"
+        return "unit costs have no bytes; select roofline costs to see the links"
     if costs.network is None and costs.transfer_model not in ("shared-links", "link-serial"):
-        return (
-            f"transfers share nothing under the transfer model {costs.transfer_model}; choose shared-links to see links"
-        )
-    return "nothing passes a link in this design"
+        return f"transfers do not share links with the transfer model {costs.transfer_model}; select shared-links to see them"
+    return "this design sends nothing over a link"
 
 
 def pack_links(
     found: LinkLanes | str, place: NDArray[np.int32], ticks: float, add: Add
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header and the columns of links. ``place``: where each span went; ``ticks``: of a second."""
+    """Return the header and the columns of the links.
+
+    ``place`` is the new row of each span, ``ticks`` is the number of ticks per second.
+    """
     if isinstance(found, str):
         return {"lanes": [], "words": found}, {}
     flows = found.flows
@@ -60,7 +61,7 @@ def pack_links(
     }
     header = {
         "lanes": [_lane(lane) for lane in found.lanes],
-        "words": _how_many(found),
+        "words": _lanes_note(found),
         "serial": flows.is_serial,
     }
     return header, columns
@@ -78,15 +79,15 @@ def _lane(lane: LinkLane) -> dict[str, Any]:
     }
 
 
-def _how_many(found: LinkLanes) -> str:
+def _lanes_note(found: LinkLanes) -> str:
     shown = len(found.lanes)
     if not shown:
-        return f"too many messages pass each of {found.ports} ports to draw them"
-    return "" if shown == found.ports else f"{shown} of {found.ports} ports, the busiest of nodes first"
+        return f"too many messages to draw on each of the {found.ports} ports"
+    return "" if shown == found.ports else f"{shown} of {found.ports} ports, the busiest first"
 
 
 def _rates_and_bytes(found: LinkLanes, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """``[shares]`` bytes/s on the port, and the bytes of the flow that pass it; 0 where one transfer passes at a time."""
+    """Return, per share, bytes/s on the port and the bytes of the flow; 0 if one transfer uses the port at a time."""
     rates, sizes = np.zeros(len(table)), np.zeros(len(table))
     flows, at = found.flows, 0
     if flows.is_serial:

@@ -1,4 +1,4 @@
-"""The top bar: the design's name, its files, the way back, the theme and the keyboard."""
+"""The top bar: the design's name, files, undo, theme and keyboard help."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
+from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.field_limits import field_limit
@@ -22,9 +22,10 @@ from meshwave.engine.files import example, examples
 from meshwave.engine.findings import Problem
 from meshwave.engine.imports import imports
 from meshwave.engine.schedules import schedules
+from meshwave.engine.units import format_count
 
 LONGEST_NAME = field_limit(Design, "name")
-SHOWN_PROBLEMS = 9  # a schedule tells of eight, and how many more there are
+SHOWN_PROBLEMS = 9  # an import reports at most eight, and the number of others
 
 
 class Shortcut(NamedTuple):
@@ -40,58 +41,59 @@ SHORTCUTS = (
     Shortcut("Design", "Ctrl+Shift+Z, Ctrl+Y", "redo"),
     Shortcut("Design", "Ctrl+O", "open a design or a schedule"),
     Shortcut("Design", "Ctrl+S", "save"),
-    Shortcut("Design", "P", "pin, to compare; again to unpin"),
+    Shortcut("Design", "P", "pin or unpin for comparison"),
     Shortcut("Design", "V", "compare side by side"),
     Shortcut("Design", "G", "gallery of schedules"),
-    Shortcut("Design", "X", "experts in place of the cluster, and back"),
-    Shortcut("Design", "L", "go to launch"),
-    Shortcut("Design", "F1", "help on what the pointer or the keyboard is at"),
-    Shortcut("Design", "?", "this help"),
-    Shortcut("Fields", "Enter", "take over what is typed"),
-    Shortcut("Fields", "Esc", "take it back"),
-    Shortcut("Cluster", "Arrows", "from device to device"),
+    Shortcut("Design", "X", "show experts or cluster"),
+    Shortcut("Design", "L", "focus the launch button"),
+    Shortcut("Design", "F1", "help on the element under the pointer or focus"),
+    Shortcut("Design", "?", "keyboard help"),
+    Shortcut("Fields", "Enter", "apply the input"),
+    Shortcut("Fields", "Esc", "discard the input"),
+    Shortcut("Cluster", "Arrows", "move between devices"),
     Shortcut("Cluster", "Shift+Arrows", "select devices"),
-    Shortcut("Cluster", "Enter", "draw a mesh over them"),
+    Shortcut("Cluster", "Enter", "draw a mesh on the selection"),
     Shortcut("Cluster", "F2, Delete", "rename or delete a mesh"),
-    Shortcut("Experts", "Space, Arrows, Enter", "pick up, carry, put down"),
+    Shortcut("Experts", "Space, Arrows, Enter", "pick up, move, drop"),
     Shortcut("Experts", "R, Delete", "replicate, remove a replica"),
     Shortcut("Experts", "B, Shift+B", "balance, equal blocks"),
-    Shortcut("Experts", "+, -", "hotter, cooler"),
-    Shortcut("Wave", "Arrows", "from stage to stage, from skip to skip"),
-    Shortcut("Wave", "Alt+Left, Alt+Right", "give a layer to a neighbour"),
-    Shortcut("Wave", "Alt+Up, Alt+Down", "carry a stage to another mesh"),
+    Shortcut("Experts", "+, -", "increase, decrease the load"),
+    Shortcut("Wave", "Arrows", "move between stages and skip connections"),
+    Shortcut("Wave", "Alt+Left, Alt+Right", "move a layer to a neighbour stage"),
+    Shortcut("Wave", "Alt+Up, Alt+Down", "move a stage to another mesh"),
     Shortcut("Timeline", "W, S", "zoom in and out"),
-    Shortcut("Timeline", "A, D", "move left and right"),
+    Shortcut("Timeline", "A, D", "pan left and right"),
     Shortcut("Timeline", "0", "show the whole step"),
-    Shortcut("Timeline", "J, K", "from block to block"),
-    Shortcut("Timeline", "Enter, F", "pin a block, go to it"),
-    Shortcut("Timeline", "C, T, M", "critical path, transfers, memory"),
+    Shortcut("Timeline", "J, K", "move between blocks"),
+    Shortcut("Timeline", "Enter, F", "pin a block, zoom to it"),
+    Shortcut("Timeline", "C, T, M", "show critical path, transfers, memory"),
     Shortcut("Timeline", "E", "edit the order by hand"),
-    Shortcut("Timeline", "?", "all its keys"),
+    Shortcut("Timeline", "?", "all keys of the timeline"),
 )
 
 
 class TopBar(Canvas):
-    """Name, files, undo and redo, theme and keyboard of a tab. Files come from and go to the
-    person's own machine by the browser; the server reads and writes no path for it.
+    """Name, files, undo and redo, theme and keyboard help of a tab.
 
-    ``on_launch`` brings the launch button to the front, ``on_gallery`` and ``on_compare`` open an overlay,
-    ``on_experts`` turns the cluster's pane to the experts and back, ``on_view`` brings a view to the front, and
-    ``on_lessons`` opens the list of lessons.
+    Files are read and written by the browser; the server opens no path that a page names. ``on_launch`` focuses the
+    launch button, ``on_gallery`` and ``on_compare`` open overlays, ``on_experts`` toggles the experts, ``on_view``
+    shows a view, and ``on_lessons`` opens the list of lessons.
     """
 
     name_of_design = param.String(default="")
-    history = param.List(default=["", ""], doc="What undo and redo would do; empty for nothing.")
-    unsaved = param.Boolean(default=False, doc="Whether the design differs from the file it came from or went to.")
+    history = param.List(default=["", ""], doc="Labels of the edits that undo and redo apply to; empty for none.")
+    unsaved = param.Boolean(
+        default=False, doc="True if the design differs from the file that was opened or saved last."
+    )
     examples = param.List(default=[], doc="See example_entries().")
     exports = param.List(default=[], doc="Name, title and note of each entry of the export menu.")
-    suffixes = param.List(default=[], item_type=str, doc="Of files of other tools that can be opened.")
-    shortcuts = param.List(default=[], doc="Group, keys and what they do.")
-    views = param.List(default=[], doc="Name and key of each view that a key brings to the front.")
-    notice = param.String(default="", doc="What a person should know although nothing was refused; empty for nothing.")
-    longest_name = param.Integer(default=LONGEST_NAME, constant=True, doc="Letters that a design's name may have.")
-    largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
-    theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="What is shown, as the browser tells.")
+    suffixes = param.List(default=[], item_type=str, doc="Suffixes of the files of other tools that can be opened.")
+    shortcuts = param.List(default=[], doc="Group, keys and effect of each shortcut.")
+    views = param.List(default=[], doc="Name and key of each view that has a key.")
+    notice = param.String(default="", doc="Notice to the user that belongs to no edit; empty for none.")
+    longest_name = param.Integer(default=LONGEST_NAME, constant=True, doc="Largest number of characters of a name.")
+    largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
+    theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="Theme that the browser shows.")
 
     _esm = module("panels/topbar.js")
     _stylesheets: ClassVar = [
@@ -142,16 +144,16 @@ class TopBar(Canvas):
             notice=self._session.notice,
         )
 
-    # one method a gesture
+    # ---- gestures ----
 
     def _on_rename(self, gesture: Mapping[str, Any]) -> None:
-        self._call_it(_design_name(value_of(gesture, "name", plain_text)), "rename to {}")
+        self._rename_design(_design_name(read_value(gesture, "name", plain_text)), "rename to {}")
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        file, text = printable(value_of(gesture, "file", plain_text)), gesture.get("text")
+        file, text = printable(read_value(gesture, "file", plain_text)), gesture.get("text")
         work = partial(files.open_file, file, text, self._session.design, LONGEST_NAME)
         size = len(text) if isinstance(text, str) else 0
-        self._session.beside(
+        self._session.process_file(
             f"Reading {file} …", work, partial(self._show_opened, file), at_once=size <= files.SMALL_FILE_BYTES
         )
 
@@ -164,7 +166,7 @@ class TopBar(Canvas):
             self._open(found.design, f"open {file}")
 
     def _on_example(self, gesture: Mapping[str, Any]) -> None:
-        design = load_design(example(value_of(gesture, "name", plain_text)))
+        design = load_design(example(read_value(gesture, "name", plain_text)))
         self._open(design, f"open the example {design.name}")
 
     def _on_save(self, gesture: Mapping[str, Any]) -> None:
@@ -174,23 +176,23 @@ class TopBar(Canvas):
         self._show()
 
     def _on_save_as(self, gesture: Mapping[str, Any]) -> None:
-        self._call_it(_design_name(value_of(gesture, "name", plain_text)), "save as {}")
+        self._rename_design(_design_name(read_value(gesture, "name", plain_text)), "save as {}")
         self._on_save(gesture)
 
     def _on_export(self, gesture: Mapping[str, Any]) -> None:
-        name, prediction = value_of(gesture, "name", plain_text), self._session.current_prediction("export")
+        name, prediction = read_value(gesture, "name", plain_text), self._session.current_prediction("export")
         file = files.file_name(prediction.design.name) + exports[name].suffix
         is_small = len(prediction.program) <= files.SMALL_ROWS
         work, then = (
             partial(files.export_prediction, name, prediction),
             partial(self._show_exported, file, exports[name].mime),
         )
-        self._session.beside(f"Writing {file} …", work, then, at_once=is_small)
+        self._session.process_file(f"Writing {file} …", work, then, at_once=is_small)
 
     def _show_exported(self, file: str, mime: str, found: files.ExportedFile) -> None:
         self._download(file, mime, found.content)
         if lines := [{"where": "", "message": each} for each in found.left_out]:
-            self._tell(f"{file} has not all of the design", lines, "notes")
+            self._send_list(f"{file} does not contain the whole design", lines, "notes")
 
     def _on_undo(self, gesture: Mapping[str, Any]) -> None:
         self._session.undo()
@@ -219,13 +221,13 @@ class TopBar(Canvas):
 
     def _on_view(self, gesture: Mapping[str, Any]) -> None:
         if self._turn_to_view is not None:
-            self._turn_to_view(value_of(gesture, "name", plain_text))
+            self._turn_to_view(read_value(gesture, "name", plain_text))
 
     def _on_lessons(self, gesture: Mapping[str, Any]) -> None:
         if self._open_lessons is not None:
             self._open_lessons()
 
-    # what they share
+    # ---- helpers of the gestures ----
 
     def _open(self, design: Design, label: str) -> None:
         self._saved = design
@@ -233,12 +235,12 @@ class TopBar(Canvas):
         self._show()
 
     def _import(self, file: str, design: Design, notes: Sequence[Problem]) -> None:
-        """Put a schedule into the open design; what it is saved as stays, as after any edit."""
+        """Replace the open design by an import; unlike opening a file, this counts as an unsaved edit."""
         self._session.replace(design, f"import {file}")
         if notes:
-            self._tell(f"{file} is open", [{"where": "", "message": note.message} for note in notes], "notes")
+            self._send_list(f"{file} is open", [{"where": "", "message": note.message} for note in notes], "notes")
 
-    def _call_it(self, name: str, label: str) -> None:
+    def _rename_design(self, name: str, label: str) -> None:
         if name != self._session.design.name:
             self._session.edit("name", name, label.format(name))
 
@@ -247,16 +249,16 @@ class TopBar(Canvas):
         more = len(problems) - len(lines)
         if more > 0:
             lines.append({"where": "", "message": f"and {more} more"})
-        self._tell(f"{file} was not opened", lines, "trouble")
+        self._send_list(f"{file} was not opened", lines, "trouble")
 
-    def _tell(self, title: str, lines: list[dict[str, Any]], kind: str) -> None:
+    def _send_list(self, title: str, lines: list[dict[str, Any]], kind: str) -> None:
         self._send_msg({"type": kind, "title": title, "lines": lines})
 
     def _download(self, name: str, mime: str, content: bytes) -> None:
         self._send_msg({"type": "download", "name": name, "mime": mime, "content": content})
 
 
-# ---- plain functions ----
+# ---- functions ----
 
 
 def _problem_line(problem: Problem) -> dict[str, Any]:
@@ -271,7 +273,7 @@ def _problem_line(problem: Problem) -> dict[str, Any]:
 
 
 def _view_shortcuts() -> Iterator[Shortcut]:
-    """The keys of the views."""
+    """Yield the shortcuts of the views."""
     for view in views.values():
         if view.key:
             yield Shortcut("Views", view.key.upper(), view.title.lower())
@@ -279,13 +281,13 @@ def _view_shortcuts() -> Iterator[Shortcut]:
 
 @cache
 def example_entries() -> tuple[Mapping[str, str], ...]:
-    """The examples as a menu: the name to open it by, its title, and what is in it in a few words."""
+    """Return the examples for a menu: name, title and a short note."""
     return tuple(_entry(name, json.loads(path.read_bytes())) for name, path in examples().items())
 
 
 def _entry(name: str, document: Mapping[str, Any]) -> Mapping[str, str]:
     schedule, meshes = schedules[document["pipeline"]["schedule"]].title, len(document["meshes"])
-    return {"name": name, "title": document["name"], "note": f"{schedule}, {meshes} mesh{'es' if meshes > 1 else ''}"}
+    return {"name": name, "title": document["name"], "note": f"{schedule}, {format_count(meshes, 'mesh', 'meshes')}"}
 
 
 def _design_name(given: Any) -> str:
@@ -293,5 +295,5 @@ def _design_name(given: Any) -> str:
     if not name:
         raise InputError("a design needs a name")
     if len(name) > LONGEST_NAME:
-        raise InputError(f"a design's name has at most {LONGEST_NAME} letters; this has {len(name)}")
+        raise InputError(f"a design name has at most {LONGEST_NAME} characters; this one has {len(name)}")
     return name

@@ -31,7 +31,7 @@ def with_progress(command: Command) -> Command:
             nonlocal printed_at
             if time.monotonic() - printed_at >= PROGRESS_INTERVAL_S:
                 printed_at = time.monotonic()
-                print(f"computing: {100 * share:.0f} %, {stage}", file=sys.stderr)
+                print(f"computing: {share:.0%}, {stage}", file=sys.stderr)
 
         with watched(print_progress):
             return command(options)

@@ -19,14 +19,17 @@ def describe_search(present: Prediction, found: Prediction) -> tuple[str, bool]:
     taken = quantity(now, "s") if unit == "s" else f"{now:.4g} units"
     held = _relative_memory(*(float(each.memory.total_bytes.max()) for each in (found, present)))
     if fits and not fitted:
-        return f"Auto finds an order of these stages that fits in memory, in {taken}.", True
+        return f"The search found an order of these stages that fits in memory and takes {taken}.", True
     if not fits or now > was * (1 - EQUAL_WITHIN):
         near = "as fast" if now > was * (1 - UNCHANGED_WITHIN) or not fits else f"{_reduction(now, was)} shorter"
         return (
-            f"Auto finds nothing better for these stages: its best is {near}{'' if fits else ' or does not fit'}.",
+            f"The search found no better order of these stages: its best is {near}{'' if fits else ', or does not fit'}.",
             False,
         )
-    return f"Auto finds an order of these stages in {taken}: {_reduction(now, was)} shorter, with {held}.", True
+    return (
+        f"The search found an order of these stages that takes {taken}: {_reduction(now, was)} shorter, with {held}.",
+        True,
+    )
 
 
 class Note(NamedTuple):
@@ -77,36 +80,40 @@ class _Comparison:
 
     @property
     def searching(self) -> str:
-        """Gain of a search on another path or with other chunks, where the present order is searched."""
+        """Gain of a search with other options, if the current schedule searches its order."""
         present, best = self.present, self.faster("auto")
         if present is None or best is None or present.variant.schedule != "auto":
             return ""
         change = _reduction(best.makespan_s, present.makespan_s)
-        gain = f"{change} shorter than {_name(present)}" if present.fits else f"and fits, as {_name(present)} does not"
+        gain = (
+            f"{change} shorter than {_name(present)}"
+            if present.fits
+            else f"a schedule that fits, unlike {_name(present)}"
+        )
         return f"{_name(best)} is {gain}: {_time(best, best.makespan_s)}, with {_relative_memory(best.peak_bytes, present.peak_bytes)}."
 
     @property
     def fastest(self) -> str:
-        """The fastest entry that fits, compared with the present one."""
+        """The fastest entry that fits, compared with the current one."""
         fitting = [entry for entry in self._entries if entry.fits]
         if not fitting:
             least = min(self._entries, key=lambda each: each.peak_bytes, default=None)
             if least is None:
                 return ""
             words = f"{_bytes(least.peak_bytes)} of {_bytes(least.capacity_bytes)}"
-            return f"None fits in memory. {_name(least)} needs least: {words}."
+            return f"No schedule fits in memory. {_name(least)} needs the least: {words}."
         best, present = min(fitting, key=lambda each: each.makespan_s), self.present
         words = f"{_name(best)}, {_time(best, best.makespan_s)}"
         if present is None:
             return f"{words}."
         if best.variant.is_present:
-            return f"{words}: the present schedule."
+            return f"{words}: the current schedule."
         if not present.fits:
-            return f"{words}; the present schedule does not fit."
+            return f"{words}; the current schedule does not fit."
         if present.makespan_s < best.makespan_s * (1 + EQUAL_WITHIN):
-            return f"{words}; the present schedule is as fast."
+            return f"{words}; the current schedule is as fast."
         held = _relative_memory(best.peak_bytes, present.peak_bytes)
-        return f"{words}, {_reduction(best.makespan_s, present.makespan_s)} shorter than the present schedule, with {held}."
+        return f"{words}, {_reduction(best.makespan_s, present.makespan_s)} shorter than the current schedule, with {held}."
 
     @property
     def interleaving(self) -> str:
@@ -121,11 +128,11 @@ class _Comparison:
             return ""
         fold, loop = min(pairs, key=lambda pair: (sum(each.makespan_s for each in pair), pair[0].makespan_s))
         waves = fold.variant.options["waves"]
-        times = f"With {2 * waves} chunks a mesh {_name(fold)} takes {_time(fold, fold.makespan_s)} and interleaved 1F1B {_time(loop, loop.makespan_s)}"
+        times = f"With {2 * waves} chunks per mesh, {_name(fold)} takes {_time(fold, fold.makespan_s)} and interleaved 1F1B {_time(loop, loop.makespan_s)}"
         behind, bubble = fold.makespan_s - loop.makespan_s, fold.free_s - loop.free_s
         near = EQUAL_WITHIN * loop.makespan_s
         if abs(behind) < near:
-            verdict = "they are equal"
+            verdict = "they are equally fast"
         else:
             first, second = (loop, fold) if behind > 0 else (fold, loop)
             name = "Hanayo" if first is fold else "interleaved 1F1B"
@@ -136,16 +143,18 @@ class _Comparison:
         times = fold.backward_s / fold.forward_s if fold.forward_s else 1.0
         ahead = "interleaved 1F1B" if bubble > 0 else "Hanayo"
         if abs(bubble) < near / 5:
-            first = "Without transfers they are equal"
+            first = "Without transfers they are equally fast"
         else:
-            first = f"Without transfers {ahead} is {_time(fold, abs(bubble))} shorter"
+            first = f"Without transfers, {ahead} is {_time(fold, abs(bubble))} shorter"
             if bubble > 0 and times > 1:
-                first += f": a backward takes {times:.2g} times a forward, and Hanayo waits for it where a wave turns"
+                first += (
+                    f": a backward takes {times:.2g} times a forward, and Hanayo waits for it where a wave reverses"
+                )
             elif bubble < 0 and fold.has_uneven_stages:
-                first += ": stages take different times; with equal stages interleaved 1F1B would be shorter"
+                first += ": the stages take different times; with equal stages interleaved 1F1B would be shorter"
         cost = f"cost Hanayo {_time(fold, abs(transfers))} {'less' if transfers < 0 else 'more'}"
         change = cost if abs(transfers) > near / 5 else "make little difference"
-        sent = f"it sends {_bytes(fold.traffic_bytes)} against {_bytes(loop.traffic_bytes)}, since a turn stays on its mesh"
+        sent = f"it sends {_bytes(fold.traffic_bytes)} against {_bytes(loop.traffic_bytes)}, since the stages at a reversal are on one mesh"
         held = f"Peak memory is {_bytes(fold.peak_bytes)} against {_bytes(loop.peak_bytes)}"
         return f"{first}; transfers {change} ({sent}). {held}."
 
@@ -162,21 +171,21 @@ class _Comparison:
         best = min(fastest, key=lambda waves: fastest[waves].makespan_s)
         entry, most = fastest[best], max(fastest)
         tried = ", ".join(map(str, sorted(fastest)))
-        words = f"{best} of {tried} is best, simulated ({_time(entry, entry.makespan_s)})"
+        words = f"{best} of {tried} is the fastest in simulation ({_time(entry, entry.makespan_s)})"
         if not entry.transfer_s:
-            return f"{words}. Transfers are free, so every doubling halves the bubble until the layers run out."
+            return f"{words}. Transfers are free, so each doubling halves the bubble, up to the number of layers."
         law = sqrt(entry.backward_s / (4 * entry.transfer_s))
         times = f"T_B = {_time(entry, entry.backward_s)} and T_C = {_time(entry, entry.transfer_s)}"
         text = f"{words}. W* = sqrt(T_B / 4 T_C) gives {law:.2g} with {times}"
         if law > 1.5 * most and best == most:
             return f"{text}; the layers allow at most {most}."
         if not best / 2 < law < 2 * best:
-            return f"{text}; it assumes equal stages and as many microbatches as meshes."
+            return f"{text}; the formula assumes equal stages and as many microbatches as meshes."
         return f"{text}."
 
     @property
     def splitting(self) -> str:
-        """Gain of the best schedule with a split backward over the best without."""
+        """Speedup of the best schedule with split backwards over the best without."""
         fitting = [entry for entry in self._entries if entry.fits] or list(self._entries)
         split = [entry for entry in fitting if entry.splits_backward]
         whole = [entry for entry in fitting if not entry.splits_backward]
@@ -186,13 +195,13 @@ class _Comparison:
         if first.makespan_s > second.makespan_s * (1 - EQUAL_WITHIN):
             return ""
         span = (
-            f"a span bubble ratio of {100 * first.span_bubble_ratio:.1f} %"
+            f"a span bubble ratio of {first.span_bubble_ratio:.1%}"
             if first.span_bubble_ratio < first.bubble_ratio / 2
             else ""
         )
         return (
             f"{_name(first)} is {_reduction(first.makespan_s, second.makespan_s)} shorter than "
-            f"{_name(second)}, the best with a whole backward, with {_relative_memory(first.peak_bytes, second.peak_bytes)}{' and ' + span if span else ''}."
+            f"{_name(second)}, the best schedule with full backwards, with {_relative_memory(first.peak_bytes, second.peak_bytes)}{' and ' + span if span else ''}."
         )
 
     def _entries_of(self, schedule: str, **options: Any) -> list[Entry]:
@@ -218,14 +227,14 @@ def _bytes(value: float) -> str:
 
 
 def _reduction(time: float, other: float) -> str:
-    return f"{100 * (1 - time / other):.1f} %"
+    return f"{1 - time / other:.1%}"
 
 
 def _relative_memory(held: float, other: float) -> str:
-    """Return memory relative to another's, such as ``12.0 % more memory``."""
-    more = held / other - 1
-    return (
-        "as much memory"
-        if abs(more) < EQUAL_WITHIN
-        else f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} memory"
-    )
+    """Return memory relative to another's, such as ``12% more memory`` or ``2.5 times the memory``."""
+    ratio = held / other
+    if ratio >= 2:
+        return f"{ratio:.1f} times the memory"
+    if abs(ratio - 1) < EQUAL_WITHIN:
+        return "the same memory"
+    return f"{abs(ratio - 1):.{0 if abs(ratio - 1) >= 0.1 else 1}%} {'more' if ratio > 1 else 'less'} memory"

@@ -162,7 +162,7 @@ class Bounds(NamedTuple):
         return seconds / self.makespan_s if self.makespan_s else 0.0
 
     def _percent(self, seconds: float) -> str:
-        return f"{100 * self._share(seconds):.0f} %"
+        return f"{self._share(seconds):.0%}"
 
 
 def find_bounds(program: Program, costs: Costs, timeline: Timeline, loads: list[PortLoad]) -> Bounds | None:

@@ -93,7 +93,7 @@ def test_a_design_is_written_and_read_in_the_new_formats(tree: Path) -> None:
 
 PAGE = """
 import json
-from meshwave.designer.forms.fields import fields
+from meshwave.designer.forms.fields import form_sections
 from meshwave.designer.pages.design_page import Widgets
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Studio
@@ -106,7 +106,7 @@ design = load_design(example("17-experts-on-two-cores"))
 widgets = Widgets(Session(design), Studio(design))
 choices = {
     field["path"]: [option["value"] for option in field.get("options", ())]
-    for section in fields(design) for field in section["fields"]
+    for section in form_sections(design) for field in section["fields"]
 }
 bar = widgets.topbar
 print(json.dumps({

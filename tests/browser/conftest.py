@@ -184,7 +184,7 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     from meshwave.designer.pages.design_page import Widgets
     from meshwave.designer.state.design_session import Session
     from meshwave.designer.state.studio import Studio
-    from meshwave.designer.views.runs import LOOK_EVERY_S
+    from meshwave.designer.views.runs import REFRESH_INTERVAL_S
     from meshwave.engine.runs.launchers import launchers
 
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
@@ -195,11 +195,11 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             def app() -> Viewable:
                 assert pn.state.curdoc is not None
                 widgets = Widgets(Session(design, pn.state.curdoc.add_next_tick_callback), studio)
-                for end in (widgets.session.end, widgets.problems.end, widgets.gallery.stop):
+                for end in (widgets.session.end, widgets.problems.end, widgets.gallery.end):
                     stack.callback(end)
                 if launches:
-                    look = Look(widgets.runs.look)
-                    looking = pn.state.add_periodic_callback(look, period=int(1000 * LOOK_EVERY_S))
+                    look = Look(widgets.runs.refresh)
+                    looking = pn.state.add_periodic_callback(look, period=int(1000 * REFRESH_INTERVAL_S))
                     stack.callback(look.end)
                     stack.callback(looking.stop)
                 return widgets.layout()

@@ -77,7 +77,7 @@ def _canvases(session: Session) -> Any:
 
     def show(*_: Any) -> None:
         cluster.show(session.design.model_dump(mode="json"))
-        if session.stale:
+        if session.is_stale:
             wave.show(session.design)
         else:
             wave.show(session.design, session.prediction.program, session.prediction.costs)

@@ -38,7 +38,7 @@ def test_a_large_edit_leaves_the_page_alive_and_is_stopped(
     before = iteration.inner_text()
     page.get_by_role("button", name="Increase microbatches").click()
     words = page.locator(".mw-progress-words")
-    expect(words).to_have_text("Computing: 50 %, waiting for the test", timeout=FOUND_MS)
+    expect(words).to_have_text("Computing: 50%, waiting for the test", timeout=FOUND_MS)
     expect(page.locator(".mw-timeline-stale")).to_contain_text("This is the last good design")
     expect(iteration).to_have_text(before, use_inner_text=True)
     page.get_by_role("tab", name="Problems").click()
@@ -62,7 +62,7 @@ def test_a_better_order_is_offered_and_used(shown: Callable[[dict[str, Any], int
     page.get_by_role("tab", name="Problems").click()
     better = page.get_by_role("region", name="Order search")
     better.get_by_role("button", name="Search", exact=True).click()
-    expect(better).to_contain_text("Auto finds an order of these stages in", timeout=FOUND_MS)
+    expect(better).to_contain_text("The search found an order of these stages that takes", timeout=FOUND_MS)
     better.get_by_role("button", name="Apply").click()
 
     expect(page.get_by_role("region", name="Search results")).to_contain_text("Tried", timeout=FOUND_MS)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from meshwave.designer.pages.timeline_layers import layers
+from meshwave.designer.pages.timeline_layers import timeline_layers
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.order_edits import Drawing
+from meshwave.designer.state.order_edits import OrderEditor
 from meshwave.designer.views.timeline import TimelineChart
 from meshwave.engine.document import parse_design
 from meshwave.engine.program.program import format_program
@@ -106,12 +106,12 @@ def editor(stage: Stage) -> Editor:
 
     def app() -> pn.Column:
         chart = TimelineChart(can_edit=True, sizing_mode="stretch_both", min_height=SIZE["height"])
-        chart.on_order = Drawing(session, chart.tell).handle
+        chart.on_order = OrderEditor(session, chart.send).handle
         session.param.watch(
-            lambda *_: chart.show(layers(session), str(session.errors[0]) if session.errors else ""),
+            lambda *_: chart.show(timeline_layers(session), str(session.errors[0]) if session.errors else ""),
             ["prediction", "problems"],
         )
-        chart.show(layers(session))
+        chart.show(timeline_layers(session))
         return pn.Column(chart, sizing_mode="stretch_both", margin=0)
 
     page = stage.show(app, SIZE)

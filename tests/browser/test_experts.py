@@ -230,8 +230,8 @@ def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown])
 
 def test_a_device_says_how_many_experts_it_has_and_what_part_of_the_load(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document(load="zipf"))
-    expect(page.place(0).locator(".mw-xplace-foot")).to_contain_text("2 experts · 55.2 %")
-    expect(page.chip(0)).to_have_text("036.8 %")
+    expect(page.place(0).locator(".mw-xplace-foot")).to_contain_text("2 experts · 55.2%")
+    expect(page.chip(0)).to_have_text("036.8%")
     bars = page.page.locator(".mw-xbar i").evaluate_all("all => all.map((each) => parseFloat(each.style.width))")
     assert bars[0] == 100 and bars == sorted(bars, reverse=True)  # the fullest has the longest
 
@@ -374,7 +374,7 @@ class KnownMaps(dict[Any, Any]):
     def get(self, cluster: Any, default: Any = None) -> Any:
         from meshwave.designer.views import expert_map
 
-        return expert_map.map_of_layers(cluster)
+        return expert_map.make_expert_map(cluster)
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ class Shown:
 def shown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     import panel as pn
 
-    monkeypatch.setattr(gallery_cards, "judged", held.judge_for_browser)
+    monkeypatch.setattr(gallery_cards, "make_cards", held.judge_for_browser)
     session = Session(load_design(example("02-two-waves")))
     overlays: list[Any] = []
 
@@ -96,7 +96,7 @@ def shown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     for title in ("mw-gallery-title", "mw-comparison-title"):
         page.wait_for_selector(f"#{title}", state="attached")
     yield Shown(page, session, *overlays)
-    overlays[0].stop()
+    overlays[0].end()
 
 
 # ---- the gallery ----
@@ -213,8 +213,8 @@ def test_what_the_numbers_say_is_there_in_words(shown: Shown) -> None:
     shown.open()
 
     words = shown.dialog.get_by_role("complementary", name="Findings")
-    expect(words).to_contain_text("Chimera, 4 replicas, 48 units, 20.0 % shorter")
-    expect(words).to_contain_text("until the layers run out")
+    expect(words).to_contain_text("Chimera, 4 replicas, 48 units, 20.0% shorter")
+    expect(words).to_contain_text("up to the number of layers")
 
 
 # ---- side by side ----

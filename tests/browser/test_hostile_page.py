@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from meshwave.designer.server.serve import read_design, served
+from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.engine.runs.launchers._base import launchers
 
 pytestmark = pytest.mark.browser
@@ -41,7 +41,7 @@ def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The link of a designer that makes nothing ready for launches."""
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
-    with served(read_design(None), TOKEN) as link:
+    with serve_in_thread(read_design(None), TOKEN) as link:
         yield link
 
 

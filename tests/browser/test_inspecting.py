@@ -20,14 +20,14 @@ pytestmark = pytest.mark.browser
 
 def predicted(name: str = "03-gpt-on-two-cores", **pipeline: Any) -> Any:
     """The layer of an example, as the page shows it; with another pipeline where one is given."""
-    from meshwave.designer.pages.timeline_layers import _layer
+    from meshwave.designer.pages.timeline_layers import prediction_layer
     from meshwave.engine.document import parse_design
     from meshwave.engine.files import find_design
     from meshwave.engine.predict.prediction import predict
 
     document = parse_design(find_design(name).read_bytes()).model_dump(mode="json")
     document["pipeline"] = pipeline or document["pipeline"]
-    return _layer(predict(parse_design(document)), name)
+    return prediction_layer(predict(parse_design(document)), name)
 
 
 def panel(drawn: Drawn) -> Locator:
@@ -199,14 +199,14 @@ def test_the_cursor_is_at_the_block_that_keys_move_to(drawn: Drawn) -> None:
 
 
 def test_low_lanes_inside_a_block_have_the_name_of_their_device(drawn: Drawn) -> None:
-    from meshwave.designer.views.block_layers import inside_of
+    from meshwave.designer.views.block_layers import block_layers
     from meshwave.engine.document import load_design
     from meshwave.engine.files import example
     from meshwave.engine.predict.prediction import predict
     from meshwave.engine.program.action import forward
 
     design = load_design(example("15-bert-base-moe"))
-    layers, _ = inside_of(predict(design), 0, forward(0, 0))
+    layers, _ = block_layers(predict(design), 0, forward(0, 0))
     drawn.show(*layers)
 
     assert len(layers[0].timeline.meshes) == 48

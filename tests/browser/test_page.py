@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from meshwave.designer.server.serve import read_design, served
+from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.engine.runs.launchers import launchers
 from tests.browser.gestures import eventually, painted
 
@@ -28,7 +28,7 @@ def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     """Start the designer as ``meshwave serve`` does, on a design; returns its link."""
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     with ExitStack() as stack:
-        yield lambda design: stack.enter_context(served(read_design(design), TOKEN))
+        yield lambda design: stack.enter_context(serve_in_thread(read_design(design), TOKEN))
 
 
 @pytest.fixture

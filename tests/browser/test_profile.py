@@ -39,7 +39,7 @@ def test_a_machine_is_measured_looked_at_and_used(
 
     def make() -> pn.Row:
         assert pn.state.curdoc is not None
-        views = Profiles(session, calibrating, lambda: form.look(), pn.state.curdoc.add_next_tick_callback)
+        views = Profiles(session, calibrating, lambda: form.refresh(), pn.state.curdoc.add_next_tick_callback)
         form = Form(session, on_measured=views.open, width=320, height=700)
         return pn.Row(form, views)
 
@@ -53,7 +53,7 @@ def test_a_machine_is_measured_looked_at_and_used(
     dialog.get_by_role("button", name="Calibrate this machine").click()
     expect(dialog.get_by_role("alert")).to_have_text("give what is measured a name, such as this-machine")
     expect(name).to_be_focused()
-    assert not calibrating.standing.runs
+    assert not calibrating.status.is_running
     page.keyboard.press("Escape")
     store_profile(known(contention=(contention(),)), "known.json")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from meshwave.designer.server.serve import read_design, served
+from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views import runs
 from meshwave.designer.views._loss_curve import SHOWN_LOSSES
@@ -58,7 +58,7 @@ def show(record: Record, session: Session, stage: Stage) -> Iterator[Callable[..
     def open_panel(first: str = "") -> Page:
         def panel() -> RunsPanel:
             runs = RunsPanel(session, LocalLauncher(record), record, first=first, width=320, height=800)
-            looking.append(pn.state.add_periodic_callback(runs.look, period=100))
+            looking.append(pn.state.add_periodic_callback(runs.refresh, period=100))
             return runs
 
         return stage.show(panel)
@@ -113,7 +113,7 @@ def test_a_run_trains_on_the_text_that_was_brought(
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     document = read_design("01-first-wave").model_dump(mode="json")
     document["training"]["steps"] = 3
-    with served(parse_design(document), "a-token-for-tests") as link:
+    with serve_in_thread(parse_design(document), "a-token-for-tests") as link:
         page = visit(link)
         page.get_by_text("Run", exact=True).first.click()
         bring(page, "mine.txt", b"to be or not to be, that is the question. " * 500)
@@ -136,7 +136,7 @@ def test_a_design_is_rehearsed_from_the_keyboard_and_its_timeline_laid_over(
     )  # no torch, and no seconds until it is there
     document = read_design("01-first-wave").model_dump(mode="json")
     document["training"]["steps"] = 2
-    with served(parse_design(document), "a-token-for-tests") as link:
+    with serve_in_thread(parse_design(document), "a-token-for-tests") as link:
         page = visit(link)
         launch = page.locator(".mw-launchbar")
         rehearse = launch.get_by_role("button", name="Dry run")

@@ -28,13 +28,13 @@ LINK = "**/?draft=*"
 def claims(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The drafts that tabs got, one after the other: the last thing that a page does before it stands."""
     found: list[str] = []
-    claim = Studio.claim
+    claim = Studio.claim_draft
 
     def heard(studio: Studio, draft: str, is_shown: IsShown) -> str:
         found.append(claim(studio, draft, is_shown))
         return found[-1]
 
-    monkeypatch.setattr(Studio, "claim", heard)
+    monkeypatch.setattr(Studio, "claim_draft", heard)
     return found
 
 

@@ -30,7 +30,7 @@ class Shown:
 
     @property
     def spec(self) -> tuple[list[str], list[str]]:
-        document = self.view.bench.state.document
+        document = self.view.session.state.document
         return document["source"]["spec"], document["destination"]["spec"]
 
     def tasks(self, number: int) -> None:
@@ -50,12 +50,12 @@ class Shown:
 @pytest.fixture
 def shown(stage: Stage) -> Callable[[str], Shown]:
     def open_lab(fragment: str = "") -> Shown:
-        from meshwave.designer.pages.transfer_page import lab
+        from meshwave.designer.pages.transfer_page import make_lab
 
         views: list[TransferView] = []
 
         def app() -> Any:
-            views.append(lab())
+            views.append(make_lab())
             return views[0]
 
         stage.page.evaluate("fragment => (location.hash = fragment)", fragment)
@@ -163,7 +163,7 @@ def test_plans_are_compared_and_the_chunks_of_a_task_shown(shown: Callable[..., 
     expect(page.locator(".mw-tr-plan[data-best]").first).to_be_visible()
     page.locator('[data-plan="local-allgather dfs"]').click()
     expect(page.locator('[data-plan="local-allgather dfs"]')).to_have_attribute("aria-pressed", "true")
-    eventually(page, lambda: lab.view.bench.drawing.plan.strategy == "local-allgather")
+    eventually(page, lambda: lab.view.session.drawing.plan.strategy == "local-allgather")
     page.locator('[data-plan="broadcast ensemble"]').click()
     expect(page.locator('[data-plan="broadcast ensemble"]')).to_have_attribute("aria-pressed", "true")
     naive = page.locator('[data-plan="broadcast naive"]')

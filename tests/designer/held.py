@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from meshwave.designer.state import predictions
-from meshwave.designer.state.transfer_drawing import Drawing
+from meshwave.designer.state.transfer_drawing import TransferDrawing
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferSpec
@@ -16,7 +16,7 @@ from meshwave.engine.predict import gallery
 from meshwave.engine.predict.expert_map import GridCluster
 from meshwave.engine.progress import tell
 
-computed, judged = predictions.compute_prediction, gallery_cards.judged
+computed, judged = predictions.compute_prediction, gallery_cards.make_cards
 FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "dualpipe")
 IN_BROWSER = ("1f1b", "gpipe", "hanayo", "zb-v", "chimera", "dualpipe", "gems")
 
@@ -37,9 +37,9 @@ def held(design: Design) -> predictions.ComputedPrediction:
     return computed(design)
 
 
-def drawing(spec: TransferSpec, strategy: str, ordering: str) -> Drawing:
+def drawing(spec: TransferSpec, strategy: str, ordering: str) -> TransferDrawing:
     hold()
-    return Drawing.of(spec, strategy, ordering)
+    return TransferDrawing.make(spec, strategy, ordering)
 
 
 def broken(design: Design) -> NoReturn:

@@ -22,7 +22,7 @@ from tornado.websocket import websocket_connect
 
 from meshwave.designer.kit.assets import HEAD
 from meshwave.designer.server.access import METRICS_TOKEN, MOST_SIGN_INS, SIGN_IN_DAYS, TokenAccess, new_token
-from meshwave.designer.server.serve import read_design, start_somewhere
+from meshwave.designer.server.serve import read_design, start_on_free_port
 from meshwave.designer.state.studio import Studio
 
 TOKEN = "a-token-for-tests"
@@ -37,7 +37,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     def serve() -> None:
         asyncio.set_event_loop(asyncio.new_event_loop())
         studio = Studio(read_design(None))
-        server, port = start_somewhere(studio, None, TOKEN)
+        server, port = start_on_free_port(studio, None, TOKEN)
         ports.append(port)
         stops.append(lambda: server.io_loop.add_callback(server.io_loop.stop))
         server.io_loop.add_callback(ready.set)

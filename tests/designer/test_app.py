@@ -42,60 +42,60 @@ def rename(draft: Draft, name: str) -> None:
 def test_the_page_that_is_built_to_warm_up_listens_to_nothing_afterwards(studio: Studio) -> None:
     warm_up(studio, load_design(example("01-first-wave")))
 
-    assert studio.calibrating._listeners == []
+    assert studio.calibration._listeners == []
 
 
 def test_a_tab_that_was_reloaded_keeps_its_draft(studio: Studio) -> None:
     looked_at = True
     first = Draft(studio, GIVEN, lambda: looked_at)
-    assert first.shown() == GIVEN
+    assert first.claim() == GIVEN
     rename(first, "kept")
     again = Draft(studio, GIVEN, lambda: True)  # asked for while the old page still stands
 
     looked_at = False
 
-    assert again.shown() == GIVEN
+    assert again.claim() == GIVEN
     assert again.session.design.name == "kept"
-    first.gone()
-    assert Draft(studio, GIVEN, lambda: True).shown() != GIVEN  # the second tab still has it
+    first.release()
+    assert Draft(studio, GIVEN, lambda: True).claim() != GIVEN  # the second tab still has it
 
 
 def test_a_tab_that_was_duplicated_has_a_draft_of_its_own(studio: Studio) -> None:
     first = Draft(studio, GIVEN, lambda: True)
-    first.shown()
+    first.claim()
     rename(first, "one")
     second = Draft(studio, GIVEN, lambda: True)
 
-    assert second.shown() != GIVEN
+    assert second.claim() != GIVEN
     rename(second, "two")
 
-    assert studio.open(GIVEN).name == "one"
-    assert studio.open(second.name).name == "two"
+    assert studio.read_draft(GIVEN).name == "one"
+    assert studio.read_draft(second.name).name == "two"
 
 
 def test_a_duplicate_that_was_never_edited_is_kept_too(studio: Studio) -> None:
     first = Draft(studio, GIVEN, lambda: True)
-    first.shown()
+    first.claim()
     rename(first, "one")
 
     second = Draft(studio, GIVEN, lambda: True)
 
-    assert studio.open(second.shown()).name == "one"
+    assert studio.read_draft(second.claim()).name == "one"
 
 
 def test_a_draft_of_a_tab_that_is_gone_can_be_opened_again(studio: Studio) -> None:
     first = Draft(studio, GIVEN, lambda: True)
-    first.shown()
-    first.gone()
+    first.claim()
+    first.release()
 
-    assert Draft(studio, GIVEN, lambda: True).shown() == GIVEN
+    assert Draft(studio, GIVEN, lambda: True).claim() == GIVEN
 
 
 @pytest.mark.parametrize("given", ["", "../../etc/pwd", "0123456789AB", "0" * 13])
 def test_what_names_no_draft_opens_a_new_one(studio: Studio, given: str) -> None:
     draft = Draft(studio, given, lambda: True)
 
-    assert len(draft.shown()) == 12
+    assert len(draft.claim()) == 12
     assert draft.name != given
     assert draft.session.design == load_design(example("02-two-waves"))
 
@@ -114,7 +114,7 @@ def test_a_full_disk_refuses_no_edit_but_is_told(studio: Studio, monkeypatch: py
     assert draft.session.notice.startswith("A reload would lose your last edits: cannot write ")
     rename(draft, "kept")
     assert draft.session.notice == ""
-    assert studio.open(GIVEN).name == "kept"
+    assert studio.read_draft(GIVEN).name == "kept"
 
 
 def test_a_timeline_that_stays_is_not_packed_again(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_a_timeline_that_stays_is_not_packed_again(studio: Studio, monkeypatch: 
 
     session.edit("model.layers", 3, "fewer layers than stages")
 
-    assert session.stale
+    assert session.is_stale
     assert "16 stages need at least 16 layers" in widgets.timeline.stale
     session.undo()
     assert widgets.timeline.stale == ""

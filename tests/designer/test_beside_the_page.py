@@ -44,7 +44,7 @@ def expert_map() -> Job:
 def test_a_job_ends_with_its_page(begin: Callable[[], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(transfer, "compare_rows", held.endless)
-    monkeypatch.setattr(expert_schedules, "map_of_layers", held.endless)
+    monkeypatch.setattr(expert_schedules, "make_expert_map", held.endless)
     monkeypatch.setattr(expert_schedules, "_maps", {})
     document = Document()
     with set_curdoc(document):
@@ -58,7 +58,7 @@ def test_a_job_ends_with_its_page(begin: Callable[[], Job], tmp_path: Path, monk
 
 def test_a_gallery_that_is_closed_is_judged_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(gallery_cards, "judged", held.hold_cards)
+    monkeypatch.setattr(gallery_cards, "make_cards", held.hold_cards)
     shown = gallery.Gallery(Session(load_design(example("01-first-wave"))))
     shown.open()
     assert shown._job is not None

@@ -61,7 +61,7 @@ def document(**pipeline: Any) -> dict[str, Any]:
 
 
 def test_a_drawn_mesh_is_the_last_rank_and_takes_the_next_letter() -> None:
-    meshes = mesh_edits.draw((A, B), CLUSTER, [2, 3, 6, 7])
+    meshes = mesh_edits.draw_mesh((A, B), CLUSTER, [2, 3, 6, 7])
 
     assert meshes == (A, B, {"name": "C", "devices": (2, 3, 6, 7), "axes": {"dp": 4, "tp": 1}})
 
@@ -78,36 +78,36 @@ def test_a_drawn_mesh_is_the_last_rank_and_takes_the_next_letter() -> None:
 )
 def test_what_cannot_be_drawn_is_refused_in_words(devices: list[int], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        mesh_edits.draw((A, B), CLUSTER, devices)
+        mesh_edits.draw_mesh((A, B), CLUSTER, devices)
 
 
 def test_a_moved_mesh_keeps_its_axes_and_may_overlap_its_old_place() -> None:
-    assert mesh_edits.move((mesh("A", 0, 1, tp=2),), CLUSTER, 0, [1, 2]) == (
+    assert mesh_edits.move_mesh((mesh("A", 0, 1, tp=2),), CLUSTER, 0, [1, 2]) == (
         {"name": "A", "devices": (1, 2), "axes": {"dp": 1, "tp": 2}},
     )
     with pytest.raises(InputError, match="device 4 belongs to mesh B"):
-        mesh_edits.move((A, B), CLUSTER, 0, [4, 5])
+        mesh_edits.move_mesh((A, B), CLUSTER, 0, [4, 5])
     with pytest.raises(InputError, match="cannot move onto 1; resize it"):
-        mesh_edits.move((A, B), CLUSTER, 0, [2])
+        mesh_edits.move_mesh((A, B), CLUSTER, 0, [2])
 
 
 @pytest.mark.parametrize(("devices", "axes"), [([0, 1, 2, 3], (2, 2)), ([0, 1, 2], (3, 1)), ([0], (1, 1))])
 def test_a_resized_mesh_keeps_as_much_tp_as_divides_it(devices: list[int], axes: tuple[int, int]) -> None:
-    (resized,) = mesh_edits.resize((mesh("A", 0, 1, tp=2),), CLUSTER, 0, devices)
+    (resized,) = mesh_edits.resize_mesh((mesh("A", 0, 1, tp=2),), CLUSTER, 0, devices)
 
     assert (resized["axes"]["dp"], resized["axes"]["tp"]) == axes
 
 
 def test_meshes_are_renamed_reordered_and_deleted() -> None:
-    assert [m["name"] for m in mesh_edits.reorder((A, B), 0, 1)] == ["B", "A"]
-    assert mesh_edits.rename((A, B), 0, "  first  stage ")[0]["name"] == "first stage"
-    assert mesh_edits.delete((A, B), 0) == (B,)
+    assert [m["name"] for m in mesh_edits.reorder_meshes((A, B), 0, 1)] == ["B", "A"]
+    assert mesh_edits.rename_mesh((A, B), 0, "  first  stage ")[0]["name"] == "first stage"
+    assert mesh_edits.delete_mesh((A, B), 0) == (B,)
     with pytest.raises(InputError, match="rank 1 is called B already"):
-        mesh_edits.rename((A, B), 0, "B")
+        mesh_edits.rename_mesh((A, B), 0, "B")
     with pytest.raises(InputError, match="the only mesh"):
-        mesh_edits.delete((A,), 0)
+        mesh_edits.delete_mesh((A,), 0)
     with pytest.raises(InputError, match="needs a name"):
-        mesh_edits.rename((A, B), 0, "   ")
+        mesh_edits.rename_mesh((A, B), 0, "   ")
 
 
 def test_axes_that_do_not_use_the_devices_name_those_that_do() -> None:
@@ -124,15 +124,15 @@ def test_a_tiling_is_of_disjoint_rectangles_or_says_why_not(
     possible, words = mesh_edits.describe_tile(cluster, pp, dp, tp)
     if not possible:
         with pytest.raises(InputError) as refusal:
-            mesh_edits.tile(cluster, pp, dp, tp)
+            mesh_edits.tile_cluster(cluster, pp, dp, tp)
         assert str(refusal.value) == words
         return
 
-    meshes = mesh_edits.tile(cluster, pp, dp, tp)
+    meshes = mesh_edits.tile_cluster(cluster, pp, dp, tp)
 
     redrawn: tuple[Any, ...] = ()
     for tiled in meshes:  # drawing refuses overlaps and what is no rectangle
-        redrawn = mesh_edits.draw(redrawn, cluster, tiled["devices"], tiled["name"])
+        redrawn = mesh_edits.draw_mesh(redrawn, cluster, tiled["devices"], tiled["name"])
     assert len(meshes) == pp
     assert all(tiled["axes"] == {"dp": dp, "tp": tp} and len(tiled["devices"]) == dp * tp for tiled in meshes)
 
@@ -140,7 +140,7 @@ def test_a_tiling_is_of_disjoint_rectangles_or_says_why_not(
 @given(nodes=sizes, per_node=sizes, pp=sizes, tp=sizes)
 def test_a_tiling_keeps_tensor_parallel_inside_a_node_where_it_can(nodes: int, per_node: int, pp: int, tp: int) -> None:
     assume(pp <= nodes * (per_node // tp))
-    for tiled in mesh_edits.tile({"nodes": nodes, "devices_per_node": per_node}, pp, 1, tp):
+    for tiled in mesh_edits.tile_cluster({"nodes": nodes, "devices_per_node": per_node}, pp, 1, tp):
         assert len({device // per_node for device in tiled["devices"]}) == 1
 
 
@@ -169,7 +169,7 @@ def test_devices_that_carry_a_mesh_do_not_go() -> None:
 
 
 def test_names_go_on_after_z() -> None:
-    meshes = mesh_edits.tile({"nodes": 4, "devices_per_node": 8}, 28, 1, 1)
+    meshes = mesh_edits.tile_cluster({"nodes": 4, "devices_per_node": 8}, 28, 1, 1)
 
     assert [m["name"] for m in meshes[24:]] == ["Y", "Z", "AA", "AB"]
     assert mesh_edits.next_name(meshes[1:]) == "A"
@@ -283,7 +283,7 @@ def wave(session: Session) -> WaveCanvas:
     canvas = WaveCanvas(session.edit)
 
     def show(*_: Any) -> None:
-        if session.stale:
+        if session.is_stale:
             canvas.show(session.design)
         else:
             canvas.show(session.design, session.prediction.program, session.prediction.costs)

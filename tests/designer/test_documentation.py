@@ -11,7 +11,7 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 import pytest
 
 from meshwave.designer.server import documentation
-from meshwave.designer.server.serve import read_design, served
+from meshwave.designer.server.serve import read_design, serve_in_thread
 
 TOKEN = "a-token-for-tests"
 
@@ -27,7 +27,7 @@ def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))
         patch.setattr(documentation, "documentation_folder", lambda: folder)
-        with served(read_design(None), TOKEN) as link:
+        with serve_in_thread(read_design(None), TOKEN) as link:
             yield link.partition("?")[0]
 
 

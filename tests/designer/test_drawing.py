@@ -10,7 +10,7 @@ import pytest
 
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.order_edits import Drawing, edited, start_of
+from meshwave.designer.state.order_edits import OrderEditor, apply_page_edit, starting_design
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.lowering.lower import order
@@ -27,7 +27,7 @@ class Page:
         section = {"schedule": schedule, "microbatches": microbatches, **pipeline}
         self.session = Session(parse_design(document(section, ranks)))
         self.heard: list[dict[str, Any]] = []
-        self.drawing = Drawing(self.session, self.heard.append)
+        self.drawing = OrderEditor(self.session, self.heard.append)
 
     def ask(self, do: str, **rest: Any) -> dict[str, Any]:
         self.heard.clear()
@@ -90,7 +90,7 @@ def test_the_words_of_edits() -> None:
     program = order(Page().session.design)
 
     def words(kind: str, *blocks: list[int], **rest: Any) -> str:
-        return edited(program, {"kind": kind, "blocks": list(blocks), **rest})[1]
+        return apply_page_edit(program, {"kind": kind, "blocks": list(blocks), **rest})[1]
 
     assert words("move", [F, 0, 1], before=None) == "move 0F1 to the end"
     assert words("move", [F, 0, 1], [F, 0, 2], before=[B, 0, 3]) == "move 0F1 and 0F2 before 0B3"
@@ -100,7 +100,7 @@ def test_the_words_of_edits() -> None:
     assert words("slot", [B, 0, 1], [F, 0, 4]) == "put 0B1 and 0F4 into one slot"
     for wrong in ({"kind": "dance"}, {"kind": "move", "blocks": [[F, 0]]}, {"kind": "shift", "blocks": [[F, 0, 1]]}):
         with pytest.raises(InputError, match="cannot be read"):
-            edited(program, wrong)
+            apply_page_edit(program, wrong)
 
 
 def test_what_cannot_be_done_is_said() -> None:
@@ -120,7 +120,7 @@ def test_an_order_that_waits_is_a_draft_that_is_repaired_in_one_step() -> None:
     state = next(message for message in page.heard if message["told"] == "state")
     assert state["fault"].startswith("deadlock: mesh m1 waits at 1B2")
     assert state["ring"][0]["at"] == [B, 1, 2]
-    assert page.session.stale
+    assert page.session.is_stale
     assert page.session.prediction.design.pipeline.schedule == "1f1b"
     mends = page.ask("preview", edit={"kind": "move", "blocks": [[B, 1, 2]], "before": [B, 1, 3]})
     assert mends["mends"]
@@ -130,9 +130,9 @@ def test_an_order_that_waits_is_a_draft_that_is_repaired_in_one_step() -> None:
     told = page.ask("repair")
 
     assert told["words"] == "Moved 1B2 (1 change, the fewest possible)"
-    assert not page.session.stale
+    assert not page.session.is_stale
     page.session.undo()
-    assert page.session.stale  # the draft
+    assert page.session.is_stale  # the draft
     page.session.undo()
     assert page.session.design.pipeline.schedule == "1f1b"
 
@@ -144,7 +144,7 @@ def test_differences_are_told_against_the_schedule_that_one_started_from() -> No
 
     state = page.ask("differences", on=True)
 
-    assert start_of(page.session).pipeline.schedule == "1f1b"
+    assert starting_design(page.session).pipeline.schedule == "1f1b"
     assert state["difference"]["words"] == "Compared with 1F1B: 1 block earlier, 1 backward split"
     assert len(state["difference"]["blocks"]) == 1
     assert state["difference"]["changed"] == [[B, 0, 5]]
@@ -183,7 +183,7 @@ def test_a_stage_goes_to_another_mesh_where_its_mesh_keeps_one() -> None:
     page.drawing.move_stage(2, 1, 0)
 
     assert page.session.prediction.program.placement.tolist() == [[0, 1, 1, 1]]
-    assert not page.session.stale
+    assert not page.session.is_stale
     assert page.session.history[0] == "move stage 2 to mesh m1: Interleaved 1F1B becomes custom"
     with pytest.raises(InputError, match="stage 0 is the only one of mesh m0"):
         page.drawing.move_stage(0, 1, 0)
@@ -201,7 +201,7 @@ def test_a_stage_on_its_way_is_played_and_nothing_is_edited() -> None:
     delay = np.frombuffer(told["delay"], "<f4")
     assert len(delay) == (~tried.timeline.is_transfer).sum()
     assert (told["later"], told["earlier"]) == ((delay > 1e-6).sum(), (delay < -1e-6).sum())
-    page.drawing.tell_trial(told)
+    page.drawing.show_trial(told)
     page.drawing.move_stage(2, 1, 0)
     assert page.session.prediction.timeline.makespan == tried.timeline.makespan, "it comes as it was shown"
     assert page.session.prediction.timeline.digest == told["digest"]
@@ -226,7 +226,7 @@ def test_a_defect_of_ours_is_told_too(capsys: pytest.CaptureFixture[str], monkey
         "meshwave.designer.state.order_edits.computation_problems", lambda order, microbatches: {}["defect"]
     )
 
-    assert Page().ask("repair")["words"].startswith("That went wrong inside Meshwave")
+    assert Page().ask("repair")["words"].startswith("internal error in Meshwave")
     assert "KeyError" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views import expert_map, expert_schedules
-from meshwave.designer.views.expert_map import map_of_layers
+from meshwave.designer.views.expert_map import make_expert_map
 from meshwave.designer.views.expert_schedules import ExpertSchedules
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
@@ -22,7 +22,7 @@ PRICED_S = 60.0
 
 
 def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
-    found, of = map_of_layers(), price_grid()
+    found, of = make_expert_map(), price_grid()
 
     alike, fitting = found["rankings"]["alike"], found["rankings"]["fitting"]
     assert len(alike["best"]) == len(fitting["best"]) == 1296 == len(found["deepspeed"])
@@ -43,13 +43,13 @@ def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
 
 
 def test_what_the_map_says_has_the_papers_range_beside() -> None:
-    notes = " ".join(map_of_layers()["notes"])
+    notes = " ".join(make_expert_map()["notes"])
     assert "Its paper measured 1.13× to 5.77×" in notes and "this grid is ours" in notes
-    assert all(f"{axis['word']}: " in notes and axis["help"] for axis in map_of_layers()["axes"].values())
+    assert all(f"{axis['word']}: " in notes and axis["help"] for axis in make_expert_map()["axes"].values())
 
 
 def test_the_map_is_priced_on_the_links_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expert_schedules, "map_of_layers", held.map_of_layers)
+    monkeypatch.setattr(expert_schedules, "make_expert_map", held.map_of_layers)
     monkeypatch.setattr(expert_schedules, "_maps", {})
     opened = load_design(example("16-gpt2-moe"))
     view = ExpertSchedules(Session(opened))
@@ -74,7 +74,7 @@ def test_the_map_tells_of_the_links_that_it_is_priced_on(monkeypatch: pytest.Mon
     quick = price_grid()
     monkeypatch.setattr(expert_map, "price_grid", lambda cluster: quick._replace(cluster=cluster))
     for cluster in (CLUSTERS["server"], CLUSTERS["nvlink"]):
-        notes = " ".join(map_of_layers(cluster)["notes"])
+        notes = " ".join(make_expert_map(cluster)["notes"])
         assert (
             cluster.description in notes and f"on {cluster.devices} devices, {cluster.devices_per_node} a node" in notes
         )

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from meshwave.designer.canvases.expert_figures import Known
+from meshwave.designer.canvases.expert_figures import LayerCosts
 from meshwave.designer.canvases.experts import ExpertsCanvas, picture_of
-from meshwave.designer.forms import change, fields
+from meshwave.designer.forms import form_sections, make_edit
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.views.expert_schedules import ExpertSchedules, card, cards
+from meshwave.designer.views.expert_schedules import ExpertSchedules, schedule_card, schedule_cards
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import dropped_shares, expert_schedule_names
@@ -61,47 +61,47 @@ class Opened:
 
 
 def test_experts_move_together() -> None:
-    assert edits.move(HOMES, [(0, 0), (3, 1)], 2, NAMES) == ((1,), (2,), (0, 3, 4, 5), (6, 7))
+    assert edits.move_experts(HOMES, [(0, 0), (3, 1)], 2, NAMES) == ((1,), (2,), (0, 3, 4, 5), (6, 7))
 
 
 def test_a_drop_where_it_lies_changes_nothing() -> None:
-    assert edits.move(HOMES, [(0, 0)], 0, NAMES) == HOMES
+    assert edits.move_experts(HOMES, [(0, 0)], 0, NAMES) == HOMES
 
 
 def test_a_place_holds_an_expert_once() -> None:
     twice = ((0, 1), (0, 2), (3,), ())
     with pytest.raises(InputError, match="device 1 holds expert 0 already"):
-        edits.move(twice, [(0, 0)], 1, NAMES)
+        edits.move_experts(twice, [(0, 0)], 1, NAMES)
     with pytest.raises(InputError, match="device 1 holds expert 0 already"):
-        edits.replicate(twice, [0], 1, NAMES)
+        edits.replicate_experts(twice, [0], 1, NAMES)
 
 
 def test_the_last_replica_stays() -> None:
     twice = ((0, 1), (0, 2), (3,), ())
-    assert edits.remove(twice, [(0, 1)], NAMES) == ((0, 1), (2,), (3,), ())
+    assert edits.remove_replicas(twice, [(0, 1)], NAMES) == ((0, 1), (2,), (3,), ())
     with pytest.raises(InputError, match="device 0 holds the only replica of expert 1; move it instead"):
-        edits.remove(twice, [(1, 0)], NAMES)
+        edits.remove_replicas(twice, [(1, 0)], NAMES)
     with pytest.raises(InputError, match="only replica"):
-        edits.remove(twice, [(0, 0), (0, 1)], NAMES)
+        edits.remove_replicas(twice, [(0, 0), (0, 1)], NAMES)
 
 
 def test_what_is_not_there_is_refused() -> None:
     for place, expert in ((0, 7), (9, 0)):
         with pytest.raises(InputError, match=f"does not hold expert {expert}"):
-            edits.move(HOMES, [(expert, place)], 2, NAMES)
+            edits.move_experts(HOMES, [(expert, place)], 2, NAMES)
 
 
 def test_a_replica_goes_to_a_node_that_has_none_and_there_where_least_is_done() -> None:
-    homes = edits.replicate_hot(HOMES, [0], load=[2.0, 0.1, 1.2, 0.7], nodes=[0, 0, 1, 1])
+    homes = edits.place_replicas(HOMES, [0], load=[2.0, 0.1, 1.2, 0.7], nodes=[0, 0, 1, 1])
     assert homes == ((0, 1), (2, 3), (4, 5), (0, 6, 7))
-    homes = edits.replicate_hot(homes, [0], load=[1.0, 0.5, 1.2, 0.7], nodes=[0, 0, 1, 1])
+    homes = edits.place_replicas(homes, [0], load=[1.0, 0.5, 1.2, 0.7], nodes=[0, 0, 1, 1])
     assert homes == ((0, 1), (0, 2, 3), (4, 5), (0, 6, 7))
     with pytest.raises(InputError, match="expert 0 is on every device already"):
-        edits.replicate_hot(((0,),), [0], [1.0], [0])
+        edits.place_replicas(((0,),), [0], [1.0], [0])
 
 
 def test_loads_are_made_hotter_in_even_shares() -> None:
-    assert edits.heat([0.5, 0.25, 0.25], [1, 1], 2.0) == [1.5, 1.5, 0.75]
+    assert edits.scale_loads([0.5, 0.25, 0.25], [1, 1], 2.0) == [1.5, 1.5, 0.75]
 
 
 # sections
@@ -121,17 +121,17 @@ def test_a_model_gets_experts_that_its_meshes_can_hold() -> None:
 
 
 def test_group_sizes_give_way_to_each_other() -> None:
-    section = edits.with_setting(design(), "esp", 2)
+    section = edits.change_setting(design(), "esp", 2)
     assert (section["ep"], section["esp"]) == (2, 2)
-    section = edits.with_setting(design(ep=2, esp=2), "ep", 4)
+    section = edits.change_setting(design(ep=2, esp=2), "ep", 4)
     assert (section["ep"], section["esp"]) == (4, 1)
 
 
 def test_homes_that_no_longer_fit_go_back_to_equal_blocks() -> None:
     drawn = design(placement=[[0, 1, 2], [3], [4, 5], [6, 7]])
-    assert edits.fits(drawn)
-    assert edits.with_setting(drawn, "degree", 2)["placement"] is not None
-    assert edits.with_setting(drawn, "ep", 2)["placement"] is None
+    assert edits.placement_fits(drawn)
+    assert edits.change_setting(drawn, "degree", 2)["placement"] is not None
+    assert edits.change_setting(drawn, "ep", 2)["placement"] is None
     session = Session(drawn)
     session.edit("experts.ep", 2, "ep 2")
     assert session.design.experts.placement is None
@@ -142,7 +142,7 @@ def test_homes_that_no_longer_fit_go_back_to_equal_blocks() -> None:
 
 def test_equal_blocks_are_not_written_down() -> None:
     opened = design()
-    assert edits.placement(edits.drawn_layer(opened, 0), HOMES) is None
+    assert edits.placement_setting(edits.drawn_layer(opened, 0), HOMES) is None
 
 
 def test_devices_that_share_experts_are_given_the_same() -> None:
@@ -215,15 +215,15 @@ def test_what_plays_no_part_is_said_alike_by_the_canvas_and_the_form() -> None:
         "PPMoE spreads whole experts over the 4 devices of a tensor-parallel group, so that ep and esp play no part"
     )
     found = {control["key"]: control for control in picture_of(opened, 0)["controls"]}
-    shown = {field["path"]: field for section in fields(opened) for field in section["fields"]}
+    shown = {field["path"]: field for section in form_sections(opened) for field in section["fields"]}
 
     for key in ("ep", "esp"):
         assert found[key]["reason"] == reason and found[key]["options"] == []
         assert shown[f"experts.{key}"]["hint"] == "plays no part" and reason in shown[f"experts.{key}"]["help"]
         with pytest.raises(InputError, match="play no part"):
-            change(opened, shown[f"experts.{key}"], "2")
-        assert change(opened, shown[f"experts.{key}"], "1")[1][key] == 1  # what a problem may ask for
-    back = edits.with_setting(opened, "schedule", "parm-auto")
+            make_edit(opened, shown[f"experts.{key}"], "2")
+        assert make_edit(opened, shown[f"experts.{key}"], "1")[1][key] == 1  # what a problem may ask for
+    back = edits.change_setting(opened, "schedule", "parm-auto")
     assert (back["ep"], back["esp"]) == (opened.experts.ep, opened.experts.esp)
 
 
@@ -249,8 +249,8 @@ def test_a_chip_is_as_hot_and_as_large_as_what_its_copy_serves_so_that_a_device_
     copies = [place["chips"][0] for place in (picture["places"][at] for at in (0, 1, 3))]
     whole = next(place for place in picture_of(design(load="zipf"), 0)["places"] if 0 in place["held"])["chips"][0]
     assert sorted(float(chip["share"][:-2]) for chip in copies) == [9.2, 9.2, 18.4]  # one of them serves another place
-    assert all(chip["level"] < whole["level"] for chip in copies if chip["share"] == "9.2 %")
-    assert whole["share"] == "36.8 %" and whole["size"] == 1.0
+    assert all(chip["level"] < whole["level"] for chip in copies if chip["share"] == "9.2%")
+    assert whole["share"] == "36.8%" and whole["size"] == 1.0
     assert max(chip["size"] for place in picture["places"] for chip in place["chips"]) == 1.0
     assert copies[0]["words"] == (
         "a copy of expert 0: 9.2 % of visits, 0.736× an even share; its 3 copies together 36.8 %, 2.94×"
@@ -296,7 +296,9 @@ def test_a_load_of_the_wrong_length_is_refused_and_another_can_be_chosen() -> No
 
     assert opened.canvas.picture["state"] == "unfit"
     assert opened.canvas.picture["reason"].startswith("the load has 3 shares for 8 experts")
-    assert {entry["reason"] for entry in cards(opened.session.design, 0)} == {f"{opened.canvas.picture['reason']}."}
+    assert {entry["reason"] for entry in schedule_cards(opened.session.design, 0)} == {
+        f"{opened.canvas.picture['reason']}."
+    }
     assert opened.do("setting", key="load", value="zipf") is None
     assert opened.canvas.picture["state"] == "ready"
 
@@ -352,7 +354,7 @@ def test_without_experts_it_offers_some() -> None:
 
 
 def test_every_schedule_has_a_card_the_fastest_first_and_refusals_last() -> None:
-    found = cards(design(dp=4, tp=2, ep=4, esp=2, load="zipf"), 0)
+    found = schedule_cards(design(dp=4, tp=2, ep=4, esp=2, load="zipf"), 0)
 
     assert {entry["name"] for entry in found} == set(expert_schedule_names())
     times = [entry["total"] for entry in found if not entry["reason"]]
@@ -366,16 +368,16 @@ def test_every_schedule_has_a_card_the_fastest_first_and_refusals_last() -> None
 
 def test_a_card_has_the_time_and_the_spans_of_its_layer() -> None:
     opened = design(dp=4, tp=2, ep=4, esp=2, schedule="parm-s1")
-    found = card(opened, 0, "parm-s1")
+    found = schedule_card(opened, 0, "parm-s1")
 
-    known = Known.of(opened, 0, edits.drawn_layer(opened, 0))
+    known = LayerCosts.of(opened, 0, edits.drawn_layer(opened, 0))
     assert found["total"] == pytest.approx(known.forward_s + known.backward_s)
     assert max(found["picture"]["end"]) == pytest.approx(found["total"])
     assert {"experts", "dispatch", "combine", "gather"} <= set(found["picture"]["kind"])
 
 
 def test_a_schedule_that_cannot_run_the_layer_says_why() -> None:
-    found = card(design(dp=4, tp=3, experts=8, ep=4, esp=1), 0, "ppmoe")
+    found = schedule_card(design(dp=4, tp=3, experts=8, ep=4, esp=1), 0, "ppmoe")
     assert found["reason"].startswith("PPMoE spreads 8 experts evenly over 3 tensor-parallel devices")
 
 

@@ -6,12 +6,19 @@ from typing import Any
 
 import pytest
 
-from meshwave.designer.pages.timeline_layers import layers
+from meshwave.designer.pages.timeline_layers import timeline_layers
 from meshwave.designer.state.design_session import PIN_LIMIT, Session
 from meshwave.designer.views import gallery_cards
-from meshwave.designer.views.design_comparison import Comparison, columns
+from meshwave.designer.views.design_comparison import Comparison, comparison_columns
 from meshwave.designer.views.gallery import Gallery
-from meshwave.designer.views.gallery_cards import COLUMNS, LANES, about, axis, card, picture
+from meshwave.designer.views.gallery_cards import (
+    COLUMNS,
+    LANES,
+    common_axis,
+    describe_gallery,
+    schedule_picture,
+    variant_card,
+)
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
@@ -26,7 +33,7 @@ SEARCHED_S = 60.0
 @pytest.fixture(autouse=True)
 def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that search their order have tests of their own."""
-    monkeypatch.setattr(gallery_cards, "judged", held.judge_few)
+    monkeypatch.setattr(gallery_cards, "make_cards", held.judge_few)
 
 
 @pytest.fixture
@@ -51,7 +58,9 @@ class Heard:
 
     @property
     def cards(self) -> dict[str, dict[str, Any]]:
-        return {card["title"]: card for message in self.of("found") for card in message["cards"]}
+        return {
+            variant_card["title"]: variant_card for message in self.of("found") for variant_card in message["cards"]
+        }
 
 
 @pytest.fixture
@@ -98,13 +107,13 @@ def test_a_card_tells_the_numbers_of_the_very_design(design: Design) -> None:
     present, other = entry(design, "Hanayo, 2 waves"), entry(design, "1F1B")
     numbers = predict(design).numbers
 
-    shown = card(present, present)
+    shown = variant_card(present, present)
     assert shown["by"]["iteration"] == numbers["makespan_s"]
     assert shown["by"]["memory"] == max(numbers["peak_memory_bytes"])
-    assert (shown["iteration"], shown["bubble"], shown["copies"]) == ("60 units", "20.0 %", "1 ×")
-    assert (shown["change"], card(other, present)["change"]) == ("", "+40.0 %")
-    assert not card(other, present)["better"]
-    assert card(present, other)["change"].startswith("−")
+    assert (shown["iteration"], shown["bubble"], shown["copies"]) == ("60 units", "20.0%", "1 ×")
+    assert (shown["change"], variant_card(other, present)["change"]) == ("", "+40.0%")
+    assert not variant_card(other, present)["better"]
+    assert variant_card(present, other)["change"].startswith("−")
 
 
 def test_one_click_is_one_step_of_undo(
@@ -206,7 +215,7 @@ def test_a_draft_that_cannot_be_simulated_has_cards_with_the_reason(monkeypatch:
 
 
 def test_a_defect_is_said_and_ends_the_wait(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gallery_cards, "judged", held.broken)
+    monkeypatch.setattr(gallery_cards, "make_cards", held.broken)
     heard = opened(gallery, monkeypatch)
 
     assert "broken" in heard.of("answered")[-1]["refused"]
@@ -219,7 +228,7 @@ def test_a_defect_is_said_and_ends_the_wait(gallery: Gallery, monkeypatch: pytes
 def test_a_small_picture_has_every_computation(design: Design) -> None:
     timeline = predict(design).timeline
 
-    drawn = picture(timeline)
+    drawn = schedule_picture(timeline)
 
     assert len(drawn["op"]) == int(timeline.is_compute.sum())
     assert (drawn["ranks"], drawn["makespan"]) == (4, 60)
@@ -227,7 +236,7 @@ def test_a_small_picture_has_every_computation(design: Design) -> None:
 
 def test_a_slot_of_two_is_drawn_in_halves() -> None:
     made = parse_design(document({"schedule": "dualpipe-v", "microbatches": 6}, 2))
-    drawn = picture(predict(made).timeline)
+    drawn = schedule_picture(predict(made).timeline)
 
     firsts = [i for i, half in enumerate(drawn["half"]) if half == 1]
     assert firsts
@@ -237,10 +246,10 @@ def test_a_slot_of_two_is_drawn_in_halves() -> None:
 
 
 def test_a_large_picture_is_columns_on_some_of_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gallery_cards, "EXACT", 100)
+    monkeypatch.setattr(gallery_cards, "LARGEST_EXACT_PICTURE", 100)
     timeline = predict(parse_design(document({"schedule": "1f1b", "microbatches": 40}, 20))).timeline
 
-    drawn = picture(timeline)
+    drawn = schedule_picture(timeline)
 
     assert drawn["ranks"] == LANES
     assert max(drawn["rank"]) == LANES - 1
@@ -253,9 +262,9 @@ def test_a_large_picture_is_columns_on_some_of_the_lanes(monkeypatch: pytest.Mon
 def test_the_axis_ends_before_the_slowest_makes_all_others_small(design: Design) -> None:
     fast, slow = entry(design, "Hanayo, 2 waves"), entry(design, "1F1B")
 
-    assert axis([fast, slow]) == 84
-    assert axis([]) == 1
-    assert "16 of the meshes" in about(parse_design(document({"schedule": "1f1b", "microbatches": 4}, 20)))
+    assert common_axis([fast, slow]) == 84
+    assert common_axis([]) == 1
+    assert "16 of the meshes" in describe_gallery(parse_design(document({"schedule": "1f1b", "microbatches": 4}, 20)))
 
 
 # ---- up to four designs ----
@@ -270,7 +279,9 @@ def test_up_to_three_are_pinned_beside_the_open_one(session: Session) -> None:
     with pytest.raises(InputError, match="3 designs are pinned .* unpin one"):
         session.pin()
     assert len(session.pinned) == PIN_LIMIT
-    assert [layer.label.split(":")[0] for layer in layers(session)] == ["Pinned"] * 3 + ["Two waves on four meshes"]
+    assert [layer.label.split(":")[0] for layer in timeline_layers(session)] == ["Pinned"] * 3 + [
+        "Two waves on four meshes"
+    ]
 
     session.unpin(1)
     assert [pinned.design.pipeline.microbatches for pinned in session.pinned] == [4, 6]
@@ -288,15 +299,15 @@ def test_the_same_design_is_pinned_once(session: Session) -> None:
 def test_designs_in_units_and_in_seconds_share_no_axis(session: Session) -> None:
     session.pin(predict(load_design(example("10-bert-on-tacc"))))
 
-    assert len(layers(session)) == 1
-    assert len(columns(session.pinned, session.prediction)) == 2
+    assert len(timeline_layers(session)) == 1
+    assert len(comparison_columns(session.pinned, session.prediction)) == 2
 
 
 def test_columns_tell_changes_against_the_first_and_what_differs(session: Session) -> None:
     session.pin()
     session.edit("pipeline", {"schedule": "1f1b", "microbatches": 4}, "1f1b")
 
-    first, last = columns(session.pinned, session.prediction)
+    first, last = comparison_columns(session.pinned, session.prediction)
 
     assert (first["first"], first["open"], first["differences"]) == (True, False, [])
     assert first["cells"]["iteration"]["change"] is None

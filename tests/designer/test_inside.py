@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from meshwave.designer.pages.timeline_layers import _of_pin
+from meshwave.designer.pages.timeline_layers import pinned_prediction
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.views.block_layers import KINDS, MeasuredBlock, inside_of
+from meshwave.designer.views.block_layers import KINDS, MeasuredBlock, block_layers
 from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
@@ -28,7 +28,7 @@ def session() -> Session:
 
 
 def test_a_step_is_named_by_its_kind_its_lane_and_its_place_there() -> None:
-    (layer,), crumbs = inside_of(session().prediction, 0, Action(Op.F, 0, 1))
+    (layer,), crumbs = block_layers(session().prediction, 0, Action(Op.F, 0, 1))
 
     timeline = layer.timeline
     assert crumbs == ["iteration", "0F1 on mesh A"]
@@ -43,7 +43,7 @@ def test_a_step_is_named_by_its_kind_its_lane_and_its_place_there() -> None:
 
 
 def test_what_travels_holds_the_words_and_the_way() -> None:
-    (layer,), crumbs = inside_of(session().prediction, 0, Action(Op.B, 0, 0))
+    (layer,), crumbs = block_layers(session().prediction, 0, Action(Op.B, 0, 0))
 
     packed = pack([layer], crumbs)
 
@@ -78,7 +78,7 @@ def as_run(prediction: Prediction, rank: int, op: Op, slower: float) -> Measured
 def test_what_was_measured_lies_over_what_is_predicted_step_by_step() -> None:
     prediction = session().prediction
 
-    (below, above), _ = inside_of(prediction, 0, Action(Op.F, 0, 1), as_run(prediction, 0, Op.F, 2.0))
+    (below, above), _ = block_layers(prediction, 0, Action(Op.F, 0, 1), as_run(prediction, 0, Op.F, 2.0))
 
     assert above.over and (above.label, above.timeline.source) == ("Measured in step 5", "measured")
     assert above.timeline.meshes == below.timeline.meshes
@@ -118,8 +118,8 @@ def test_why_a_block_cannot_be_opened_is_said_on_the_page() -> None:
 def test_a_block_is_looked_for_where_it_was_pinned() -> None:
     opened = session()
     pin = Pin(0, 0, Action(Op.F, 0, 0))
-    assert _of_pin(opened, pin) is opened.prediction
+    assert pinned_prediction(opened, pin) is opened.prediction
     with pytest.raises(InputError, match="there is no 7F0 on this mesh any more"):
-        _of_pin(opened, Pin(0, 0, Action(Op.F, 7, 0)))
+        pinned_prediction(opened, Pin(0, 0, Action(Op.F, 7, 0)))
     with pytest.raises(InputError, match="no longer shown"):
-        _of_pin(opened, Pin(3, 0, Action(Op.F, 0, 0)))
+        pinned_prediction(opened, Pin(3, 0, Action(Op.F, 0, 0)))

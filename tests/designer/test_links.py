@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwave.designer.pages.timeline_layers import layers
+from meshwave.designer.pages.timeline_layers import timeline_layers
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.timeline import TICKS, Layer, TimelineChart, pack
-from meshwave.designer.views.timeline_links import links_of
+from meshwave.designer.views.timeline_links import find_link_lanes
 from meshwave.engine.document import parse_design
 from meshwave.engine.predict.link_lanes import LinkLanes
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -34,12 +34,12 @@ def unpacked(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def packed(prediction: Prediction, *, devices: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-    return unpacked(pack([Layer(prediction.timeline, "open", links=links_of(prediction, devices=devices))]))
+    return unpacked(pack([Layer(prediction.timeline, "open", links=find_link_lanes(prediction, devices=devices))]))
 
 
 def test_lanes_travel_with_their_shares_and_the_spans_that_they_are_of() -> None:
     prediction = two_nodes(1e6)
-    found = links_of(prediction, devices=False)
+    found = find_link_lanes(prediction, devices=False)
     assert isinstance(found, LinkLanes)
 
     header, columns = packed(prediction)
@@ -70,13 +70,13 @@ def test_nothing_is_worked_out_while_links_are_off() -> None:
     design = two_nodes(1e6).design
     session = Session(design)
 
-    [off] = layers(session)
+    [off] = timeline_layers(session)
     assert off.links is None
     assert session.prediction is not None
     assert "link_flows" not in session.prediction.__dict__
     assert unpacked(pack([off]))[0]["links"] is None
 
-    [on] = layers(session, links=True)
+    [on] = timeline_layers(session, links=True)
     assert isinstance(on.links, LinkLanes)
 
 

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from meshwave.designer.bench.page_client import PageClient
-from meshwave.designer.server.serve import read_design, served
+from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.engine.runs import Record, State
 
 TOKEN = "a-token-for-tests"
@@ -23,7 +23,7 @@ SAMPLE = re.compile(r'[a-z_]+(\{[a-z_]+="[^"\\]*"\})? [0-9.e+-]+')
 @pytest.fixture
 def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    with served(read_design(None), TOKEN) as link:
+    with serve_in_thread(read_design(None), TOKEN) as link:
         yield link
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from meshwave.designer.kit.canvas import Overlay
-from meshwave.designer.pages.transfer_page import Crossings
+from meshwave.designer.pages.transfer_page import BoundaryTransfers
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.expert_schedules import ExpertSchedules
@@ -20,7 +20,7 @@ Opened = tuple[Overlay, Callable[[], None]]
 
 
 def crossing(session: Session) -> Opened:
-    crossings = Crossings(session)
+    crossings = BoundaryTransfers(session)
     return crossings.view, lambda: crossings.open(session.prediction, 0, Action(Op.SEND_F, 0, 0))
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwave.designer.forms import Field, change, fields
+from meshwave.designer.forms import Field, form_sections, make_edit
 from meshwave.designer.state import background_calibration as beside
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.views.profiles import Profiles, axis, charts, listed, machine_words
+from meshwave.designer.views.profiles import Profiles, describe_machine, log_axis, profile_charts, profile_entries
 from meshwave.engine.costs.profile import MeasuredCollective, Profile
 from meshwave.engine.costs.profile_store import describe_other_machine, list_profiles, store_profile
 from meshwave.engine.document import Design, load_design
@@ -37,7 +37,7 @@ def session() -> Session:
 
 
 def by_path(design: Design) -> dict[str, Field]:
-    return {field["path"]: field for section in fields(design) for field in section["fields"]}
+    return {field["path"]: field for section in form_sections(design) for field in section["fields"]}
 
 
 def follow(calibrating: BackgroundCalibration) -> Callable[[str], None]:
@@ -48,11 +48,11 @@ def follow(calibrating: BackgroundCalibration) -> Callable[[str], None]:
         with changed:
             changed.notify_all()
 
-    calibrating.hear(hear)
+    calibrating.subscribe(hear)
 
     def until(state: str) -> None:
         with changed:
-            assert changed.wait_for(lambda: calibrating.standing.state == state, PATIENCE_S), calibrating.standing
+            assert changed.wait_for(lambda: calibrating.status.state == state, PATIENCE_S), calibrating.status
 
     return until
 
@@ -74,12 +74,12 @@ def test_a_profile_is_chosen_of_those_that_are_kept(session: Session) -> None:
     for name in ("b", "a", "this-machine"):
         store_profile(known(), name)
 
-    session.edit(*change(session.design, by_path(session.design)["cost.kind"], "calibrated"))
+    session.edit(*make_edit(session.design, by_path(session.design)["cost.kind"], "calibrated"))
     field = by_path(session.design)["cost.profile"]
 
     assert (field["kind"], field["value"]) == ("choice", "this-machine.json")
     assert [option["title"] for option in field["options"]] == ["a", "b", "this-machine"]
-    session.edit(*change(session.design, field, "b.json"))
+    session.edit(*make_edit(session.design, field, "b.json"))
     assert not session.errors
     assert session.prediction.costs.unit == "s"
 
@@ -102,7 +102,7 @@ def line(size: int) -> MeasuredCollective:
 
 
 def test_what_was_measured_is_charted_over_what_the_lines_say() -> None:
-    found = {chart["key"]: chart for chart in charts(known(collectives=(line(4), line(2))))}
+    found = {chart["key"]: chart for chart in profile_charts(known(collectives=(line(4), line(2))))}
 
     assert list(found) == ["layer-fp32", "embedding-fp32", "head-fp32", "links", "optimizer", "all_reduce"]
     layer = found["layer-fp32"]
@@ -114,7 +114,7 @@ def test_what_was_measured_is_charted_over_what_the_lines_say() -> None:
 
 
 def test_actions_of_a_run_are_charted_over_roofline() -> None:
-    (chart,) = charts(of_a_run({"op": "F"}, {"op": "B", "seconds": 4.0}))
+    (chart,) = profile_charts(of_a_run({"op": "F"}, {"op": "B", "seconds": 4.0}))
 
     assert [(series["name"], series["points"][0][:2]) for series in chart["series"]] == [
         ("F", [1.0, 2.0]),
@@ -124,9 +124,9 @@ def test_actions_of_a_run_are_charted_over_roofline() -> None:
 
 def test_contention_is_a_table_with_a_column_for_each_kind_of_link() -> None:
     inside = contention("same_node", shared_rate=None)
-    found = {chart["key"]: chart for chart in charts(known(contention=(inside, contention())))}
+    found = {chart["key"]: chart for chart in profile_charts(known(contention=(inside, contention())))}
 
-    assert "contention" not in {chart["key"] for chart in charts(known())}
+    assert "contention" not in {chart["key"] for chart in profile_charts(known())}
     table = found["contention"]
     assert table["head"] == ["", "inside the node", "between nodes"]
     rows = {name: cells for name, *cells in table["rows"]}
@@ -139,7 +139,7 @@ def test_contention_is_a_table_with_a_column_for_each_kind_of_link() -> None:
 
 
 def test_an_axis_is_of_whole_decades() -> None:
-    found = axis("bytes", (2e3, 4e6), "B")
+    found = log_axis("bytes", (2e3, 4e6), "B")
 
     assert (found["from"], found["to"]) == (1e3, 1e7)
     assert [words for _, words in found["ticks"]] == ["1 kB", "10 kB", "100 kB", "1 MB", "10 MB"]
@@ -148,7 +148,7 @@ def test_an_axis_is_of_whole_decades() -> None:
 def test_a_file_that_is_no_profile_is_listed_as_such() -> None:
     store_profile(known(), "a.json").write_text("{}")
 
-    assert listed(list_profiles(), "a.json") == [
+    assert profile_entries(list_profiles(), "a.json") == [
         {"name": "a.json", "title": "a", "note": "cannot be read", "used": True}
     ]
 
@@ -172,7 +172,7 @@ def test_a_profile_of_another_machine_says_so() -> None:
     assert describe_other_machine(known(machine=machine)).startswith(
         "measured on another machine: 48 cores of A64FX, and this one"
     )
-    assert machine_words(known(machine=machine))[0] == describe_other_machine(known(machine=machine))
+    assert describe_machine(known(machine=machine))[0] == describe_other_machine(known(machine=machine))
     mine = machine.model_copy(update={"cores": os.cpu_count(), "processor": processor()})
     assert describe_other_machine(known(machine=mine)) == ""
 
@@ -249,7 +249,7 @@ def test_a_calibration_that_is_stopped_keeps_nothing(session: Session) -> None:
     with pytest.raises(InputError, match="is being measured"):
         calibrating.start("other")
     calibrating.stop()
-    assert calibrating.standing.words == "stopping"
+    assert calibrating.status.words == "stopping"
     go.set()
     until("stopped")
 
@@ -264,7 +264,7 @@ def test_what_cannot_be_kept_is_not_measured(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(InputError, match="cannot store profiles in .*: Not a directory"):
         calibrating.start("mine")
 
-    assert not calibrating.standing.runs
+    assert not calibrating.status.is_running
 
 
 def test_what_could_not_be_kept_in_the_end_is_put_aside(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def test_what_could_not_be_kept_in_the_end_is_put_aside(session: Session, monkey
     calibrating.start("mine")
     until("failed")
 
-    assert calibrating.standing.words == "cannot write it: No space left on device; what was measured is in /aside.json"
+    assert calibrating.status.words == "cannot write it: No space left on device; the profile was saved as /aside.json"
 
 
 def test_what_cannot_be_measured_is_told() -> None:
@@ -292,6 +292,6 @@ def test_what_cannot_be_measured_is_told() -> None:
     calibrating.start("mine")
     until("failed")
 
-    assert calibrating.standing.words == "there is no torch here"
+    assert calibrating.status.words == "there is no torch here"
     with pytest.raises(InputError, match="is not a name of a profile"):
         calibrating.start("../mine")

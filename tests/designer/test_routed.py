@@ -55,7 +55,7 @@ def ran(record: Record, session: Session) -> Ran:
 
 
 def canvas(session: Session, record: Record) -> tuple[ExpertsCanvas, list[dict[str, Any]]]:
-    made = ExpertsCanvas(session.edit, routed=MeasuredLoads(record).of)
+    made = ExpertsCanvas(session.edit, find_loads=MeasuredLoads(record).find)
     told: list[dict[str, Any]] = []
     made._send_msg = told.append  # type: ignore[method-assign, assignment]
     session.param.watch(lambda *_: made.show(session.design), "design")
@@ -112,10 +112,10 @@ def test_only_runs_of_this_model_are_offered_and_only_when_they_are_over(
     live = ran(state=State.RUNNING, layer1=EVEN)
     made, _ = canvas(session, record)
     known = MeasuredLoads(record)
-    assert [routed.run for routed in known.of(session.design)] == [first]
+    assert [routed.run for routed in known.find(session.design)] == [first]
 
     record.move(live, State.CANCELLED)
-    made.look()
+    made.refresh_loads()
 
     assert [option["value"] for option in load(made)["options"][2:]] == [live, first]
 

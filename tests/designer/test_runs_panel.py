@@ -136,7 +136,7 @@ def test_a_live_run_is_found_and_followed(show: Show, write: Write, record: Reco
 
     append(record.folder(run), [5.0])
     record.move(run, State.SUCCEEDED)
-    panel.look()
+    panel.refresh()
 
     assert (panel.run["state"], panel.losses[-1]) == ("SUCCEEDED", 5.0)
     assert panel.bar.status["words"] == "done: 3 steps, loss 5.0000"
@@ -159,7 +159,7 @@ def test_every_state_is_told(state: State, words: str, show: Show, write: Write,
     if state is not State.STARTING:
         record.move(run, State.RUNNING)
     record.move(run, state, "mesh A fell over")
-    panel.look()
+    panel.refresh()
 
     assert panel.bar.status["words"] == words
     assert [row["state"] for row in panel.runs] == [state] == [panel.run["state"]]
@@ -173,8 +173,8 @@ def test_the_step_of_a_run_is_its_last_one_until_it_is_over_and_then_the_one_of_
     assert panel.run["figures"][2:] == [["100 ms", "last step"], ["1 k", "tokens/s"]]
 
     record.move(run, State.SUCCEEDED)
-    panel.look()
-    panel.look()
+    panel.refresh()
+    panel.refresh()
 
     name, _, measured, _ = panel.comparison["rows"][0]
     assert name == "iteration"
@@ -201,7 +201,7 @@ def test_a_long_run_is_sent_as_few_points(show: Show, write: Write) -> None:
     assert 0 < panel.run["done"] < 30_000, "a look reads a part of a long file"
     while panel.run["done"] < 30_000:
         before = panel.run["done"]
-        panel.look()
+        panel.refresh()
         assert panel.run["done"] > before
 
     assert SHOWN_LOSSES / 2 <= len(panel.losses) <= SHOWN_LOSSES
@@ -214,7 +214,7 @@ def test_a_run_that_is_over_is_read_to_its_end(show: Show, write: Write) -> None
 
     while panel.run["done"] < 30_000:
         before = panel.run["done"]
-        panel.look()
+        panel.refresh()
         assert panel.run["done"] > before
 
 
@@ -236,7 +236,7 @@ def test_a_curve_keeps_the_ends_the_extremes_and_what_is_missing() -> None:
         curve = LossCurve(most)
         for value in values:
             curve.add(value)
-        return curve.drawn()
+        return curve.values()
 
     assert drawn([3.0, None, 1.0], 600) == [3.0, None, 1.0]
     assert drawn([1.0, 2.0, 9.0, 0.0, None, None, None, None, 3.0, 4.0, 4.0, 5.0], 8) == [
@@ -256,7 +256,7 @@ def test_an_earlier_run_that_is_opened_hides_no_cancel(show: Show, write: Write,
     assert panel.run["id"] == live
 
     panel._handle_msg({"type": "open", "run": earlier})
-    panel.look()
+    panel.refresh()
 
     assert (panel.run["id"], panel.losses) == (earlier, [5.0, 4.0])
     assert [row["shown"] for row in panel.runs] == [row["id"] == earlier for row in panel.runs]
@@ -276,7 +276,7 @@ def test_a_run_that_starts_elsewhere_is_told_of(show: Show, write: Write) -> Non
     assert panel.bar.status["words"] == "done: 2 steps, loss 4.0000"
 
     write(losses=[6.0])
-    panel.look()
+    panel.refresh()
 
     assert panel.bar.status["running"]
     assert len(panel.runs) == 2
@@ -302,7 +302,7 @@ def test_a_run_of_somebody_else_is_in_the_list_and_in_the_bar_by_its_name_and_sh
     assert panel.bar.status["words"] == "step 2 of 2, loss 5.0000"
 
     record.move(run, State.CANCELLED, "cancelled after 2 of 2 steps")
-    panel.look()
+    panel.refresh()
     assert panel.bar.status["words"] == "cancelled after 2 of 2 steps"
 
 
@@ -318,11 +318,11 @@ def test_a_run_leaves_with_its_design_once_it_is_over(
 
     panel._handle_msg({"type": "open", "run": over})
     session.replace(load_design(example("02-two-waves")), "open")
-    panel.look()
+    panel.refresh()
     assert (panel.run, session.measured, [row["shown"] for row in panel.runs]) == ({}, None, [False, False])
 
     session.replace(load_design(example("03-gpt-on-two-cores")), "open")
-    panel.look()
+    panel.refresh()
     assert (panel.run, session.measured) == ({}, None), "nothing is laid over a design unasked"
 
 
@@ -411,17 +411,17 @@ def test_spans_are_read_only_where_there_is_more_of_them(
     panel = show(run)
     assert len(readings) == 1
 
-    panel._shown._spans._next_s = 0.0  # type: ignore[union-attr]
-    panel.look()
+    panel._shown_run._spans._next_s = 0.0  # type: ignore[union-attr]
+    panel.refresh()
     assert len(readings) == 1, "they have not grown"
 
     record_spans(record.folder(run), session.prediction.program, [m.name for m in session.design.meshes], 0, 9)
-    panel._shown._spans._next_s = float("inf")  # type: ignore[union-attr]
-    panel.look()
+    panel._shown_run._spans._next_s = float("inf")  # type: ignore[union-attr]
+    panel.refresh()
     assert len(readings) == 1, "it is too soon"
 
-    panel._shown._spans._next_s = 0.0  # type: ignore[union-attr]
-    panel.look()
+    panel._shown_run._spans._next_s = 0.0  # type: ignore[union-attr]
+    panel.refresh()
     assert len(readings) == 2
 
 
@@ -440,8 +440,8 @@ def test_a_rehearsal_is_started_followed_and_marked_as_one(
 
     panel.bar._handle_msg({"type": "rehearse", "key": "a click"})
     assert panel.bar.notice == ""
-    until(lambda: panel.look() or panel.run.get("state") == "SUCCEEDED", "its end")
-    until(lambda: panel.look() or session.measured, "its timeline")
+    until(lambda: panel.refresh() or panel.run.get("state") == "SUCCEEDED", "its end")
+    until(lambda: panel.refresh() or session.measured, "its timeline")
 
     assert panel.run["manner"].startswith("rehearsal, time x ")
     assert panel.bar.status["words"] == f"{panel.run['manner']}: done: 1 steps"
@@ -449,7 +449,7 @@ def test_a_rehearsal_is_started_followed_and_marked_as_one(
     assert panel.run["figures"][0] == ["rehearsed", "no loss"]
     assert panel.losses == []
     assert session.measured is not None and session.measured.source == "rehearsed"
-    assert panel.of_design(session.prediction) is None, "its layers were not computed"
+    assert panel.find_measured_run(session.prediction) is None, "its layers were not computed"
 
     cluster = session.design.cluster.model_dump(mode="json")
     cluster["device"]["peak_flops"] *= 2
@@ -540,8 +540,8 @@ def test_a_text_that_is_not_there_is_said_before_a_run_is_made(
 
     texts_folder().mkdir(exist_ok=True)
     (texts_folder() / "mine.txt").write_text("Call me Ishmael.")
-    monkeypatch.setattr(runs, "LOOK_AROUND_EVERY_S", 0.0)
-    panel.look()
+    monkeypatch.setattr(runs, "CHECK_INTERVAL_S", 0.0)
+    panel.refresh()
     assert panel.bar.launchable["allowed"], "it is found as soon as it is there"
 
 

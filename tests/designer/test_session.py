@@ -82,7 +82,7 @@ def test_a_draft_keeps_the_last_good_prediction_and_says_what_is_wrong(session: 
 
     session.edit("model.layers", 3, "3 layers")
 
-    assert session.stale
+    assert session.is_stale
     assert session.prediction is good
     assert [problem.where for problem in session.errors] == ["model.layers"]
     with pytest.raises(InputError, match=r"nothing to launch before .* model\.layers"):
@@ -126,11 +126,11 @@ def test_what_is_tried_is_predicted_and_changes_nothing() -> None:
     session = Session(load_design(example("01-first-wave")))
     before, history = session.prediction, session.history
 
-    tried = session.tried("pipeline.stages", [2, 1, 3, 2, 2, 2, 2, 2])
+    tried = session.predict_edit("pipeline.stages", [2, 1, 3, 2, 2, 2, 2, 2])
 
     assert tried is not None
     assert tried.timeline.makespan > before.timeline.makespan
-    assert session.tried("model.layers", 3) is None
+    assert session.predict_edit("model.layers", 3) is None
     assert (session.prediction, session.history) == (before, history)
 
 

@@ -44,7 +44,7 @@ def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     logging.disable(logging.INFO)  # pytest keeps what is logged, and Panel logs events with their widgets
     monkeypatch.setattr(server, "Studio", studio)
-    with server.served(server.read_design(None), "a-token-for-tests", session_lifetime_s=LIFETIME_S) as link:
+    with server.serve_in_thread(server.read_design(None), "a-token-for-tests", session_lifetime_s=LIFETIME_S) as link:
         yield link, studios[0]
     logging.disable(logging.NOTSET)
 
@@ -60,7 +60,7 @@ def kept(studio: Studio) -> dict[str, int]:
     kinds = Counter(map(type, gc.get_objects()))
     return {
         **{kind.__name__: kinds[kind] for kind in OF_A_TAB},
-        "listeners": len(studio.calibrating._listeners),
+        "listeners": len(studio.calibration._listeners),
         "open drafts": len(studio._open),
         "threads": threading.active_count(),
         "files": len(os.listdir("/proc/self/fd")),

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from meshwave.designer.bench import sessions as sessions_bench
-from meshwave.designer.server.serve import read_design, served
+from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.engine.bench import speed as bench
 from meshwave.engine.errors import InputError
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"EDIT_EVERY_S": 0.0, "LEAST_EDITS": 0, "IDLE_S": 0.1, "TOGETHER": 2}.items():
+    for name, value in {"EDIT_INTERVAL_S": 0.0, "LEAST_EDITS": 0, "IDLE_S": 0.1, "TOGETHER": 2}.items():
         monkeypatch.setattr(sessions_bench, name, value)
 
 
@@ -30,7 +30,7 @@ def run(coroutine: Coroutine[Any, Any, bench.Figures]) -> bench.Figures:
 @pytest.mark.slow
 def test_sessions_tells_how_long_each_takes_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    with served(read_design(None), sessions_bench.TOKEN, session_lifetime_s=0.2) as link:
+    with serve_in_thread(read_design(None), sessions_bench.TOKEN, session_lifetime_s=0.2) as link:
         figures = run(sessions_bench._measure(link, 3))
         left = run(sessions_bench._scrape(link))["meshwave_sessions"]
 
@@ -46,7 +46,7 @@ def test_soak_opens_pages_of_a_server_of_its_own_until_the_time_is_up() -> None:
     said: list[str] = []
 
     with ThreadPoolExecutor(1) as elsewhere:  # as in run()
-        figures = elsewhere.submit(sessions_bench.soak, 0.001, said.append).result()
+        figures = elsewhere.submit(sessions_bench.bench_soak, 0.001, said.append).result()
 
     assert [f"{each}: memory_bytes" in figures for each in said] == [True, True]
 

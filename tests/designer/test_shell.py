@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
-from meshwave.designer.forms import Field, Form, at_fields, change, field_of, fields, plain, read, titled
+from meshwave.designer.forms import (
+    Field,
+    Form,
+    find_field,
+    form_sections,
+    format_number,
+    key_label,
+    make_edit,
+    problems_by_path,
+    read_input,
+)
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, read_upload
-from meshwave.designer.views.numbers import Numbers, staleness, tiles
-from meshwave.designer.views.problems import Problems, listed
+from meshwave.designer.views.numbers import Numbers, describe_staleness, tiles
+from meshwave.designer.views.problems import Problems, problem_entries
 from meshwave.designer.views.topbar import SHORTCUTS, TopBar, example_entries
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
@@ -41,7 +51,7 @@ def session(design: Design) -> Session:
 
 
 def by_path(design: Design) -> dict[str, Field]:
-    return {field["path"]: field for section in fields(design) for field in section["fields"]}
+    return {field["path"]: field for section in form_sections(design) for field in section["fields"]}
 
 
 # ---- the form is read off the document ----
@@ -63,11 +73,11 @@ def test_every_example_has_a_form_whose_values_are_the_document_s(name: str) -> 
         assert field["label"], path
         assert field["help"], path
         if field["kind"] not in ("choice", "switch"):
-            assert read(field, field["text"]) == here, f"{path} does not read back what it shows"
+            assert read_input(field, field["text"]) == here, f"{path} does not read back what it shows"
 
 
 def test_the_form_has_what_is_used_and_keeps_the_rest_of_the_document_out(design: Design) -> None:
-    keys = [section["key"] for section in fields(design)]
+    keys = [section["key"] for section in form_sections(design)]
 
     assert keys == ["model", "experts", "training", "pipeline", "transfer", "cluster", "cost"]
 
@@ -76,7 +86,7 @@ def test_the_form_has_what_is_used_and_keeps_the_rest_of_the_document_out(design
 def test_a_schedule_brings_its_own_options(name: str, design: Design) -> None:
     chosen = Session(design)
     chosen.edit("pipeline.microbatches", 8, "as many as the most demanding of them needs")
-    chosen.edit(*change(chosen.design, by_path(chosen.design)["pipeline.schedule"], name))
+    chosen.edit(*make_edit(chosen.design, by_path(chosen.design)["pipeline.schedule"], name))
 
     own = {path.removeprefix("pipeline.") for path in by_path(chosen.design) if path.startswith("pipeline.")}
 
@@ -88,7 +98,7 @@ def test_a_schedule_brings_its_own_options(name: str, design: Design) -> None:
 def test_choosing_custom_starts_from_the_order_that_stands(session: Session) -> None:
     before = session.prediction.numbers["makespan_s"]
 
-    session.edit(*change(session.design, by_path(session.design)["pipeline.schedule"], "custom"))
+    session.edit(*make_edit(session.design, by_path(session.design)["pipeline.schedule"], "custom"))
 
     assert not session.errors
     assert session.prediction.numbers["makespan_s"] == before
@@ -123,12 +133,12 @@ def test_large_and_small_numbers_are_also_written_as_a_person_reads_them(design:
     ],
 )
 def test_a_number_as_a_person_types_it_is_still_that_number(value: float, text: str) -> None:
-    assert plain(value) == text
+    assert format_number(value) == text
     assert float(text) == value
 
 
 def test_labels_are_words() -> None:
-    assert [titled(name) for name in ("micro_batch_size", "nics_per_node", "lr", "ffn")] == [
+    assert [key_label(name) for name in ("micro_batch_size", "nics_per_node", "lr", "ffn")] == [
         "Micro batch size", "NICs per node", "Learning rate", "FFN width",
     ]  # fmt: skip
 
@@ -161,7 +171,7 @@ def test_labels_are_words() -> None:
     ],
 )
 def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Design) -> None:
-    assert change(design, by_path(design)[path], typed) == edit
+    assert make_edit(design, by_path(design)[path], typed) == edit
 
 
 @pytest.mark.parametrize(
@@ -184,14 +194,14 @@ def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Des
 )
 def test_what_is_no_value_is_refused_in_words(path: str, typed: Any, words: str, design: Design) -> None:
     with pytest.raises(InputError) as refused:
-        change(design, by_path(design)[path], typed)
+        make_edit(design, by_path(design)[path], typed)
     assert str(refused.value) == words
 
 
 def test_another_model_of_cost_keeps_what_both_know(design: Design) -> None:
     session = Session(design)
 
-    session.edit(*change(design, by_path(design)["cost.kind"], "roofline"))
+    session.edit(*make_edit(design, by_path(design)["cost.kind"], "roofline"))
 
     assert session.design.cost.kind == "roofline"
     assert not session.errors
@@ -205,7 +215,7 @@ def test_a_preset_fills_the_cluster_and_is_then_the_one_that_is_shown(session: S
     field = by_path(session.design)["cluster"]
     assert field["value"] is None
 
-    session.edit(*change(session.design, field, "dgx-a100"))
+    session.edit(*make_edit(session.design, field, "dgx-a100"))
 
     assert by_path(session.design)["cluster"]["value"] == "dgx-a100"
     assert session.history[0] == "cluster of DGX A100 80 GB"
@@ -216,7 +226,7 @@ def test_meshes_stay_where_they_are_drawn_when_nodes_get_more_devices() -> None:
     session = Session(design)
     node_of = [[design.cluster.node_of(device) for device in mesh.devices] for mesh in design.meshes]
 
-    session.edit(*change(design, by_path(design)["cluster.devices_per_node"], "4"))
+    session.edit(*make_edit(design, by_path(design)["cluster.devices_per_node"], "4"))
 
     now = session.design
     assert [[now.cluster.node_of(device) for device in mesh.devices] for mesh in now.meshes] == node_of
@@ -234,13 +244,13 @@ def test_one_switch_gives_a_model_experts_and_takes_them_away_with_all_that_lay_
     session = Session(seconds)
     assert [path for path in by_path(seconds) if "moe" in path or "experts" in path] == ["model.moe"]
 
-    session.edit(*change(session.design, by_path(session.design)["model.moe"], True))
+    session.edit(*make_edit(session.design, by_path(session.design)["model.moe"], True))
 
     form = by_path(session.design)
     assert not session.errors
     assert form["model.moe"]["value"] is True
     assert form["model.moe.experts"]["value"] == 8
-    session.edit(*change(session.design, form["model.moe"], False))
+    session.edit(*make_edit(session.design, form["model.moe"], False))
     assert session.design.model == seconds.model
     assert not [problem for problem in session.problems if problem.where.startswith("experts")]
     session.undo()
@@ -252,12 +262,12 @@ def test_the_section_of_the_experts_has_every_field_of_the_document(experts: Ses
     from meshwave.engine.document.experts import Experts
     from meshwave.engine.document.model import MoE
 
-    (section,) = (section for section in fields(experts.design) if section["key"] == "experts")
+    (section,) = (section for section in form_sections(experts.design) if section["key"] == "experts")
     paths = {field["path"] for field in section["fields"]}
 
     known = {f"model.moe.{name}" for name in MoE.model_fields} | {f"experts.{name}" for name in Experts.model_fields}
     assert paths == (known | {"model.moe"}) - {"experts.variant"}
-    experts.edit(*change(experts.design, by_path(experts.design)["experts.schedule"], "deepspeed"))
+    experts.edit(*make_edit(experts.design, by_path(experts.design)["experts.schedule"], "deepspeed"))
     assert [option["value"] for option in by_path(experts.design)["experts.variant"]["options"]] == [
         "paper", "pregate", "lanes",
     ]  # fmt: skip
@@ -280,20 +290,20 @@ def test_the_section_of_the_experts_has_every_field_of_the_document(experts: Ses
     ],
 )  # fmt: skip
 def test_the_fields_of_experts_become_edits(path: str, typed: str, edit: Any, experts: Session) -> None:
-    assert change(experts.design, by_path(experts.design)[path], typed) == edit
+    assert make_edit(experts.design, by_path(experts.design)[path], typed) == edit
 
     experts.edit(*edit)
 
     assert experts.design != load_design(example("17-experts-on-two-cores"))
     assert not [problem for problem in experts.errors if problem.where == path]
     field = by_path(experts.design)[path]
-    assert read(field, field["text"]) == edit[1]  # as it stands there it would be typed
+    assert read_input(field, field["text"]) == edit[1]  # as it stands there it would be typed
 
 
 def test_sizes_of_groups_give_way_to_each_other_and_a_schedule_takes_what_it_needs(experts: Session) -> None:
-    experts.edit(*change(experts.design, by_path(experts.design)["experts.esp"], "2"))
+    experts.edit(*make_edit(experts.design, by_path(experts.design)["experts.esp"], "2"))
     assert (experts.design.experts.ep, experts.design.experts.esp) == (2, 2)
-    experts.edit(*change(experts.design, by_path(experts.design)["experts.ep"], "3"))
+    experts.edit(*make_edit(experts.design, by_path(experts.design)["experts.ep"], "3"))
     assert (experts.design.experts.ep, experts.design.experts.esp) == (3, 2)  # as it was typed, and told of
     assert any(problem.where == "experts.ep" for problem in experts.problems)
     schedule = by_path(experts.design)["experts.schedule"]
@@ -310,7 +320,7 @@ def test_sizes_of_groups_give_way_to_each_other_and_a_schedule_takes_what_it_nee
 )  # fmt: skip
 def test_homes_that_do_not_fit_are_refused_at_their_field(typed: str, words: str, experts: Session) -> None:
     with pytest.raises(InputError) as refused:
-        change(experts.design, by_path(experts.design)["experts.placement"], typed)
+        make_edit(experts.design, by_path(experts.design)["experts.placement"], typed)
     assert str(refused.value) == words
 
 
@@ -318,7 +328,7 @@ def test_what_is_set_for_experts_that_are_not_there_stays_in_sight(seconds: Desi
     session = Session(seconds)
     session.edit("experts.ep", 4, "ep")
 
-    assert set(at_fields(session.problems, list(by_path(session.design)))) >= {"experts.ep"}
+    assert set(problems_by_path(session.problems, list(by_path(session.design)))) >= {"experts.ep"}
 
 
 # ---- problems at their fields ----
@@ -327,18 +337,20 @@ def test_what_is_set_for_experts_that_are_not_there_stays_in_sight(seconds: Desi
 def test_a_problem_belongs_to_the_nearest_field_that_holds_its_place() -> None:
     paths = ["cluster", "cluster.nodes", "pipeline.actions", "pipeline.schedule"]
 
-    assert field_of("pipeline.actions[0][3]", paths) == "pipeline.actions"
-    assert field_of("cluster.nodes", paths) == "cluster.nodes"
-    assert field_of("meshes[2].devices", paths) is None
-    assert field_of("pipeline", paths) is None
-    assert field_of("", paths) is None
+    assert find_field("pipeline.actions[0][3]", paths) == "pipeline.actions"
+    assert find_field("cluster.nodes", paths) == "cluster.nodes"
+    assert find_field("meshes[2].devices", paths) is None
+    assert find_field("pipeline", paths) is None
+    assert find_field("", paths) is None
 
 
 def test_problems_stand_at_their_fields() -> None:
     few = Problem("model.layers", "too_few_layers", {"stages": 8, "layers": 7})
     problems = [few, Problem("meshes[0]", "computing", severity="warning")]
 
-    assert at_fields(problems, ["model.layers"]) == {"model.layers": [{"severity": "error", "message": few.message}]}
+    assert problems_by_path(problems, ["model.layers"]) == {
+        "model.layers": [{"severity": "error", "message": few.message}]
+    }
 
 
 class Said:
@@ -480,12 +492,12 @@ def test_before_the_first_prediction_the_tiles_say_so() -> None:
 
 def test_numbers_of_an_earlier_design_are_marked(session: Session) -> None:
     numbers = Numbers(session)
-    assert staleness(session) == {}
+    assert describe_staleness(session) == {}
 
     session.edit("model.layers", 3, "3 layers")
 
-    assert numbers.stale["title"] == "Last good design"
-    assert "1 error to mend" in numbers.stale["detail"]
+    assert numbers.stale["title"] == "Last valid design"
+    assert "1 error:" in numbers.stale["detail"]
     session.undo()
     assert numbers.stale == {}
 
@@ -547,7 +559,7 @@ def test_the_order_of_the_list() -> None:
         Problem("c", "page_limit", {"subject": "a step", "computations": 2, "limit": 1}),
     ]
 
-    assert [each["where"] for each in listed(given)] == ["b", "c", "a"]
+    assert [each["where"] for each in problem_entries(given)] == ["b", "c", "a"]
 
 
 # ---- the top bar ----
@@ -832,10 +844,10 @@ def test_recomputation_is_typed_as_a_word_or_as_stages(design: Design) -> None:
     field = by_path(design)["pipeline.recompute"]
 
     assert (field["kind"], field["text"]) == ("list", "none")
-    assert change(design, field, "full") == ("pipeline.recompute", "full", "recompute full")
-    assert change(design, field, "0, 3") == ("pipeline.recompute", [0, 3], "recompute 0, 3")
+    assert make_edit(design, field, "full") == ("pipeline.recompute", "full", "recompute full")
+    assert make_edit(design, field, "0, 3") == ("pipeline.recompute", [0, 3], "recompute 0, 3")
     with pytest.raises(InputError, match="'some' is not a number"):
-        change(design, field, "some")
+        make_edit(design, field, "some")
 
 
 def test_what_a_search_tried_is_told_beside_the_problems(session: Session) -> None:

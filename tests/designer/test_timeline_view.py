@@ -279,7 +279,7 @@ def test_a_defect_of_ours_is_said_and_not_swallowed(
 
     ask(chart, "find", text="stage 1")
 
-    assert "went wrong inside Meshwave" in told[0]["refused"]
+    assert "internal error in Meshwave" in told[0]["refused"]
     assert "KeyError" in capsys.readouterr().err
 
 

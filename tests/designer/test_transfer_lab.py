@@ -16,11 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.designer.canvases.transfer import TransferView
-from meshwave.designer.pages.transfer_page import Crossings
+from meshwave.designer.pages.transfer_page import BoundaryTransfers
 from meshwave.designer.state import transfer_edits as edits
-from meshwave.designer.state import transfer_fields, transfer_links
+from meshwave.designer.state import transfer_fields, transfer_links, transfer_session
 from meshwave.designer.state import transfer_plans as plans
-from meshwave.designer.state import transfer_session as lab_bench
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
@@ -43,11 +42,11 @@ def rows() -> transfer_fields.Document:
 
 
 class Opened:
-    """A view on a bench, gestures by name, and what it answered last."""
+    """A view of a session, gestures by name, and what it answered last."""
 
     def __init__(self, document: transfer_fields.Document) -> None:
-        self.bench = TransferSession(parse_transfer(json.dumps(document)))
-        self.view = TransferView(self.bench)
+        self.session = TransferSession(parse_transfer(json.dumps(document)))
+        self.view = TransferView(self.session)
         self.told: list[dict[str, Any]] = []
         self.view._send_msg = self.told.append  # type: ignore[method-assign, assignment]
 
@@ -59,7 +58,7 @@ class Opened:
 
     @property
     def spec(self) -> list[str]:
-        found: list[str] = self.bench.state.document["source"]["spec"]
+        found: list[str] = self.session.state.document["source"]["spec"]
         return found
 
 
@@ -71,22 +70,22 @@ def test_a_large_plan_is_made_beside_the_page_and_the_last_one_is_drawn_meanwhil
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: queue.Queue[Callable[[], None]] = queue.Queue()
-    bench = TransferSession(parse_transfer(json.dumps(rows())), later=turns.put)
-    view = TransferView(bench)
-    before = bench.drawing
+    session = TransferSession(parse_transfer(json.dumps(rows())), later=turns.put)
+    view = TransferView(session)
+    before = session.drawing
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(plans, "SMALL_TRANSFER_PAIRS", 0)
-    monkeypatch.setattr(lab_bench, "draw_plan", held.drawing)
+    monkeypatch.setattr(transfer_session, "draw_plan", held.drawing)
 
-    bench.choose("send-recv", "naive")
-    assert bench.is_planning
-    assert (bench.drawing, view.stale) == (before, True)
+    session.choose("send-recv", "naive")
+    assert session.is_planning
+    assert (session.drawing, view.stale) == (before, True)
     assert view.troubles == {"": "This transfer is being planned; until then the last one is drawn."}
     held.let_go()
-    while bench.is_planning:
+    while session.is_planning:
         turns.get(timeout=PATIENCE_S)()
 
-    assert bench.drawing.plan.strategy == "send-recv"
+    assert session.drawing.plan.strategy == "send-recv"
     assert (view.stale, view.troubles) == (False, {})
 
 
@@ -99,7 +98,7 @@ def test_what_stands_in_a_field_can_be_read_again(name: str) -> None:
     parse_transfer(json.dumps(document))
 
     for path, text in transfer_fields.field_texts(document).items():
-        assert edits.with_text(document, path, text) == document, path
+        assert edits.set_field_text(document, path, text) == document, path
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_what_stands_in_a_field_can_be_read_again(name: str) -> None:
     [
         ("tensor.shape", "1024 × 512", [1024, 512]),
         ("source.hosts", "0*3 5", [0, 0, 0, 5]),
-        ("source.hosts", "1 a host, from 4", [4, 5, 6, 7]),
+        ("source.hosts", "1 per host, from 4", [4, 5, 6, 7]),
         ("source.ranks", "4-6, 9", [4, 5, 6, 9]),
         ("links.inter_node.bandwidth", "25 GB/s", 25e9),
         ("links.inter_node.bandwidth", "100 Gbit/s", 12.5e9),
@@ -123,7 +122,7 @@ def test_what_stands_in_a_field_can_be_read_again(name: str) -> None:
     ],
 )
 def test_fields_are_read(path: str, text: str, value: Any) -> None:
-    found: Any = edits.with_text(rows(), path, text)
+    found: Any = edits.set_field_text(rows(), path, text)
     for step in path.split("."):
         found = found[step]
     assert found == (pytest.approx(value) if isinstance(value, float) else value)
@@ -148,28 +147,28 @@ def test_fields_are_read(path: str, text: str, value: Any) -> None:
 )
 def test_what_cannot_be_read_is_refused_in_words(path: str, text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        edits.with_text(rows(), path, text)
+        edits.set_field_text(rows(), path, text)
 
 
 def test_a_mesh_of_another_shape_numbers_anew_and_the_other_makes_room() -> None:
-    changed = edits.with_text(rows(), "source.shape", "8")
+    changed = edits.set_field_text(rows(), "source.shape", "8")
 
     assert changed["source"]["ranks"] == list(range(8)) and changed["source"]["hosts"] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert changed["destination"]["ranks"] == list(range(8, 14)) and changed["destination"]["hosts"][0] == 4
-    assert edits.with_text(changed, "source.shape", "2 x 2") == rows()
+    assert edits.set_field_text(changed, "source.shape", "2 x 2") == rows()
 
 
 def test_axes_are_put_on_dims_in_an_order_and_gone_axes_cut_nothing() -> None:
-    both = edits.with_axis(rows(), "source", 1, 0, 1)
+    both = edits.assign_axis(rows(), "source", 1, 0, 1)
     assert both["source"]["spec"] == ["S01", "R"]
-    assert edits.with_axis(both, "source", 1, 0, 0)["source"]["spec"] == ["S10", "R"]
-    assert edits.with_axis(both, "source", 0, 1, 0)["source"]["spec"] == ["S1", "S0"]
-    assert edits.with_axis(both, "source", 0, None, 0)["source"]["spec"] == ["S1", "R"]
-    assert edits.with_text(both, "source.shape", "4")["source"]["spec"] == ["S0", "R"]
-    assert edits.with_text(both, "tensor.shape", "8")["source"]["spec"] == ["S01"]
-    assert edits.with_text(both, "tensor.shape", "8 8 8")["destination"]["spec"] == ["S0", "R", "R"]
+    assert edits.assign_axis(both, "source", 1, 0, 0)["source"]["spec"] == ["S10", "R"]
+    assert edits.assign_axis(both, "source", 0, 1, 0)["source"]["spec"] == ["S1", "S0"]
+    assert edits.assign_axis(both, "source", 0, None, 0)["source"]["spec"] == ["S1", "R"]
+    assert edits.set_field_text(both, "source.shape", "4")["source"]["spec"] == ["S0", "R"]
+    assert edits.set_field_text(both, "tensor.shape", "8")["source"]["spec"] == ["S01"]
+    assert edits.set_field_text(both, "tensor.shape", "8 8 8")["destination"]["spec"] == ["S0", "R", "R"]
     with pytest.raises(InputError, match="no such axis"):
-        edits.with_axis(rows(), "source", 7, 0, 0)
+        edits.assign_axis(rows(), "source", 7, 0, 0)
 
 
 def test_an_axis_of_addends_sums_until_it_cuts_or_is_gone() -> None:
@@ -183,10 +182,10 @@ def test_an_axis_of_addends_sums_until_it_cuts_or_is_gone() -> None:
     assert opened.view.stale and "axis 0 shards dim 0" in opened.view.troubles["source.partial"]
     opened.do("set", path="source.partial", text="1")
     opened.do("place", side="source", axis=1, dim=1, at=0)
-    assert opened.bench.state.document["source"]["partial"] == [] and not opened.view.stale
+    assert opened.session.state.document["source"]["partial"] == [] and not opened.view.stale
     opened.do("undo")
     opened.do("set", path="source.shape", text="4")
-    assert opened.bench.state.document["source"]["partial"] == [] and not opened.view.stale
+    assert opened.session.state.document["source"]["partial"] == [] and not opened.view.stale
 
 
 @pytest.mark.parametrize("name", ["rewrite-allgather", "send-recv"])
@@ -234,10 +233,10 @@ def test_a_bad_link_changes_nothing_and_says_where_it_is_wrong() -> None:
     assert refused == 'the link was not opened: tensor.shape[1]: "six" should be a whole number'
     assert opened.do("link", fragment=transfer_links.link_fragment(rows(), "brodcast", "dfs"))
     assert "brodcast" in opened.told[-1]["refused"] and "'broadcast'" in opened.told[-1]["refused"]
-    assert opened.bench.history == ("", "") and opened.view.troubles == {}
+    assert opened.session.history == ("", "") and opened.view.troubles == {}
 
 
-# the bench and its view
+# the session and its view
 
 
 def test_a_dragged_axis_is_planned_anew_and_undone() -> None:
@@ -270,11 +269,11 @@ def test_an_unsound_edit_is_told_at_its_place_and_the_last_good_picture_stays() 
 def test_what_is_typed_is_refused_or_stands_in_the_field_as_it_was_meant(path: str, text: str) -> None:
     document = rows()
     try:
-        changed = edits.with_text(document, path, text)
+        changed = edits.set_field_text(document, path, text)
     except InputError:
         return
 
-    assert edits.with_text(changed, path, transfer_fields.field_texts(changed)[path]) == changed
+    assert edits.set_field_text(changed, path, transfer_fields.field_texts(changed)[path]) == changed
 
 
 def test_a_refused_field_changes_nothing() -> None:
@@ -282,7 +281,7 @@ def test_a_refused_field_changes_nothing() -> None:
 
     assert "should be sizes" in str(opened.do("set", path="tensor.shape", text="thirteen"))
 
-    assert opened.bench.history == ("", "")
+    assert opened.session.history == ("", "")
 
 
 def test_every_strategy_with_every_ordering_stands_in_the_table_and_can_be_taken() -> None:
@@ -357,10 +356,10 @@ def test_a_file_is_saved_as_the_command_line_reads_it_and_opened() -> None:
     opened = Opened(rows())
     opened.do("save")
     file = next(message for message in opened.told if message["type"] == "download")
-    assert parse_transfer(file["content"]) == opened.bench.drawing.spec
+    assert parse_transfer(file["content"]) == opened.session.drawing.spec
     opened.do("case", name="case-5")
     assert opened.do("open", file="transfer.json", text=file["content"].decode()) is None
-    assert opened.bench.state.document == rows()
+    assert opened.session.state.document == rows()
     assert "not JSON" in str(opened.do("open", file="a.json", text="{"))
 
 
@@ -381,7 +380,7 @@ def tensor_parallel() -> Session:
 def test_an_arrow_opens_what_crosses_and_its_plan_can_be_taken() -> None:
     session = tensor_parallel()
     session.edit("transfer", {"batched": True}, "batched")
-    crossings = Crossings(session)
+    crossings = BoundaryTransfers(session)
 
     crossings.open(session.prediction, 0, Action(Op.SEND_F, 0, 2))
 
@@ -420,7 +419,7 @@ def test_every_arrow_opens_and_takes_as_long_as_it_is_drawn(name: str) -> None:
     design = load_design(example(name))
     apart = design.model_copy(update={"cost": RooflineCost(transfer_model="latency")})
     session = Session(apart)
-    crossings, timeline = Crossings(session), session.prediction.timeline
+    crossings, timeline = BoundaryTransfers(session), session.prediction.timeline
     first = {}
     for span in np.flatnonzero(timeline.is_transfer).tolist():
         first.setdefault(timeline.action(span)._replace(microbatch=0), span)
@@ -438,7 +437,7 @@ def test_every_arrow_opens_and_takes_as_long_as_it_is_drawn(name: str) -> None:
 
 def test_hosts_are_called_as_on_the_cluster() -> None:
     session = Session(load_design(example("18-u-transformer")))
-    crossings = Crossings(session)
+    crossings = BoundaryTransfers(session)
 
     crossings.open(session.prediction, 0, Action(Op.SEND_F, 0, 2, other=3))
 
@@ -450,7 +449,7 @@ def test_hosts_are_called_as_on_the_cluster() -> None:
 def test_what_a_mesh_does_not_send_is_refused() -> None:
     session = tensor_parallel()
     with pytest.raises(InputError, match="on this mesh any more"):
-        Crossings(session).open(session.prediction, 1, Action(Op.SEND_F, 0, 2))
+        BoundaryTransfers(session).open(session.prediction, 1, Action(Op.SEND_F, 0, 2))
 
 
 def test_a_design_names_strategies_and_orderings_of_the_registries() -> None:

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from meshwave.designer.canvases.wave_skips import skips
-from meshwave.designer.forms.changes import change
-from meshwave.designer.forms.fields import Field, fields
+from meshwave.designer.canvases.wave_skips import skip_arcs
+from meshwave.designer.forms.changes import make_edit
+from meshwave.designer.forms.fields import Field, form_sections
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 
 
 def field(design: Design, path: str) -> Field:
-    return next(each for section in fields(design) for each in section["fields"] if each["path"] == path)
+    return next(each for section in form_sections(design) for each in section["fields"] if each["path"] == path)
 
 
 def changed(design: Design, path: str, given: Any) -> Design:
     """The design after an input."""
-    at, value, _ = change(design, field(design, path), given)
+    at, value, _ = make_edit(design, field(design, path), given)
     document = json.loads(design.to_json())
     if at:
         section, key = at.split(".")
@@ -37,7 +37,7 @@ def u_net() -> Design:
 
 
 def test_its_own_sizes_are_fields_and_experts_are_not(u_net: Design) -> None:
-    paths = [each["path"] for section in fields(u_net) for each in section["fields"]]
+    paths = [each["path"] for section in form_sections(u_net) for each in section["fields"]]
 
     own = ["kind", "image_size", "image_channels", "base_channels", "channel_multipliers", "attention_resolutions"]
     assert {f"model.{name}" for name in own} <= set(paths)
@@ -76,7 +76,7 @@ def test_stages_cut_by_hand_are_balanced_again_for_another_kind() -> None:
 def test_its_skip_connections_are_arcs_that_count_tensors(u_net: Design) -> None:
     prediction = predict(u_net)
 
-    arcs = skips(u_net, prediction.program, prediction.costs)
+    arcs = skip_arcs(u_net, prediction.program, prediction.costs)
 
     crossing = {(source, target) for source, target, _ in prediction.program.skips.tolist()}
     assert {(arc["from"], arc["to"]) for arc in arcs} == crossing

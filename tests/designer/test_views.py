@@ -52,7 +52,7 @@ def test_the_page_shows_all_views_in_their_order(widgets: Widgets) -> None:
 
 @pytest.mark.parametrize("name", [name for name in views if views[name].place == "side"])
 def test_a_view_comes_to_the_front_by_its_name(widgets: Widgets, name: str) -> None:
-    widgets.turn_to(name)
+    widgets.show_view(name)
 
     assert widgets.side.tabs.titles[widgets.side.tabs.active] == views[name].title
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 
-from meshwave.designer.forms.fields import fields
+from meshwave.designer.forms.fields import form_sections
 from meshwave.engine.document import load_design
 from meshwave.engine.files import examples
 
@@ -99,7 +99,7 @@ def test_the_terms_of_the_page_have_an_entry_in_the_glossary(site: Path, pages: 
 def test_every_field_of_the_form_is_described_in_the_reference(site: Path, pages: Mapping[Path, Html]) -> None:
     designs = [load_design(path) for path in examples().values()]
 
-    paths = {field["path"] for design in designs for section in fields(design) for field in section["fields"]}
+    paths = {field["path"] for design in designs for section in form_sections(design) for field in section["fields"]}
 
     assert len(paths) > 50
     assert {f"confval-{path}" for path in paths} <= pages[site / "reference/document.html"].anchors

@@ -117,7 +117,7 @@ class _Sheet:
         for percent in (-8, -3, 0, 3, 8):
             x = middle + percent / 100 / WIDEST * half
             yield Line(x, self.top, x, base, self.colours["muted" if percent == 0 else "line"], 0.8)
-            words = f"{percent:+d} %" if percent else "0"
+            words = f"{percent:+d}%" if percent else "0"
             yield Text(x, self.top - 12, words, self.colours["muted"], 10.5, "middle")
         for row, group in enumerate(self.groups):
             y = self.top + self.row * (row + 0.5)

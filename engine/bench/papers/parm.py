@@ -55,7 +55,7 @@ def expert_layers() -> Table:
     shared = _shared_part(found.seconds["deepspeed"][most], found.auto[most])
     kernels = (
         f"the layer is of mp {found.axes['mp'][most]:g}, esp {found.axes['esp'][most]:g}; whatever takes time under every "
-        f"schedule (kernels, launches) is not in the model and lowers the gain: {100 * shared:.0f} % of Parm's time of this "
+        f"schedule (kernels, launches) is not in the model and lowers the gain: {100 * shared:.0f}% of Parm's time of this "
         "layer would make it the printed one, which is an estimate and no measurement"
     )
     return Table(

@@ -637,8 +637,8 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (("simulate", "11-eight-by-32"), "computing: 40 %, pricing actions"),
-        (("reshard", "14-tensor-parallel", "--boundary", "A:B"), "computing: 3 %, planning broadcast, ensemble"),
+        (("simulate", "11-eight-by-32"), "computing: 40%, pricing actions"),
+        (("reshard", "14-tensor-parallel", "--boundary", "A:B"), "computing: 3%, planning broadcast, ensemble"),
     ],
 )
 def test_work_that_takes_long_tells_its_progress_on_standard_error(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.designer.state.transfer_drawing import Drawing
+from meshwave.designer.state.transfer_drawing import TransferDrawing
 from meshwave.engine.costs.boundary_transfers import boundary_bytes, boundary_seconds, boundary_transfer
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.files import example
@@ -41,7 +41,7 @@ def test_a_crossing_alone_takes_as_long_as_in_the_pipeline(
     for ends in ((0, 1), (1, 0)):
         spec = boundary_transfer_spec(asked, *ends)
 
-        found = Drawing.of(spec, strategy, "ensemble").as_data()["played_s"]
+        found = TransferDrawing.make(spec, strategy, "ensemble").to_data()["played_s"]
 
         assert found == pytest.approx(boundary_seconds(asked, *ends))
 

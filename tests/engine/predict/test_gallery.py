@@ -176,7 +176,7 @@ def test_interleaving_is_told_as_the_sheet_has_it() -> None:
     note = told(drawn(4, 4, layers=8), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
 
     assert "takes 18 units and interleaved 1F1B 16.5 units" in note
-    assert "interleaved 1F1B is 8.3 % shorter" in note
+    assert "interleaved 1F1B is 8.3% shorter" in note
     assert "interleaved 1F1B is 1.5 units shorter: a backward takes 2 times a forward" in note
 
 
@@ -206,7 +206,7 @@ def test_the_fastest_that_fits_is_told_against_the_present() -> None:
     found = told(drawn(), "1f1b", "gpipe", "zb-h1")
 
     assert found["Fastest that fits"].startswith("ZB-H1, ")
-    assert "shorter than the present schedule" in found["Fastest that fits"]
+    assert "shorter than the current schedule" in found["Fastest that fits"]
     assert "ZB-H1 is" in found["Split backward"]
     assert gallery_notes([]) == []
 
@@ -229,4 +229,4 @@ def test_where_nothing_fits_the_leanest_is_told() -> None:
     small = design.model_dump(mode="json")
     small["cluster"]["device"]["memory_bytes"] = 1e6
 
-    assert "None fits in memory" in told(parse_design(small), "1f1b", "gpipe")["Fastest that fits"]
+    assert "No schedule fits in memory" in told(parse_design(small), "1f1b", "gpipe")["Fastest that fits"]

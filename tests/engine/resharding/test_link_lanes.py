@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwave.designer.state.transfer_drawing import MOST_DRAWN_HOPS, Drawing, Face
+from meshwave.designer.state.transfer_drawing import MOST_DRAWN_HOPS, TensorLayout, TransferDrawing
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.transfer_comparison import compare_plans
@@ -147,7 +147,7 @@ def test_a_lane_holds_one_task_at_a_time_and_every_task_holds_both_ends(ordering
 
 
 def test_the_sheets_example_is_laid_on_rows_to_scale() -> None:
-    data = Drawing.of(ROWS, "broadcast", "ensemble").as_data()
+    data = TransferDrawing.make(ROWS, "broadcast", "ensemble").to_data()
 
     assert [row["dim"] for row in data["rows"]] == [0] and data["rows"][0]["cuts"] == [0, 5, 7, 10, 13]
     assert [task["rects"][0][1::2] for task in data["tasks"]] == [
@@ -165,11 +165,11 @@ def test_boxes_cover_the_page_once_whatever_the_dims(data: st.DataObject) -> Non
     shape = data.draw(st.lists(st.integers(1, 9), max_size=4))
     entries = [f"S{axis}" for axis in range(3)]
     spec = [data.draw(st.sampled_from(["R", entries[dim % 3]])) if dim < 3 else "R" for dim in range(len(shape))]
-    found = Drawing.of(
+    found = TransferDrawing.make(
         transfer([2, 3, 2], [4], shape, (" ".join(spec), " ".join("R" for _ in shape))), "send-recv", "naive"
     )
 
-    rects = [rect for task in found.as_data()["tasks"] for rect in task["rects"]]
+    rects = [rect for task in found.to_data()["tasks"] for rect in task["rects"]]
 
     assert sum((right - left) * (bottom - top) for left, top, right, bottom in rects) == pytest.approx(1)
     assert all(
@@ -180,7 +180,7 @@ def test_boxes_cover_the_page_once_whatever_the_dims(data: st.DataObject) -> Non
 
 
 def test_a_short_last_piece_is_still_seen() -> None:
-    face = Face.of([1000], [((0, 999),), ((999, 1000),)])
+    face = TensorLayout.arrange([1000], [((0, 999),), ((999, 1000),)])
 
     [(left, _, right, _)] = face.rects(((999, 1000),))
 
@@ -190,7 +190,7 @@ def test_a_short_last_piece_is_still_seen() -> None:
 def test_very_many_chunks_are_drawn_in_bundles_that_miss_none() -> None:
     spec = transfer([1], [4, 2], [1 << 20], ("R", "R"), chunks=5000)
 
-    found = Drawing.of(spec, "broadcast", "naive").hops(0)
+    found = TransferDrawing.make(spec, "broadcast", "naive").hops(0)
 
     assert len(found["lane"]) <= 3 * MOST_DRAWN_HOPS
     of_edge = [
@@ -206,14 +206,14 @@ def test_very_many_chunks_are_drawn_in_bundles_that_miss_none() -> None:
 def test_what_is_too_much_to_draw_is_refused_in_words() -> None:
     many = transfer([80], [80], [80, 80], ("S0 R", "R S0"))
     with pytest.raises(InputError, match="6,400 unit tasks, and up to 5,000 can be drawn"):
-        Drawing.of(many, "broadcast", "naive")
+        TransferDrawing.make(many, "broadcast", "naive")
     deep = transfer([1], [4], [1 << 20], ("R", "R"), chunks=1_000_000)
     with pytest.raises(InputError, match="more than 400,000 messages"):
-        Drawing.of(deep, "broadcast", "naive").hops(0)
+        TransferDrawing.make(deep, "broadcast", "naive").hops(0)
     wide = transfer([1], [40, 50], [1 << 20], ("R", "R"), per_host=50)
-    assert len(Drawing.of(wide, "send-recv", "naive").hops(0)["lane"]) == 2 * 2000
+    assert len(TransferDrawing.make(wide, "send-recv", "naive").hops(0)["lane"]) == 2 * 2000
     with pytest.raises(InputError, match="more than 400,000 messages"):
-        Drawing.of(wide, "global-allgather", "naive").hops(0)
+        TransferDrawing.make(wide, "global-allgather", "naive").hops(0)
 
 
 def test_every_strategy_is_compared_with_every_ordering() -> None:

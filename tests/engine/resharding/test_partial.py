@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwave.designer.state.transfer_drawing import Drawing
+from meshwave.designer.state.transfer_drawing import TransferDrawing
 from meshwave.engine.cli.main import main
 from meshwave.engine.document.transfer_document import parse_transfer
 from meshwave.engine.findings import DesignError
@@ -219,14 +219,14 @@ def test_wrong_partial_axes_are_told_at_their_place(side: str, changes: dict[str
 @pytest.mark.parametrize("strategy", strategies)
 def test_a_sum_can_be_drawn(strategy: str) -> None:
     """The slices cover the destination, and every message of the play has a lane."""
-    drawing = Drawing.of(parse_transfer(json.dumps(SPEC)), strategy, "ensemble")
-    data, play = drawing.as_data(), drawing.play_as_data()
+    drawing = TransferDrawing.make(parse_transfer(json.dumps(SPEC)), strategy, "ensemble")
+    data, play = drawing.to_data(), drawing.simulation_data()
 
     assert data["source"]["partial"] == [1] and data["reduce_s"] > 0
     assert sum(task["bytes"] for task in data["tasks"]) == data["bytes"]
     assert all(task["addends"] for task in data["tasks"])
     assert {lane["way"] for lane in data["lanes"]} >= {"tx", "rx", "in"}
-    assert max(play["messages"]["end_s"]) == pytest.approx(drawing.played.seconds)
+    assert max(play["messages"]["end_s"]) == pytest.approx(drawing.simulation.seconds)
     for task in range(len(drawing.tasks)):
         assert max(drawing.hops(task)["end_s"]) <= data["makespan_s"] * (1 + 1e-9)
 

@@ -133,7 +133,7 @@ GESTURES: Mapping[str, Sequence[Mapping[str, Any]]] = {
 }  # fmt: skip
 """Of each widget the messages that its JavaScript sends."""
 
-INSIDE = "went wrong inside Meshwave"
+INSIDE = "internal error in Meshwave"
 """What the page says of a defect of ours, which is reported by its exception."""
 
 
@@ -208,7 +208,7 @@ class Tab:
             "tabs": self._widgets.side.tabs,
             "bar": self._widgets.runs.bar,
             "lab": self._lab,
-            "crossings": self._widgets.crossings.view,
+            "crossings": self._widgets.boundary_transfers.view,
         }
         return others.get(name) or getattr(self._widgets, name)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from meshwave.designer.views.profiles import charts, listed, machine_words
+from meshwave.designer.views.profiles import describe_machine, profile_charts, profile_entries
 from meshwave.engine.costs.profile import load_profile
 from meshwave.engine.costs.profile_store import DEFAULT_PROFILE, store_profile
 from meshwave.engine.files import example
@@ -62,8 +62,8 @@ def _priced(name: str, place: Path) -> Iterator[Complaint]:
 
 def _on_the_page(path: Path) -> Iterator[Complaint]:
     profile = load_profile(path)
-    yield from about_json(json.dumps([charts(profile), listed([DEFAULT_PROFILE], "")]))
-    if words := machine_words(profile):
+    yield from about_json(json.dumps([profile_charts(profile), profile_entries([DEFAULT_PROFILE], "")]))
+    if words := describe_machine(profile):
         yield from about_text("\n".join(words))
 
 

@@ -157,7 +157,7 @@ def _on_the_page() -> Iterator[Complaint]:
         for entry in store.all():
             panel._handle_msg({"type": "open", "run": entry.id})
             panel._handle_msg({"type": "use_measured"})
-            panel.look()
+            panel.refresh()
         for words in (panel.bar.notice, panel.log, *(row["words"] for row in panel.runs)):
             yield from about_text(words) if words.strip() else ()
     finally:
