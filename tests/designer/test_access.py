@@ -91,7 +91,7 @@ def websocket_status(port: int, **headers: str) -> int:
         return elsewhere.submit(asyncio.run, knock()).result()
 
 
-def test_modules_go_to_whoever_asks_for_those_of_this_version_and_nothing_else_does(port: int) -> None:
+def test_modules_are_served_to_any_client_and_nothing_else_is(port: int) -> None:
     url = re.search(r'href="(/assets/\w+/widgets.js)"', HEAD)
     assert url is not None
     with urlopen(f"http://127.0.0.1:{port}{url[1]}", timeout=20) as answer:
@@ -109,15 +109,15 @@ def test_modules_go_to_whoever_asks_for_those_of_this_version_and_nothing_else_d
         assert status(port, path) in (403, 404)
 
 
-def test_the_link_lets_in(port: int) -> None:
+def test_the_link_with_the_token_grants_access(port: int) -> None:
     assert status(port, f"/?token={TOKEN}") == 200
 
 
-def test_the_cookie_that_the_link_left_lets_in(port: int) -> None:
+def test_the_cookie_set_by_the_link_grants_access(port: int) -> None:
     assert status(port, "/", Cookie=sign_in(port)) == 200
 
 
-def test_the_cookie_does_not_hold_the_token_and_scripts_cannot_read_it(port: int) -> None:
+def test_the_cookie_does_not_contain_the_token_and_scripts_cannot_read_it(port: int) -> None:
     """Browsers send it to every port of this machine."""
     cookie = answer(port, f"/?token={TOKEN}").headers["Set-Cookie"]
 
@@ -127,7 +127,7 @@ def test_the_cookie_does_not_hold_the_token_and_scripts_cannot_read_it(port: int
     assert status(port, "/", Cookie=f"meshwave-{port}={TOKEN}") == 403
 
 
-def test_a_page_holds_neither_the_token_nor_the_cookie(port: int) -> None:
+def test_a_page_contains_neither_the_token_nor_the_cookie(port: int) -> None:
     """Bokeh writes what it knows of a request into the page, readable by its scripts."""
     cookie = sign_in(port)
     page = answer(port, f"/?token={TOKEN}&draft=0123456789ab", Cookie=f"{cookie}x").read().decode()
@@ -158,7 +158,7 @@ class FakeHandler:
         return self.token or default
 
 
-def test_a_cookie_expires_on_the_server_and_the_oldest_ends_where_there_are_too_many() -> None:
+def test_cookies_expire_on_the_server_and_the_oldest_expires_when_there_are_too_many() -> None:
     now = 0.0
     access = TokenAccess(TOKEN, 5006, clock=lambda: now)
 
@@ -182,7 +182,7 @@ def test_a_cookie_expires_on_the_server_and_the_oldest_ends_where_there_are_too_
 @pytest.mark.parametrize(
     "path", [f"/?token={TOKEN}", "/", "/healthz", "/nowhere", "/favicon.ico", "/static/js/bokeh.min.js"]
 )
-def test_no_answer_can_be_framed_or_loaded_by_another_page(port: int, path: str) -> None:
+def test_responses_cannot_be_framed_or_loaded_by_another_site(port: int, path: str) -> None:
     headers = answer(port, path).headers
 
     assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
@@ -195,7 +195,7 @@ def test_no_answer_can_be_framed_or_loaded_by_another_page(port: int, path: str)
 @pytest.mark.parametrize(
     "path", ["/static/%00", "/static/extensions/panel/%00", "/components/%00/a/b/c", "/components/./a/b/c"]
 )
-def test_a_path_that_no_file_can_have_is_not_found(port: int, path: str) -> None:
+def test_an_invalid_path_is_not_found(port: int, path: str) -> None:
     assert status(port, path) == 404
 
 
@@ -212,7 +212,7 @@ def test_a_refusal_redirects_without_the_token(port: int) -> None:
     assert refused.headers["Location"].removeprefix(".") == "/refused?next=/transfer"
 
 
-def test_a_request_with_a_large_body_is_refused_unread(port: int) -> None:
+def test_a_request_with_a_large_body_is_rejected_without_reading_it(port: int) -> None:
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
     connection.putrequest("POST", f"/?token={TOKEN}")
     connection.putheader("Content-Length", "10000000")
@@ -221,13 +221,13 @@ def test_a_request_with_a_large_body_is_refused_unread(port: int) -> None:
     assert connection.getresponse().status == 400
 
 
-def test_health_is_told_to_whoever_asks(port: int) -> None:
+def test_health_needs_no_authentication(port: int) -> None:
     health = answer(port, "/healthz")
 
     assert (health.status, health.read()) == (200, b"ok\n")
 
 
-def test_metrics_are_told_to_the_holder_of_a_token(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_sent_to_holders_of_a_token(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(METRICS_TOKEN, "for-metrics")
 
     assert status(port, "/metrics", Authorization="Bearer for-metrics") == 200
@@ -238,7 +238,7 @@ def test_metrics_are_told_to_the_holder_of_a_token(port: int, monkeypatch: pytes
         assert status(port, "/metrics", **wrong) == 403
 
 
-def test_without_a_metrics_token_an_empty_one_reads_nothing(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_token_does_not_read_metrics_when_none_is_configured(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(METRICS_TOKEN, "")
 
     assert status(port, "/metrics", Authorization="Bearer ") == 403
@@ -247,11 +247,11 @@ def test_without_a_metrics_token_an_empty_one_reads_nothing(port: int, monkeypat
 @pytest.mark.parametrize(
     "path", ["/", "/transfer", "/?token=", "/?token=a-token-for-test", f"/?token={TOKEN}x", "/?token=%C3%A9"]
 )
-def test_without_the_whole_token_nothing_is_shown(port: int, path: str) -> None:
+def test_an_incomplete_token_shows_nothing(port: int, path: str) -> None:
     assert status(port, path) == 403
 
 
-def test_who_follows_a_link_of_another_page_is_offered_the_same_page_once_more(port: int) -> None:
+def test_a_link_from_another_site_offers_to_open_the_same_page_again(port: int) -> None:
     """Browsers send our cookie where a link of ours is followed, which the one on the refusal is."""
     for path, offered in (("/transfer", True), ("/", True), ("/elsewhere", False)):
         request = Request(f"http://127.0.0.1:{port}{path}", headers={"Sec-Fetch-Site": "cross-site"})
@@ -269,12 +269,12 @@ def test_another_host_is_refused(port: int, host: str) -> None:
     assert status(port, f"/?token={TOKEN}", Host=host) == 403
 
 
-def test_the_page_s_own_websocket_is_not_refused(port: int) -> None:
+def test_the_websocket_of_the_page_is_accepted(port: int) -> None:
     assert websocket_status(port, Origin=f"http://127.0.0.1:{port}", Cookie=sign_in(port)) == 101
 
 
 @pytest.mark.parametrize("origin", ["http://example.org", "http://127.0.0.1:1", "null"])
-def test_a_websocket_of_another_page_is_refused(port: int, origin: str) -> None:
+def test_a_websocket_of_another_site_is_refused(port: int, origin: str) -> None:
     """Also with the cookie, which a browser may send along."""
     assert websocket_status(port, Origin=origin, Cookie=sign_in(port)) == 403
 
@@ -286,14 +286,14 @@ def test_a_websocket_without_the_token_is_refused(port: int, cookie: str) -> Non
     assert websocket_status(port, Origin=f"http://127.0.0.1:{port}", Cookie=cookie) == 403
 
 
-def test_tokens_are_long_and_never_the_same() -> None:
+def test_tokens_are_long_and_unique() -> None:
     tokens = {new_token() for _ in range(100)}
 
     assert len(tokens) == 100
     assert min(map(len, tokens)) >= 43  # 256 bits in base64
 
 
-def test_a_token_is_compared_whole() -> None:
+def test_a_token_is_compared_completely() -> None:
     access = TokenAccess(TOKEN, 5006)
 
     assert access._is_token(TOKEN)

@@ -39,13 +39,13 @@ def rename(draft: Draft, name: str) -> None:
     draft.session.edit("name", name, "rename")
 
 
-def test_the_page_that_is_built_to_warm_up_listens_to_nothing_afterwards(studio: Studio) -> None:
+def test_the_warm_up_page_leaves_no_listeners(studio: Studio) -> None:
     warm_up(studio, load_design(example("01-first-wave")))
 
     assert studio.calibration._listeners == []
 
 
-def test_a_tab_that_was_reloaded_keeps_its_draft(studio: Studio) -> None:
+def test_a_reloaded_tab_keeps_its_draft(studio: Studio) -> None:
     looked_at = True
     first = Draft(studio, GIVEN, lambda: looked_at)
     assert first.claim() == GIVEN
@@ -60,7 +60,7 @@ def test_a_tab_that_was_reloaded_keeps_its_draft(studio: Studio) -> None:
     assert Draft(studio, GIVEN, lambda: True).claim() != GIVEN  # the second tab still has it
 
 
-def test_a_tab_that_was_duplicated_has_a_draft_of_its_own(studio: Studio) -> None:
+def test_a_duplicated_tab_gets_a_draft_of_its_own(studio: Studio) -> None:
     first = Draft(studio, GIVEN, lambda: True)
     first.claim()
     rename(first, "one")
@@ -73,7 +73,7 @@ def test_a_tab_that_was_duplicated_has_a_draft_of_its_own(studio: Studio) -> Non
     assert studio.read_draft(second.name).name == "two"
 
 
-def test_a_duplicate_that_was_never_edited_is_kept_too(studio: Studio) -> None:
+def test_a_duplicate_is_saved_even_if_it_was_never_edited(studio: Studio) -> None:
     first = Draft(studio, GIVEN, lambda: True)
     first.claim()
     rename(first, "one")
@@ -83,7 +83,7 @@ def test_a_duplicate_that_was_never_edited_is_kept_too(studio: Studio) -> None:
     assert studio.read_draft(second.claim()).name == "one"
 
 
-def test_a_draft_of_a_tab_that_is_gone_can_be_opened_again(studio: Studio) -> None:
+def test_the_draft_of_a_closed_tab_can_be_opened_again(studio: Studio) -> None:
     first = Draft(studio, GIVEN, lambda: True)
     first.claim()
     first.release()
@@ -92,7 +92,7 @@ def test_a_draft_of_a_tab_that_is_gone_can_be_opened_again(studio: Studio) -> No
 
 
 @pytest.mark.parametrize("given", ["", "../../etc/pwd", "0123456789AB", "0" * 13])
-def test_what_names_no_draft_opens_a_new_one(studio: Studio, given: str) -> None:
+def test_an_invalid_draft_name_opens_a_new_draft(studio: Studio, given: str) -> None:
     draft = Draft(studio, given, lambda: True)
 
     assert len(draft.claim()) == 12
@@ -100,7 +100,7 @@ def test_what_names_no_draft_opens_a_new_one(studio: Studio, given: str) -> None
     assert draft.session.design == load_design(example("02-two-waves"))
 
 
-def test_a_full_disk_refuses_no_edit_but_is_told(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_refuses_no_edit_and_shows_a_notice(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = Draft(studio, GIVEN, lambda: True)
 
     def full(descriptor: int, content: bytes) -> None:
@@ -117,7 +117,7 @@ def test_a_full_disk_refuses_no_edit_but_is_told(studio: Studio, monkeypatch: py
     assert studio.read_draft(GIVEN).name == "kept"
 
 
-def test_a_timeline_that_stays_is_not_packed_again(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_timeline_is_not_packed_again(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(load_design(example("02-two-waves")))
     widgets = Widgets(session, studio)
     monkeypatch.setattr(timeline, "pack", lambda *given: pytest.fail("it is drawn already"))
@@ -131,7 +131,7 @@ def test_a_timeline_that_stays_is_not_packed_again(studio: Studio, monkeypatch: 
     widgets.end()
 
 
-def test_drafts_that_nobody_came_back_to_are_removed(folder: Path) -> None:
+def test_old_drafts_are_deleted(folder: Path) -> None:
     folder.mkdir()
     for name, age in (("a" * 12, DRAFTS_KEPT_S + 60), ("b" * 12, DRAFTS_KEPT_S - 60)):
         path = folder / f"{name}.json"
@@ -146,7 +146,7 @@ def test_drafts_that_nobody_came_back_to_are_removed(folder: Path) -> None:
 # ---- starting it ----
 
 
-def test_an_unusable_home_is_told_and_not_thrown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unusable_home_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
 
     with pytest.MonkeyPatch.context() as patch:
@@ -159,14 +159,14 @@ def test_an_unusable_home_is_told_and_not_thrown(tmp_path: Path, capsys: pytest.
     assert "MESHWAVE_HOME" in err
 
 
-def test_a_wrong_design_or_option_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_design_or_option_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--no-browser", str(tmp_path / "none.json")]) == 2
     assert capsys.readouterr().err.startswith("cannot read ")
     with pytest.raises(SystemExit):
         main(["serve", "--prt", "1"])
 
 
-def test_serve_says_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_help_lists_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
 

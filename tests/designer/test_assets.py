@@ -32,11 +32,11 @@ def test_a_widget_imports_the_url_that_the_page_preloads() -> None:
         module("nothing.js")
 
 
-def test_modules_are_served_one_by_one_without_a_bundle(folder: Path) -> None:
+def test_modules_are_served_separately_without_a_bundle(folder: Path) -> None:
     assert served_modules(folder) == MODULES
 
 
-def test_a_bundle_stands_for_the_modules_that_it_was_made_of_and_for_no_others(folder: Path) -> None:
+def test_a_bundle_replaces_exactly_the_modules_it_was_built_from(folder: Path) -> None:
     bundle = f"// {digest(MODULES)}\nexport {{}};".encode()
     (folder / "bundle.js").write_bytes(bundle)
     served = served_modules(folder)
@@ -48,7 +48,7 @@ def test_a_bundle_stands_for_the_modules_that_it_was_made_of_and_for_no_others(f
 
 
 @pytest.mark.parametrize("path", sorted(STATIC.glob("*/*.js")), ids=lambda path: path.relative_to(STATIC).as_posix())
-def test_a_module_imports_from_its_own_folder_and_the_kit_only(path: Path) -> None:
+def test_a_module_imports_only_from_its_own_folder_and_the_kit(path: Path) -> None:
     imported = [(path.parent / name).resolve() for name in IMPORTED.findall(path.read_text(encoding="utf-8"))]
 
     assert all(other.is_file() and other.parent in (path.parent, STATIC / "kit") for other in imported)

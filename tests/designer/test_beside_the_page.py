@@ -41,7 +41,7 @@ def expert_map() -> Job:
 
 
 @pytest.mark.parametrize("begin", [transfer_lab, expert_map])
-def test_a_job_ends_with_its_page(begin: Callable[[], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_stopped_when_its_page_closes(begin: Callable[[], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(transfer, "compare_rows", held.endless)
     monkeypatch.setattr(expert_schedules, "make_expert_map", held.endless)
@@ -56,7 +56,7 @@ def test_a_job_ends_with_its_page(begin: Callable[[], Job], tmp_path: Path, monk
     assert job.join(PATIENCE_S)
 
 
-def test_a_gallery_that_is_closed_is_judged_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_gallery_stops_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(gallery_cards, "make_cards", held.hold_cards)
     shown = gallery.Gallery(Session(load_design(example("01-first-wave"))))

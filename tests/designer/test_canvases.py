@@ -60,7 +60,7 @@ def document(**pipeline: Any) -> dict[str, Any]:
 # meshes
 
 
-def test_a_drawn_mesh_is_the_last_rank_and_takes_the_next_letter() -> None:
+def test_a_new_mesh_becomes_the_last_rank_with_the_next_letter() -> None:
     meshes = mesh_edits.draw_mesh((A, B), CLUSTER, [2, 3, 6, 7])
 
     assert meshes == (A, B, {"name": "C", "devices": (2, 3, 6, 7), "axes": {"dp": 4, "tp": 1}})
@@ -76,7 +76,7 @@ def test_a_drawn_mesh_is_the_last_rank_and_takes_the_next_letter() -> None:
         ([2, 2], "twice"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_in_words(devices: list[int], words: str) -> None:
+def test_an_invalid_rectangle_is_refused_with_a_reason(devices: list[int], words: str) -> None:
     with pytest.raises(InputError, match=words):
         mesh_edits.draw_mesh((A, B), CLUSTER, devices)
 
@@ -92,7 +92,7 @@ def test_a_moved_mesh_keeps_its_axes_and_may_overlap_its_old_place() -> None:
 
 
 @pytest.mark.parametrize(("devices", "axes"), [([0, 1, 2, 3], (2, 2)), ([0, 1, 2], (3, 1)), ([0], (1, 1))])
-def test_a_resized_mesh_keeps_as_much_tp_as_divides_it(devices: list[int], axes: tuple[int, int]) -> None:
+def test_a_resized_mesh_keeps_the_largest_tp_that_divides_it(devices: list[int], axes: tuple[int, int]) -> None:
     (resized,) = mesh_edits.resize_mesh((mesh("A", 0, 1, tp=2),), CLUSTER, 0, devices)
 
     assert (resized["axes"]["dp"], resized["axes"]["tp"]) == axes
@@ -110,14 +110,14 @@ def test_meshes_are_renamed_reordered_and_deleted() -> None:
         mesh_edits.rename_mesh((A, B), 0, "   ")
 
 
-def test_axes_that_do_not_use_the_devices_name_those_that_do() -> None:
+def test_invalid_axes_are_refused_with_the_valid_ones() -> None:
     assert mesh_edits.set_axes((A,), 0, 1, 2)[0]["axes"] == {"dp": 1, "tp": 2}
     with pytest.raises(InputError, match="use 2 x 1, 1 x 2"):
         mesh_edits.set_axes((A,), 0, 2, 2)
 
 
 @given(nodes=sizes, per_node=sizes, pp=sizes, dp=st.integers(1, 4), tp=st.integers(1, 4))
-def test_a_tiling_is_of_disjoint_rectangles_or_says_why_not(
+def test_a_tiling_has_disjoint_rectangles_or_a_reason_why_not(
     nodes: int, per_node: int, pp: int, dp: int, tp: int
 ) -> None:
     cluster = {"nodes": nodes, "devices_per_node": per_node}
@@ -138,13 +138,13 @@ def test_a_tiling_is_of_disjoint_rectangles_or_says_why_not(
 
 
 @given(nodes=sizes, per_node=sizes, pp=sizes, tp=sizes)
-def test_a_tiling_keeps_tensor_parallel_inside_a_node_where_it_can(nodes: int, per_node: int, pp: int, tp: int) -> None:
+def test_a_tiling_keeps_tensor_parallel_groups_inside_a_node_if_possible(nodes: int, per_node: int, pp: int, tp: int) -> None:
     assume(pp <= nodes * (per_node // tp))
     for tiled in mesh_edits.tile_cluster({"nodes": nodes, "devices_per_node": per_node}, pp, 1, tp):
         assert len({device // per_node for device in tiled["devices"]}) == 1
 
 
-def test_a_tiling_says_what_it_does() -> None:
+def test_a_tiling_describes_its_result() -> None:
     assert mesh_edits.describe_tile(CLUSTER, 2, 2, 1) == (True, "2 meshes of 2 devices, 4 unused")
     assert mesh_edits.describe_tile(CLUSTER, 4, 2, 2) == (False, "4 x 2 x 2 needs 16 devices; the cluster has 8")
     assert mesh_edits.describe_tile(CLUSTER, 2, 3, 1)[0]
@@ -154,21 +154,21 @@ def test_a_tiling_says_what_it_does() -> None:
     )
 
 
-def test_meshes_stay_where_they_are_drawn_when_devices_are_added() -> None:
+def test_meshes_keep_their_places_when_devices_are_added() -> None:
     cluster, meshes = mesh_edits.set_devices_per_node((A, B), CLUSTER, 6)
 
     assert cluster["devices_per_node"] == 6
     assert [m["devices"] for m in meshes] == [(0, 1), (6, 7)]
 
 
-def test_devices_that_carry_a_mesh_do_not_go() -> None:
+def test_devices_of_a_mesh_cannot_be_removed() -> None:
     with pytest.raises(InputError, match="node 1 carries mesh B"):
         mesh_edits.set_nodes((A, B), CLUSTER, 1)
     with pytest.raises(InputError, match="device 1 of node 0 carries mesh A"):
         mesh_edits.set_devices_per_node((A, B), CLUSTER, 1)
 
 
-def test_names_go_on_after_z() -> None:
+def test_mesh_names_continue_after_z() -> None:
     meshes = mesh_edits.tile_cluster({"nodes": 4, "devices_per_node": 8}, 28, 1, 1)
 
     assert [m["name"] for m in meshes[24:]] == ["Y", "Z", "AA", "AB"]
@@ -178,7 +178,7 @@ def test_names_go_on_after_z() -> None:
 # the pipeline
 
 
-def test_layers_move_over_a_boundary_but_every_stage_keeps_one() -> None:
+def test_layers_move_across_a_boundary_and_every_stage_keeps_at_least_one() -> None:
     assert edits.move_layers((4, 4, 4), 0, 2) == (2, 6, 4)
     assert edits.move_layers((4, 4, 4), 1, -3) == (4, 7, 1)
     with pytest.raises(InputError, match="stage 2 has 4 layers and keeps at least 1; it cannot give 4 to stage 1"):
@@ -187,7 +187,7 @@ def test_layers_move_over_a_boundary_but_every_stage_keeps_one() -> None:
         edits.move_layers((4, 4, 4), 2, 1)
 
 
-def test_a_schedule_takes_its_own_options_and_what_was_set_by_hand_where_the_path_stays() -> None:
+def test_a_schedule_keeps_manual_settings_if_the_path_stays_the_same() -> None:
     by_hand = {"stages": [2, 3, 5, 6], "placement": [3, 2, 1, 0], "recompute": [1]}
     old = {"schedule": "gpipe", "microbatches": 8, "actions": None, **by_hand}
     design = parse_design({**document(), "pipeline": old})
@@ -208,7 +208,7 @@ def test_a_schedule_takes_its_own_options_and_what_was_set_by_hand_where_the_pat
     }
 
 
-def test_custom_starts_from_the_order_that_stands_where_it_was_placed_by_hand() -> None:
+def test_custom_starts_from_the_current_order_with_its_placement() -> None:
     placed = {"schedule": "gpipe", "microbatches": 1, "stages": [2, 3, 5, 6], "placement": [3, 2, 1, 0]}
     design = parse_design({**document(), "pipeline": placed})
 
@@ -220,14 +220,14 @@ def test_custom_starts_from_the_order_that_stands_where_it_was_placed_by_hand() 
     assert lower(drawn) == lower(design)
 
 
-def test_an_order_too_large_to_draw_is_not_written_out() -> None:
+def test_an_order_too_large_to_draw_is_not_generated() -> None:
     design = parse_design(document(microbatches=20_000))
 
     with pytest.raises(InputError, match=r"from 320,000 actions, and at most 200,000 can be drawn"):
         edits.choose_schedule(design, "custom")
 
 
-def test_paths_are_compared_only_where_the_layers_allow_the_stages() -> None:
+def test_paths_are_compared_only_if_there_are_enough_layers_for_the_stages() -> None:
     draft = document(waves=4096)
     draft["model"]["layers"] = 4
 
@@ -239,7 +239,7 @@ def test_paths_are_compared_only_where_the_layers_allow_the_stages() -> None:
 @pytest.mark.parametrize(
     ("part", "field", "bound"), [(Design, "name", 200), (MeshPart, "name", 60), (Training, "micro_batch_size", 10**6)]
 )
-def test_limits_are_those_of_the_document(part: Any, field: str, bound: int) -> None:
+def test_limits_of_the_controls_are_those_of_the_document(part: Any, field: str, bound: int) -> None:
     assert field_limit(part, field) == bound
 
 
@@ -297,7 +297,7 @@ def names(session: Session) -> list[str]:
     return [mesh.name for mesh in session.design.meshes]
 
 
-def test_every_gesture_on_the_cluster_is_one_step_of_undo(
+def test_every_gesture_on_the_cluster_is_one_undo_step(
     session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]
 ) -> None:
     for gesture, label in [
@@ -320,7 +320,7 @@ def test_every_gesture_on_the_cluster_is_one_step_of_undo(
     assert names(session) == ["A", "B"]
 
 
-def test_a_refused_gesture_answers_in_words_and_changes_nothing(
+def test_a_refused_gesture_returns_a_reason_and_changes_nothing(
     session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]
 ) -> None:
     before = session.design
@@ -338,7 +338,7 @@ def test_an_unknown_message_is_ignored(cluster: ClusterCanvas, said: list[dict[s
     assert said == []
 
 
-def test_a_drawn_mesh_is_selected(session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]) -> None:
+def test_a_new_mesh_is_selected(session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]) -> None:
     send(cluster, said, type="draw", devices=[2, 3, 6, 7])
 
     assert cluster.selected == 4
@@ -351,12 +351,12 @@ def test_a_drawn_mesh_is_selected(session: Session, cluster: ClusterCanvas, said
     }
 
 
-def test_links_are_written_with_their_rate_and_class() -> None:
+def test_links_are_labelled_with_their_rate_and_class() -> None:
     assert link_labels(document()["cluster"]) == {"intra": "300 GB/s NVLink-class", "inter": "25 GB/s InfiniBand-class"}
     assert [format_rate(rate) for rate in (1.2e12, 1.25e9, 4e5)] == ["1.2 TB/s", "1.25 GB/s", "400 kB/s"]
 
 
-def test_every_gesture_on_the_wave_is_one_step_of_undo(
+def test_every_gesture_on_the_wave_is_one_undo_step(
     session: Session, wave: WaveCanvas, said: list[dict[str, Any]]
 ) -> None:
     assert send(wave, said, type="move_layers", boundary=0, count=1) is None
@@ -377,7 +377,7 @@ def test_every_gesture_on_the_wave_is_one_step_of_undo(
     assert session.design == parse_design(document())
 
 
-def test_the_wave_folds_at_its_meshes_and_its_shares_add_up(wave: WaveCanvas) -> None:
+def test_the_wave_reverses_at_its_last_mesh_and_its_shares_add_up(wave: WaveCanvas) -> None:
     assert wave.picture.data["routes"] == [[0, 1, 2, 3, 3, 2, 1, 0]]
     assert sum(wave.picture.data["layers"]) == 16
     assert sum(wave.picture.data["shares"]) == pytest.approx(1)
@@ -396,7 +396,7 @@ def arcs(design: Design) -> list[tuple[int, int, int, str]]:
     return [(arc["from"], arc["to"], arc["replica"], arc["way"]) for arc in canvas.picture.data["skips"]]
 
 
-def test_skips_are_arcs_that_say_what_travels_from_which_mesh_to_which() -> None:
+def test_skip_connections_are_arcs_that_name_tensors_and_meshes() -> None:
     design = skipping("1f1b", 3, 3, 3, 3)
     prediction = predict(design)
     far, near = stages(design, prediction.program, prediction.costs)["skips"]
@@ -420,7 +420,7 @@ def test_every_replica_has_its_arcs_and_a_wave_keeps_both_ends_on_a_mesh() -> No
     assert arcs(parse_design(document())) == []
 
 
-def test_waves_end_where_the_layers_do(wave: WaveCanvas, said: list[dict[str, Any]]) -> None:
+def test_the_number_of_waves_is_limited_by_the_layers(wave: WaveCanvas, said: list[dict[str, Any]]) -> None:
     send(wave, said, type="dial", value=2)
 
     assert wave.picture.data["dial"] == {
@@ -432,7 +432,7 @@ def test_waves_end_where_the_layers_do(wave: WaveCanvas, said: list[dict[str, An
     }
 
 
-def test_schedules_have_real_pictures_and_say_why_they_cannot_be_chosen() -> None:
+def test_schedules_have_thumbnails_and_reasons_why_they_cannot_be_chosen() -> None:
     for name in schedules:
         picture = thumbnail(name)
         assert (picture is None) == (name == "custom")
@@ -447,7 +447,7 @@ def test_schedules_have_real_pictures_and_say_why_they_cannot_be_chosen() -> Non
     assert reasons["gpipe"] is None
 
 
-def test_custom_is_chosen_by_its_picture_as_by_the_form(
+def test_custom_is_chosen_by_its_thumbnail_as_in_the_form(
     session: Session, wave: WaveCanvas, said: list[dict[str, Any]]
 ) -> None:
     before = session.prediction.timeline.makespan
@@ -463,7 +463,7 @@ def test_custom_is_chosen_by_its_picture_as_by_the_form(
     assert "solve its problems first" in (send(wave, said, type="schedule", name="custom") or "")
 
 
-def test_a_draft_can_leave_the_schedule_that_does_not_fit_it(
+def test_a_draft_can_change_a_schedule_that_does_not_fit(
     session: Session, cluster: ClusterCanvas, wave: WaveCanvas, said: list[dict[str, Any]]
 ) -> None:
     send(wave, said, type="schedule", name="chimera")

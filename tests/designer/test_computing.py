@@ -84,7 +84,7 @@ def edit(page: Page, microbatches: int = 24) -> None:
 
 
 @pytest.mark.slow
-def test_the_last_good_prediction_stays_while_a_large_edit_is_computed(page: Page) -> None:
+def test_the_last_valid_prediction_stays_while_a_large_edit_is_computed(page: Page) -> None:
     session, before = page.session, page.session.prediction
 
     edit(page)
@@ -108,7 +108,7 @@ def test_the_last_good_prediction_stays_while_a_large_edit_is_computed(page: Pag
     assert not session.is_stale, "what was known is not computed again"
 
 
-def test_the_rename_of_another_tab_is_answered_while_a_large_edit_is_computed(
+def test_an_edit_in_another_tab_is_handled_while_a_large_edit_is_computed(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(page)
@@ -123,7 +123,7 @@ def test_the_rename_of_another_tab_is_answered_while_a_large_edit_is_computed(
     page.session.end()
 
 
-def test_an_edit_ends_the_process_of_the_one_before(page: Page) -> None:
+def test_an_edit_stops_the_process_of_the_previous_one(page: Page) -> None:
     edit(page)
     overtaken, pid = page.running_job()
 
@@ -135,7 +135,7 @@ def test_an_edit_ends_the_process_of_the_one_before(page: Page) -> None:
     assert is_gone(pid)
 
 
-def test_a_computation_is_stopped_and_taken_up_again(page: Page) -> None:
+def test_a_computation_can_be_stopped_and_restarted(page: Page) -> None:
     session, before = page.session, page.session.prediction
     edit(page)
     stopped, pid = page.running_job()
@@ -155,7 +155,7 @@ def test_a_computation_is_stopped_and_taken_up_again(page: Page) -> None:
     assert not session.is_stale
 
 
-def test_a_tab_that_is_gone_leaves_no_process(page: Page) -> None:
+def test_a_closed_tab_leaves_no_process(page: Page) -> None:
     edit(page)
     job, pid = page.running_job()
 
@@ -165,7 +165,7 @@ def test_a_tab_that_is_gone_leaves_no_process(page: Page) -> None:
     assert is_gone(pid)
 
 
-def test_a_process_gives_its_memory_back_when_it_is_done(page: Page) -> None:
+def test_the_memory_of_a_job_is_freed_when_it_ends(page: Page) -> None:
     edit(page)
     job, pid = page.running_job()
 
@@ -179,7 +179,7 @@ def test_a_process_gives_its_memory_back_when_it_is_done(page: Page) -> None:
 # ---- computations that several want ----
 
 
-def test_tabs_share_a_computation_which_goes_on_until_the_last_of_them_leaves(page: Page) -> None:
+def test_tabs_share_a_computation_until_the_last_of_them_leaves(page: Page) -> None:
     shared = page.session.predictions
     other = Page(design(), shared)
     assert other.session.prediction.timeline is page.session.prediction.timeline, "what is known is shared"
@@ -198,7 +198,7 @@ def test_tabs_share_a_computation_which_goes_on_until_the_last_of_them_leaves(pa
     assert page.session.prediction.timeline is other.session.prediction.timeline
 
 
-def test_a_new_name_is_no_new_computation(page: Page) -> None:
+def test_renaming_a_design_starts_no_computation(page: Page) -> None:
     edit(page)
     job, _ = page.running_job()
 
@@ -212,7 +212,7 @@ def test_a_new_name_is_no_new_computation(page: Page) -> None:
     assert not page.session.is_stale
 
 
-def test_only_so_many_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_predictions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictions, "KEPT_ROWS_LIMIT", 1_000)
     page = Page(design())
     shared = page.session.predictions
@@ -227,7 +227,7 @@ def test_only_so_many_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- computations that fail ----
 
 
-def test_a_defect_is_a_sentence_and_loses_no_edit(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_shown_and_loses_no_edit(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictions, "compute_prediction", held.broken)
     session, before = page.session, page.session.prediction
 
@@ -240,7 +240,7 @@ def test_a_defect_is_a_sentence_and_loses_no_edit(page: Page, monkeypatch: pytes
     assert session.progress["state"] == "stopped"
 
 
-def test_a_process_that_was_killed_is_told_of(page: Page) -> None:
+def test_a_killed_process_is_reported(page: Page) -> None:
     session = page.session
     edit(page)
     _, pid = page.running_job()
@@ -252,13 +252,13 @@ def test_a_process_that_was_killed_is_told_of(page: Page) -> None:
     assert session.design.pipeline.microbatches == 24
 
 
-def test_what_cannot_travel_to_a_process_is_told_of() -> None:
+def test_a_function_that_cannot_be_pickled_is_reported() -> None:
     heard: queue.Queue[Any] = queue.Queue()
     Job(lambda: 1).add_listener(heard.put, print)
     assert heard.get(timeout=GONE_ON_S) is not None
 
 
-def test_a_deadlock_found_beside_the_page_is_a_problem_of_the_design(
+def test_a_deadlock_found_by_a_job_is_a_problem_of_the_design(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actions = [["0F0", "0B0"], ["1B0", "1F0"], ["2F0", "2B0"], ["3F0", "3B0"]]
@@ -276,7 +276,7 @@ def test_a_deadlock_found_beside_the_page_is_a_problem_of_the_design(
 # ---- limits ----
 
 
-def test_a_step_that_is_too_large_for_the_page_is_a_sentence_and_no_computation() -> None:
+def test_a_step_that_is_too_large_for_the_page_is_refused_without_computation() -> None:
     page = Page(design())
     page.session.edit("model.layers", 4_000, "4,000 layers")
 
@@ -290,7 +290,7 @@ def test_a_step_that_is_too_large_for_the_page_is_a_sentence_and_no_computation(
     assert page.session.design.pipeline.microbatches == 400
 
 
-def test_small_steps_of_many_devices_are_large_work() -> None:
+def test_small_steps_of_many_devices_count_as_large_work() -> None:
     small = design()
     assert predictions.is_small_prediction(small)
     assert not predictions.is_small_prediction(design("auto", seed=3)), "its order is not known"
@@ -303,14 +303,14 @@ def test_small_steps_of_many_devices_are_large_work() -> None:
 # ---- orders that are searched ----
 
 
-def test_an_order_that_was_searched_before_is_known_at_once() -> None:
+def test_an_order_that_was_searched_before_is_available_at_once() -> None:
     auto = design("auto", seed=4)
     predict(auto)
 
     assert not Page(auto).session.is_stale
 
 
-def test_an_order_that_a_process_found_is_known_here() -> None:
+def test_an_order_found_by_a_job_is_available_in_the_server() -> None:
     auto = design("auto", seed=10)
     page = Page(auto)
     page.until(lambda: not page.session.is_computing)
@@ -319,7 +319,7 @@ def test_an_order_that_a_process_found_is_known_here() -> None:
     assert order(auto).digest == order(page.session.design).digest
 
 
-def test_layers_that_are_dragged_keep_the_order_until_they_are_dropped() -> None:
+def test_dragged_layers_keep_the_order_until_they_are_dropped() -> None:
     page = Page(design("auto", seed=5))
     page.until(lambda: not page.session.is_computing)
     session = page.session
@@ -333,7 +333,7 @@ def test_layers_that_are_dragged_keep_the_order_until_they_are_dropped() -> None
     assert list(tried.costs.layers) == moved
 
 
-def test_the_order_of_a_search_is_the_one_that_is_drawn_on() -> None:
+def test_a_searched_order_is_the_start_of_a_custom_one() -> None:
     auto = design("auto", seed=6, path="wave", chunks=2)
     program = predict(auto).program
     computed = program.is_compute
@@ -347,7 +347,7 @@ def test_the_order_of_a_search_is_the_one_that_is_drawn_on() -> None:
 # ---- would a search find a better order? ----
 
 
-def test_a_search_is_asked_for_the_stages_as_they_lie_and_taken() -> None:
+def test_a_search_uses_the_current_stages_and_its_result_can_be_applied() -> None:
     page = Page(design("gpipe", seed=7, stages=[40, 80, 60, 60]))
     session, asked = page.session, Problems(page.session)
     assert asked.better["state"] == "open"
@@ -370,7 +370,7 @@ def test_a_search_is_asked_for_the_stages_as_they_lie_and_taken() -> None:
     assert asked.better == {}, "it searches already"
 
 
-def test_an_edit_takes_away_what_was_found_before_it() -> None:
+def test_an_edit_discards_the_result_of_a_search() -> None:
     session = Session(design("gpipe", seed=8))
     asked = Problems(session)
     asked._handle_msg({"type": "search"})
@@ -384,11 +384,11 @@ def test_an_edit_takes_away_what_was_found_before_it() -> None:
 
 
 @pytest.mark.parametrize("pipeline", [{"schedule": "chimera"}, {"schedule": "auto"}], ids=str)
-def test_replicas_and_what_is_searched_already_are_no_question(pipeline: dict[str, Any]) -> None:
+def test_no_search_is_offered_for_replicas_or_searched_schedules(pipeline: dict[str, Any]) -> None:
     assert Problems(Session(design(**pipeline, seed=9))).better == {}
 
 
-def test_the_result_for_a_page_that_was_closed_is_dropped() -> None:
+def test_the_result_for_a_closed_page_is_dropped() -> None:
     document = Document()
     later = page_later(document)
     browser = object()

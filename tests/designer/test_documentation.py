@@ -47,14 +47,14 @@ def status(browser: OpenerDirector, url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_a_checkout_that_was_not_built_says_how_to_build_it(address: str, owner: OpenerDirector) -> None:
+def test_a_checkout_without_built_documentation_says_how_to_build_it(address: str, owner: OpenerDirector) -> None:
     code, text = status(owner, f"{address}docs/glossary.html")
 
     assert code == 404
     assert "make docs" in text
 
 
-def test_the_site_is_served_once_it_is_built_and_to_the_owner_alone(
+def test_the_built_site_is_served_to_authenticated_users_only(
     address: str, owner: OpenerDirector, folder: Path
 ) -> None:
     (folder / "guide").mkdir()

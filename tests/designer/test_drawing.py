@@ -41,7 +41,7 @@ class Page:
         return format_program(order(self.session.design))[rank]
 
 
-def test_nothing_is_told_before_edit_mode_is_on() -> None:
+def test_nothing_is_sent_before_edit_mode_is_on() -> None:
     page = Page()
     page.session.edit("pipeline.microbatches", 5, "5 microbatches")
     assert page.heard == []
@@ -54,7 +54,7 @@ def test_nothing_is_told_before_edit_mode_is_on() -> None:
     assert page.heard == []
 
 
-def test_the_first_edit_turns_a_schedule_into_a_custom_order_in_one_step() -> None:
+def test_the_first_edit_makes_the_schedule_custom_in_one_step() -> None:
     page = Page(recompute="full")
     told = page.edit("move", [F, 2, 2], before=[B, 2, 0])
 
@@ -68,7 +68,7 @@ def test_the_first_edit_turns_a_schedule_into_a_custom_order_in_one_step() -> No
     assert page.session.history[0] == ""
 
 
-def test_a_preview_tells_numbers_and_changes_nothing() -> None:
+def test_a_preview_returns_numbers_and_changes_nothing() -> None:
     page = Page()
     page.session.edit("training.micro_batch_size", 4, "activations that outweigh gradients")
     before = page.session.history[0]
@@ -86,7 +86,7 @@ def test_a_preview_tells_numbers_and_changes_nothing() -> None:
     assert page.session.history[0] == before
 
 
-def test_the_words_of_edits() -> None:
+def test_edits_have_labels() -> None:
     program = order(Page().session.design)
 
     def words(kind: str, *blocks: list[int], **rest: Any) -> str:
@@ -103,7 +103,7 @@ def test_the_words_of_edits() -> None:
             apply_page_edit(program, wrong)
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_invalid_edits_are_refused_with_a_reason() -> None:
     page = Page()
 
     assert page.edit("halves", [F, 0, 0])["words"].startswith("none of these blocks is half a backward")
@@ -112,7 +112,7 @@ def test_what_cannot_be_done_is_said() -> None:
     assert page.session.history == ("", "")
 
 
-def test_an_order_that_waits_is_a_draft_that_is_repaired_in_one_step() -> None:
+def test_a_deadlocked_order_is_a_draft_that_is_repaired_in_one_step() -> None:
     page = Page()
     page.ask("turn", on=True)
     page.edit("move", [B, 1, 2], before=[F, 1, 0])
@@ -137,7 +137,7 @@ def test_an_order_that_waits_is_a_draft_that_is_repaired_in_one_step() -> None:
     assert page.session.design.pipeline.schedule == "1f1b"
 
 
-def test_differences_are_told_against_the_schedule_that_one_started_from() -> None:
+def test_differences_are_relative_to_the_initial_schedule() -> None:
     page = Page()
     page.edit("shift", [F, 2, 3], by=-1)
     page.edit("halves", [B, 0, 5])
@@ -152,7 +152,7 @@ def test_differences_are_told_against_the_schedule_that_one_started_from() -> No
     assert "difference" not in page.ask("differences", on=False)
 
 
-def test_an_opened_custom_order_is_what_one_started_from() -> None:
+def test_an_opened_custom_order_is_its_own_initial_order() -> None:
     page = Page(schedule="custom", ranks=1, microbatches=2, actions=[["0F0", "0F1", "0B0", "0B1"]])
     page.edit("shift", [F, 0, 1], by=1)
 
@@ -161,7 +161,7 @@ def test_an_opened_custom_order_is_what_one_started_from() -> None:
     assert state["difference"]["words"].startswith("Compared with the order you started from: 1 block")
 
 
-def test_an_order_that_misses_blocks_is_not_edited() -> None:
+def test_an_incomplete_order_cannot_be_edited() -> None:
     page = Page()
     page.session.edit(
         "pipeline", {"schedule": "custom", "microbatches": 1, "actions": [["0F0"], ["1F0"], ["2F0"]]}, "x"
@@ -171,14 +171,14 @@ def test_an_order_that_misses_blocks_is_not_edited() -> None:
     assert page.ask("repair")["words"].startswith("only a complete order")
 
 
-def test_a_design_with_other_problems_is_not_edited() -> None:
+def test_a_design_with_other_problems_cannot_be_edited() -> None:
     page = Page()
     page.session.edit("model.layers", 2, "2 layers")
 
     assert page.ask("turn", on=True)["refused"].startswith("there is no order to edit yet")
 
 
-def test_a_stage_goes_to_another_mesh_where_its_mesh_keeps_one() -> None:
+def test_a_stage_moves_to_another_mesh_if_its_mesh_keeps_one() -> None:
     page = Page(schedule="interleaved-1f1b", ranks=2, microbatches=4, chunks=2)
     page.drawing.move_stage(2, 1, 0)
 
@@ -189,7 +189,7 @@ def test_a_stage_goes_to_another_mesh_where_its_mesh_keeps_one() -> None:
         page.drawing.move_stage(0, 1, 0)
 
 
-def test_a_stage_on_its_way_is_played_and_nothing_is_edited() -> None:
+def test_a_dragged_stage_is_simulated_without_an_edit() -> None:
     page = Page(schedule="interleaved-1f1b", ranks=2, microbatches=4, chunks=2)
     before = page.session.prediction.timeline
     tried, told = page.drawing.try_stage(2, 1, 0)
@@ -210,18 +210,18 @@ def test_a_stage_on_its_way_is_played_and_nothing_is_edited() -> None:
         page.drawing.try_stage(0, 1, 0)
 
 
-def test_a_stage_that_leaves_a_shared_slot_says_so() -> None:
+def test_a_stage_that_leaves_a_shared_slot_is_reported() -> None:
     page = Page(schedule="dualpipe-v", ranks=2, microbatches=8)
     _, told = page.drawing.try_stage(1, 0, 0)
 
     assert re.fullmatch(r"move stage 1 to mesh m0; \d+ slots are split", told["label"])
 
 
-def test_what_another_version_of_the_page_asks_is_refused() -> None:
+def test_unknown_requests_of_the_page_are_refused() -> None:
     assert Page().ask("no such thing")["words"] == "the page sent a gesture whose 'do' cannot be read; reload the page"
 
 
-def test_a_defect_of_ours_is_told_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_sent_to_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "meshwave.designer.state.order_edits.computation_problems", lambda order, microbatches: {}["defect"]
     )
@@ -230,7 +230,7 @@ def test_a_defect_of_ours_is_told_too(capsys: pytest.CaptureFixture[str], monkey
     assert "KeyError" in capsys.readouterr().err
 
 
-def test_an_order_too_long_to_draw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_too_long_to_edit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     page = Page()
     monkeypatch.setattr(edits, "LARGEST_BY_HAND", 10)
 

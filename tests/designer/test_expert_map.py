@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 PRICED_S = 60.0
 
 
-def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
+def test_the_map_has_a_cell_for_every_layer_of_the_grid() -> None:
     found, of = make_expert_map(), price_grid()
 
     alike, fitting = found["rankings"]["alike"], found["rankings"]["fitting"]
@@ -42,13 +42,13 @@ def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
         assert wins == [ranking["best"].count(number) for number in range(len(wins))]
 
 
-def test_what_the_map_says_has_the_papers_range_beside() -> None:
+def test_the_notes_of_the_map_include_the_range_of_the_paper() -> None:
     notes = " ".join(make_expert_map()["notes"])
     assert "Its paper measured 1.13× to 5.77×" in notes and "this grid is ours" in notes
     assert all(f"{axis['word']}: " in notes and axis["help"] for axis in make_expert_map()["axes"].values())
 
 
-def test_the_map_is_priced_on_the_links_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_map_uses_the_selected_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expert_schedules, "make_expert_map", held.map_of_layers)
     monkeypatch.setattr(expert_schedules, "_maps", {})
     opened = load_design(example("16-gpt2-moe"))
@@ -70,7 +70,7 @@ def test_the_map_is_priced_on_the_links_that_are_chosen(monkeypatch: pytest.Monk
     assert view.map == {"notes": [design_cluster(opened).description]}
 
 
-def test_the_map_tells_of_the_links_that_it_is_priced_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_map_describes_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = price_grid()
     monkeypatch.setattr(expert_map, "price_grid", lambda cluster: quick._replace(cluster=cluster))
     for cluster in (CLUSTERS["server"], CLUSTERS["nvlink"]):

@@ -60,15 +60,15 @@ class Opened:
 # plain functions
 
 
-def test_experts_move_together() -> None:
+def test_several_experts_move_in_one_edit() -> None:
     assert edits.move_experts(HOMES, [(0, 0), (3, 1)], 2, NAMES) == ((1,), (2,), (0, 3, 4, 5), (6, 7))
 
 
-def test_a_drop_where_it_lies_changes_nothing() -> None:
+def test_a_drop_on_the_same_place_changes_nothing() -> None:
     assert edits.move_experts(HOMES, [(0, 0)], 0, NAMES) == HOMES
 
 
-def test_a_place_holds_an_expert_once() -> None:
+def test_a_place_holds_an_expert_at_most_once() -> None:
     twice = ((0, 1), (0, 2), (3,), ())
     with pytest.raises(InputError, match="device 1 holds expert 0 already"):
         edits.move_experts(twice, [(0, 0)], 1, NAMES)
@@ -76,7 +76,7 @@ def test_a_place_holds_an_expert_once() -> None:
         edits.replicate_experts(twice, [0], 1, NAMES)
 
 
-def test_the_last_replica_stays() -> None:
+def test_the_last_replica_cannot_be_removed() -> None:
     twice = ((0, 1), (0, 2), (3,), ())
     assert edits.remove_replicas(twice, [(0, 1)], NAMES) == ((0, 1), (2,), (3,), ())
     with pytest.raises(InputError, match="device 0 holds the only replica of expert 1; move it instead"):
@@ -85,13 +85,13 @@ def test_the_last_replica_stays() -> None:
         edits.remove_replicas(twice, [(0, 0), (0, 1)], NAMES)
 
 
-def test_what_is_not_there_is_refused() -> None:
+def test_an_expert_that_a_place_does_not_hold_is_refused() -> None:
     for place, expert in ((0, 7), (9, 0)):
         with pytest.raises(InputError, match=f"does not hold expert {expert}"):
             edits.move_experts(HOMES, [(expert, place)], 2, NAMES)
 
 
-def test_a_replica_goes_to_a_node_that_has_none_and_there_where_least_is_done() -> None:
+def test_a_replica_is_placed_on_a_node_without_one_and_there_on_the_least_loaded_place() -> None:
     homes = edits.place_replicas(HOMES, [0], load=[2.0, 0.1, 1.2, 0.7], nodes=[0, 0, 1, 1])
     assert homes == ((0, 1), (2, 3), (4, 5), (0, 6, 7))
     homes = edits.place_replicas(homes, [0], load=[1.0, 0.5, 1.2, 0.7], nodes=[0, 0, 1, 1])
@@ -100,14 +100,14 @@ def test_a_replica_goes_to_a_node_that_has_none_and_there_where_least_is_done() 
         edits.place_replicas(((0,),), [0], [1.0], [0])
 
 
-def test_loads_are_made_hotter_in_even_shares() -> None:
+def test_loads_are_scaled_in_even_shares() -> None:
     assert edits.scale_loads([0.5, 0.25, 0.25], [1, 1], 2.0) == [1.5, 1.5, 0.75]
 
 
 # sections
 
 
-def test_a_model_gets_experts_that_its_meshes_can_hold() -> None:
+def test_added_experts_fit_the_meshes() -> None:
     bare = design().model_copy(update={"model": design().model.model_copy(update={"moe": None})})
     session = Session(bare)
 
@@ -120,14 +120,14 @@ def test_a_model_gets_experts_that_its_meshes_can_hold() -> None:
     assert session.design.model.moe is None
 
 
-def test_group_sizes_give_way_to_each_other() -> None:
+def test_group_sizes_are_adjusted_to_each_other() -> None:
     section = edits.change_setting(design(), "esp", 2)
     assert (section["ep"], section["esp"]) == (2, 2)
     section = edits.change_setting(design(ep=2, esp=2), "ep", 4)
     assert (section["ep"], section["esp"]) == (4, 1)
 
 
-def test_homes_that_no_longer_fit_go_back_to_equal_blocks() -> None:
+def test_a_placement_that_no_longer_fits_is_reset_to_equal_blocks() -> None:
     drawn = design(placement=[[0, 1, 2], [3], [4, 5], [6, 7]])
     assert edits.placement_fits(drawn)
     assert edits.change_setting(drawn, "degree", 2)["placement"] is not None
@@ -140,12 +140,12 @@ def test_homes_that_no_longer_fit_go_back_to_equal_blocks() -> None:
     assert session.design.experts.placement is None
 
 
-def test_equal_blocks_are_not_written_down() -> None:
+def test_equal_blocks_are_stored_as_null() -> None:
     opened = design()
     assert edits.placement_setting(edits.drawn_layer(opened, 0), HOMES) is None
 
 
-def test_devices_that_share_experts_are_given_the_same() -> None:
+def test_devices_that_share_experts_get_the_same_placement() -> None:
     opened = Opened(design(ep=2, esp=2))
 
     assert opened.do("move", chips=[[0, 0]], to=1) is None
@@ -157,7 +157,7 @@ def test_devices_that_share_experts_are_given_the_same() -> None:
 # gestures
 
 
-def test_every_gesture_is_one_step_of_undo_with_its_words() -> None:
+def test_every_gesture_is_one_labelled_undo_step() -> None:
     opened = Opened(design(load="zipf"))
     before = opened.session.design
     for gesture, words in (
@@ -178,7 +178,7 @@ def test_every_gesture_is_one_step_of_undo_with_its_words() -> None:
     assert opened.session.design == before
 
 
-def test_balance_makes_the_fullest_device_less_full_and_says_when_there_is_nothing_to_do() -> None:
+def test_balancing_reduces_the_largest_load_or_reports_that_it_cannot() -> None:
     opened = Opened(design(load="zipf"))
     before = max(float(place["load"][:-1]) for place in opened.canvas.picture["places"])
 
@@ -188,7 +188,7 @@ def test_balance_makes_the_fullest_device_less_full_and_says_when_there_is_nothi
     assert opened.do("balance", extra=1) is not None
 
 
-def test_a_try_tells_what_a_drop_would_do_and_edits_nothing() -> None:
+def test_a_trial_describes_the_effect_of_a_drop_and_edits_nothing() -> None:
     opened = Opened(design(load="zipf"))
 
     opened.canvas._handle_msg({"type": "try", "number": 7, "chips": [[0, 0]], "to": 3, "copy": False})
@@ -209,7 +209,7 @@ def test_ppmoe_has_places_of_its_own_whose_replicas_share_the_tokens() -> None:
     assert [place["load"] for place in opened.canvas.picture["places"]] == ["0.75×", "0.75×", "1.5×", "1×"]
 
 
-def test_what_plays_no_part_is_said_alike_by_the_canvas_and_the_form() -> None:
+def test_the_canvas_and_the_form_describe_unused_settings_alike() -> None:
     opened = design(dp=2, tp=4, schedule="ppmoe")
     reason = (
         "PPMoE spreads whole experts over the 4 devices of a tensor-parallel group, so that ep and esp play no part"
@@ -227,7 +227,7 @@ def test_what_plays_no_part_is_said_alike_by_the_canvas_and_the_form() -> None:
     assert (back["ep"], back["esp"]) == (opened.experts.ep, opened.experts.esp)
 
 
-def test_devices_have_their_part_of_the_load() -> None:
+def test_devices_show_their_share_of_the_load() -> None:
     picture = picture_of(design(load="zipf"), 0)
     parts = [float(place["share"][:-2]) for place in picture["places"]]
     assert sum(parts) == pytest.approx(100, abs=0.2)
@@ -238,7 +238,7 @@ def test_devices_have_their_part_of_the_load() -> None:
     assert {place["bar"] for place in even["places"]} == {even["even"]} == {0.5}
 
 
-def test_a_chip_is_as_hot_and_as_large_as_what_its_copy_serves_so_that_a_device_has_the_load_of_its_chips() -> None:
+def test_the_chips_of_a_device_add_up_to_its_load() -> None:
     homes = [[0, 1], [0, 2, 3], [4, 5], [0, 6, 7]]
     picture = picture_of(design(load="zipf", placement=homes), 0)
 
@@ -257,14 +257,14 @@ def test_a_chip_is_as_hot_and_as_large_as_what_its_copy_serves_so_that_a_device_
     )
 
 
-def test_devices_that_share_an_expert_hold_it() -> None:
+def test_devices_that_share_an_expert_show_it() -> None:
     opened = Opened(design(dp=4, tp=2, ep=4, esp=2))
     refused = opened.do("replicate", chips=[[0, 0]], to=0)
     assert str(refused).startswith("devices 0-1 hold expert 0 already")
     assert "devices 2-3 do not hold expert 0" in str(opened.do("remove", chips=[[0, 1]]))
 
 
-def test_words_of_the_papers_are_explained_with_the_numbers_of_the_layer() -> None:
+def test_terms_of_the_papers_are_explained_with_the_numbers_of_the_layer() -> None:
     opened = design(dp=4, tp=2, ep=4, esp=2)
     layer, terms = edits.drawn_layer(opened, 0), picture_of(opened, 0)["terms"]
     assert f"8 × {layer.capacity} slots" in terms["D"] and quantity(layer.slots_bytes, "B") in terms["D"]
@@ -272,7 +272,7 @@ def test_words_of_the_papers_are_explained_with_the_numbers_of_the_layer() -> No
     assert "capacity factor" in terms["slots"].lower()
 
 
-def test_what_the_schedule_cannot_run_is_said_and_the_controls_stay() -> None:
+def test_a_layer_that_cannot_run_shows_the_reason_and_keeps_its_controls() -> None:
     picture = picture_of(design(dp=8, experts=8, schedule="expert-parallel", ep=4, esp=2), 0)
 
     assert "set esp to 1" in picture["problem"]
@@ -303,7 +303,7 @@ def test_a_load_of_the_wrong_length_is_refused_and_another_can_be_chosen() -> No
     assert opened.canvas.picture["state"] == "ready"
 
 
-def test_more_experts_than_a_place_for_each_are_placed_by_hand() -> None:
+def test_uneven_numbers_of_experts_per_place_are_placed_by_hand() -> None:
     opened = Opened(design(experts=6))
     assert "ep=4 does not divide 6 experts" in opened.canvas.picture["problem"]
 
@@ -314,14 +314,14 @@ def test_more_experts_than_a_place_for_each_are_placed_by_hand() -> None:
     assert opened.canvas.picture["figures"]
 
 
-def test_groups_are_told_by_the_devices_of_the_cluster() -> None:
+def test_groups_are_listed_by_devices_of_the_cluster() -> None:
     groups = picture_of(design(dp=4, tp=2, ep=4, esp=2), 0)["groups"]
 
     assert groups["mp"] == groups["esp"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert groups["ep"] == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
-def test_figures_are_those_of_the_price() -> None:
+def test_figures_equal_those_of_the_prices() -> None:
     figures = {row["key"]: row["value"] for row in picture_of(design(), 0)["figures"]}
 
     # D = E T M b = 8 x ceil(1.25 x 2 x tokens / 8) slots; 3 of 4 devices are others, 2 of them on the other node,
@@ -333,7 +333,7 @@ def test_figures_are_those_of_the_price() -> None:
     assert figures["dropped"] == f"{100 * dropped_shares('parm-s1', layer):.1f} %"
 
 
-def test_what_is_dropped_is_told_where_there_is_a_capacity() -> None:
+def test_the_dropped_share_is_shown_if_there_is_a_capacity() -> None:
     document = design(load="zipf").model_dump(mode="json")
     (numbers,) = predict(parse_design(document, draft=True)).numbers["dropped"]
     shown = {row["key"]: row["value"] for row in picture_of(design(load="zipf"), 0)["figures"]}
@@ -342,7 +342,7 @@ def test_what_is_dropped_is_told_where_there_is_a_capacity() -> None:
     assert "dropped" not in {row["key"] for row in picture_of(parse_design(document, draft=True), 0)["figures"]}
 
 
-def test_without_experts_it_offers_some() -> None:
+def test_without_experts_the_canvas_offers_to_add_some() -> None:
     bare = design().model_copy(update={"model": design().model.model_copy(update={"moe": None})})
     assert picture_of(bare, 0) == {
         "state": "none",
@@ -353,7 +353,7 @@ def test_without_experts_it_offers_some() -> None:
 # the schedules side by side
 
 
-def test_every_schedule_has_a_card_the_fastest_first_and_refusals_last() -> None:
+def test_every_schedule_has_a_card_with_the_fastest_first_and_refusals_last() -> None:
     found = schedule_cards(design(dp=4, tp=2, ep=4, esp=2, load="zipf"), 0)
 
     assert {entry["name"] for entry in found} == set(expert_schedule_names())
@@ -376,7 +376,7 @@ def test_a_card_has_the_time_and_the_spans_of_its_layer() -> None:
     assert {"experts", "dispatch", "combine", "gather"} <= set(found["picture"]["kind"])
 
 
-def test_a_schedule_that_cannot_run_the_layer_says_why() -> None:
+def test_a_schedule_that_cannot_run_the_layer_shows_the_reason() -> None:
     found = schedule_card(design(dp=4, tp=3, experts=8, ep=4, esp=1), 0, "ppmoe")
     assert found["reason"].startswith("PPMoE spreads 8 experts evenly over 3 tensor-parallel devices")
 
@@ -396,7 +396,7 @@ def test_choosing_a_schedule_is_one_edit() -> None:
     assert (session.design.experts.schedule, session.design.experts.ep) == ("parm-auto", 4)
 
 
-def test_what_a_load_does_not_change_is_said() -> None:
+def test_the_effects_of_an_uneven_load_are_explained() -> None:
     """With a capacity slots are computed filled or not."""
     assert picture_of(design(), 0)["about"] == []
     padded = picture_of(design(load="zipf"), 0)["about"]

@@ -50,7 +50,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Page:
     return Page(load_design(example("02-two-waves")))
 
 
-def test_a_large_design_is_read_beside_the_page_and_opened(page: Page) -> None:
+def test_a_large_design_is_read_by_a_job_and_opened(page: Page) -> None:
     page.open("other.json", json.dumps(document({"schedule": "gpipe", "microbatches": 7}, 4)))
 
     assert page.session.notice == "Reading other.json …"
@@ -60,7 +60,7 @@ def test_a_large_design_is_read_beside_the_page_and_opened(page: Page) -> None:
     assert page.session.notice == ""
 
 
-def test_what_is_wrong_with_a_large_file_is_listed_and_the_design_stays(page: Page) -> None:
+def test_problems_of_a_large_file_are_listed_and_the_design_stays(page: Page) -> None:
     design = page.session.design
 
     page.open("wrong.json", json.dumps({**document({"schedule": "gpipe", "microbatches": 7}, 4), "meshes": [{}] * 9}))
@@ -72,7 +72,7 @@ def test_what_is_wrong_with_a_large_file_is_listed_and_the_design_stays(page: Pa
     assert page.session.design is design
 
 
-def test_a_large_schedule_is_imported_beside_the_page(page: Page) -> None:
+def test_a_large_schedule_is_imported_by_a_job(page: Page) -> None:
     order = format_program(page.session.prediction.program, compute_only=True)
 
     page.open("waves.csv", "\n".join(",".join(row) for row in order))
@@ -81,7 +81,7 @@ def test_a_large_schedule_is_imported_beside_the_page(page: Page) -> None:
     assert page.session.design.pipeline.schedule == "custom"
 
 
-def test_an_export_of_a_large_step_is_written_beside_the_page(page: Page) -> None:
+def test_the_export_of_a_large_step_is_written_by_a_job(page: Page) -> None:
     page.bar._handle_msg({"type": "export", "name": "torch-csv"})
 
     assert page.of("download") == []
@@ -90,7 +90,7 @@ def test_an_export_of_a_large_step_is_written_beside_the_page(page: Page) -> Non
     assert page.session.notice == ""
 
 
-def test_a_large_file_to_compare_with_is_read_beside_the_page(page: Page) -> None:
+def test_a_large_file_to_compare_with_is_read_by_a_job(page: Page) -> None:
     comparison = Comparison(page.session)
     text = json.dumps(document({"schedule": "gpipe", "microbatches": 7}, 4))
 

@@ -90,7 +90,7 @@ def entry(design: Design, title: str) -> Entry:
 # ---- the gallery ----
 
 
-def test_opening_sends_what_it_is_of_then_cards_then_that_it_is_done(
+def test_opening_sends_a_description_then_cards_then_done(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = opened(gallery, monkeypatch)
@@ -103,7 +103,7 @@ def test_opening_sends_what_it_is_of_then_cards_then_that_it_is_done(
     assert "use 8" in heard.cards["DualPipe"]["reason"]
 
 
-def test_a_card_tells_the_numbers_of_the_very_design(design: Design) -> None:
+def test_a_card_has_the_numbers_of_its_design(design: Design) -> None:
     present, other = entry(design, "Hanayo, 2 waves"), entry(design, "1F1B")
     numbers = predict(design).numbers
 
@@ -116,7 +116,7 @@ def test_a_card_tells_the_numbers_of_the_very_design(design: Design) -> None:
     assert variant_card(present, other)["change"].startswith("−")
 
 
-def test_one_click_is_one_step_of_undo(
+def test_choosing_a_card_is_one_undo_step(
     gallery: Gallery, session: Session, design: Design, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = opened(gallery, monkeypatch)
@@ -130,7 +130,7 @@ def test_one_click_is_one_step_of_undo(
     assert session.design == design
 
 
-def test_choosing_what_one_has_edits_nothing(
+def test_choosing_the_current_schedule_edits_nothing(
     gallery: Gallery, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = opened(gallery, monkeypatch)
@@ -165,7 +165,7 @@ def test_a_card_of_an_earlier_design_is_refused(gallery: Gallery, monkeypatch: p
     assert "earlier design" in heard.of("answered")[-1]["refused"]
 
 
-def test_it_follows_the_design_while_it_is_open_and_only_then(
+def test_the_gallery_follows_the_design_only_while_it_is_open(
     gallery: Gallery, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = opened(gallery, monkeypatch)
@@ -179,7 +179,7 @@ def test_it_follows_the_design_while_it_is_open_and_only_then(
     assert len(heard.of("reset")) == 2
 
 
-def test_what_was_found_is_kept_until_the_design_changes(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cards_are_kept_until_the_design_changes(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = opened(gallery, monkeypatch)
 
     gallery._handle_msg({"type": "close"})
@@ -189,7 +189,7 @@ def test_what_was_found_is_kept_until_the_design_changes(gallery: Gallery, monke
     assert len(heard.of("reset")) == 1
 
 
-def test_a_card_is_pinned_under_its_name_and_unpinned_by_a_second_press(
+def test_a_card_is_pinned_under_its_name_and_unpinned_by_a_second_click(
     gallery: Gallery, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = opened(gallery, monkeypatch)
@@ -214,7 +214,7 @@ def test_a_draft_that_cannot_be_simulated_has_cards_with_the_reason(monkeypatch:
     assert not heard.cards["1F1B"]["choosable"]
 
 
-def test_a_defect_is_said_and_ends_the_wait(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_shown_and_ends_the_progress(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery_cards, "make_cards", held.broken)
     heard = opened(gallery, monkeypatch)
 
@@ -234,7 +234,7 @@ def test_a_small_picture_has_every_computation(design: Design) -> None:
     assert (drawn["ranks"], drawn["makespan"]) == (4, 60)
 
 
-def test_a_slot_of_two_is_drawn_in_halves() -> None:
+def test_a_shared_slot_is_drawn_in_halves() -> None:
     made = parse_design(document({"schedule": "dualpipe-v", "microbatches": 6}, 2))
     drawn = schedule_picture(predict(made).timeline)
 
@@ -245,7 +245,7 @@ def test_a_slot_of_two_is_drawn_in_halves() -> None:
         assert (drawn["start"][i], drawn["end"][i]) == (drawn["start"][i + 1], drawn["end"][i + 1])
 
 
-def test_a_large_picture_is_columns_on_some_of_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_picture_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery_cards, "LARGEST_EXACT_PICTURE", 100)
     timeline = predict(parse_design(document({"schedule": "1f1b", "microbatches": 40}, 20))).timeline
 
@@ -259,7 +259,7 @@ def test_a_large_picture_is_columns_on_some_of_the_lanes(monkeypatch: pytest.Mon
     assert 1 - busy / (LANES * timeline.makespan) == pytest.approx(timeline.bubble_ratio, abs=0.02)
 
 
-def test_the_axis_ends_before_the_slowest_makes_all_others_small(design: Design) -> None:
+def test_the_axis_is_limited_so_that_fast_schedules_remain_readable(design: Design) -> None:
     fast, slow = entry(design, "Hanayo, 2 waves"), entry(design, "1F1B")
 
     assert common_axis([fast, slow]) == 84
@@ -270,7 +270,7 @@ def test_the_axis_ends_before_the_slowest_makes_all_others_small(design: Design)
 # ---- up to four designs ----
 
 
-def test_up_to_three_are_pinned_beside_the_open_one(session: Session) -> None:
+def test_up_to_three_designs_are_pinned_besides_the_open_one(session: Session) -> None:
     for microbatches in (4, 5, 6):
         session.edit("pipeline.microbatches", microbatches, "microbatches")
         session.pin()
@@ -289,7 +289,7 @@ def test_up_to_three_are_pinned_beside_the_open_one(session: Session) -> None:
     assert session.pinned == []
 
 
-def test_the_same_design_is_pinned_once(session: Session) -> None:
+def test_a_design_is_pinned_only_once(session: Session) -> None:
     session.pin()
     session.pin()
 
@@ -303,7 +303,7 @@ def test_designs_in_units_and_in_seconds_share_no_axis(session: Session) -> None
     assert len(comparison_columns(session.pinned, session.prediction)) == 2
 
 
-def test_columns_tell_changes_against_the_first_and_what_differs(session: Session) -> None:
+def test_columns_show_changes_and_differences_to_the_first(session: Session) -> None:
     session.pin()
     session.edit("pipeline", {"schedule": "1f1b", "microbatches": 4}, "1f1b")
 
@@ -315,7 +315,7 @@ def test_columns_tell_changes_against_the_first_and_what_differs(session: Sessio
     assert last["differences"] == ["schedule: hanayo, waves 2 -> 1f1b"]
 
 
-def test_the_table_unpins_adds_and_ends(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_designs_are_unpinned_added_and_cleared_in_the_table(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Comparison(session)
     heard = Heard(table, monkeypatch)
     table.open()
@@ -336,7 +336,7 @@ def test_the_table_unpins_adds_and_ends(session: Session, monkeypatch: pytest.Mo
     assert not table.shown
 
 
-def test_a_file_that_is_no_design_is_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_not_a_design_is_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Comparison(session)
     heard = Heard(table, monkeypatch)
 

@@ -27,7 +27,7 @@ def session() -> Session:
     return Session(parse_design({**document, "cost": {"kind": "roofline"}}))
 
 
-def test_a_step_is_named_by_its_kind_its_lane_and_its_place_there() -> None:
+def test_a_step_is_identified_by_kind_lane_and_number() -> None:
     (layer,), crumbs = block_layers(session().prediction, 0, Action(Op.F, 0, 1))
 
     timeline = layer.timeline
@@ -42,7 +42,7 @@ def test_a_step_is_named_by_its_kind_its_lane_and_its_place_there() -> None:
     assert layer.steps.bytes[timeline.op == Op.B].min() > 0
 
 
-def test_what_travels_holds_the_words_and_the_way() -> None:
+def test_the_packed_block_has_labels_and_a_path() -> None:
     (layer,), crumbs = block_layers(session().prediction, 0, Action(Op.B, 0, 0))
 
     packed = pack([layer], crumbs)
@@ -75,7 +75,7 @@ def as_run(prediction: Prediction, rank: int, op: Op, slower: float) -> Measured
     return MeasuredBlock(measured_inside(prediction.design, rank, op, found), "Measured in step 5")
 
 
-def test_what_was_measured_lies_over_what_is_predicted_step_by_step() -> None:
+def test_measured_steps_are_overlaid_on_predicted_ones() -> None:
     prediction = session().prediction
 
     (below, above), _ = block_layers(prediction, 0, Action(Op.F, 0, 1), as_run(prediction, 0, Op.F, 2.0))
@@ -103,7 +103,7 @@ def test_what_was_measured_lies_over_what_is_predicted_step_by_step() -> None:
     assert all(measured[name][1] == pytest.approx(2 * predicted[name][1], rel=1e-5) for name in computed)
 
 
-def test_why_a_block_cannot_be_opened_is_said_on_the_page() -> None:
+def test_the_page_shows_why_a_block_cannot_be_opened() -> None:
     def refuse(pin: Pin | None) -> None:
         raise InputError("units say nothing of it")
 
@@ -115,7 +115,7 @@ def test_why_a_block_cannot_be_opened_is_said_on_the_page() -> None:
     assert told == [{"type": "not-opened", "words": "units say nothing of it"}]
 
 
-def test_a_block_is_looked_for_where_it_was_pinned() -> None:
+def test_a_block_is_looked_up_in_the_prediction_where_it_was_pinned() -> None:
     opened = session()
     pin = Pin(0, 0, Action(Op.F, 0, 0))
     assert pinned_prediction(opened, pin) is opened.prediction

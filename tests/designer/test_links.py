@@ -37,7 +37,7 @@ def packed(prediction: Prediction, *, devices: bool = False) -> tuple[dict[str, 
     return unpacked(pack([Layer(prediction.timeline, "open", links=find_link_lanes(prediction, devices=devices))]))
 
 
-def test_lanes_travel_with_their_shares_and_the_spans_that_they_are_of() -> None:
+def test_lanes_are_packed_with_their_shares_and_spans() -> None:
     prediction = two_nodes(1e6)
     found = find_link_lanes(prediction, devices=False)
     assert isinstance(found, LinkLanes)
@@ -57,7 +57,7 @@ def test_lanes_travel_with_their_shares_and_the_spans_that_they_are_of() -> None
     assert set(ops.tolist()) == {Op.SEND_F, Op.SEND_B}
 
 
-def test_devices_have_lanes_where_they_are_asked_for() -> None:
+def test_device_lanes_are_shown_on_request() -> None:
     prediction = two_nodes(1e6, devices=(0, 2, 3, 1))
 
     nodes, every = (packed(prediction, devices=devices)[0]["links"]["lanes"] for devices in (False, True))
@@ -66,7 +66,7 @@ def test_devices_have_lanes_where_they_are_asked_for() -> None:
     assert {lane["label"].split()[0] for lane in every} == {"NIC", "dev"}
 
 
-def test_nothing_is_worked_out_while_links_are_off() -> None:
+def test_link_lanes_are_not_computed_while_they_are_off() -> None:
     design = two_nodes(1e6).design
     session = Session(design)
 
@@ -80,7 +80,7 @@ def test_nothing_is_worked_out_while_links_are_off() -> None:
     assert isinstance(on.links, LinkLanes)
 
 
-def test_why_there_are_no_lanes_is_said() -> None:
+def test_the_reason_for_missing_lanes_is_shown() -> None:
     units = predict(parse_design(document({"schedule": "1f1b", "microbatches": 4}, 2)))
 
     assert packed(two_nodes(1e6, "latency"))[0]["links"] == {
@@ -90,7 +90,7 @@ def test_why_there_are_no_lanes_is_said() -> None:
     assert "unit costs know no bytes" in packed(units)[0]["links"]["words"]
 
 
-def test_where_one_transfer_passes_at_a_time_no_rates_are_told() -> None:
+def test_serial_links_have_no_rates() -> None:
     header, columns = packed(two_nodes(1e6, "link-serial"))
 
     assert header["links"]["serial"]
@@ -98,7 +98,7 @@ def test_where_one_transfer_passes_at_a_time_no_rates_are_told() -> None:
     assert (columns["link_high"] == 1).all()
 
 
-def test_the_page_may_ask_what_limits_a_message() -> None:
+def test_the_page_can_ask_what_limits_a_message() -> None:
     prediction = two_nodes(1e6)
     timeline = prediction.timeline
     layer = Layer(timeline, "open", find_flows=lambda: prediction.link_flows)
@@ -118,7 +118,7 @@ def test_the_page_may_ask_what_limits_a_message() -> None:
     assert any(name.startswith("NIC of node") for name in path["by_port_s"])
 
 
-def test_switches_are_off_at_first() -> None:
+def test_link_lanes_are_off_by_default() -> None:
     chart = TimelineChart()
 
     assert not chart.show_links

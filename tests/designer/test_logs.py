@@ -14,12 +14,12 @@ def formatted(message: str, *args: object) -> str:
     return LogFormatter("a-secret").format(record)
 
 
-def test_the_token_is_left_out_wherever_it_stands() -> None:
+def test_the_token_is_removed_from_log_lines() -> None:
     assert formatted("403 GET /?token=a-secret") == "ERROR bokeh: 403 GET /?token=[token]"
     assert "a-secret" not in formatted("Uncaught exception %r", {"uri": "/autoload.js?x=1&token=a-secret"})
 
 
-def test_a_whole_message_is_logged_by_its_beginning_and_its_size() -> None:
+def test_a_long_message_is_truncated_in_the_log() -> None:
     text = formatted("Unhandled exception receiving a message: %r", b"x" * 19_000_000)
 
     assert text.startswith("ERROR bokeh: Unhandled exception receiving a message: b'xxx")
@@ -27,7 +27,7 @@ def test_a_whole_message_is_logged_by_its_beginning_and_its_size() -> None:
     assert len(text) < LONGEST_LINE + 100
 
 
-def test_a_traceback_is_logged_as_a_whole() -> None:
+def test_a_traceback_is_logged_completely() -> None:
     try:
         raise ValueError("a-secret is wrong")
     except ValueError:

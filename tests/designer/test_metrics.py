@@ -39,7 +39,7 @@ def values(link: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in samples}
 
 
-def test_every_line_is_one_of_the_text_format(link: str) -> None:
+def test_every_line_of_the_metrics_is_in_the_text_format(link: str) -> None:
     lines = scraped(link)
 
     assert lines.endswith("\n")

@@ -41,7 +41,7 @@ OVERLAYS = {
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_word_of_an_earlier_opening_closes_nothing(name: str) -> None:
+def test_a_close_message_of_an_earlier_opening_is_ignored(name: str) -> None:
     overlay, open_it = OVERLAYS[name](Session(load_design(example("14-tensor-parallel"))))
     assert not overlay.shown
     open_it()

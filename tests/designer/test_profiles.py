@@ -60,7 +60,7 @@ def follow(calibrating: BackgroundCalibration) -> Callable[[str], None]:
 # ---- in the form ----
 
 
-def test_calibrated_costs_are_offered_as_soon_as_a_profile_is_kept(session: Session) -> None:
+def test_calibrated_costs_are_offered_as_soon_as_a_profile_is_stored(session: Session) -> None:
     kinds = [option["value"] for option in by_path(session.design)["cost.kind"]["options"]]
     store_profile(known(), "a")
 
@@ -70,7 +70,7 @@ def test_calibrated_costs_are_offered_as_soon_as_a_profile_is_kept(session: Sess
     assert sorted(offered) == ["calibrated", "roofline", "unit"]
 
 
-def test_a_profile_is_chosen_of_those_that_are_kept(session: Session) -> None:
+def test_a_profile_is_chosen_from_the_stored_ones(session: Session) -> None:
     for name in ("b", "a", "this-machine"):
         store_profile(known(), name)
 
@@ -84,7 +84,7 @@ def test_a_profile_is_chosen_of_those_that_are_kept(session: Session) -> None:
     assert session.prediction.costs.unit == "s"
 
 
-def test_a_profile_that_is_gone_is_named_and_told_at_its_field(session: Session) -> None:
+def test_a_missing_profile_is_reported_at_its_field(session: Session) -> None:
     session.edit("cost", {"kind": "calibrated", "profile": "gone.json"}, "a profile")
 
     assert [problem.where for problem in session.errors] == ["cost.profile"]
@@ -101,7 +101,7 @@ def line(size: int) -> MeasuredCollective:
     )  # fmt: skip
 
 
-def test_what_was_measured_is_charted_over_what_the_lines_say() -> None:
+def test_measured_times_are_charted_over_fitted_ones() -> None:
     found = {chart["key"]: chart for chart in profile_charts(known(collectives=(line(4), line(2))))}
 
     assert list(found) == ["layer-fp32", "embedding-fp32", "head-fp32", "links", "optimizer", "all_reduce"]
@@ -113,7 +113,7 @@ def test_what_was_measured_is_charted_over_what_the_lines_say() -> None:
     assert [series["name"] for series in found["all_reduce"]["series"]] == ["2 ranks", "4 ranks"]
 
 
-def test_actions_of_a_run_are_charted_over_roofline() -> None:
+def test_actions_of_a_run_are_charted_over_roofline_times() -> None:
     (chart,) = profile_charts(of_a_run({"op": "F"}, {"op": "B", "seconds": 4.0}))
 
     assert [(series["name"], series["points"][0][:2]) for series in chart["series"]] == [
@@ -138,14 +138,14 @@ def test_contention_is_a_table_with_a_column_for_each_kind_of_link() -> None:
     assert "Medians of 1 repetition;" in table["note"]
 
 
-def test_an_axis_is_of_whole_decades() -> None:
+def test_an_axis_covers_whole_decades() -> None:
     found = log_axis("bytes", (2e3, 4e6), "B")
 
     assert (found["from"], found["to"]) == (1e3, 1e7)
     assert [words for _, words in found["ticks"]] == ["1 kB", "10 kB", "100 kB", "1 MB", "10 MB"]
 
 
-def test_a_file_that_is_no_profile_is_listed_as_such() -> None:
+def test_a_file_that_is_not_a_profile_is_listed_as_unreadable() -> None:
     store_profile(known(), "a.json").write_text("{}")
 
     assert profile_entries(list_profiles(), "a.json") == [
@@ -153,7 +153,7 @@ def test_a_file_that_is_no_profile_is_listed_as_such() -> None:
     ]
 
 
-def test_why_a_file_is_no_profile_is_told_where_its_charts_would_be(session: Session) -> None:
+def test_the_reason_why_a_profile_is_unreadable_replaces_its_charts(session: Session) -> None:
     path = store_profile(known(), "a.json")
     path.write_bytes(path.read_bytes()[:500])  # cut short, as by a disk that was full
     view = Profiles(session, BackgroundCalibration())
@@ -165,7 +165,7 @@ def test_why_a_file_is_no_profile_is_told_where_its_charts_would_be(session: Ses
     assert not view.charts
 
 
-def test_a_profile_of_another_machine_says_so() -> None:
+def test_a_profile_of_another_machine_is_marked() -> None:
     machine = known().machine.model_copy(update={"cores": 48, "processor": "A64FX"})
 
     assert describe_other_machine(known()) == "", "it does not say where it was measured"
@@ -177,7 +177,7 @@ def test_a_profile_of_another_machine_says_so() -> None:
     assert describe_other_machine(known(machine=mine)) == ""
 
 
-def test_the_profile_that_is_looked_at_becomes_the_design_s(session: Session) -> None:
+def test_the_selected_profile_can_be_used_by_the_design(session: Session) -> None:
     store_profile(known(), "a")
     view = Profiles(session, BackgroundCalibration())
 
@@ -192,7 +192,7 @@ def test_the_profile_that_is_looked_at_becomes_the_design_s(session: Session) ->
 # ---- beside the page ----
 
 
-def test_a_calibration_is_kept_under_its_name_and_shown(session: Session) -> None:
+def test_a_calibration_is_stored_under_its_name_and_shown(session: Session) -> None:
     told: list[str] = []
 
     def measure(wanted: CalibrationOptions, heard: Callable[[CalibrationProgress], None]) -> Profile:
@@ -213,7 +213,7 @@ def test_a_calibration_is_kept_under_its_name_and_shown(session: Session) -> Non
     assert view.standing["share"] == 1
 
 
-def test_a_design_whose_profile_is_measured_again_is_predicted_anew(session: Session) -> None:
+def test_a_design_is_predicted_again_when_its_profile_changes(session: Session) -> None:
     store_profile(known(), "mine")
     session.edit("cost", {"kind": "calibrated", "profile": "mine.json"}, "a profile")
     before = session.prediction.numbers["makespan_s"]
@@ -232,7 +232,7 @@ def test_a_design_whose_profile_is_measured_again_is_predicted_anew(session: Ses
     assert session.prediction.numbers["makespan_s"] > 10 * before
 
 
-def test_a_calibration_that_is_stopped_keeps_nothing(session: Session) -> None:
+def test_a_stopped_calibration_stores_nothing(session: Session) -> None:
     started, go = threading.Event(), threading.Event()
 
     def measure(wanted: CalibrationOptions, heard: Callable[[CalibrationProgress], None]) -> Profile:
@@ -256,7 +256,7 @@ def test_a_calibration_that_is_stopped_keeps_nothing(session: Session) -> None:
     assert list_profiles() == []
 
 
-def test_what_cannot_be_kept_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_profile_name_is_refused_before_the_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").touch()
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
     calibrating = BackgroundCalibration(lambda wanted, heard: pytest.fail("it was measured"))
@@ -267,7 +267,7 @@ def test_what_cannot_be_kept_is_not_measured(tmp_path: Path, monkeypatch: pytest
     assert not calibrating.status.is_running
 
 
-def test_what_could_not_be_kept_in_the_end_is_put_aside(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_that_cannot_be_stored_is_saved_elsewhere(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: object) -> None:
         raise InputError("cannot write it: No space left on device")
 
@@ -282,7 +282,7 @@ def test_what_could_not_be_kept_in_the_end_is_put_aside(session: Session, monkey
     assert calibrating.status.words == "cannot write it: No space left on device; the profile was saved as /aside.json"
 
 
-def test_what_cannot_be_measured_is_told() -> None:
+def test_a_calibration_that_cannot_run_shows_the_reason() -> None:
     def measure(wanted: CalibrationOptions, heard: Callable[[CalibrationProgress], None]) -> Profile:
         raise InputError("there is no torch here")
 

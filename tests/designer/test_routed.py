@@ -71,7 +71,7 @@ HOT = [5.0, 1, 1, 1, 0, 0, 0, 0]
 EVEN = [1.0] * 8
 
 
-def test_what_a_run_measured_is_taken_as_the_load_in_one_step_of_undo(
+def test_a_measured_load_is_applied_as_one_undo_step(
     session: Session, record: Record, ran: Ran
 ) -> None:
     run = ran(layer1=HOT, layer3=EVEN)
@@ -91,7 +91,7 @@ def test_what_a_run_measured_is_taken_as_the_load_in_one_step_of_undo(
     assert load(made)["value"] == "uniform"
 
 
-def test_where_nothing_was_measured_this_is_said(session: Session, record: Record, ran: Ran) -> None:
+def test_a_missing_measured_load_is_reported(session: Session, record: Record, ran: Ran) -> None:
     ran()  # its processes wrote none
     made, told = canvas(session, record)
     assert load(made)["options"][-1]["text"] == "measured: no run yet"
@@ -102,7 +102,7 @@ def test_where_nothing_was_measured_this_is_said(session: Session, record: Recor
     assert session.history[0] == ""
 
 
-def test_only_runs_of_this_model_are_offered_and_only_when_they_are_over(
+def test_only_loads_of_completed_runs_of_this_model_are_offered(
     session: Session, record: Record, ran: Ran
 ) -> None:
     larger = session.design.model.model_copy(update={"hidden": 64})
@@ -120,7 +120,7 @@ def test_only_runs_of_this_model_are_offered_and_only_when_they_are_over(
     assert [option["value"] for option in load(made)["options"][2:]] == [live, first]
 
 
-def test_a_load_by_hand_stays_what_it_is(session: Session, record: Record, ran: Ran) -> None:
+def test_a_manual_load_is_kept(session: Session, record: Record, ran: Ran) -> None:
     ran(layer1=HOT)
     session.edit("experts.load", [2.0, *EVEN[1:]], "by hand")
     made, told = canvas(session, record)

@@ -113,13 +113,13 @@ def record_spans(folder: Path, program: Any, meshes: list[str], rank: int, steps
     recorder.close()
 
 
-def test_nothing_ran_yet(show: Show) -> None:
+def test_an_empty_record_shows_no_run(show: Show) -> None:
     panel = show()
 
     assert (panel.run, panel.runs, panel.bar.status) == ({}, [], {})
 
 
-def test_what_was_chosen_for_a_run_is_among_its_notes(show: Show, write: Write, record: Record) -> None:
+def test_the_options_of_a_run_are_among_its_notes(show: Show, write: Write, record: Record) -> None:
     run = write(losses=[5.5])
     with (record.folder(run) / "events-0.jsonl").open("a") as file:
         file.write(json.dumps({"time": 0.0, "event": "chosen", "note": "parm-auto: S1: nothing can hide"}) + "\n")
@@ -153,7 +153,7 @@ def test_a_live_run_is_found_and_followed(show: Show, write: Write, record: Reco
         (State.LOST, "lost: mesh A fell over"),
     ],
 )
-def test_every_state_is_told(state: State, words: str, show: Show, write: Write, record: Record) -> None:
+def test_every_state_has_a_status(state: State, words: str, show: Show, write: Write, record: Record) -> None:
     run = write(State.STARTING)
     panel = show(run)
     if state is not State.STARTING:
@@ -165,7 +165,7 @@ def test_every_state_is_told(state: State, words: str, show: Show, write: Write,
     assert [row["state"] for row in panel.runs] == [state] == [panel.run["state"]]
 
 
-def test_the_step_of_a_run_is_its_last_one_until_it_is_over_and_then_the_one_of_its_comparison(
+def test_the_step_time_is_the_last_one_until_the_run_is_over_and_then_the_median(
     show: Show, write: Write, record: Record
 ) -> None:
     run = write(losses=[5.5, 5.0, 4.5], spans=3)
@@ -185,7 +185,7 @@ def test_the_step_of_a_run_is_its_last_one_until_it_is_over_and_then_the_one_of_
     assert show(without).run["figures"][2] == ["100 ms", "last step"], "nothing of it was recorded"
 
 
-def test_a_loss_that_is_no_number_is_said_and_not_drawn(show: Show, write: Write) -> None:
+def test_a_loss_that_is_not_a_number_is_reported_and_not_drawn(show: Show, write: Write) -> None:
     panel = show(write(losses=[5.5, 9.0, None, None]))
 
     assert panel.losses == [5.5, 9.0, None, None]
@@ -194,7 +194,7 @@ def test_a_loss_that_is_no_number_is_said_and_not_drawn(show: Show, write: Write
     assert panel.run["notes"][0].startswith("the loss is not a number since step 3: try a smaller training.lr")
 
 
-def test_a_long_run_is_sent_as_few_points(show: Show, write: Write) -> None:
+def test_a_long_run_is_reduced_to_few_points(show: Show, write: Write) -> None:
     losses: list[float | None] = [5 - step / 10_000 for step in range(30_000)]
     losses[12_345] = 99.0
     panel = show(write(losses=losses))
@@ -209,7 +209,7 @@ def test_a_long_run_is_sent_as_few_points(show: Show, write: Write) -> None:
     assert 99.0 in panel.losses
 
 
-def test_a_run_that_is_over_is_read_to_its_end(show: Show, write: Write) -> None:
+def test_a_completed_run_is_read_to_its_end(show: Show, write: Write) -> None:
     panel = show(write(State.SUCCEEDED, [5.0] * 30_000))
 
     while panel.run["done"] < 30_000:
@@ -219,7 +219,7 @@ def test_a_run_that_is_over_is_read_to_its_end(show: Show, write: Write) -> None
 
 
 @pytest.mark.parametrize("damage", ['{"step": 1, "seconds": 1}', '{"step": "a"}', "[" * 9999, '{"loss": "x"}', "\0"])
-def test_a_line_that_is_no_step_is_left_out(show: Show, write: Write, record: Record, damage: str) -> None:
+def test_an_invalid_line_of_metrics_is_skipped(show: Show, write: Write, record: Record, damage: str) -> None:
     run = write(losses=[5.0])
     with (record.folder(run) / "metrics.jsonl").open("a") as file:
         file.write(f"{damage}\n")
@@ -231,7 +231,7 @@ def test_a_line_that_is_no_step_is_left_out(show: Show, write: Write, record: Re
     assert panel.bar.status["words"].startswith("step 2 of ")
 
 
-def test_a_curve_keeps_the_ends_the_extremes_and_what_is_missing() -> None:
+def test_a_curve_keeps_the_ends_the_extremes_and_missing_losses() -> None:
     def drawn(values: list[float | None], most: int) -> list[float | None]:
         curve = LossCurve(most)
         for value in values:
@@ -250,7 +250,7 @@ def test_a_curve_keeps_the_ends_the_extremes_and_what_is_missing() -> None:
     assert len(drawn([float(step % 7) for step in range(10_000)], 600)) <= 600
 
 
-def test_an_earlier_run_that_is_opened_hides_no_cancel(show: Show, write: Write, record: Record) -> None:
+def test_showing_an_earlier_run_keeps_the_cancel_button(show: Show, write: Write, record: Record) -> None:
     earlier, live = write(State.SUCCEEDED, [5.0, 4.0]), write(losses=[6.0])
     panel = show(live)
     assert panel.run["id"] == live
@@ -269,7 +269,7 @@ def test_an_earlier_run_that_is_opened_hides_no_cancel(show: Show, write: Write,
     assert not (record.folder(earlier) / "cancel").exists()
 
 
-def test_a_run_that_starts_elsewhere_is_told_of(show: Show, write: Write) -> None:
+def test_a_run_started_elsewhere_is_shown_in_the_bar(show: Show, write: Write) -> None:
     earlier = write(State.SUCCEEDED, [5.0, 4.0])
     panel = show()
     panel._handle_msg({"type": "open", "run": earlier})
@@ -284,7 +284,7 @@ def test_a_run_that_starts_elsewhere_is_told_of(show: Show, write: Write) -> Non
     assert panel.bar.status["words"] == f"{panel.runs[0]['name']}: step 1 of 1, loss 6.0000"
 
 
-def test_a_run_of_somebody_else_is_in_the_list_and_in_the_bar_by_its_name_and_shown_when_chosen(
+def test_a_run_of_another_process_is_listed_and_can_be_shown(
     show: Show, write: Write, session: Session, record: Record
 ) -> None:
     run = write(losses=[6.0, 5.0], spans=3)
@@ -306,7 +306,7 @@ def test_a_run_of_somebody_else_is_in_the_list_and_in_the_bar_by_its_name_and_sh
     assert panel.bar.status["words"] == "cancelled after 2 of 2 steps"
 
 
-def test_a_run_leaves_with_its_design_once_it_is_over(
+def test_a_completed_run_is_hidden_when_its_design_is_replaced(
     show: Show, write: Write, session: Session, record: Record
 ) -> None:
     over, live = write(State.SUCCEEDED, [5.0], spans=3), write(losses=[6.0], spans=3)
@@ -326,7 +326,7 @@ def test_a_run_leaves_with_its_design_once_it_is_over(
     assert (panel.run, session.measured) == ({}, None), "nothing is laid over a design unasked"
 
 
-def test_a_run_whose_launcher_was_killed_does_not_stay_in_the_bar(
+def test_a_run_whose_launcher_was_killed_leaves_the_bar(
     show: Show, write: Write, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write(losses=[6.0])
@@ -338,7 +338,7 @@ def test_a_run_whose_launcher_was_killed_does_not_stay_in_the_bar(
     assert not panel.bar.status.get("running")
 
 
-def test_what_a_run_measured_is_laid_over_the_same_design(show: Show, write: Write, session: Session) -> None:
+def test_a_measured_timeline_is_overlaid_on_the_same_design(show: Show, write: Write, session: Session) -> None:
     panel = show(write(losses=[5.0], spans=3))
 
     assert session.measured is not None
@@ -361,7 +361,7 @@ def test_what_a_run_measured_is_laid_over_the_same_design(show: Show, write: Wri
         ("pipeline.microbatches", 3),
     ],
 )
-def test_a_run_of_another_model_is_held_against_its_own_design(
+def test_a_run_of_another_model_is_compared_with_its_own_design(
     path: str, value: Any, show: Show, write: Write, session: Session
 ) -> None:
     """Also where the order of actions, and so the program's digest, is the same."""
@@ -377,7 +377,7 @@ def test_a_run_of_another_model_is_held_against_its_own_design(
     assert session.measured is not None
 
 
-def test_a_run_on_other_links_than_drawn_is_held_against_a_prediction_for_these(
+def test_a_run_on_other_links_is_compared_with_a_prediction_for_them(
     show: Show, write: Write, session: Session, record: Record
 ) -> None:
     """Until they are drawn."""
@@ -401,7 +401,7 @@ def test_a_run_on_other_links_than_drawn_is_held_against_a_prediction_for_these(
     assert panel.comparison["rows"][0][1] == predicted
 
 
-def test_spans_are_read_only_where_there_is_more_of_them(
+def test_spans_are_read_only_when_they_have_grown(
     show: Show, write: Write, session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings: list[Path] = []
@@ -425,7 +425,7 @@ def test_spans_are_read_only_where_there_is_more_of_them(
     assert len(readings) == 2
 
 
-def test_a_rehearsal_is_started_followed_and_marked_as_one(
+def test_a_dry_run_is_started_followed_and_marked(
     show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -457,7 +457,7 @@ def test_a_rehearsal_is_started_followed_and_marked_as_one(
     assert session.measured is None, "it waited as long as the slower device was to take"
 
 
-def test_a_draft_that_is_wrong_is_not_rehearsed(show: Show, session: Session) -> None:
+def test_an_invalid_draft_cannot_be_run_dry(show: Show, session: Session) -> None:
     session.edit("model.layers", 1, "too few layers")
     panel = show()
     assert session.errors
@@ -467,7 +467,7 @@ def test_a_draft_that_is_wrong_is_not_rehearsed(show: Show, session: Session) ->
     assert "the design cannot run as it stands" in panel.bar.notice
 
 
-def test_runs_meet_the_drawn_network_where_a_person_wants_that_and_there_is_one(
+def test_the_network_of_a_design_is_emulated_on_request(
     show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     panel = show()
@@ -495,7 +495,7 @@ def test_runs_meet_the_drawn_network_where_a_person_wants_that_and_there_is_one(
     assert panel.bar.notice == "not now"
 
 
-def test_a_text_is_brought_to_the_page_and_left_again(show: Show, session: Session) -> None:
+def test_a_dataset_is_uploaded_and_removed(show: Show, session: Session) -> None:
     panel = show()
     assert panel.text["name"] is None
 
@@ -510,7 +510,7 @@ def test_a_text_is_brought_to_the_page_and_left_again(show: Show, session: Sessi
     assert (panel.text["name"], session.design.training.data) == (None, None)
 
 
-def test_a_text_that_cannot_be_taken_changes_nothing(
+def test_an_invalid_dataset_changes_nothing(
     show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     panel = show()
@@ -527,7 +527,7 @@ def test_a_text_that_cannot_be_taken_changes_nothing(
     assert session.design.training.data is None
 
 
-def test_a_text_that_is_not_there_is_said_before_a_run_is_made(
+def test_a_missing_dataset_is_reported_before_a_run_is_created(
     show: Show, session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.edit("training.data", "mine.txt", "data")
@@ -545,7 +545,7 @@ def test_a_text_that_is_not_there_is_said_before_a_run_is_made(
     assert panel.bar.launchable["allowed"], "it is found as soon as it is there"
 
 
-def test_a_design_that_this_machine_cannot_hold_is_refused_with_the_numbers(
+def test_a_design_that_is_too_large_for_this_machine_is_refused_with_the_numbers(
     show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: False)
@@ -559,7 +559,7 @@ def test_a_design_that_this_machine_cannot_hold_is_refused_with_the_numbers(
     assert "61.7 GB together, and this machine has 16 GB and no GPU" in panel.bar.launchable["reason"]
 
 
-def test_words_that_the_model_cannot_read_are_refused_at_the_vocabulary(show: Show, session: Session) -> None:
+def test_a_dataset_with_unknown_tokens_is_refused_at_the_vocabulary(show: Show, session: Session) -> None:
     document = session.design.model_dump(mode="json")
     document["model"]["vocab"] = 255
     session.replace(parse_design(document), "fewer words")
@@ -571,7 +571,7 @@ def test_words_that_the_model_cannot_read_are_refused_at_the_vocabulary(show: Sh
     )
 
 
-def test_a_run_is_compared_in_its_parts_and_prices_the_design_with_one_click(
+def test_a_run_is_compared_in_its_parts_and_calibrates_the_design_with_one_click(
     show: Show, write: Write, session: Session, record: Record
 ) -> None:
     slow = np.where(session.prediction.program.is_compute, 3.0, 1.5) * session.prediction.costs.seconds

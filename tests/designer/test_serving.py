@@ -12,7 +12,7 @@ from bokeh.document import Document
 from tests.conftest import PATIENCE_S, serving
 
 
-def test_what_a_callback_raises_is_told_and_its_document_is_forgotten() -> None:
+def test_an_exception_of_a_callback_is_reported_and_its_document_is_released() -> None:
     kept: list[Document] = []
     logged = threading.Event()
 

@@ -24,7 +24,7 @@ def session(design: Design) -> Session:
     return Session(design)
 
 
-def test_an_edit_is_one_step_that_undo_takes_back(session: Session, design: Design) -> None:
+def test_an_edit_is_one_undo_step(session: Session, design: Design) -> None:
     session.edit("pipeline.microbatches", 8, "8 microbatches")
 
     assert (session.design.pipeline.microbatches, session.history) == (8, ("8 microbatches", ""))
@@ -34,14 +34,14 @@ def test_an_edit_is_one_step_that_undo_takes_back(session: Session, design: Desi
     assert session.history == ("8 microbatches", "")
 
 
-def test_an_edit_that_makes_a_part_unsound_changes_nothing(session: Session, design: Design) -> None:
+def test_an_edit_that_makes_a_section_invalid_changes_nothing(session: Session, design: Design) -> None:
     with pytest.raises(DesignError, match="7 heads do not divide"):
         session.edit("model.heads", 7, "7 heads")
 
     assert (session.design, session.history) == (design, ("", ""))
 
 
-def test_an_edit_that_cannot_be_predicted_for_a_defect_of_ours_leaves_nothing_behind(
+def test_an_edit_whose_prediction_raises_changes_nothing(
     session: Session, design: Design, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predictions, "KEPT_ROWS_LIMIT", 0)
@@ -62,13 +62,13 @@ def test_an_edit_that_cannot_be_predicted_for_a_defect_of_ours_leaves_nothing_be
     assert (session.design, session.history) == (design, ("", "3 steps"))
 
 
-def test_the_same_design_again_is_no_step(session: Session, design: Design) -> None:
+def test_an_unchanged_design_adds_no_undo_step(session: Session, design: Design) -> None:
     session.replace(design.model_copy(), "the same")
 
     assert session.history == ("", "")
 
 
-def test_the_history_ends_somewhere(session: Session) -> None:
+def test_the_history_is_limited(session: Session) -> None:
     for step in range(LONGEST_HISTORY + 2):
         session.edit("name", f"design {step}", f"rename {step}")
     for _ in range(LONGEST_HISTORY + 2):
@@ -77,7 +77,7 @@ def test_the_history_ends_somewhere(session: Session) -> None:
     assert session.design.name == "design 1"
 
 
-def test_a_draft_keeps_the_last_good_prediction_and_says_what_is_wrong(session: Session) -> None:
+def test_a_draft_keeps_the_last_valid_prediction_and_lists_its_problems(session: Session) -> None:
     good = session.prediction
 
     session.edit("model.layers", 3, "3 layers")
@@ -89,7 +89,7 @@ def test_a_draft_keeps_the_last_good_prediction_and_says_what_is_wrong(session: 
         session.current_prediction("launch")
 
 
-def test_a_hand_drawn_order_takes_no_placement(session: Session) -> None:
+def test_a_custom_order_has_no_placement(session: Session) -> None:
     orders = [["0F0", "0B0"], ["1F0", "1B0"], ["2F0", "2B0"], ["3F0", "3B0"]]
 
     pipeline = {"schedule": "custom", "microbatches": 1, "actions": orders, "placement": [9, 9, 9, 9]}
@@ -99,7 +99,7 @@ def test_a_hand_drawn_order_takes_no_placement(session: Session) -> None:
 
 
 @pytest.mark.parametrize("cell", ["999999F999999", "31F20000", "1G2"])
-def test_a_cell_out_of_bounds_is_a_problem_at_its_place(session: Session, cell: str) -> None:
+def test_an_invalid_cell_is_a_problem_at_its_path(session: Session, cell: str) -> None:
     orders = [[cell], ["1F0"], [], []]
 
     session.edit("pipeline", {"schedule": "custom", "microbatches": 1, "actions": orders}, "a slip")
@@ -107,7 +107,7 @@ def test_a_cell_out_of_bounds_is_a_problem_at_its_place(session: Session, cell: 
     assert [problem.where for problem in session.errors] == ["pipeline.actions[0][0]"]
 
 
-def test_what_was_set_a_stage_goes_with_another_number_of_stages(session: Session) -> None:
+def test_settings_per_stage_are_reset_with_another_number_of_stages(session: Session) -> None:
     session.edit("pipeline.stages", [1] * 16, "stages by hand")
     assert session.design.pipeline.stages == (1,) * 16
 
@@ -117,12 +117,12 @@ def test_what_was_set_a_stage_goes_with_another_number_of_stages(session: Sessio
 
 
 @pytest.mark.parametrize("path", ["model.none.x", "meshes[9].name", "meshes.name", "model[0]"])
-def test_there_is_nothing_at_a_wrong_path(session: Session, path: str) -> None:
+def test_an_unknown_path_is_refused(session: Session, path: str) -> None:
     with pytest.raises(InputError, match="there is nothing at"):
         session.edit(path, 1, "nothing")
 
 
-def test_what_is_tried_is_predicted_and_changes_nothing() -> None:
+def test_a_trial_is_predicted_and_changes_nothing() -> None:
     session = Session(load_design(example("01-first-wave")))
     before, history = session.prediction, session.history
 
@@ -134,7 +134,7 @@ def test_what_is_tried_is_predicted_and_changes_nothing() -> None:
     assert (session.prediction, session.history) == (before, history)
 
 
-def test_another_document_with_errors_shows_nothing_of_the_one_before() -> None:
+def test_another_document_with_errors_shows_nothing_of_the_previous_one() -> None:
     session = Session(load_design(example("01-first-wave")))
     broken = load_design(example("02-two-waves")).model_copy(update={"name": "broken"})
     broken = broken.model_copy(update={"model": broken.model.model_copy(update={"layers": 3})})

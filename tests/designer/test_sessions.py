@@ -95,7 +95,7 @@ async def visit(link: str) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_tabs_that_were_left(designer: tuple[str, Studio]) -> None:
+def test_closed_tabs_leave_nothing_behind(designer: tuple[str, Studio]) -> None:
     link, studio = designer
     of_other_tests = [each for each in gc.get_objects() if type(each) in OF_A_TAB]  # held, so that they stay as many
     sessions = sum(isinstance(each, ServerSession) for each in of_other_tests)

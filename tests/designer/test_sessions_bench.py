@@ -28,7 +28,7 @@ def run(coroutine: Coroutine[Any, Any, bench.Figures]) -> bench.Figures:
 
 
 @pytest.mark.slow
-def test_sessions_tells_how_long_each_takes_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_benchmark_of_sessions_reports_times_and_leaves_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     with serve_in_thread(read_design(None), sessions_bench.TOKEN, session_lifetime_s=0.2) as link:
         figures = run(sessions_bench._measure(link, 3))
@@ -42,7 +42,7 @@ def test_sessions_tells_how_long_each_takes_and_what_is_left(tmp_path: Path, mon
 
 
 @pytest.mark.slow
-def test_soak_opens_pages_of_a_server_of_its_own_until_the_time_is_up() -> None:
+def test_the_soak_benchmark_opens_pages_until_its_time_is_up() -> None:
     said: list[str] = []
 
     with ThreadPoolExecutor(1) as elsewhere:  # as in run()
@@ -51,7 +51,7 @@ def test_soak_opens_pages_of_a_server_of_its_own_until_the_time_is_up() -> None:
     assert [f"{each}: memory_bytes" in figures for each in said] == [True, True]
 
 
-def test_minutes_go_to_the_part_that_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minutes_apply_to_the_parts_that_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def part(minutes: float, say: bench.Say) -> bench.Figures:
         """Measure nothing."""
         return {"minutes": minutes}
@@ -68,5 +68,5 @@ def test_minutes_go_to_the_part_that_takes_them(monkeypatch: pytest.MonkeyPatch)
         bench.run_benchmarks(["soak"], said.append, minutes=-1)
 
 
-def test_memory_is_written_in_bytes() -> None:
+def test_memory_is_reported_in_bytes() -> None:
     assert "120 MB" in bench.to_text({"soak": {"memory_bytes": 120e6}})

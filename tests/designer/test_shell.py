@@ -58,7 +58,7 @@ def by_path(design: Design) -> dict[str, Field]:
 
 
 @pytest.mark.parametrize("name", examples())
-def test_every_example_has_a_form_whose_values_are_the_document_s(name: str) -> None:
+def test_the_form_of_every_example_has_the_values_of_the_document(name: str) -> None:
     design = load_design(example(name))
     document = design.model_dump(mode="json")
 
@@ -76,7 +76,7 @@ def test_every_example_has_a_form_whose_values_are_the_document_s(name: str) -> 
             assert read_input(field, field["text"]) == here, f"{path} does not read back what it shows"
 
 
-def test_the_form_has_what_is_used_and_keeps_the_rest_of_the_document_out(design: Design) -> None:
+def test_the_form_shows_used_fields_and_hides_others(design: Design) -> None:
     keys = [section["key"] for section in form_sections(design)]
 
     assert keys == ["model", "experts", "training", "pipeline", "transfer", "cluster", "cost"]
@@ -95,7 +95,7 @@ def test_a_schedule_brings_its_own_options(name: str, design: Design) -> None:
     assert ("actions" in own) == (name == "custom")
 
 
-def test_choosing_custom_starts_from_the_order_that_stands(session: Session) -> None:
+def test_choosing_custom_starts_from_the_current_order(session: Session) -> None:
     before = session.prediction.numbers["makespan_s"]
 
     session.edit(*make_edit(session.design, by_path(session.design)["pipeline.schedule"], "custom"))
@@ -104,14 +104,14 @@ def test_choosing_custom_starts_from_the_order_that_stands(session: Session) -> 
     assert session.prediction.numbers["makespan_s"] == before
 
 
-def test_what_null_means_is_said_under_the_open_field(design: Design) -> None:
+def test_the_meaning_of_null_is_shown_under_an_empty_field(design: Design) -> None:
     field = by_path(design)["model.ffn"]
 
     assert (field["placeholder"], field["hint"]) == ("auto", "four times hidden")
     assert "null" not in field["help"]
 
 
-def test_large_and_small_numbers_are_also_written_as_a_person_reads_them(design: Design) -> None:
+def test_large_and_small_numbers_are_also_shown_with_prefixes(design: Design) -> None:
     form = by_path(design)
 
     assert form["cluster.device.memory_bytes"]["text"] == "4e9"
@@ -132,12 +132,12 @@ def test_large_and_small_numbers_are_also_written_as_a_person_reads_them(design:
         (1 / 3, repr(1 / 3)),
     ],
 )
-def test_a_number_as_a_person_types_it_is_still_that_number(value: float, text: str) -> None:
+def test_a_formatted_number_is_parsed_to_the_same_number(value: float, text: str) -> None:
     assert format_number(value) == text
     assert float(text) == value
 
 
-def test_labels_are_words() -> None:
+def test_keys_become_readable_labels() -> None:
     assert [key_label(name) for name in ("micro_batch_size", "nics_per_node", "lr", "ffn")] == [
         "Micro batch size", "NICs per node", "Learning rate", "FFN width",
     ]  # fmt: skip
@@ -192,13 +192,13 @@ def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Des
         ("training.optimizer", "lion", "this is no choice here; use AdamW or SGD"),
     ],
 )
-def test_what_is_no_value_is_refused_in_words(path: str, typed: Any, words: str, design: Design) -> None:
+def test_an_invalid_input_is_refused_with_a_reason(path: str, typed: Any, words: str, design: Design) -> None:
     with pytest.raises(InputError) as refused:
         make_edit(design, by_path(design)[path], typed)
     assert str(refused.value) == words
 
 
-def test_another_model_of_cost_keeps_what_both_know(design: Design) -> None:
+def test_another_cost_model_keeps_the_shared_keys(design: Design) -> None:
     session = Session(design)
 
     session.edit(*make_edit(design, by_path(design)["cost.kind"], "roofline"))
@@ -207,11 +207,11 @@ def test_another_model_of_cost_keeps_what_both_know(design: Design) -> None:
     assert not session.errors
 
 
-def test_costs_that_need_more_than_a_click_are_not_offered(design: Design) -> None:
+def test_cost_models_that_need_more_input_are_not_offered(design: Design) -> None:
     assert [option["value"] for option in by_path(design)["cost.kind"]["options"]] == ["roofline", "unit"]
 
 
-def test_a_preset_fills_the_cluster_and_is_then_the_one_that_is_shown(session: Session) -> None:
+def test_a_preset_sets_the_cluster_and_is_then_selected(session: Session) -> None:
     field = by_path(session.design)["cluster"]
     assert field["value"] is None
 
@@ -221,7 +221,7 @@ def test_a_preset_fills_the_cluster_and_is_then_the_one_that_is_shown(session: S
     assert session.history[0] == "cluster of DGX A100 80 GB"
 
 
-def test_meshes_stay_where_they_are_drawn_when_nodes_get_more_devices() -> None:
+def test_meshes_keep_their_places_when_nodes_get_more_devices() -> None:
     design = load_design(example("10-bert-on-tacc"))
     session = Session(design)
     node_of = [[design.cluster.node_of(device) for device in mesh.devices] for mesh in design.meshes]
@@ -240,7 +240,7 @@ def experts() -> Session:
     return Session(load_design(example("17-experts-on-two-cores")))
 
 
-def test_one_switch_gives_a_model_experts_and_takes_them_away_with_all_that_lay_on_devices(seconds: Design) -> None:
+def test_one_switch_adds_and_removes_the_experts_with_their_settings(seconds: Design) -> None:
     session = Session(seconds)
     assert [path for path in by_path(seconds) if "moe" in path or "experts" in path] == ["model.moe"]
 
@@ -258,7 +258,7 @@ def test_one_switch_gives_a_model_experts_and_takes_them_away_with_all_that_lay_
     assert session.design == seconds
 
 
-def test_the_section_of_the_experts_has_every_field_of_the_document(experts: Session) -> None:
+def test_the_experts_section_has_every_field_of_the_document(experts: Session) -> None:
     from meshwave.engine.document.experts import Experts
     from meshwave.engine.document.model import MoE
 
@@ -300,7 +300,7 @@ def test_the_fields_of_experts_become_edits(path: str, typed: str, edit: Any, ex
     assert read_input(field, field["text"]) == edit[1]  # as it stands there it would be typed
 
 
-def test_sizes_of_groups_give_way_to_each_other_and_a_schedule_takes_what_it_needs(experts: Session) -> None:
+def test_expert_group_sizes_and_schedules_are_adjusted_to_each_other(experts: Session) -> None:
     experts.edit(*make_edit(experts.design, by_path(experts.design)["experts.esp"], "2"))
     assert (experts.design.experts.ep, experts.design.experts.esp) == (2, 2)
     experts.edit(*make_edit(experts.design, by_path(experts.design)["experts.ep"], "3"))
@@ -318,13 +318,13 @@ def test_sizes_of_groups_give_way_to_each_other_and_a_schedule_takes_what_it_nee
         ("0 1\n2 3\n4 5\n6", "expert 7 is on no device; add it to one"),
     ],
 )  # fmt: skip
-def test_homes_that_do_not_fit_are_refused_at_their_field(typed: str, words: str, experts: Session) -> None:
+def test_a_placement_that_does_not_fit_is_refused_at_its_field(typed: str, words: str, experts: Session) -> None:
     with pytest.raises(InputError) as refused:
         make_edit(experts.design, by_path(experts.design)["experts.placement"], typed)
     assert str(refused.value) == words
 
 
-def test_what_is_set_for_experts_that_are_not_there_stays_in_sight(seconds: Design) -> None:
+def test_settings_of_missing_experts_remain_visible(seconds: Design) -> None:
     session = Session(seconds)
     session.edit("experts.ep", 4, "ep")
 
@@ -334,7 +334,7 @@ def test_what_is_set_for_experts_that_are_not_there_stays_in_sight(seconds: Desi
 # ---- problems at their fields ----
 
 
-def test_a_problem_belongs_to_the_nearest_field_that_holds_its_place() -> None:
+def test_a_problem_belongs_to_the_nearest_field_that_contains_its_path() -> None:
     paths = ["cluster", "cluster.nodes", "pipeline.actions", "pipeline.schedule"]
 
     assert find_field("pipeline.actions[0][3]", paths) == "pipeline.actions"
@@ -344,7 +344,7 @@ def test_a_problem_belongs_to_the_nearest_field_that_holds_its_place() -> None:
     assert find_field("", paths) is None
 
 
-def test_problems_stand_at_their_fields() -> None:
+def test_problems_are_shown_at_their_fields() -> None:
     few = Problem("model.layers", "too_few_layers", {"stages": 8, "layers": 7})
     problems = [few, Problem("meshes[0]", "computing", severity="warning")]
 
@@ -379,7 +379,7 @@ def test_a_refused_value_changes_nothing_and_is_answered_at_its_field(
     assert not answer["refused"].startswith("model.heads")
 
 
-def test_a_field_that_is_gone_is_refused_and_not_an_error(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_of_a_removed_field_is_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     form = Form(session)
     said = Said(form, monkeypatch)
 
@@ -406,7 +406,7 @@ def tile(key: str, *given: Any) -> dict[str, Any]:
     return next(each for each in tiles(*given) if each["key"] == key)
 
 
-def test_unit_costs_are_units_and_say_why_there_is_no_throughput(design: Design) -> None:
+def test_unit_costs_are_shown_in_units_without_a_throughput(design: Design) -> None:
     prediction = predict(design)
 
     assert tile("iteration", prediction)["value"] == f"{prediction.timeline.makespan:.4g} units"
@@ -434,7 +434,7 @@ def test_the_tiles_of_a_design_in_seconds(seconds: Design) -> None:
     assert all(each["change"] is None for each in shown.values())
 
 
-def test_what_is_exposed_is_the_mean_of_the_meshes_and_what_blocks_wait_for_inside_stands_beside_it() -> None:
+def test_exposed_communication_is_the_mean_of_the_meshes_next_to_that_inside_blocks() -> None:
     prediction = predict(load_design(example("20-unequal-meshes")))
     exposed, inside = prediction.numbers["exposed_communication_s"], prediction.numbers["inside_communication_s"]
 
@@ -446,7 +446,7 @@ def test_what_is_exposed_is_the_mean_of_the_meshes_and_what_blocks_wait_for_insi
     assert shown["help"].endswith(f" is exposed, and {share:.1f} % is inside blocks.")
 
 
-def test_memory_that_does_not_fit_is_said_in_words(seconds: Design) -> None:
+def test_memory_that_does_not_fit_is_marked(seconds: Design) -> None:
     session = Session(seconds)
     session.edit("cluster.device.memory_bytes", 1e9, "less memory")
 
@@ -455,7 +455,7 @@ def test_memory_that_does_not_fit_is_said_in_words(seconds: Design) -> None:
     assert (shown["bar"], shown["wrong"]) == (1.0, "does not fit")
 
 
-def test_a_change_is_better_or_worse_by_what_the_number_means(seconds: Design) -> None:
+def test_a_change_is_better_or_worse_depending_on_the_figure(seconds: Design) -> None:
     pinned = predict(seconds)
     session = Session(seconds)
     session.edit("pipeline.microbatches", 64, "64 microbatches")
@@ -470,7 +470,7 @@ def test_a_change_is_better_or_worse_by_what_the_number_means(seconds: Design) -
     assert "better" in changes["bubble"]["spoken"]
 
 
-def test_nothing_changed_is_said_as_that(seconds: Design) -> None:
+def test_no_change_is_reported_as_such(seconds: Design) -> None:
     shown = tile("iteration", predict(seconds), predict(seconds))["change"]
 
     assert (shown["verdict"], shown["text"]) == ("same", "")
@@ -485,7 +485,7 @@ def test_units_are_not_compared_with_seconds(design: Design, seconds: Design) ->
     assert changes["memory"] is not None
 
 
-def test_before_the_first_prediction_the_tiles_say_so() -> None:
+def test_before_the_first_prediction_the_tiles_are_marked() -> None:
     assert {each["value"] for each in tiles(None)} == {"–"}
     assert {each["small"] for each in tiles(None)} == {"not simulated yet"}
 
@@ -518,7 +518,7 @@ def test_the_pin_follows_the_session(session: Session) -> None:
 # ---- problems ----
 
 
-def test_errors_come_first_and_a_press_leads_to_the_field(session: Session) -> None:
+def test_errors_come_first_and_a_click_focuses_the_field(session: Session) -> None:
     seen: list[str] = []
     problems = Problems(session, on_focus=seen.append)
     assert (problems.badge, problems.severity) == ("", "")
@@ -530,7 +530,7 @@ def test_errors_come_first_and_a_press_leads_to_the_field(session: Session) -> N
     assert seen == ["model.layers"]
 
 
-def test_a_fix_is_one_step_that_undo_takes_back(session: Session) -> None:
+def test_a_fix_is_one_undo_step(session: Session) -> None:
     problems = Problems(session)
     before = session.design.model.layers
     session.edit("model.layers", 3, "3 layers")
@@ -544,7 +544,7 @@ def test_a_fix_is_one_step_that_undo_takes_back(session: Session) -> None:
     assert session.design.model.layers == 3 != before
 
 
-def test_a_fix_of_a_problem_that_is_gone_changes_nothing(session: Session) -> None:
+def test_a_fix_of_a_solved_problem_changes_nothing(session: Session) -> None:
     problems, before = Problems(session), session.design
 
     problems._handle_msg({"type": "fix", "where": "model.layers", "code": "too_few_layers", "fix": "set layers to 4"})
@@ -552,7 +552,7 @@ def test_a_fix_of_a_problem_that_is_gone_changes_nothing(session: Session) -> No
     assert session.design == before
 
 
-def test_the_order_of_the_list() -> None:
+def test_problems_are_listed_by_severity() -> None:
     given = [
         Problem("a", "page_limit", {"subject": "a step", "computations": 2, "limit": 1}, "warning"),
         Problem("b", "page_limit", {"subject": "a step", "computations": 2, "limit": 1}),
@@ -577,7 +577,7 @@ def test_every_example_is_in_the_menu_by_its_title() -> None:
     assert all(entry["title"] and entry["note"] for entry in entries)
 
 
-def test_opening_an_example_is_one_step_that_undo_takes_back(bar: TopBar, session: Session) -> None:
+def test_opening_an_example_is_one_undo_step(bar: TopBar, session: Session) -> None:
     before = session.design
 
     bar._handle_msg({"type": "example", "name": "04-chimera"})
@@ -597,7 +597,7 @@ def test_an_unknown_example_is_refused(bar: TopBar, session: Session, monkeypatc
     assert "there is no example" in said.of("answered")[0]["refused"]
 
 
-def test_a_saved_design_is_the_one_that_opens(bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_design_opens_unchanged(bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(bar, monkeypatch)
     session.edit("name", "a/b: <two> waves?", "rename")
     assert bar.unsaved
@@ -620,7 +620,7 @@ def test_save_as_renames_and_saves(bar: TopBar, session: Session, monkeypatch: p
     assert session.history[0] == "save as another name"
 
 
-def test_a_file_with_errors_in_its_parts_is_told_about_and_changes_nothing(
+def test_a_file_with_invalid_sections_is_reported_and_changes_nothing(
     bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, before = Said(bar, monkeypatch), session.design
@@ -645,7 +645,7 @@ def test_a_draft_opens_with_its_problems(bar: TopBar, session: Session) -> None:
     assert [problem.where for problem in session.errors] == ["model.layers"]
 
 
-def test_a_schedule_is_one_edit_of_the_open_design(
+def test_importing_a_schedule_is_one_edit_of_the_open_design(
     bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, before = Said(bar, monkeypatch), session.design
@@ -663,7 +663,7 @@ def test_a_schedule_is_one_edit_of_the_open_design(
     assert session.design is before
 
 
-def test_a_schedule_with_errors_is_told_at_its_cells_and_changes_nothing(
+def test_a_schedule_with_errors_is_reported_at_its_cells_and_changes_nothing(
     bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, before = Said(bar, monkeypatch), session.design
@@ -683,7 +683,7 @@ def test_a_schedule_with_errors_is_told_at_its_cells_and_changes_nothing(
     assert session.design is before
 
 
-def test_what_a_schedule_changes_beside_the_order_is_told(
+def test_other_changes_of_an_import_are_reported(
     bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = Said(bar, monkeypatch)
@@ -695,7 +695,7 @@ def test_what_a_schedule_changes_beside_the_order_is_told(
     assert session.design.ranks == 2
 
 
-def test_a_schedule_larger_than_the_cluster_opens_as_a_design_of_its_own(
+def test_a_schedule_larger_than_the_cluster_opens_as_a_new_design(
     bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, before = Said(bar, monkeypatch), session.design
@@ -709,7 +709,7 @@ def test_a_schedule_larger_than_the_cluster_opens_as_a_design_of_its_own(
     assert session.design is before
 
 
-def test_a_schedule_goes_into_a_draft_that_has_errors(bar: TopBar, session: Session) -> None:
+def test_a_schedule_can_be_imported_into_a_draft_with_errors(bar: TopBar, session: Session) -> None:
     session.edit("model.layers", 3, "3 layers")
 
     bar._handle_msg({"type": "open", "file": "x.csv", "text": "\n".join(f"{r}F0,{r}B0" for r in range(4))})
@@ -718,7 +718,7 @@ def test_a_schedule_goes_into_a_draft_that_has_errors(bar: TopBar, session: Sess
     assert session.design.model.layers == 4
 
 
-def test_a_file_that_is_too_large_or_no_text_is_refused() -> None:
+def test_a_file_that_is_too_large_or_not_text_is_refused() -> None:
     with pytest.raises(InputError, match="the page opens up to 6 MB; use the command line"):
         read_upload(" " * (LARGEST_FILE_BYTES + 1))
     with pytest.raises(InputError, match="not text"):
@@ -740,11 +740,11 @@ def test_a_file_that_is_too_large_or_no_text_is_refused() -> None:
         ("é 波", "é 波"),
     ],
 )
-def test_a_name_becomes_a_file_s_name_on_any_system(name: str, file: str) -> None:
+def test_a_design_name_becomes_a_valid_file_name_on_any_system(name: str, file: str) -> None:
     assert file_name(name) == file
 
 
-def test_an_empty_or_endless_name_is_refused(bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_or_too_long_name_is_refused(bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     said, before = Said(bar, monkeypatch), session.design
 
     for name in ("  ", "x" * 201):
@@ -754,7 +754,7 @@ def test_an_empty_or_endless_name_is_refused(bar: TopBar, session: Session, monk
     assert session.design is before
 
 
-def test_undo_and_redo_are_what_the_history_says(bar: TopBar, session: Session) -> None:
+def test_undo_and_redo_show_the_labels_of_the_history(bar: TopBar, session: Session) -> None:
     session.edit("training.steps", 3, "steps 3")
     assert bar.history == ["steps 3", ""]
 
@@ -766,7 +766,7 @@ def test_undo_and_redo_are_what_the_history_says(bar: TopBar, session: Session) 
 
 
 @pytest.mark.parametrize("name", exports)
-def test_every_export_is_a_file(name: str, bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_export_is_downloaded_as_a_file(name: str, bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(bar, monkeypatch)
     session.edit("pipeline.waves", 1, "one wave, which all of them can say")
 
@@ -778,7 +778,7 @@ def test_every_export_is_a_file(name: str, bar: TopBar, session: Session, monkey
     assert sent["mime"] != "application/octet-stream"
 
 
-def test_what_is_not_in_an_exported_file_is_told(
+def test_parts_that_an_export_omits_are_reported(
     bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = Said(bar, monkeypatch)
@@ -792,7 +792,7 @@ def test_what_is_not_in_an_exported_file_is_told(
     assert "recomputing of all stages is for the modules to do" in told["lines"][0]["message"]
 
 
-def test_a_draft_in_error_is_not_exported_as_the_design_before_it(
+def test_a_draft_with_errors_is_not_exported_as_the_previous_design(
     bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = Said(bar, monkeypatch)
@@ -817,13 +817,13 @@ def test_a_comparison_can_be_ended_while_the_design_has_errors(bar: TopBar, sess
     assert session.pinned == []
 
 
-def test_what_the_session_has_to_say_stands_in_the_bar(bar: TopBar, session: Session) -> None:
+def test_notices_of_the_session_are_shown_in_the_bar(bar: TopBar, session: Session) -> None:
     session.notice = "the disk is full"
 
     assert bar.notice == "the disk is full"
 
 
-def test_launch_and_pin_reach_the_app(session: Session) -> None:
+def test_launch_and_pin_shortcuts_call_their_handlers(session: Session) -> None:
     pressed: list[int] = []
     bar = TopBar(session, on_launch=lambda: pressed.append(1))
 
@@ -834,7 +834,7 @@ def test_launch_and_pin_reach_the_app(session: Session) -> None:
     assert session.pinned
 
 
-def test_the_help_has_the_keys_of_the_bar() -> None:
+def test_the_keyboard_help_lists_the_keys_of_the_bar() -> None:
     shown = " ".join(shortcut.keys for shortcut in SHORTCUTS)
 
     assert all(keys in shown for keys in ("Ctrl+Z", "Ctrl+Shift+Z", "Ctrl+Y", "Ctrl+S", "Ctrl+O", "P", "L", "?"))
@@ -850,7 +850,7 @@ def test_recomputation_is_typed_as_a_word_or_as_stages(design: Design) -> None:
         make_edit(design, field, "some")
 
 
-def test_what_a_search_tried_is_told_beside_the_problems(session: Session) -> None:
+def test_the_findings_of_a_search_are_shown_with_the_problems(session: Session) -> None:
     panel = Problems(session)
     assert panel.findings == []
 

@@ -55,7 +55,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str],
 
 
 @pytest.mark.slow
-def test_the_browser_is_opened_by_a_private_file_that_is_removed_afterwards(
+def test_the_browser_opens_a_private_file_that_is_deleted_afterwards(
     serve: Callable[..., tuple[subprocess.Popen[str], str]], tmp_path: Path
 ) -> None:
     record, browser = tmp_path / "arguments", tmp_path / "browser"
@@ -75,7 +75,7 @@ def test_the_browser_is_opened_by_a_private_file_that_is_removed_afterwards(
 
 
 @pytest.mark.slow
-def test_the_log_does_not_hold_the_token(serve: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
+def test_the_log_does_not_contain_the_token(serve: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
     process, link = serve("--no-browser")
     request = Request(link, headers={"Host": "example.org"})
     embedded = Request(link.replace("/?", "/autoload.js?bokeh-autoload-element=x&bokeh-session-id=&"))

@@ -34,11 +34,11 @@ def unpack(data: bytes) -> dict[str, Any]:
     return header
 
 
-def test_nothing_travels_for_no_timeline() -> None:
+def test_an_empty_chart_sends_nothing() -> None:
     assert pack([]) == b""
 
 
-def test_blocks_of_a_rank_lie_together_in_their_order() -> None:
+def test_blocks_of_a_rank_are_contiguous_and_ordered() -> None:
     timeline = one_f_one_b(3, 4)
 
     [layer] = unpack(pack([Layer(timeline, "Open design")]))["layers"]
@@ -54,7 +54,7 @@ def test_blocks_of_a_rank_lie_together_in_their_order() -> None:
     assert columns["bounds"][-1] == len(timeline)
 
 
-def test_times_come_back_to_a_part_in_a_billion() -> None:
+def test_packed_times_are_exact_to_a_part_in_a_billion() -> None:
     timeline = one_f_one_b(8, 32)
 
     header = unpack(pack([Layer(timeline, "Open design")]))
@@ -64,7 +64,7 @@ def test_times_come_back_to_a_part_in_a_billion() -> None:
     np.testing.assert_allclose(ends, np.sort(timeline.end), rtol=0, atol=header["horizon"] * 1e-9)
 
 
-def test_a_cause_is_named_by_its_new_place() -> None:
+def test_a_cause_refers_to_the_new_row_of_a_span() -> None:
     timeline = one_f_one_b(4, 6)
 
     columns = unpack(pack([Layer(timeline, "Open design")]))["layers"][0]["columns"]
@@ -81,7 +81,7 @@ def test_a_cause_is_named_by_its_new_place() -> None:
         assert str(timeline.action(int(was[str(action)]))) == str(cause)
 
 
-def test_spans_in_any_order_are_put_in_order() -> None:
+def test_unordered_spans_are_sorted() -> None:
     timeline = one_f_one_b(3, 5)
     shuffled = shuffle(timeline, np.random.default_rng(1).permutation(len(timeline)))
 
@@ -110,7 +110,7 @@ def test_the_critical_path_is_a_flag_on_the_op() -> None:
     assert (layer["columns"]["op"] & CRITICAL > 0).sum() == flags.sum()
 
 
-def test_memory_and_bytes_travel_where_they_are_known() -> None:
+def test_memory_and_bytes_are_packed_if_they_are_known() -> None:
     timeline = one_f_one_b(3, 4)
     curves = memory(timeline)
     carried = np.where(timeline.is_transfer, 5e6, 0.0)
@@ -127,7 +127,7 @@ def test_memory_and_bytes_travel_where_they_are_known() -> None:
     assert not {"memory_bytes", "bytes"} & set(unknown["columns"])
 
 
-def test_measured_shares_the_lanes_of_its_prediction_and_of_nothing_else() -> None:
+def test_a_measured_timeline_shares_the_lanes_of_its_own_prediction_only() -> None:
     predicted, other = one_f_one_b(4, 8), one_f_one_b(4, 9)
     measured = one_f_one_b(4, 8, source="measured", slower=0.1)
 
@@ -183,7 +183,7 @@ def test_a_pin_that_names_nothing_is_refused() -> None:
         chart._handle_msg({"type": "pin", "layer": 0, "rank": 2, "op": "Q", "stage": 2, "microbatch": 5})
 
 
-def test_showing_sets_what_travels_and_what_is_said() -> None:
+def test_showing_layers_sets_the_packed_data_and_the_reason() -> None:
     chart = TimelineChart()
 
     chart.show([Layer(one_f_one_b(2, 2), "Open design")], stale="mesh B is drawn twice")
@@ -230,7 +230,7 @@ def test_questions_are_answered_with_plain_data_under_their_number() -> None:
     assert query == {"ops": [int(Op.B)], "stage": 2, "microbatch": None, "rank": None}
 
 
-def test_what_if_is_asked_of_a_prediction_alone() -> None:
+def test_what_if_questions_need_a_prediction() -> None:
     found = predict(load_design(example("03-gpt-on-two-cores")))
     chart, told = asked(
         Layer(found.timeline, "open", played=(found.program, found.costs)), Layer(one_f_one_b(2, 2), "run")
@@ -255,7 +255,7 @@ def test_what_if_is_asked_of_a_prediction_alone() -> None:
         ({"what": "path", "layer": 5}, "no longer shown"),
     ],
 )
-def test_a_question_without_an_answer_is_refused_in_words(question: dict[str, Any], told_words: str) -> None:
+def test_a_question_without_an_answer_is_refused_with_a_reason(question: dict[str, Any], told_words: str) -> None:
     chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
 
     ask(chart, **question)
@@ -263,7 +263,7 @@ def test_a_question_without_an_answer_is_refused_in_words(question: dict[str, An
     assert told_words in told[0]["refused"]
 
 
-def test_a_question_of_another_version_of_the_page_is_refused() -> None:
+def test_unknown_questions_are_refused() -> None:
     chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
 
     ask(chart, "no such question")
@@ -271,7 +271,7 @@ def test_a_question_of_another_version_of_the_page_is_refused() -> None:
     assert told[0]["refused"] == "the page sent a gesture whose 'what' cannot be read; reload the page"
 
 
-def test_a_defect_of_ours_is_said_and_not_swallowed(
+def test_an_internal_error_is_returned_as_a_refusal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
@@ -283,7 +283,7 @@ def test_a_defect_of_ours_is_said_and_not_swallowed(
     assert "KeyError" in capsys.readouterr().err
 
 
-def test_two_in_one_slot_are_marked_as_the_halves_of_the_lane() -> None:
+def test_two_blocks_in_one_slot_are_marked_as_halves_of_the_lane() -> None:
     program = build(
         [[forward(0, 0), forward(0, 1), *overlap(forward(0, 2), backward(0, 0)), backward(0, 1), backward(0, 2)]]
     )

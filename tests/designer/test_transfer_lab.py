@@ -66,7 +66,7 @@ class Opened:
 
 
 @pytest.mark.slow
-def test_a_large_plan_is_made_beside_the_page_and_the_last_one_is_drawn_meanwhile(
+def test_a_large_plan_is_computed_by_a_job_while_the_previous_one_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -93,7 +93,7 @@ def test_a_large_plan_is_made_beside_the_page_and_the_last_one_is_drawn_meanwhil
 
 
 @pytest.mark.parametrize("name", transfer_links.starting_transfers())
-def test_what_stands_in_a_field_can_be_read_again(name: str) -> None:
+def test_the_text_of_a_field_can_be_parsed_again(name: str) -> None:
     _, document = transfer_links.starting_transfers()[name]
     parse_transfer(json.dumps(document))
 
@@ -121,7 +121,7 @@ def test_what_stands_in_a_field_can_be_read_again(name: str) -> None:
         ("chunks", "64", 64),
     ],
 )
-def test_fields_are_read(path: str, text: str, value: Any) -> None:
+def test_field_texts_are_parsed(path: str, text: str, value: Any) -> None:
     found: Any = edits.set_field_text(rows(), path, text)
     for step in path.split("."):
         found = found[step]
@@ -145,12 +145,12 @@ def test_fields_are_read(path: str, text: str, value: Any) -> None:
         ("source.colour", "red", "there is no field 'source.colour'"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_words(path: str, text: str, words: str) -> None:
+def test_invalid_texts_are_refused_with_a_reason(path: str, text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         edits.set_field_text(rows(), path, text)
 
 
-def test_a_mesh_of_another_shape_numbers_anew_and_the_other_makes_room() -> None:
+def test_a_mesh_of_another_shape_is_renumbered_and_moves_the_other_mesh() -> None:
     changed = edits.set_field_text(rows(), "source.shape", "8")
 
     assert changed["source"]["ranks"] == list(range(8)) and changed["source"]["hosts"] == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -158,7 +158,7 @@ def test_a_mesh_of_another_shape_numbers_anew_and_the_other_makes_room() -> None
     assert edits.set_field_text(changed, "source.shape", "2 x 2") == rows()
 
 
-def test_axes_are_put_on_dims_in_an_order_and_gone_axes_cut_nothing() -> None:
+def test_axes_are_ordered_on_dims_and_removed_axes_shard_nothing() -> None:
     both = edits.assign_axis(rows(), "source", 1, 0, 1)
     assert both["source"]["spec"] == ["S01", "R"]
     assert edits.assign_axis(both, "source", 1, 0, 0)["source"]["spec"] == ["S10", "R"]
@@ -171,7 +171,7 @@ def test_axes_are_put_on_dims_in_an_order_and_gone_axes_cut_nothing() -> None:
         edits.assign_axis(rows(), "source", 7, 0, 0)
 
 
-def test_an_axis_of_addends_sums_until_it_cuts_or_is_gone() -> None:
+def test_an_axis_of_partial_sums_is_reduced_until_it_shards_or_is_removed() -> None:
     opened = Opened(rows())
 
     assert opened.do("set", path="source.partial", text="1") is None
@@ -205,7 +205,7 @@ def test_a_strategy_with_slices_of_its_own_is_drawn_with_them(name: str) -> None
 # links
 
 
-def test_a_link_leads_back_and_plain_json_is_one_too() -> None:
+def test_a_link_restores_the_transfer_and_may_hold_plain_json() -> None:
     link = transfer_links.link_fragment(rows(), "hierarchical", "dfs")
 
     text, *others = transfer_links.read_link(f"#{link}")
@@ -219,12 +219,12 @@ def test_a_link_leads_back_and_plain_json_is_one_too() -> None:
 
 
 @pytest.mark.parametrize("fragment", ["", "spec=%%%", "spec=é", "strategy=dfs", "spec=a&spec=b", "x" * 70_000])
-def test_what_is_no_link_is_refused_in_words(fragment: str) -> None:
+def test_invalid_links_are_refused_with_a_reason(fragment: str) -> None:
     with pytest.raises(InputError, match="the link h"):
         transfer_links.read_link(fragment)
 
 
-def test_a_bad_link_changes_nothing_and_says_where_it_is_wrong() -> None:
+def test_an_invalid_link_changes_nothing_and_names_the_problem() -> None:
     opened = Opened(rows())
     wrong = rows() | {"tensor": {"shape": [13, "six"], "item_bytes": 2}}
 
@@ -239,7 +239,7 @@ def test_a_bad_link_changes_nothing_and_says_where_it_is_wrong() -> None:
 # the session and its view
 
 
-def test_a_dragged_axis_is_planned_anew_and_undone() -> None:
+def test_a_dragged_axis_is_planned_again_and_can_be_undone() -> None:
     opened = Opened(rows())
     before = opened.view.picture
 
@@ -253,7 +253,7 @@ def test_a_dragged_axis_is_planned_anew_and_undone() -> None:
     assert opened.spec == ["S0", "S1"]
 
 
-def test_an_unsound_edit_is_told_at_its_place_and_the_last_good_picture_stays() -> None:
+def test_an_invalid_edit_is_reported_at_its_field_and_the_last_valid_picture_stays() -> None:
     opened = Opened(rows())
     before = opened.view.picture
 
@@ -266,7 +266,7 @@ def test_an_unsound_edit_is_told_at_its_place_and_the_last_good_picture_stays() 
 
 
 @given(path=st.sampled_from(sorted(transfer_fields.FIELDS)), text=st.text("0123456789.-*, xGMkmuB/sbit", max_size=6))
-def test_what_is_typed_is_refused_or_stands_in_the_field_as_it_was_meant(path: str, text: str) -> None:
+def test_an_input_is_refused_or_shown_as_it_was_parsed(path: str, text: str) -> None:
     document = rows()
     try:
         changed = edits.set_field_text(document, path, text)
@@ -284,7 +284,7 @@ def test_a_refused_field_changes_nothing() -> None:
     assert opened.session.history == ("", "")
 
 
-def test_every_strategy_with_every_ordering_stands_in_the_table_and_can_be_taken() -> None:
+def test_every_strategy_and_ordering_is_in_the_table_and_can_be_chosen() -> None:
     opened = Opened(rows())
     end = time.monotonic() + 20
     while not opened.view.table["done"]:
@@ -300,7 +300,7 @@ def test_every_strategy_with_every_ordering_stands_in_the_table_and_can_be_taken
     assert "no transfer strategy called 'post'" in str(opened.do("choose", strategy="post", ordering="naive"))
 
 
-def test_chunks_are_told_of_the_picture_that_is_shown() -> None:
+def test_messages_are_sent_for_the_current_picture_only() -> None:
     opened = Opened(transfer_links.starting_transfers()["rows"][1])
     number = opened.view.picture["number"]
 
@@ -315,7 +315,7 @@ def test_chunks_are_told_of_the_picture_that_is_shown() -> None:
     assert [message["type"] for message in opened.told] == ["answered"]
 
 
-def test_the_links_as_played_are_told_of_each_picture_as_long_as_they_are_chosen() -> None:
+def test_the_simulated_links_are_sent_for_each_picture_while_they_are_selected() -> None:
     opened = Opened(rows())
     before = opened.view.picture
     assert opened.view.play == "" and before["unplayed"] == ""
@@ -341,7 +341,7 @@ def test_the_links_as_played_are_told_of_each_picture_as_long_as_they_are_chosen
     assert opened.view.shows == "played" and opened.view.play
 
 
-def test_of_too_many_messages_there_is_no_play_and_the_page_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_messages_are_not_simulated_and_the_page_shows_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_played, "MAX_PLAYED_MESSAGES", 3)
     opened = Opened(rows())
 
@@ -352,7 +352,7 @@ def test_of_too_many_messages_there_is_no_play_and_the_page_says_why(monkeypatch
     assert "too many to be played one by one" in picture["unplayed"]
 
 
-def test_a_file_is_saved_as_the_command_line_reads_it_and_opened() -> None:
+def test_a_saved_file_is_read_by_the_command_line_and_opened_again() -> None:
     opened = Opened(rows())
     opened.do("save")
     file = next(message for message in opened.told if message["type"] == "download")
@@ -377,7 +377,7 @@ def tensor_parallel() -> Session:
     return Session(parse_design(document))
 
 
-def test_an_arrow_opens_what_crosses_and_its_plan_can_be_taken() -> None:
+def test_an_arrow_opens_its_transfer_and_the_plan_can_be_applied() -> None:
     session = tensor_parallel()
     session.edit("transfer", {"batched": True}, "batched")
     crossings = BoundaryTransfers(session)
@@ -398,7 +398,7 @@ def test_an_arrow_opens_what_crosses_and_its_plan_can_be_taken() -> None:
     assert session.design.transfer.strategy == "broadcast"
 
 
-def test_a_message_that_skips_stages_is_told_from_the_one_to_the_next() -> None:
+def test_the_title_of_a_skip_connection_names_both_stages() -> None:
     timeline = one_f_one_b(2, 2)
     other = np.full(len(timeline), -1, np.int32)
     other[np.flatnonzero(timeline.is_transfer)[0]] = 5
@@ -414,7 +414,7 @@ def test_a_message_that_skips_stages_is_told_from_the_one_to_the_next() -> None:
 
 
 @pytest.mark.parametrize("name", ["06-data-parallel", "14-tensor-parallel", "18-u-transformer", "20-unequal-meshes"])
-def test_every_arrow_opens_and_takes_as_long_as_it_is_drawn(name: str) -> None:
+def test_every_arrow_opens_a_transfer_of_the_drawn_duration(name: str) -> None:
     """Where messages are alone: what they wait for each other is in the iteration, not in a transfer."""
     design = load_design(example(name))
     apart = design.model_copy(update={"cost": RooflineCost(transfer_model="latency")})
@@ -435,7 +435,7 @@ def test_every_arrow_opens_and_takes_as_long_as_it_is_drawn(name: str) -> None:
         assert max(ends) == pytest.approx(took)
 
 
-def test_hosts_are_called_as_on_the_cluster() -> None:
+def test_hosts_are_named_as_on_the_cluster() -> None:
     session = Session(load_design(example("18-u-transformer")))
     crossings = BoundaryTransfers(session)
 
@@ -446,7 +446,7 @@ def test_hosts_are_called_as_on_the_cluster() -> None:
     assert crossings.view.picture["destination"]["hosts"] == [3]
 
 
-def test_what_a_mesh_does_not_send_is_refused() -> None:
+def test_a_missing_message_is_refused() -> None:
     session = tensor_parallel()
     with pytest.raises(InputError, match="on this mesh any more"):
         BoundaryTransfers(session).open(session.prediction, 1, Action(Op.SEND_F, 0, 2))

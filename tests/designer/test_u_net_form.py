@@ -36,7 +36,7 @@ def u_net() -> Design:
     return load_design(example("21-u-net"))
 
 
-def test_its_own_sizes_are_fields_and_experts_are_not(u_net: Design) -> None:
+def test_the_u_net_has_its_own_size_fields_and_no_experts(u_net: Design) -> None:
     paths = [each["path"] for section in form_sections(u_net) for each in section["fields"]]
 
     own = ["kind", "image_size", "image_channels", "base_channels", "channel_multipliers", "attention_resolutions"]
@@ -45,7 +45,7 @@ def test_its_own_sizes_are_fields_and_experts_are_not(u_net: Design) -> None:
     assert changed(u_net, "model.channel_multipliers", "1, 2, 4, 4").model.layers == 9
 
 
-def test_every_kind_can_be_chosen_from_every_other(u_net: Design) -> None:
+def test_every_model_family_can_be_chosen_from_every_other(u_net: Design) -> None:
     kinds = [option["value"] for option in field(u_net, "model.kind")["options"]]
     assert set(kinds) == {"gpt", "bert", "u-transformer", "u-net"}
 
@@ -56,7 +56,7 @@ def test_every_kind_can_be_chosen_from_every_other(u_net: Design) -> None:
                 assert changed(design, "model.kind", other).model.kind == other
 
 
-def test_stages_cut_by_hand_are_balanced_again_for_another_kind() -> None:
+def test_manual_stages_are_balanced_again_for_another_model_family() -> None:
     gpt = load_design(example("03-gpt-on-two-cores"))
     layers = gpt.model.layers
     by_hand = parse_design(
@@ -73,7 +73,7 @@ def test_stages_cut_by_hand_are_balanced_again_for_another_kind() -> None:
     assert changed(by_hand, "model.kind", "u-net").pipeline.stages is None
 
 
-def test_its_skip_connections_are_arcs_that_count_tensors(u_net: Design) -> None:
+def test_skip_connections_of_the_u_net_are_arcs_that_count_tensors(u_net: Design) -> None:
     prediction = predict(u_net)
 
     arcs = skip_arcs(u_net, prediction.program, prediction.costs)

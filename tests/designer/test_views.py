@@ -33,7 +33,7 @@ def widgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Widgets
 
 
 @pytest.mark.parametrize("name", views)
-def test_a_view_has_a_title_a_place_and_a_key_of_its_own(name: str) -> None:
+def test_a_view_has_a_unique_title_place_and_key(name: str) -> None:
     view, taken = views[name], {shortcut.keys.lower() for shortcut in SHORTCUTS if shortcut.group == "Design"}
 
     assert issubclass(view, View)
@@ -51,13 +51,13 @@ def test_the_page_shows_all_views_in_their_order(widgets: Widgets) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in views if views[name].place == "side"])
-def test_a_view_comes_to_the_front_by_its_name(widgets: Widgets, name: str) -> None:
+def test_a_view_is_shown_by_its_name(widgets: Widgets, name: str) -> None:
     widgets.show_view(name)
 
     assert widgets.side.tabs.titles[widgets.side.tabs.active] == views[name].title
 
 
-def test_a_pane_of_panel_has_the_colours_of_the_page_and_hides_what_lies_in_it() -> None:
+def test_a_pane_of_panel_has_the_colours_of_the_page_and_can_be_hidden() -> None:
     tabs = TabbedPages("both", {"plain": ("Plain", pn.pane.HTML("one")), "other": ("Other", pn.pane.HTML("two"))})
     _, plain, other = tabs
 
