@@ -84,7 +84,7 @@ def explain_terms(design: Design, layer: Layer) -> dict[str, str]:
         "D": f"D: the slots of all experts, {layer.experts} × {layer.capacity:,} slots of {item}: "
         f"{quantity(layer.slots_bytes, 'B')}, including empty slots",
         "X": f"X: the input tokens of the layer, {layer.tokens:,} of {item}: {quantity(layer.input_bytes, 'B')}",
-        "slots": f"Slot: capacity for one token at one expert; an expert has {layer.capacity:,}. {capacity}",
+        "slots": f"Slot: capacity for one token at one expert; an expert has {layer.capacity:,} slots. {capacity}",
         "S1": "S1: tensor-parallel devices split the tokens before the gate, and gather them at the end",
         "S2": "S2: tensor-parallel devices split the slots after the gate, and gather them when they return",
         "gather": "Gather: all-gather of the parts of the tensor-parallel devices, inside their node",

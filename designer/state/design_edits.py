@@ -90,7 +90,7 @@ def fix_edit(design: Design, problem: Problem | None, label: str) -> tuple[str, 
     """
     fix = next((fix for fix in problem.fixes if fix.label == label), None) if problem else None
     if fix is None:
-        raise InputError("this problem has changed; look at it again")
+        raise InputError("this problem has changed; check the list of problems again")
     changed = apply_edits(design.model_dump(mode="json"), fix.edits)
     sections = dict.fromkeys(str(parse_path(path)[0]) for path, _ in fix.edits)
     return "", {section: changed[section] for section in sections}, label

@@ -104,6 +104,8 @@ class ExpertSchedules(Overlay):
         self._job: Listener | None = None
         self._mapped: GridCluster | None = None  # cluster of the map that is shown or being computed
         session.param.watch(lambda *_: self._show(), "design")
+        if document is not None:
+            pn.state.on_session_destroyed(lambda context: self.end())
 
     def end(self) -> None:
         """Stop the job of the map."""

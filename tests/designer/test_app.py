@@ -111,7 +111,7 @@ def test_a_full_disk_refuses_no_edit_and_shows_a_notice(studio: Studio, monkeypa
         rename(draft, "unkept")
 
     assert draft.session.design.name == "unkept"
-    assert draft.session.notice.startswith("A reload would lose your last edits: cannot write ")
+    assert draft.session.notice.startswith("The latest edits are not saved and would be lost by a reload: cannot write ")
     rename(draft, "kept")
     assert draft.session.notice == ""
     assert studio.read_draft(GIVEN).name == "kept"
@@ -155,7 +155,7 @@ def test_an_unusable_home_folder_is_reported(tmp_path: Path, capsys: pytest.Capt
 
     out, err = capsys.readouterr()
     assert (status, out) == (1, "")
-    assert err.startswith("cannot keep drafts in ")
+    assert err.startswith("cannot save drafts in ")
     assert "MESHWAVE_HOME" in err
 
 

@@ -87,7 +87,7 @@ def test_a_moved_mesh_keeps_its_axes_and_may_overlap_its_old_place() -> None:
     )
     with pytest.raises(InputError, match="device 4 belongs to mesh B"):
         mesh_edits.move_mesh((A, B), CLUSTER, 0, [4, 5])
-    with pytest.raises(InputError, match="cannot move onto 1; resize it"):
+    with pytest.raises(InputError, match="cannot move to 1; resize it"):
         mesh_edits.move_mesh((A, B), CLUSTER, 0, [2])
 
 
@@ -102,7 +102,7 @@ def test_meshes_are_renamed_reordered_and_deleted() -> None:
     assert [m["name"] for m in mesh_edits.reorder_meshes((A, B), 0, 1)] == ["B", "A"]
     assert mesh_edits.rename_mesh((A, B), 0, "  first  stage ")[0]["name"] == "first stage"
     assert mesh_edits.delete_mesh((A, B), 0) == (B,)
-    with pytest.raises(InputError, match="rank 1 is called B already"):
+    with pytest.raises(InputError, match="rank 1 is already called B"):
         mesh_edits.rename_mesh((A, B), 0, "B")
     with pytest.raises(InputError, match="the only mesh"):
         mesh_edits.delete_mesh((A,), 0)
@@ -162,7 +162,7 @@ def test_meshes_keep_their_places_when_devices_are_added() -> None:
 
 
 def test_devices_of_a_mesh_cannot_be_removed() -> None:
-    with pytest.raises(InputError, match="node 1 carries mesh B"):
+    with pytest.raises(InputError, match="node 1 is used by mesh B"):
         mesh_edits.set_nodes((A, B), CLUSTER, 1)
     with pytest.raises(InputError, match="device 1 of node 0 carries mesh A"):
         mesh_edits.set_devices_per_node((A, B), CLUSTER, 1)
@@ -404,11 +404,11 @@ def test_skip_connections_are_arcs_that_name_tensors_and_meshes() -> None:
     size = quantity(boundary_bytes(design, 0, 3, 3), "B")
     took = quantity(boundary_seconds(design, 0, 3, 3), "s")
     assert far["words"] == (
-        f"3 tensors skip from stage 0 to stage 3: {size} a microbatch, in one message straight from mesh A to mesh D, "
-        f"{took} on the link; their gradients come back the same way"
+        f"3 tensors skip from stage 0 to stage 3: {size} per microbatch, in one direct message from mesh A to mesh D, "
+        f"{took} on the link; the gradients return the same way"
     )
     with_its_input = quantity(boundary_bytes(design, 1, 2, 4), "B")
-    assert f"they travel beside its input, {with_its_input} a microbatch with it" in near["words"]
+    assert f"sent together with the stage input, {with_its_input} per microbatch in total" in near["words"]
     assert "from mesh B to mesh C" in near["words"]
 
 
@@ -469,9 +469,9 @@ def test_a_draft_can_change_a_schedule_that_does_not_fit(
     send(wave, said, type="schedule", name="chimera")
     send(cluster, said, type="delete", mesh=3)
     assert wave.picture.data["stale"]
-    assert wave.picture.data["routes"] == [[0, 1, 2, 3], [3, 2, 1, 0]]  # of the last sound design
+    assert wave.picture.data["routes"] == [[0, 1, 2, 3], [3, 2, 1, 0]]  # of the last valid design
 
-    assert "last sound design" in (send(wave, said, type="move_layers", boundary=0, count=1) or "")
+    assert "last valid design" in (send(wave, said, type="move_layers", boundary=0, count=1) or "")
     assert send(wave, said, type="schedule", name="1f1b") is None
 
     assert not wave.picture.data["stale"]

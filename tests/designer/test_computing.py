@@ -219,7 +219,7 @@ def test_the_cache_of_predictions_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     for microbatches in range(17, 40):
         edit(page, microbatches)
 
-    assert sum(len(each.program) for each in shared._kept.values()) <= 1_000
+    assert sum(len(each.program) for each in shared._cache.values()) <= 1_000
     page.session.undo()
     assert not page.session.is_stale
 

@@ -59,7 +59,7 @@ def test_the_first_edit_makes_the_schedule_custom_in_one_step() -> None:
     told = page.edit("move", [F, 2, 2], before=[B, 2, 0])
 
     assert told["told"] == "done"
-    assert told["words"] == "1F1B is a custom order now; undo makes it 1F1B again."
+    assert told["words"] == "The schedule is now custom; undo restores 1F1B."
     assert page.session.design.pipeline.schedule == "custom"
     assert page.session.design.pipeline.recompute == "full"
     assert page.cells(2)[:4] == ["2F0", "2F2", "2B0", "2F1"]
@@ -158,7 +158,7 @@ def test_an_opened_custom_order_is_its_own_initial_order() -> None:
 
     state = page.ask("differences", on=True)
 
-    assert state["difference"]["words"].startswith("Compared with the order you started from: 1 block")
+    assert state["difference"]["words"].startswith("Compared with the initial order: 1 block")
 
 
 def test_an_incomplete_order_cannot_be_edited() -> None:
@@ -218,7 +218,7 @@ def test_a_stage_that_leaves_a_shared_slot_is_reported() -> None:
 
 
 def test_unknown_requests_of_the_page_are_refused() -> None:
-    assert Page().ask("no such thing")["words"] == "the page sent a gesture whose 'do' cannot be read; reload the page"
+    assert Page().ask("no such thing")["words"] == "the page sent an invalid value of 'do'; reload the page"
 
 
 def test_an_internal_error_is_sent_to_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ def test_every_gesture_is_one_labelled_undo_step() -> None:
         (("move", {"chips": [[0, 0]], "to": 3}), "move expert 0 to device 3"),
         (("replicate", {"chips": [[0, 3], [1, 0]], "to": 2}), "replicate experts 0, 1 on device 2"),
         (("remove", {"chips": [[0, 2]]}), "remove a replica of expert 0"),
-        (("balance", {"extra": 1}), "balance the experts, up to 1 replica a device"),
+        (("balance", {"extra": 1}), "balance experts, up to 1 replica per device"),
         (("blocks", {}), "experts in equal blocks"),
         (("heat", {"chips": [[3, 1]], "factor": 1.5}), "expert 3 hotter"),
         (("setting", {"key": "schedule", "value": "parm-s2"}), "experts: schedule Parm S2"),
@@ -212,7 +212,7 @@ def test_ppmoe_has_places_of_its_own_whose_replicas_share_the_tokens() -> None:
 def test_the_canvas_and_the_form_describe_unused_settings_alike() -> None:
     opened = design(dp=2, tp=4, schedule="ppmoe")
     reason = (
-        "PPMoE spreads whole experts over the 4 devices of a tensor-parallel group, so that ep and esp play no part"
+        "PPMoE places whole experts on the 4 devices of a tensor-parallel group and does not use ep and esp"
     )
     found = {control["key"]: control for control in picture_of(opened, 0)["controls"]}
     shown = {field["path"]: field for section in form_sections(opened) for field in section["fields"]}
@@ -229,7 +229,7 @@ def test_the_canvas_and_the_form_describe_unused_settings_alike() -> None:
 
 def test_devices_show_their_share_of_the_load() -> None:
     picture = picture_of(design(load="zipf"), 0)
-    parts = [float(place["share"][:-2]) for place in picture["places"]]
+    parts = [float(place["share"][:-1]) for place in picture["places"]]
     assert sum(parts) == pytest.approx(100, abs=0.2)
     bars = [place["bar"] for place in picture["places"]]
     assert max(bars) == 1.0  # the fullest has the longest, and an even share its tick
@@ -243,12 +243,12 @@ def test_the_chips_of_a_device_add_up_to_its_load() -> None:
     picture = picture_of(design(load="zipf", placement=homes), 0)
 
     for place in picture["places"]:
-        assert sum(float(chip["share"][:-2]) for chip in place["chips"]) == pytest.approx(
-            float(place["share"][:-2]), abs=0.2
+        assert sum(float(chip["share"][:-1]) for chip in place["chips"]) == pytest.approx(
+            float(place["share"][:-1]), abs=0.2
         )
     copies = [place["chips"][0] for place in (picture["places"][at] for at in (0, 1, 3))]
     whole = next(place for place in picture_of(design(load="zipf"), 0)["places"] if 0 in place["held"])["chips"][0]
-    assert sorted(float(chip["share"][:-2]) for chip in copies) == [9.2, 9.2, 18.4]  # one of them serves another place
+    assert sorted(float(chip["share"][:-1]) for chip in copies) == [9.2, 9.2, 18.4]  # one of them serves another place
     assert all(chip["level"] < whole["level"] for chip in copies if chip["share"] == "9.2%")
     assert whole["share"] == "36.8%" and whole["size"] == 1.0
     assert max(chip["size"] for place in picture["places"] for chip in place["chips"]) == 1.0
@@ -330,14 +330,14 @@ def test_figures_equal_those_of_the_prices() -> None:
     assert figures["inter"] == quantity(2 * 4 * layer.slots_bytes * 2 / 4, "B")
     assert figures["intra"] == quantity(2 * 4 * layer.slots_bytes * 1 / 4, "B")
     assert figures["load"] == "1×"
-    assert figures["dropped"] == f"{100 * dropped_shares('parm-s1', layer):.1f} %"
+    assert figures["dropped"] == f"{100 * dropped_shares('parm-s1', layer):.1f}%"
 
 
 def test_the_dropped_share_is_shown_if_there_is_a_capacity() -> None:
     document = design(load="zipf").model_dump(mode="json")
     (numbers,) = predict(parse_design(document, draft=True)).numbers["dropped"]
     shown = {row["key"]: row["value"] for row in picture_of(design(load="zipf"), 0)["figures"]}
-    assert shown["dropped"] == f"{100 * numbers:.1f} %"
+    assert shown["dropped"] == f"{100 * numbers:.1f}%"
     document["model"]["moe"]["capacity_factor"] = None
     assert "dropped" not in {row["key"] for row in picture_of(parse_design(document, draft=True), 0)["figures"]}
 
@@ -346,7 +346,7 @@ def test_without_experts_the_canvas_offers_to_add_some() -> None:
     bare = design().model_copy(update={"model": design().model.model_copy(update={"moe": None})})
     assert picture_of(bare, 0) == {
         "state": "none",
-        "offer": "8 experts in every second block, spread over 4 devices of each mesh",
+        "offer": "8 experts in every second block, distributed over 4 devices of each mesh",
     }
 
 
@@ -370,7 +370,7 @@ def test_a_card_has_the_time_and_the_spans_of_its_layer() -> None:
     opened = design(dp=4, tp=2, ep=4, esp=2, schedule="parm-s1")
     found = schedule_card(opened, 0, "parm-s1")
 
-    known = LayerCosts.of(opened, 0, edits.drawn_layer(opened, 0))
+    known = LayerCosts.compute(opened, 0, edits.drawn_layer(opened, 0))
     assert found["total"] == pytest.approx(known.forward_s + known.backward_s)
     assert max(found["picture"]["end"]) == pytest.approx(found["total"])
     assert {"experts", "dispatch", "combine", "gather"} <= set(found["picture"]["kind"])
@@ -401,11 +401,11 @@ def test_the_effects_of_an_uneven_load_are_explained() -> None:
     assert picture_of(design(), 0)["about"] == []
     padded = picture_of(design(load="zipf"), 0)["about"]
     assert padded == [
-        "Every expert has 40 slots, filled or not: its load decides what is dropped, not how long it takes."
+        "Every expert computes 40 slots, including empty ones: the load changes the dropped tokens, not the time."
     ]
     document = design(load="zipf").model_dump(mode="json")
     document["model"]["moe"]["capacity_factor"] = None
     (dropless,) = picture_of(parse_design(document, draft=True), 0)["about"]
-    assert dropless.startswith("Experts compute the tokens that they get, so the fullest device sets the pace")
+    assert dropless.startswith("Experts compute only the tokens that they receive, so the most loaded device determines the time")
     grouped = picture_of(design(dp=8, ep=4), 0)["about"]
     assert grouped == ["One of 2 groups, all alike."]

@@ -264,7 +264,7 @@ def test_the_axis_is_limited_so_that_fast_schedules_remain_readable(design: Desi
 
     assert common_axis([fast, slow]) == 84
     assert common_axis([]) == 1
-    assert "16 of the meshes" in describe_gallery(parse_design(document({"schedule": "1f1b", "microbatches": 4}, 20)))
+    assert "16 meshes" in describe_gallery(parse_design(document({"schedule": "1f1b", "microbatches": 4}, 20)))
 
 
 # ---- up to four designs ----

@@ -119,7 +119,7 @@ def test_a_block_is_looked_up_in_the_prediction_where_it_was_pinned() -> None:
     opened = session()
     pin = Pin(0, 0, Action(Op.F, 0, 0))
     assert pinned_prediction(opened, pin) is opened.prediction
-    with pytest.raises(InputError, match="there is no 7F0 on this mesh any more"):
+    with pytest.raises(InputError, match="this mesh no longer has 7F0"):
         pinned_prediction(opened, Pin(0, 0, Action(Op.F, 7, 0)))
     with pytest.raises(InputError, match="no longer shown"):
         pinned_prediction(opened, Pin(3, 0, Action(Op.F, 0, 0)))

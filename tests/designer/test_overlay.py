@@ -55,4 +55,4 @@ def test_a_close_message_of_an_earlier_opening_is_ignored(name: str) -> None:
     overlay._handle_msg({"type": "close", "opening": overlay.opening})
     assert not overlay.shown
     if isinstance(overlay, Gallery):
-        overlay.stop()
+        overlay.end()

@@ -108,7 +108,7 @@ def test_measured_times_are_charted_over_fitted_ones() -> None:
     layer = found["layer-fp32"]
     ((by_line, measured, words),) = layer["series"][0]["points"]
     assert (by_line, measured) == (pytest.approx(1.1e-3), 1e-3)  # 1e-4 an action, 1e-3 a block
-    assert "hidden 64, 1 x 32 tokens: 1 ms measured, 1.1 ms by the line" in words
+    assert "hidden 64, 1 x 32 tokens: 1 ms measured, 1.1 ms fitted" in words
     assert layer["rows"][0] == ["forward", "1.1 ms", "1 TFLOP/s", "333 GFLOP/s", "100 GB/s", "1.000", "-9%"]
     assert [series["name"] for series in found["all_reduce"]["series"]] == ["2 ranks", "4 ranks"]
 
@@ -128,7 +128,7 @@ def test_contention_is_a_table_with_a_column_for_each_kind_of_link() -> None:
 
     assert "contention" not in {chart["key"] for chart in profile_charts(known())}
     table = found["contention"]
-    assert table["head"] == ["", "inside the node", "between nodes"]
+    assert table["head"] == ["", "inside a node", "between nodes"]
     rows = {name: cells for name, *cells in table["rows"]}
     assert rows["one message alone"] == ["2.5 MB in 100 ms, 25 MB/s"] * 2
     assert rows["two pairs of processes at once"] == [
@@ -201,7 +201,7 @@ def test_a_calibration_is_stored_under_its_name_and_shown(session: Session) -> N
 
     calibrating = BackgroundCalibration(measure)
     until = follow(calibrating)
-    view = Profiles(session, calibrating, on_kept=lambda: told.append("kept"))
+    view = Profiles(session, calibrating, on_stored=lambda: told.append("kept"))
     view.open()
 
     view._handle_msg({"type": "measure", "name": "mine"})
@@ -246,7 +246,7 @@ def test_a_stopped_calibration_stores_nothing(session: Session) -> None:
 
     calibrating.start("mine")
     assert started.wait(PATIENCE_S)
-    with pytest.raises(InputError, match="is being measured"):
+    with pytest.raises(InputError, match="is being calibrated"):
         calibrating.start("other")
     calibrating.stop()
     assert calibrating.status.words == "stopping"

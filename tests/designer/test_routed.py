@@ -94,7 +94,7 @@ def test_a_measured_load_is_applied_as_one_undo_step(
 def test_a_missing_measured_load_is_reported(session: Session, record: Record, ran: Ran) -> None:
     ran()  # its processes wrote none
     made, told = canvas(session, record)
-    assert load(made)["options"][-1]["text"] == "measured: no run yet"
+    assert load(made)["options"][-1]["text"] == "measured (no run yet)"
 
     made._handle_msg({"type": "setting", "key": "load", "value": load(made)["options"][-1]["value"]})
 

@@ -191,7 +191,7 @@ def test_a_loss_that_is_not_a_number_is_reported_and_not_drawn(show: Show, write
     assert panel.losses == [5.5, 9.0, None, None]
     assert panel.run["figures"][0] == ["not a number", "loss"]
     assert panel.bar.status["words"] == "step 4 of 4, loss not a number"
-    assert panel.run["notes"][0].startswith("the loss is not a number since step 3: try a smaller training.lr")
+    assert panel.run["notes"][0].startswith("the loss is not a number since step 3: use a smaller training.lr")
 
 
 def test_a_long_run_is_reduced_to_few_points(show: Show, write: Write) -> None:
@@ -388,7 +388,7 @@ def test_a_run_on_other_links_is_compared_with_a_prediction_for_them(
     panel = show(run)
 
     assert session.measured is None
-    assert (panel.comparison["same"], panel.comparison["whose"]) == (False, " over the links of the run")
+    assert (panel.comparison["same"], panel.comparison["whose"]) == (False, " on the run's links")
     assert panel.comparison["label"] == (
         "Predicted for processes of a host linked at 100 kB/s, which the run was told, not at the 3 GB/s that is drawn."
     )
@@ -446,7 +446,7 @@ def test_a_dry_run_is_started_followed_and_marked(
     assert panel.run["manner"].startswith("rehearsal, time x ")
     assert panel.bar.status["words"] == f"{panel.run['manner']}: done: 1 steps"
     assert panel.runs[0]["words"].startswith("rehearsal, time x ")
-    assert panel.run["figures"][0] == ["rehearsed", "no loss"]
+    assert panel.run["figures"][0] == ["dry run", "no loss"]
     assert panel.losses == []
     assert session.measured is not None and session.measured.source == "rehearsed"
     assert panel.find_measured_run(session.prediction) is None, "its layers were not computed"
@@ -462,7 +462,7 @@ def test_an_invalid_draft_cannot_be_run_dry(show: Show, session: Session) -> Non
     panel = show()
     assert session.errors
 
-    assert panel.bar.rehearsable["reason"].startswith("Cannot rehearse: ")
+    assert panel.bar.rehearsable["reason"].startswith("Dry run not possible: ")
     panel.bar._handle_msg({"type": "rehearse", "key": "a click"})
     assert "the design cannot run as it stands" in panel.bar.notice
 
@@ -582,9 +582,9 @@ def test_a_run_is_compared_in_its_parts_and_calibrates_the_design_with_one_click
     found, design = panel.comparison, session.design
     assert found["rows"][0][0] == "iteration"
     assert [part["title"] for part in found["parts"]] == [
-        "Meshes, computing",
-        "Waiting for communication",
-        "Links, a transfer",
+        "Compute time per mesh",
+        "Exposed communication per mesh",
+        "Transfer time per link",
     ]
     assert found["spread"].startswith("Step time: median ")
     assert found["cause"].endswith(" of the error of the step.")
@@ -597,7 +597,7 @@ def test_a_run_is_compared_in_its_parts_and_calibrates_the_design_with_one_click
     panel._handle_msg({"type": "use_measured"})
 
     assert session.design.cost.model_dump()["profile"] == f"run-{runs[0]}.json"
-    assert (session.history[0], session.prediction.program) == ("use what was measured", predict(design).program)
+    assert (session.history[0], session.prediction.program) == ("calibrate from a run", predict(design).program)
     assert panel.comparison["same"]
     assert panel.comparison["rows"][0][3] in ("+0%", "-0%", "+1%", "-1%"), "the prediction lands on what was measured"
     session.undo()

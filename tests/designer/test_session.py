@@ -85,7 +85,7 @@ def test_a_draft_keeps_the_last_valid_prediction_and_lists_its_problems(session:
     assert session.is_stale
     assert session.prediction is good
     assert [problem.where for problem in session.errors] == ["model.layers"]
-    with pytest.raises(InputError, match=r"nothing to launch before .* model\.layers"):
+    with pytest.raises(InputError, match=r"cannot launch: .* model\.layers"):
         session.current_prediction("launch")
 
 

@@ -183,13 +183,13 @@ def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Des
             "300 Gb/s",
             "300 Gb/s could be bits or bytes: write 300 Gbit/s or 300 GB/s",
         ),
-        ("training.weight_decay", "3 k", "write it as a plain number: 3e3"),
-        ("training.lr", "fast", "'fast' is not a number; write one such as 0.5 or 80e9"),
-        ("training.lr", "", "this needs a number"),
-        ("training.lr", "nan", "this number is too large; write one such as 80e9"),
+        ("training.weight_decay", "3 k", "use a plain number: 3e3"),
+        ("training.lr", "fast", "'fast' is not a number; use a value such as 0.5 or 80e9"),
+        ("training.lr", "", "a number is required"),
+        ("training.lr", "nan", "the number is too large; use a value such as 80e9"),
         ("model.layers", "2.5", "2.5 is not a whole number; use 2 or 3"),
-        ("model.layers", "1e40", "this number is too large; write one such as 80e9"),
-        ("training.optimizer", "lion", "this is no choice here; use AdamW or SGD"),
+        ("model.layers", "1e40", "the number is too large; use a value such as 80e9"),
+        ("training.optimizer", "lion", "unknown choice; use AdamW or SGD"),
     ],
 )
 def test_an_invalid_input_is_refused_with_a_reason(path: str, typed: Any, words: str, design: Design) -> None:
@@ -218,7 +218,7 @@ def test_a_preset_sets_the_cluster_and_is_then_selected(session: Session) -> Non
     session.edit(*make_edit(session.design, field, "dgx-a100"))
 
     assert by_path(session.design)["cluster"]["value"] == "dgx-a100"
-    assert session.history[0] == "cluster of DGX A100 80 GB"
+    assert session.history[0] == "cluster preset DGX A100 80 GB"
 
 
 def test_meshes_keep_their_places_when_nodes_get_more_devices() -> None:
@@ -285,7 +285,7 @@ def test_the_experts_section_has_every_field_of_the_document(experts: Session) -
         (
             "experts.placement",
             "0 1 2 3\n4,5\n6 7\n-",
-            ("experts.placement", [[0, 1, 2, 3], [4, 5], [6, 7], []], "homes of the experts"),
+            ("experts.placement", [[0, 1, 2, 3], [4, 5], [6, 7], []], "expert placement"),
         ),
     ],
 )  # fmt: skip
@@ -385,7 +385,7 @@ def test_an_input_of_a_removed_field_is_refused(session: Session, monkeypatch: p
 
     form._handle_msg({"type": "change", "path": "pipeline.chunks", "value": "7"})
 
-    assert "gone" in said.of("changed")[0]["refused"]
+    assert "no longer has this field" in said.of("changed")[0]["refused"]
 
 
 def test_the_form_follows_the_session(session: Session) -> None:
@@ -427,7 +427,7 @@ def test_the_tiles_of_a_design_in_seconds(seconds: Design) -> None:
     assert shown["iteration"]["help"].endswith(f"{words[0].upper()}{words[1:]}.")
     assert shown["throughput"]["value"].endswith("seq/s")
     assert shown["throughput"]["small"].endswith("tokens/s")
-    assert shown["exposed"]["small"].startswith("communication, ")
+    assert shown["exposed"]["small"].endswith("% of the iteration")
     assert shown["bubble"]["value"] == f"{100 * numbers['bubble_ratio']:.1f} %"
     assert "span" in shown["bubble"]["small"]
     assert shown["memory"]["bar"] == max(numbers["peak_memory_bytes"]) / numbers["capacity_bytes"]
@@ -443,7 +443,7 @@ def test_exposed_communication_is_the_mean_of_the_meshes_next_to_that_inside_blo
     assert shown["value"] == quantity(sum(exposed) / 2, "s")
     assert shown["small"] == f"+ {quantity(sum(inside) / 2, 's')} inside blocks"
     share = 100 * sum(inside) / 2 / prediction.timeline.makespan
-    assert shown["help"].endswith(f" is exposed, and {share:.1f} % is inside blocks.")
+    assert shown["help"].endswith(f", communication inside blocks {share:.1f}%.")
 
 
 def test_memory_that_does_not_fit_is_marked(seconds: Design) -> None:
@@ -719,7 +719,7 @@ def test_a_schedule_can_be_imported_into_a_draft_with_errors(bar: TopBar, sessio
 
 
 def test_a_file_that_is_too_large_or_not_text_is_refused() -> None:
-    with pytest.raises(InputError, match="the page opens up to 6 MB; use the command line"):
+    with pytest.raises(InputError, match="the page opens files up to 6 MB; use the command line"):
         read_upload(" " * (LARGEST_FILE_BYTES + 1))
     with pytest.raises(InputError, match="not text"):
         read_upload(None)
@@ -788,7 +788,7 @@ def test_parts_that_an_export_omits_are_reported(
         bar._handle_msg({"type": "export", "name": name})
 
     (told,) = said.of("notes")
-    assert told["title"] == "Two waves on four meshes.csv has not all of the design"
+    assert told["title"] == "Two waves on four meshes.csv does not contain the whole design"
     assert "recomputing of all stages is for the modules to do" in told["lines"][0]["message"]
 
 
@@ -803,7 +803,7 @@ def test_a_draft_with_errors_is_not_exported_as_the_previous_design(
 
     assert not said.of("download")
     for answer in said.of("answered"):
-        assert "before the design's errors are mended: model.layers: 16 stages need" in answer["refused"]
+        assert "the design has errors: model.layers: 16 stages need" in answer["refused"]
     assert session.pinned == []
     assert not Numbers(session).can_pin
 

@@ -179,7 +179,7 @@ def test_a_pin_names_its_action() -> None:
 def test_a_pin_that_names_nothing_is_refused() -> None:
     chart = TimelineChart(on_pin=lambda pin: None)
 
-    with pytest.raises(InputError, match="a gesture whose 'op' cannot be read"):
+    with pytest.raises(InputError, match="an invalid value of 'op'"):
         chart._handle_msg({"type": "pin", "layer": 0, "rank": 2, "op": "Q", "stage": 2, "microbatch": 5})
 
 
@@ -244,7 +244,7 @@ def test_what_if_questions_need_a_prediction() -> None:
     best = told[0]["found"][0]
     assert best["name"] == "stage 3"
     assert 0 < best["saved_share"] < 0.1
-    assert told[1]["refused"] == "only a prediction can be played anew with other costs"
+    assert told[1]["refused"] == "only a prediction can be simulated with other costs"
     assert "faster" in told[2]["refused"]
 
 
@@ -268,7 +268,7 @@ def test_unknown_questions_are_refused() -> None:
 
     ask(chart, "no such question")
 
-    assert told[0]["refused"] == "the page sent a gesture whose 'what' cannot be read; reload the page"
+    assert told[0]["refused"] == "the page sent an invalid value of 'what'; reload the page"
 
 
 def test_an_internal_error_is_returned_as_a_refusal(

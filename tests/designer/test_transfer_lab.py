@@ -133,9 +133,9 @@ def test_field_texts_are_parsed(path: str, text: str, value: Any) -> None:
     [
         ("tensor.shape", "13 by 6", "should be sizes such as 2 x 4"),
         ("source.ranks", "0-99999", "a mesh has at most 4096 ranks"),
-        ("source.ranks", "2, 9-4", "'9-4' runs backwards: write 4-9, or each rank"),
+        ("source.ranks", "2, 9-4", "'9-4' is a descending range: write 4-9"),
         ("source.hosts", "0*9999", "a mesh has at most 4096 ranks"),
-        ("links.inter_node.bandwidth", "0", "'0' is too little to send by: at least 1 B/s, or free for no cost"),
+        ("links.inter_node.bandwidth", "0", "'0' is too low: use at least 1 B/s, or free for no cost"),
         ("links.inter_node.bandwidth", "1e400 B/s", "more than can be reckoned with"),
         ("links.inter_node.bandwidth", "10 Gb/s", "could be bits or bytes: write 10 Gbit/s or 10 GB/s"),
         ("links.inter_node.latency_s", "5e-5", "5e-5 could be 5e-5 s or 5e-5 µs"),
@@ -246,7 +246,7 @@ def test_a_dragged_axis_is_planned_again_and_can_be_undone() -> None:
     assert opened.do("place", side="source", axis=1, dim=1, at=0) is None
 
     assert opened.spec == ["S0", "S1"] and len(opened.view.picture["tasks"]) == 8
-    assert opened.view.history == ["source: axis 1 cuts dim 1", ""]
+    assert opened.view.history == ["source: axis 1 shards dim 1", ""]
     opened.do("undo")
     assert opened.spec == ["S0", "R"] and opened.view.picture | {"number": 1} == before
     opened.do("redo")
@@ -336,7 +336,7 @@ def test_the_simulated_links_are_sent_for_each_picture_while_they_are_selected()
     assert opened.view.stale and json.loads(opened.view.play)["number"] == opened.view.picture["number"]
     opened.do("look", shows="planned")
     assert opened.view.play == "" and "shows" not in json.dumps(opened.view.picture)
-    assert "planned or played, not 'dreamt'" in str(opened.do("look", shows="dreamt"))
+    assert "unknown timeline 'dreamt'; use planned or played" in str(opened.do("look", shows="dreamt"))
     opened.do("link", fragment=transfer_links.link_fragment(rows(), "broadcast", "dfs", shows="played"))
     assert opened.view.shows == "played" and opened.view.play
 
@@ -349,7 +349,7 @@ def test_too_many_messages_are_not_simulated_and_the_page_shows_the_reason(monke
 
     picture = opened.view.picture
     assert opened.view.play == "" and picture["played_s"] == picture["makespan_s"]
-    assert "too many to be played one by one" in picture["unplayed"]
+    assert "too many to simulate one by one" in picture["unplayed"]
 
 
 def test_a_saved_file_is_read_by_the_command_line_and_opened_again() -> None:
@@ -448,7 +448,7 @@ def test_hosts_are_named_as_on_the_cluster() -> None:
 
 def test_a_missing_message_is_refused() -> None:
     session = tensor_parallel()
-    with pytest.raises(InputError, match="on this mesh any more"):
+    with pytest.raises(InputError, match="this mesh no longer has"):
         BoundaryTransfers(session).open(session.prediction, 1, Action(Op.SEND_F, 0, 2))
 
 

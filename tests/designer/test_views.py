@@ -63,6 +63,6 @@ def test_a_pane_of_panel_has_the_colours_of_the_page_and_can_be_hidden() -> None
 
     assert plain.styles["color"] == "var(--mw-text)"
     assert other.styles["content-visibility"] == "hidden"
-    tabs.turn_to("other")
+    tabs.show_view("other")
     assert plain.styles["content-visibility"] == "hidden"
     assert other.styles["content-visibility"] == "visible"

@@ -186,7 +186,7 @@ def test_hanayo_wins_where_there_are_many_waves_and_slow_links() -> None:
 
     assert ": Hanayo is " in note
     assert "less (" in note
-    assert "a turn stays on its mesh" in note
+    assert "the stages at a reversal are on one mesh" in note
 
 
 @pytest.mark.parametrize(("transfer", "best", "law"), [(0.125, 2, "2"), (0.02, 4, "5")])
@@ -194,12 +194,12 @@ def test_the_best_number_of_waves_stands_beside_its_law(transfer: float, best: i
     cost = {"kind": "unit", "forward": 1.0, "backward": 2.0, "transfer": transfer}
     note = told(drawn(8, 8, layers=128, cost=cost), "hanayo")["Number of waves"]
 
-    assert note.startswith(f"{best} of 1, 2, 4, 8 is best, simulated")
+    assert note.startswith(f"{best} of 1, 2, 4, 8 is the fastest in simulation")
     assert f"gives {law}" in note
 
 
 def test_free_transfers_leave_the_waves_to_the_layers() -> None:
-    assert "until the layers run out" in told(drawn(), "hanayo")["Number of waves"]
+    assert "up to the number of layers" in told(drawn(), "hanayo")["Number of waves"]
 
 
 def test_the_fastest_that_fits_is_told_against_the_present() -> None:
