@@ -164,7 +164,7 @@ def test_meshes_keep_their_places_when_devices_are_added() -> None:
 def test_devices_of_a_mesh_cannot_be_removed() -> None:
     with pytest.raises(InputError, match="node 1 is used by mesh B"):
         mesh_edits.set_nodes((A, B), CLUSTER, 1)
-    with pytest.raises(InputError, match="device 1 of node 0 carries mesh A"):
+    with pytest.raises(InputError, match="device 1 of node 0 is used by mesh A"):
         mesh_edits.set_devices_per_node((A, B), CLUSTER, 1)
 
 

@@ -166,7 +166,7 @@ def test_every_gesture_is_one_labelled_undo_step() -> None:
         (("remove", {"chips": [[0, 2]]}), "remove a replica of expert 0"),
         (("balance", {"extra": 1}), "balance experts, up to 1 replica per device"),
         (("blocks", {}), "experts in equal blocks"),
-        (("heat", {"chips": [[3, 1]], "factor": 1.5}), "expert 3 hotter"),
+        (("heat", {"chips": [[3, 1]], "factor": 1.5}), "increase the load of expert 3"),
         (("setting", {"key": "schedule", "value": "parm-s2"}), "experts: schedule Parm S2"),
         (("setting", {"key": "degree", "value": None}), "experts: degree automatic"),
     ):
@@ -219,7 +219,7 @@ def test_the_canvas_and_the_form_describe_unused_settings_alike() -> None:
 
     for key in ("ep", "esp"):
         assert found[key]["reason"] == reason and found[key]["options"] == []
-        assert shown[f"experts.{key}"]["hint"] == "plays no part" and reason in shown[f"experts.{key}"]["help"]
+        assert shown[f"experts.{key}"]["hint"] == "not used by this schedule" and reason in shown[f"experts.{key}"]["help"]
         with pytest.raises(InputError, match="play no part"):
             make_edit(opened, shown[f"experts.{key}"], "2")
         assert make_edit(opened, shown[f"experts.{key}"], "1")[1][key] == 1  # what a problem may ask for
@@ -253,7 +253,7 @@ def test_the_chips_of_a_device_add_up_to_its_load() -> None:
     assert whole["share"] == "36.8%" and whole["size"] == 1.0
     assert max(chip["size"] for place in picture["places"] for chip in place["chips"]) == 1.0
     assert copies[0]["words"] == (
-        "a copy of expert 0: 9.2 % of visits, 0.736× an even share; its 3 copies together 36.8 %, 2.94×"
+        "replica of expert 0: 9.2% of token assignments, 0.736× an even share; all 3 replicas 36.8%, 2.94×"
     )
 
 
@@ -408,4 +408,4 @@ def test_the_effects_of_an_uneven_load_are_explained() -> None:
     (dropless,) = picture_of(parse_design(document, draft=True), 0)["about"]
     assert dropless.startswith("Experts compute only the tokens that they receive, so the most loaded device determines the time")
     grouped = picture_of(design(dp=8, ep=4), 0)["about"]
-    assert grouped == ["One of 2 groups, all alike."]
+    assert grouped == ["One of 2 identical groups."]

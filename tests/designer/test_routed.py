@@ -98,7 +98,7 @@ def test_a_missing_measured_load_is_reported(session: Session, record: Record, r
 
     made._handle_msg({"type": "setting", "key": "load", "value": load(made)["options"][-1]["value"]})
 
-    assert told[-1]["refused"].startswith("no run of this model has ended with its routing known")
+    assert told[-1]["refused"].startswith("no completed run has measured the routing of this model")
     assert session.history[0] == ""
 
 

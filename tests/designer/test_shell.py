@@ -428,7 +428,7 @@ def test_the_tiles_of_a_design_in_seconds(seconds: Design) -> None:
     assert shown["throughput"]["value"].endswith("seq/s")
     assert shown["throughput"]["small"].endswith("tokens/s")
     assert shown["exposed"]["small"].endswith("% of the iteration")
-    assert shown["bubble"]["value"] == f"{100 * numbers['bubble_ratio']:.1f} %"
+    assert shown["bubble"]["value"] == f"{100 * numbers['bubble_ratio']:.1f}%"
     assert "span" in shown["bubble"]["small"]
     assert shown["memory"]["bar"] == max(numbers["peak_memory_bytes"]) / numbers["capacity_bytes"]
     assert all(each["change"] is None for each in shown.values())
