@@ -147,7 +147,7 @@ def design_cluster(design: Design) -> GridCluster:
     links = cluster_links(cluster, per_node)
     inside, between = (quantity(1 / line.beta, "B/s") for line in (links.intra, links.inter))
     return GridCluster(
-        "This design's",
+        "This design",
         f"devices and links of this design: {inside} inside a node, {between} a device between nodes",
         links,
         devices,

@@ -193,7 +193,7 @@ def test_a_mesh_is_renamed_in_place(page: Page, draw: Callable[..., Session]) ->
     page.locator('.mw-mesh-label[data-mesh="1"]').dblclick()
     page.keyboard.type("A")
     page.keyboard.press("Enter")
-    eventually(page, lambda: notice(page, "cluster") == "rank 0 is called A already; meshes need different names")
+    eventually(page, lambda: notice(page, "cluster") == "rank 0 is already called A; mesh names must be unique")
     page.locator('.mw-mesh-label[data-mesh="1"]').dblclick()
     page.keyboard.type("head")
     page.keyboard.press("Enter")
@@ -256,7 +256,7 @@ def test_nodes_and_devices_are_added_without_moving_a_mesh(page: Page, draw: Cal
     eventually(page, lambda: session.design.cluster.devices_per_node == 5)
     assert devices(session) == [[0], [1], [5], [6]]
     page.get_by_role("button", name="Decrease nodes").click()
-    eventually(page, lambda: notice(page, "cluster").startswith("node 1 carries mesh C"))
+    eventually(page, lambda: notice(page, "cluster").startswith("node 1 is used by mesh C"))
     assert session.design.cluster.nodes == 2
 
 
@@ -335,14 +335,14 @@ def test_skip_connections_are_arcs_that_pointer_and_keyboard_reach(page: Page, d
         return [box.x + x, box.y + y];
     }"""
     page.mouse.move(*arcs.first.locator(".mw-skip-line").evaluate(place))
-    expect(told).to_contain_text("straight from mesh A to mesh D")
+    expect(told).to_contain_text("direct message from mesh A to mesh D")
     expect(page.locator(".mw-stage[data-linked]")).to_have_count(2)
 
     page.locator(".mw-stage").nth(3).focus()
     page.keyboard.press("Shift+Tab")
     expect(page.get_by_role("img", name="3 tensors skip from stage 0 to stage 3")).to_be_focused()
     page.keyboard.press("ArrowRight")
-    expect(told).to_contain_text("beside its input")
+    expect(told).to_contain_text("together with the stage input")
     session.edit("model.kind", "bert", "no skips")  # and the keyboard is not lost with them
     expect(arcs).to_have_count(0)
     expect(page.locator('.mw-stage[tabindex="0"]')).to_be_focused()
@@ -405,7 +405,7 @@ def test_grouping_is_for_more_microbatches_than_meshes(page: Page, draw: Callabl
     ungrouped = page.get_by_role("button", name="ungrouped")
 
     ungrouped.click(force=True)
-    eventually(page, lambda: notice(page, "wave") == "grouping matters with more microbatches than the 4 meshes")
+    eventually(page, lambda: notice(page, "wave") == "grouping has an effect only with more microbatches than meshes (4)")
     field = page.get_by_label("microbatches", exact=True)
     field.fill("8")
     field.press("Enter")

@@ -39,7 +39,7 @@ def test_a_large_edit_leaves_the_page_alive_and_is_stopped(
     page.get_by_role("button", name="Increase microbatches").click()
     words = page.locator(".mw-progress-words")
     expect(words).to_have_text("Computing: 50%, waiting for the test", timeout=FOUND_MS)
-    expect(page.locator(".mw-timeline-stale")).to_contain_text("This is the last good design")
+    expect(page.locator(".mw-timeline-stale")).to_contain_text("Showing the last valid design")
     expect(iteration).to_have_text(before, use_inner_text=True)
     page.get_by_role("tab", name="Problems").click()
     expect(page.get_by_text("this step is being computed").first).to_be_visible()

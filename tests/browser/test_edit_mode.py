@@ -175,7 +175,7 @@ def test_a_block_is_moved_by_mouse_and_its_effect_is_shown(editor: Editor) -> No
     assert editor.session.design.pipeline.schedule == "custom"
     order = editor.order(2)
     assert order.index("2F3") == order.index("2B1") - 1
-    editor.says("1F1B is a custom order now; undo makes it 1F1B again")
+    editor.says("The schedule is now custom; undo restores 1F1B")
     assert editor.session.history[0] == "move 2F3 before 2B1: 1F1B becomes custom"
 
 
@@ -257,7 +257,7 @@ def test_blocks_are_selected_and_moved_by_keys(editor: Editor) -> None:
     editor.press("Alt+ArrowLeft")
     editor.until(lambda facts: facts["moving"]["by"] == 1)
     editor.press("Enter")
-    editor.until(lambda facts: "custom order now" in editor.words)
+    editor.until(lambda facts: "schedule is now custom" in editor.words)
 
     assert editor.order(3)[:3] == ["3F0", "3F1", "3B0"]
     assert editor.facts()["selected"] == ["3B0"]  # and stays so
@@ -342,13 +342,13 @@ def test_an_edit_is_undone_by_the_undo_of_the_page(whole: Page) -> None:
     stage.focus()
     for key in ("e", "ArrowRight", "Enter", "Alt+ArrowRight", "Enter"):
         stage.press(key)
-    expect(whole.locator(".mw-order-text")).to_contain_text("Interleaved 1F1B is a custom order now")
+    expect(whole.locator(".mw-order-text")).to_contain_text("Interleaved 1F1B is a schedule is now custom")
     expect(iteration).not_to_have_text(before, use_inner_text=True)
 
     whole.keyboard.press("Control+z")
 
     expect(iteration).to_have_text(before, use_inner_text=True)
-    expect(whole.locator(".mw-order-text")).not_to_contain_text("custom order now")
+    expect(whole.locator(".mw-order-text")).not_to_contain_text("schedule is now custom")
 
 
 def test_a_stage_is_dragged_to_another_mesh_and_moved_by_keys(whole: Page) -> None:

@@ -213,18 +213,18 @@ def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown])
     before = float(imbalance.inner_text()[:-1])
 
     page.page.get_by_role("button", name="Balance").click()
-    page.does("balance the experts, up to 1 replica a device")
+    page.does("balance experts, up to 1 replica per device")
     eventually(page.page, lambda: float(imbalance.inner_text()[:-1]) < before / 1.4)
     eventually(page.page, lambda: page.page.locator(".mw-xchip[data-copied]").count() >= 2)
 
     page.page.get_by_role("button", name="Balance").click()
-    page.says("as balanced as this can make them")
+    page.says("no better balance was found")
     page.page.get_by_role("button", name="Equal blocks").click()
     page.does("experts in equal blocks")
     assert page.drawn is None
     page.page.get_by_role("button", name="Decrease replicas").click()
     page.page.get_by_role("button", name="Balance").click()
-    page.does("balance the experts")
+    page.does("balance experts")
     expect(page.page.locator(".mw-xchip[data-copied]")).to_have_count(0)
 
 
@@ -409,8 +409,8 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     page.keyboard.press("Home")
     tip = dialog.locator(".mw-tip")
     page.keyboard.press("Tab")  # what the card is made of, one stop
-    tip.filter(has_text="what it computes, and what its links").wait_for()
-    for words in ("A forward and a backward", "sends most sends to other nodes"):
+    tip.filter(has_text="its compute lane, and its links").wait_for()
+    for words in ("A forward and a backward", "sends to other nodes"):
         page.keyboard.press("ArrowDown")
         tip.filter(has_text=words).wait_for()
     page.keyboard.press("Shift+Tab")
@@ -426,13 +426,13 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     dialog.get_by_label("Links").select_option(label="NVLink, 100 Gb/s a GPU")
     dialog.locator(".mw-em-notes", has_text="NVLink of 200 GB/s and a network of 100 Gb/s a GPU").wait_for()
     dialog.get_by_label("Links").focus()
-    dialog.get_by_label("Links").select_option(label="This design's")
+    dialog.get_by_label("Links").select_option(label="This design")
     dialog.locator(".mw-em-notes", has_text="devices and links of this design").wait_for()
     assert focused(page, "at.className") == "mw-em-links"  # where it was, though the map is another
-    dialog.get_by_role("button", name="Fastest of all").click()
+    dialog.get_by_role("button", name="Fastest overall").click()
     dialog.locator(".mw-em .mw-legend", has_text="PPMoE 259").wait_for()  # of how many it is the fastest
     expect(dialog.locator(".mw-em-never")).to_have_count(0)
-    dialog.get_by_role("button", name="Against DeepSpeed-MoE").click()
+    dialog.get_by_role("button", name="Speedup over DeepSpeed-MoE").click()
     dialog.get_by_text("paper: 1.13× to 5.77×").wait_for()
     dialog.get_by_role("tab", name="This layer").click()
     dialog.locator('[data-name="parm-s2"]').click()
@@ -472,21 +472,21 @@ def test_the_form_has_the_experts_and_tells_what_is_wrong_at_their_fields(whole:
     homes.fill("0 1 2 3\n4 5")
     homes.press("Control+Enter")
     at_homes.wait_for(state="detached")
-    page.get_by_role("button", name="Undo: homes of the experts").wait_for()
+    page.get_by_role("button", name="Undo: expert placement").wait_for()
 
     section.get_by_label("Layer Schedule").select_option(label="PPMoE")  # the form and the canvas say the same
-    section.locator('[data-path="experts.ep"] .mw-hint', has_text="plays no part").wait_for()
+    section.locator('[data-path="experts.ep"] .mw-hint', has_text="not used by this schedule").wait_for()
     section.get_by_label("Layer EP").fill("4")
     section.get_by_label("Layer EP").press("Enter")
-    at_ep.filter(has_text="PPMoE spreads whole experts over the 1 device").wait_for()
+    at_ep.filter(has_text="PPMoE places whole experts on the 1 device").wait_for()
     page.get_by_role("button", name="Experts", exact=True).click()
     control = page.locator('[data-control="ep"]')
-    expect(control).to_have_attribute("title", re.compile("^PPMoE spreads whole experts over the 1 device "))
+    expect(control).to_have_attribute("title", re.compile("^PPMoE places whole experts on the 1 device "))
     control.click(force=True)
-    page.locator(".mw-experts .mw-notice", has_text="ep and esp play no part").wait_for()
+    page.locator(".mw-experts .mw-notice", has_text="does not use ep and esp").wait_for()
     page.keyboard.press("Control+z")
     control.filter(has_text="2").and_(page.locator('[aria-disabled="false"]')).wait_for()
-    expect(section.locator('[data-path="experts.ep"] .mw-hint')).not_to_have_text("plays no part")
+    expect(section.locator('[data-path="experts.ep"] .mw-hint')).not_to_have_text("not used by this schedule")
     at_ep.wait_for(state="detached")
 
     section.get_by_label("MoE", exact=True).uncheck()

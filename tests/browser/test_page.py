@@ -144,7 +144,7 @@ def test_without_the_token_nothing_is_shown(designer: Callable[[str], str], page
     link = designer("01-first-wave")
     response = page.goto(link.split("?")[0])
     assert response and response.status == 403
-    expect(page.get_by_text("Open the designer by the link")).to_be_visible()
+    expect(page.get_by_text("Open the link that")).to_be_visible()
 
     wrong = page.goto(link + "x")
     assert wrong and wrong.status == 403

@@ -204,7 +204,7 @@ def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], sess
     expect(page.locator(".mw-cause")).to_contain_text("% of the error of the step.")
     expect(page.locator(".mw-past tr[aria-current=true]")).to_have_count(1)
     expect(page.locator(".mw-past tr")).to_have_count(2)
-    links = page.locator(".mw-compared-part", has_text="Links, a transfer")
+    links = page.locator(".mw-compared-part", has_text="Transfer time per link")
     links.locator("summary").click()
     expect(links.locator("tbody tr").first).to_contain_text("+200%")
 

@@ -211,7 +211,7 @@ def test_a_problem_is_shown_at_its_field_and_the_list_leads_there(shell: Shell) 
 
     expect(shell.words("model.layers")).to_contain_text("need at least")
     expect(shell.page.locator(".mw-numbers")).to_have_attribute("data-stale", "")
-    expect(shell.page.locator(".mw-side-note")).to_have_text("Last good design")
+    expect(shell.page.locator(".mw-side-note")).to_have_text("Last valid design")
     shell.field("training.steps").focus()
     shell.page.locator(".mw-problem").click()
     expect(shell.field("model.layers")).to_be_focused()
@@ -318,13 +318,13 @@ def test_a_tile_explains_itself_to_pointer_and_keyboard(shell: Shell) -> None:
     tip = shell.page.locator(".mw-numbers .mw-tip")
 
     shell.tile("bubble").hover()
-    expect(tip).to_contain_text("1 − busy ÷ (meshes × iteration time)")
+    expect(tip).to_contain_text("1 − busy time ÷ (meshes × iteration time)")
     shell.button("Save as").hover()
     expect(tip).to_be_hidden()
 
     shell.button("Pin this design").focus()
     shell.page.keyboard.press("Shift+Tab")
-    expect(tip).to_contain_text("average over the meshes")
+    expect(tip).to_contain_text("averaged over the meshes")
 
 
 # ---- the top bar ----

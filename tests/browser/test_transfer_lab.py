@@ -129,8 +129,8 @@ def test_axes_move_by_keys_and_problems_are_shown_at_their_fields(shown: Callabl
     expect(page.locator(".mw-tr-field", has=field).get_by_role("alert")).to_contain_text("should be a rank")
     assert field.input_value() == "some"
     for path, text, words in (
-        ("source.ranks", "9-4", "'9-4' runs backwards: write 4-9"),
-        ("links.inter_node.bandwidth", "0", "too little to send by: at least 1 B/s"),
+        ("source.ranks", "9-4", "'9-4' is a descending range: write 4-9"),
+        ("links.inter_node.bandwidth", "0", "too low: use at least 1 B/s"),
         ("links.inter_node.bandwidth", "1e400", "1e400 could be"),
         ("links.inter_node.bandwidth", "1e400 B/s", "more than can be reckoned with"),
     ):

@@ -220,7 +220,7 @@ def test_the_canvas_and_the_form_describe_unused_settings_alike() -> None:
     for key in ("ep", "esp"):
         assert found[key]["reason"] == reason and found[key]["options"] == []
         assert shown[f"experts.{key}"]["hint"] == "not used by this schedule" and reason in shown[f"experts.{key}"]["help"]
-        with pytest.raises(InputError, match="play no part"):
+        with pytest.raises(InputError, match="does not use ep and esp"):
             make_edit(opened, shown[f"experts.{key}"], "2")
         assert make_edit(opened, shown[f"experts.{key}"], "1")[1][key] == 1  # what a problem may ask for
     back = edits.change_setting(opened, "schedule", "parm-auto")

@@ -126,7 +126,7 @@ def test_a_reload_keeps_the_lesson_and_both_designs(monkeypatch: pytest.MonkeyPa
     draft = Draft(studio, "", lambda: True)
     LessonPane(draft.session, on_open=draft.show_lesson).open(LESSON)
     draft.session.edit("pipeline.microbatches", 3, "mine")
-    draft.gone()
+    draft.release()
 
     again = Draft(studio, draft.name, lambda: True)
 
