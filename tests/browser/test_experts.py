@@ -490,7 +490,7 @@ def test_the_form_has_the_experts_and_tells_what_is_wrong_at_their_fields(whole:
     at_ep.wait_for(state="detached")
 
     section.get_by_label("MoE", exact=True).uncheck()
-    page.get_by_role("button", name="Undo: take the experts out of the model").wait_for()
+    page.get_by_role("button", name="Undo: remove the experts from the model").wait_for()
     section.get_by_label("Layer EP").wait_for(state="detached")
     page.keyboard.press("Control+z")
     expect(section.get_by_label("Layer Placement")).to_have_value("0 1 2 3\n4 5")

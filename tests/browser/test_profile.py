@@ -51,7 +51,7 @@ def test_a_machine_is_measured_looked_at_and_used(
     name = dialog.get_by_role("textbox", name="Profile name")
     name.fill(" ")
     dialog.get_by_role("button", name="Calibrate this machine").click()
-    expect(dialog.get_by_role("alert")).to_have_text("give what is measured a name, such as this-machine")
+    expect(dialog.get_by_role("alert")).to_have_text("enter a name for the profile, such as this-machine")
     expect(name).to_be_focused()
     assert not calibrating.status.is_running
     page.keyboard.press("Escape")

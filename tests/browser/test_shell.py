@@ -301,7 +301,7 @@ def test_the_pin_compares_in_colour_sign_and_word(shell: Shell) -> None:
     iteration = shell.tile("iteration")
     expect(iteration.locator(".mw-verdict")).to_have_text("worse")
     expect(iteration.locator('[data-icon="rise"]')).to_have_count(1)
-    assert "more than the" in (iteration.get_attribute("aria-label") or "")
+    assert "more than" in (iteration.get_attribute("aria-label") or "")
     expect(shell.tile("bubble").locator(".mw-verdict")).to_have_text("better")
     colours = [
         shell.tile(key).locator(".mw-verdict").evaluate("node => getComputedStyle(node).color")
