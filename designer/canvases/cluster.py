@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, whole_numbers
 from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.field_limits import NAME_LENGTH
@@ -33,7 +33,7 @@ class ClusterCanvas(Canvas):
     selected = param.Integer(default=-1, doc="Rank of the selected mesh, -1 for none.")
 
     _esm = module("cluster/cluster.js")
-    _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("cluster/cluster.css")]
+    _stylesheets: ClassVar = style_sheets("cluster/cluster.css")
     _gestures = (
         "draw", "move", "resize", "delete", "rename", "axes", "reorder",
         "tile", "try_tile", "nodes", "devices_per_node", "pane",

@@ -18,7 +18,7 @@ from meshwave.designer.canvases.expert_figures import (
     load_level,
     place_names,
 )
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, short_message
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_edits import fix_edit
@@ -58,9 +58,7 @@ class ExpertsCanvas(Canvas):
     picture = param.Dict(default={"state": "none"}, doc="Data that is drawn; see picture_of().")
 
     _esm = module("experts/experts.js")
-    _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"), read_static("kit/shell.css"), read_static("experts/experts.css"), _load_colours(),
-    ]  # fmt: skip
+    _stylesheets: ClassVar = [*style_sheets("kit/shell.css", "experts/experts.css"), _load_colours()]
     _gestures = (
         "add", "mesh", "setting", "move", "replicate", "remove", "balance", "blocks", "heat", "try", "compare", "pane", "fix",
     )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import panel as pn
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
@@ -63,11 +63,7 @@ class TransferView(Overlay):
     largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
 
     _esm = module("transfer/transfer.js")
-    _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"),
-        read_static("kit/shell.css"),
-        read_static("transfer/transfer.css"),
-    ]
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "transfer/transfer.css")
     _gestures = (
         "place",
         "set",

@@ -11,14 +11,14 @@ import param
 from pydantic import ValidationError
 
 from meshwave.designer.canvases.wave_skips import skip_arcs
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import colour_rule, module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, PlainData, plain_text, read_value
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.field_limits import field_limit
 from meshwave.engine.costs import Costs
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
-from meshwave.engine.exports.pictures.palette import OPS, shades
+from meshwave.engine.exports.pictures.palette import shades
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
@@ -27,13 +27,6 @@ from meshwave.engine.program.simulation import simulate
 from meshwave.engine.schedules import Pipe, schedule_names, schedules
 
 THUMBNAIL = Pipe(ranks=4, microbatches=8)
-
-
-def _op_colours() -> str:
-    """Return the style rule that defines the palette's colours of computations as --op-f, --op-b, ..."""
-    computations = [op.name for op in Op if op.is_compute]
-    colours = [f"--op-{op.lower()}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for op in computations]
-    return f".mw-wave {{ {' '.join(colours)} }}"
 
 
 class WaveCanvas(Canvas):
@@ -50,7 +43,10 @@ class WaveCanvas(Canvas):
     progress = param.Dict(default={}, doc="Progress of a computation, with a sentence; empty for none.")
 
     _esm = module("wave/wave.js")
-    _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("wave/wave.css"), _op_colours()]
+    _stylesheets: ClassVar = [
+        *style_sheets("wave/wave.css"),
+        colour_rule(".mw-wave", {f"op-{op.name.lower()}": op.name for op in Op if op.is_compute}),
+    ]
     _gestures = (
         "move_layers", "try_layers", "move_stage", "try_stage", "balance", "dial", "option", "microbatches", "schedule", "compute",
     )  # fmt: skip

@@ -9,7 +9,7 @@ import param
 
 from meshwave.designer.forms.changes import make_edit
 from meshwave.designer.forms.fields import Field, form_sections
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import InputError
@@ -40,11 +40,7 @@ class Form(Canvas):
     turned = param.Integer(default=0, doc="Changes when the document is replaced, which clears refused inputs.")
 
     _esm = module("panels/form.js")
-    _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"),
-        read_static("kit/shell.css"),
-        read_static("panels/form.css"),
-    ]
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/form.css")
     _gestures = ("change", "act")
 
     def __init__(self, session: Session, on_measured: Callable[[], None] = lambda: None, **params: Any) -> None:

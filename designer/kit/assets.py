@@ -11,6 +11,8 @@ from bokeh.server.urls import toplevel_patterns
 from panel.models.esm import ReactiveESM
 from tornado.web import HTTPError, RequestHandler
 
+from meshwave.engine.exports.pictures.palette import OPS
+
 YEAR_S = 365 * 24 * 3600
 _THEME, _NATIVE_IMPORT = "kit/theme.js", "kit/native_import.js"  # scripts of the head, not modules
 _WIDGETS = "widgets.js"  # the module that a page imports
@@ -24,6 +26,17 @@ def _folder() -> Path:
 def read_static(name: str) -> str:
     """Return the text of a file of ``static/``."""
     return (_folder() / name).read_text(encoding="utf-8")
+
+
+def style_sheets(*names: str) -> list[str]:
+    """Return the style sheets of a widget: the one of all widgets, and files of ``static/``."""
+    return [read_static(name) for name in ("kit/canvas.css", *names)]
+
+
+def colour_rule(selector: str, ops: Mapping[str, str]) -> str:
+    """Return a style rule that defines custom properties, each with the palette's colours of an operation."""
+    colours = (f"--{name}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for name, op in ops.items())
+    return f"{selector} {{ {' '.join(colours)} }}"
 
 
 def digest(modules: Mapping[str, bytes]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.lessons.text import plain, to_html
 from meshwave.designer.lessons.tutor import OpenLesson, Tutor
@@ -35,11 +35,7 @@ class LessonPane(Canvas):
     refusal = param.String(default="", doc="Why a lesson cannot be opened; empty for nothing.")
 
     _esm = module("lessons/lessons.js")
-    _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"),
-        read_static("kit/shell.css"),
-        read_static("lessons/lessons.css"),
-    ]
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/lessons.css")
     _gestures = ("start", "list", "leave", "keep", "finish", "go", "answer", "hint", "show_answer")
 
     def __init__(

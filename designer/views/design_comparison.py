@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.design_session import PIN_LIMIT, Session
 from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, read_upload
@@ -31,11 +31,7 @@ class Comparison(Overlay):
     stale = param.Boolean(default=False, doc="True if the open design's column is of an earlier design.")
 
     _esm = module("panels/comparison.js")
-    _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"),
-        read_static("kit/shell.css"),
-        read_static("panels/comparison.css"),
-    ]
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/comparison.css")
     _gestures = ("close", "unpin", "pin", "end", "example", "file")
 
     def __init__(self, session: Session, **params: Any) -> None:

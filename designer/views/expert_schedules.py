@@ -11,7 +11,7 @@ import panel as pn
 import param
 
 from meshwave.designer.canvases.expert_figures import FIGURE_HELP, LayerCosts, explain_terms
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import colour_rule, module, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value, short_message
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
@@ -30,7 +30,6 @@ from meshwave.engine.experts import (
     expert_schedules,
     play_layer,
 )
-from meshwave.engine.exports.pictures.palette import OPS
 from meshwave.engine.predict.expert_map import GridCluster, find_cluster
 from meshwave.engine.units import quantity
 
@@ -47,10 +46,12 @@ WORDS = {
     "gather": "gather and reduce",
     "other": "gate and sorting",
 }
-COLOURS = {"experts": "F", "dispatch": "B", "combine": "I", "gather": "W", "other": "STEP"}
-OF_SCHEDULES = {
-    "deepspeed": "STEP", "a2a-allgather": "B", "parm-s1": "F", "parm-s2": "W", "ppmoe": "I", "expert-parallel": "REDUCE_GRAD",
+COLOURS = {
+    "step-experts": "F", "step-dispatch": "B", "step-combine": "I", "step-gather": "W", "step-other": "STEP",
+    "schedule-deepspeed": "STEP", "schedule-a2a-allgather": "B", "schedule-parm-s1": "F", "schedule-parm-s2": "W",
+    "schedule-ppmoe": "I", "schedule-expert-parallel": "REDUCE_GRAD",
 }  # fmt: skip
+"""Operations of the palette whose colours steps and schedules have."""
 LANES = ("compute", "in the node", "between nodes")
 HELP = {
     "experts": "Feed-forward networks of the experts on the device",
@@ -65,14 +66,6 @@ HELP = {
     "intra": "Most bytes that a device sends inside its node in the forward of one layer",
     "memory": f"{FIGURE_HELP['memory']}; buffers hold the tokens that are sent and received",
 }
-
-
-def _kind_colours() -> str:
-    """Return the style rule that defines the colours of steps and schedules."""
-    named = {f"step-{kind}": op for kind, op in COLOURS.items()}
-    named |= {f"schedule-{name}": op for name, op in OF_SCHEDULES.items()}
-    colours = [f"--{name}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for name, op in named.items()]
-    return f".mw-expert-schedules {{ {' '.join(colours)} }}"
 
 
 class ExpertSchedules(Overlay):
@@ -91,8 +84,9 @@ class ExpertSchedules(Overlay):
 
     _esm = module("experts/schedules.js")
     _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"), read_static("kit/shell.css"), read_static("experts/schedules.css"), _kind_colours(),
-    ]  # fmt: skip
+        *style_sheets("kit/shell.css", "experts/schedules.css"),
+        colour_rule(".mw-expert-schedules", COLOURS),
+    ]
     _gestures = ("close", "choose", "map")
 
     def __init__(self, session: Session, **params: Any) -> None:

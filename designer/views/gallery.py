@@ -12,24 +12,18 @@ from typing import Any, ClassVar
 import panel as pn
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import colour_rule, module, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_later
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
-from meshwave.engine.exports.pictures.palette import OPS
 from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.predict.gallery import Variant, apply_variant
 from meshwave.engine.program.action import WORDS, Op
 
 KINDS = {op.name: WORDS[op.name] for op in Op if op.is_compute}
-
-
-def _op_colours() -> str:
-    colours = [f"--op-{op.lower()}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for op in KINDS]
-    return f".mw-gallery {{ {' '.join(colours)} }}"
 
 
 class Gallery(Overlay):
@@ -44,8 +38,9 @@ class Gallery(Overlay):
 
     _esm = module("panels/gallery.js")
     _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"), read_static("kit/shell.css"), read_static("panels/gallery.css"), _op_colours(),
-    ]  # fmt: skip
+        *style_sheets("kit/shell.css", "panels/gallery.css"),
+        colour_rule(".mw-gallery", {f"op-{op.lower()}": op for op in KINDS}),
+    ]
     _gestures = ("close", "choose", "pin")
 
     def __init__(self, session: Session, **params: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.kit.defects import defect_text
 from meshwave.engine.errors import MeshwaveError
@@ -24,7 +24,7 @@ class LaunchBar(Canvas):
     status = param.Dict(default={}, doc="Status of the run: running, share of the steps that are done, and a sentence.")
 
     _esm = module("panels/launch.js")
-    _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("panels/launch.css")]
+    _stylesheets: ClassVar = style_sheets("panels/launch.css")
     _gestures = ("launch", "rehearse", "cancel", "choose")
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, STOPPED_PROBLEM, Session
 from meshwave.engine.predict.prediction import Prediction
@@ -243,11 +243,7 @@ class Numbers(Canvas):
     can_pin = param.Boolean(default=False, doc="True if the numbers are of the current design.")
 
     _esm = module("panels/numbers.js")
-    _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"),
-        read_static("kit/shell.css"),
-        read_static("panels/numbers.css"),
-    ]
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/numbers.css")
     _gestures = ("pin", "compare", "end")
 
     def __init__(self, session: Session, on_compare: Callable[[], Any] | None = None, **params: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import PROGRESS_STATES, Session
@@ -63,11 +63,7 @@ class Problems(Canvas):
     )
 
     _esm = module("panels/problems.js")
-    _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"),
-        read_static("kit/shell.css"),
-        read_static("panels/problems.css"),
-    ]
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/problems.css")
     _gestures = ("focus", "fix", "search", "stop", "use")
 
     def __init__(self, session: Session, on_focus: Callable[[str], Any] | None = None, **params: Any) -> None:

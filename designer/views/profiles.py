@@ -11,7 +11,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import colour_rule, module, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
@@ -26,7 +26,6 @@ from meshwave.engine.costs.profile_store import (
     load_stored_profile,
 )
 from meshwave.engine.errors import InputError
-from meshwave.engine.exports.pictures.palette import OPS
 from meshwave.engine.units import quantity, speed
 
 COLOURS: Mapping[str, str] = {
@@ -53,11 +52,6 @@ PAIRS: Mapping[Pair, str] = {
 }
 
 
-def _colours() -> str:
-    colours = [f"--op-{op}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for op in LINE_COLOURS]
-    return f".mw-profile {{ {' '.join(colours)} }}"
-
-
 class Profiles(Overlay):
     """An overlay with the list of profiles, and charts and tables of one of them."""
 
@@ -72,8 +66,9 @@ class Profiles(Overlay):
 
     _esm = module("panels/profile.js")
     _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"), read_static("kit/shell.css"), read_static("panels/profile.css"), _colours(),
-    ]  # fmt: skip
+        *style_sheets("kit/shell.css", "panels/profile.css"),
+        colour_rule(".mw-profile", {f"op-{op}": op for op in LINE_COLOURS}),
+    ]
     _gestures = ("close", "look", "use", "measure", "stop")
 
     def __init__(

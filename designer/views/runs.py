@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
 from meshwave.designer.views._view import FILL, View, views
@@ -57,7 +57,7 @@ class RunsPanel(Canvas):
     text = param.Dict(default={}, doc="Name of the uploaded dataset, or None, and the largest size of one.")
 
     _esm = module("panels/runs.js")
-    _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("panels/runs.css")]
+    _stylesheets: ClassVar = style_sheets("panels/runs.css")
     _gestures = ("open", "overlay", "use_measured", "bring_text", "default_text", "hosts")
 
     def __init__(

@@ -9,7 +9,7 @@ import panel as pn
 import param
 from panel.viewable import Viewable
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, read_value
 
 
@@ -22,7 +22,7 @@ class Tabs(Canvas):
     active = param.Integer(default=0, doc="Index of the selected title.")
 
     _esm = module("panels/side.js")
-    _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("panels/side.css")]
+    _stylesheets: ClassVar = style_sheets("panels/side.css")
     _gestures = ("turn",)
 
     def _on_turn(self, gesture: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import param
 from numpy.typing import NDArray
 from panel.custom import JSComponent
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import plain_text, read_value, whole_numbers
 from meshwave.designer.kit.defects import defect_text
 from meshwave.designer.views.timeline_links import pack_links
@@ -244,9 +244,7 @@ class TimelineChart(JSComponent):
     palette = param.Dict(default=as_data(), constant=True)
 
     _esm = module("timeline/timeline.js")
-    _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"), *(read_static(f"timeline/{part}.css") for part in ("timeline", "edit", "depth")),
-    ]  # fmt: skip
+    _stylesheets: ClassVar = style_sheets("timeline/timeline.css", "timeline/edit.css", "timeline/depth.css")
 
     def __init__(
         self,

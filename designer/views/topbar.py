@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import param
 
-from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_session import Session
@@ -96,11 +96,7 @@ class TopBar(Canvas):
     theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="Theme that the browser shows.")
 
     _esm = module("panels/topbar.js")
-    _stylesheets: ClassVar = [
-        read_static("kit/canvas.css"),
-        read_static("kit/shell.css"),
-        read_static("panels/topbar.css"),
-    ]
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css")
     _gestures = (
         "rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",
         "view", "lessons",
