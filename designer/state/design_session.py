@@ -119,7 +119,11 @@ class Session(param.Parameterized):
     def predict_edit(self, path: str, value: Any) -> Prediction | None:
         """Predict the design after an edit without applying it; None where the edit would leave errors."""
         design = self._apply_edit(path, value)
-        return self._predict_in_same_order(design) if type(design.pipeline).depends_on_costs else predict_with_problems(design)[1]
+        return (
+            self._predict_in_same_order(design)
+            if type(design.pipeline).depends_on_costs
+            else predict_with_problems(design)[1]
+        )
 
     def _predict_in_same_order(self, design: Design) -> Prediction | None:
         """Predict a design, whose schedule searches its order, in the order of the open design; None if impossible."""

@@ -167,7 +167,9 @@ class TransferDrawing:
         link is free.
         """
         sent, host = self.simulation.messages or (), self.spec.lines.host
-        found = sorted(port_shares(self.simulation, self.spec.lines).items(), key=lambda each: _lane_place(each[0], host))
+        found = sorted(
+            port_shares(self.simulation, self.spec.lines).items(), key=lambda each: _lane_place(each[0], host)
+        )
         bars = [(lane, *bar) for lane, (_, of_port) in enumerate(found) for bar in of_port]
         return {
             "lanes": [{**_lane_data(port, host), "rows": max_concurrent_messages(of_port)} for port, of_port in found],
