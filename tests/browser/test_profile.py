@@ -63,7 +63,7 @@ def test_a_machine_is_measured_looked_at_and_used(
     dialog.locator("svg circle").first.press("ArrowRight")
     expect(dialog.locator("svg circle").nth(1)).to_be_focused()
     expect(dialog.get_by_role("tooltip")).to_be_visible()
-    for words in ("Update", "Messages"):
+    for words in ("Optimizer step", "Messages"):
         dialog.get_by_role("tab", name=words).click()
         expect(dialog.get_by_role("tab", name=words)).to_have_attribute("aria-selected", "true")
     expect(dialog.get_by_role("row", name="inside the node")).to_contain_text("100 µs")

@@ -789,7 +789,7 @@ def test_parts_that_an_export_omits_are_reported(
 
     (told,) = said.of("notes")
     assert told["title"] == "Two waves on four meshes.csv does not contain the whole design"
-    assert "recomputing of all stages is for the modules to do" in told["lines"][0]["message"]
+    assert "the modules must recompute all stages" in told["lines"][0]["message"]
 
 
 def test_a_draft_with_errors_is_not_exported_as_the_previous_design(
