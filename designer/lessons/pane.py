@@ -15,7 +15,7 @@ from meshwave.designer.lessons.text import plain, to_html
 from meshwave.designer.lessons.tutor import OpenLesson, Tutor
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.lessons import Choice, Lesson, NumberQuestion, Verdict, find_lesson, lesson_folders
+from meshwave.engine.lessons import Choice, Lesson, NumberQuestion, Verdict, fill_numbers, find_lesson, lesson_folders
 from meshwave.engine.lessons.progress import LessonProgress, load_progress
 
 ASKING = ("number", "choice")
@@ -178,7 +178,7 @@ def shown_check(tutor: Tutor, lesson: Lesson) -> dict[str, Any]:
     return {
         "kind": check.kind,
         "text": to_html(lesson, check.ask, inline=True),
-        "label": plain(check.ask),
+        "label": plain(fill_numbers(lesson, check.ask)),
         "unit": check.unit if isinstance(check, NumberQuestion) else "",
         "options": [to_html(lesson, each.text, inline=True) for each in check.options]
         if isinstance(check, Choice)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -197,6 +197,15 @@ class Step:
     text: str
     explanation: str
     data: StepData
+
+    def texts(self) -> Iterator[str]:
+        """Yield all texts of the step that a learner reads."""
+        check = self.data.check
+        yield from (self.text, self.explanation, *self.data.hints)
+        if check is not None:
+            yield check.ask
+        if isinstance(check, Choice):
+            yield from (text for option in check.options for text in (option.text, option.why))
 
 
 @dataclass(frozen=True)

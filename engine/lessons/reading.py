@@ -100,11 +100,9 @@ def read_lesson(folder: Path) -> Lesson:
     if not match:
         raise DesignError([Problem(file, "lesson_without_front_matter")])
     about = _parse(match[1], About, file)
-    steps, problems = _read_steps(text[match.end() :], file)
-    designs = _read_designs(folder, about, file)
-    lesson = Lesson(folder.name, folder, about, steps, designs)
-    problems += [problem for step, found in _link_problems(lesson) for problem in [_within(found, _place(file, step))]]
-    if problems:
+    steps = _read_steps(text[match.end() :], file)
+    lesson = Lesson(folder.name, folder, about, steps, _read_designs(folder, about, file))
+    if problems := [_within(found, _place(file, step)) for step, found in _link_problems(lesson)]:
         raise DesignError(problems)
     return lesson
 
@@ -140,23 +138,15 @@ def _parse(toml: str, root: type[P], place: str) -> P:
         raise DesignError(_within(each, place) for each in validation_problems(error, values, root)) from None
 
 
-def _read_steps(text: str, file: str) -> tuple[tuple[Step, ...], list[Problem]]:
-    """Return the steps of the Markdown below the front matter, and what is wrong with them."""
+def _read_steps(text: str, file: str) -> tuple[Step, ...]:
+    """Return the steps of the Markdown below the front matter."""
     _, *parts = _HEADING.split(text)
     found = list(zip(parts[::2], parts[1::2], strict=True))
     if not found:
-        return (), [Problem(file, "lesson_without_steps")]
+        raise DesignError([Problem(file, "lesson_without_steps")])
     if len(found) > MOST_STEPS:
-        return (), [Problem(file, "lesson_too_many_steps", {"count": len(found), "limit": MOST_STEPS})]
-    steps: list[Step] = []
-    problems: list[Problem] = []
-    for number, (title, body) in enumerate(found):
-        try:
-            steps.append(_read_step(title, body, _place(file, number)))
-        except DesignError as error:
-            problems += error.problems
-            steps.append(Step(title, "", "", StepData()))
-    return tuple(steps), problems
+        raise DesignError([Problem(file, "lesson_too_many_steps", {"count": len(found), "limit": MOST_STEPS})])
+    return tuple(_read_step(title, body, _place(file, number)) for number, (title, body) in enumerate(found))
 
 
 def _read_step(title: str, body: str, place: str) -> Step:
@@ -230,7 +220,7 @@ def _link_problems(lesson: Lesson) -> Iterator[tuple[int, Problem]]:
                 yield number, unknown_name("design", name, lesson.designs).problem.replace(where=field)
         if isinstance(step.data.check, Task) and step.data.design is None:
             yield number, Problem("design", "lesson_task_without_start")
-        texts = f"{step.text}\n{step.explanation}"
+        texts = "\n".join(step.texts())
         for term in linked_terms(texts):
             if term not in glossary():
                 yield number, unknown_name("term", term, glossary()).problem

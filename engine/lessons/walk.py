@@ -20,23 +20,13 @@ def walk(lesson: Lesson) -> Iterator[tuple[Step, list[Problem]]]:
 
 def _step_problems(lesson: Lesson, step: Step) -> list[Problem]:
     try:
-        for text in texts_of(step):
+        for text in step.texts():
             fill_numbers(lesson, text)
         for design in filter(None, (step.data.design, step.data.reveal)):
             lesson.prediction(design)
         return list(_check_problems(lesson, step))
     except MeshwaveError as error:
         return list(problems_of(error))
-
-
-def texts_of(step: Step) -> Iterator[str]:
-    """Yield all texts of a step that a learner reads."""
-    check = step.data.check
-    yield from (step.text, step.explanation, *step.data.hints)
-    if check is not None:
-        yield check.ask
-    if isinstance(check, Choice):
-        yield from (text for option in check.options for text in (option.text, option.why))
 
 
 def _check_problems(lesson: Lesson, step: Step) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,19 @@ def test_a_reload_keeps_the_lesson_and_both_designs(monkeypatch: pytest.MonkeyPa
     assert (again.lesson[0], again.lesson[1]) == (LESSON, first)
     assert again.session.design.pipeline.microbatches == 3
     studio.close()
+
+
+@pytest.mark.parametrize(("longer", "passed"), [(1.02, True), (1.2, False)])
+def test_a_run_over_the_prediction_is_judged(pane: LessonPane, session: Session, longer: float, passed: bool) -> None:
+    pane.open("14-design-challenge")
+    do(pane, "go", step=5)
+    predicted = session.prediction.timeline
+    times = {"start": predicted.start * longer, "end": predicted.end * longer}
+
+    session.measured = dataclasses.replace(predicted, source="rehearsed", **times)
+
+    assert pane.step["verdict"]["passed"] == passed
+    assert pane.step["is_done"] == passed
 
 
 def test_an_unknown_lesson_is_refused_with_the_list(session: Session) -> None:
