@@ -7,7 +7,17 @@ import platform
 import shutil
 from contextlib import suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of what the processes of a run must agree on."""
+    found = {"Python": platform.python_version()}
+    for name in ("meshwave", "torch"):
+        with suppress(metadata.PackageNotFoundError):  # a checkout that is not installed
+            found[name] = metadata.version(name)
+    return found
 
 
 def processor() -> str:

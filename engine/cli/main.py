@@ -178,6 +178,9 @@ def _add_target_commands(commands: Any) -> None:
         _add_json(action, default=argparse.SUPPRESS)
         if name != "list":
             action.add_argument("target", help="the name of a launch target")
+            action.add_argument("--nodes", type=int, metavar="N", help="nodes to check; default: 2, or those it has")
+            action.add_argument("--devices", type=int, metavar="D", help="devices per node; default: the target's")
+            action.add_argument("--design", metavar="DESIGN", help="compare links with those of a design")
     targets.set_defaults(action="list")
 
 
@@ -318,6 +321,8 @@ RUN_ACTIONS = {
 
 TARGET_ACTIONS = {
     "list": "list launch targets",
+    "check": "run a short job that checks a launch target",
+    "draw": "print the cluster section of a design as a launch target reports it",
 }
 
 

@@ -1,19 +1,26 @@
-"""``meshwave targets list``: launch targets."""
+"""``meshwave targets list | check | draw``: launch targets."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from contextlib import closing
 from typing import Any
 
+from meshwave.engine.cli import designs
 from meshwave.engine.cli.output import print_json
+from meshwave.engine.findings import Refusal
+from meshwave.engine.machine import package_versions
 from meshwave.engine.runs import Record
-from meshwave.engine.runs.targets import Target, read_targets, target_files
+from meshwave.engine.runs.recording import Clocks
+from meshwave.engine.runs.target_check import TargetReport, check_target, report_lines
+from meshwave.engine.runs.targets import Target, open_target, read_targets, target_files
 
 
 def targets(options: argparse.Namespace) -> int:
     """Run one action of ``meshwave targets``; return the exit status."""
-    return _list(options)
+    return {"list": _list, "check": _check, "draw": _draw}[options.action](options)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -25,7 +32,7 @@ def _list(options: argparse.Namespace) -> int:
         return 0
     for target in listed:
         print(f"{target['name']:<16} {target['launcher']:<12} {target['refusal'] or target['note']}")
-    print(f"targets are read from {' and '.join(files)}")
+    print(f"targets are read from {' and '.join(files)}", file=sys.stderr)
     return 0
 
 
@@ -41,3 +48,31 @@ def _target_json(target: Target, record: Record) -> dict[str, Any]:
         "most_processes": can.most_processes,
         "note": can.note,
     }
+
+
+def _check(options: argparse.Namespace) -> int:
+    """Print what a target has and what is wrong with it; the status is 1 if it cannot be used."""
+    drawn = designs.load(options.design).cluster if options.design else None
+    report, clocks = _measure(options)
+    problems = [*report.problems(package_versions())]
+    if options.json:
+        found = report.model_dump(mode="json")
+        print_json({"report": found, "clocks": clocks.words, "problems": [each.to_json() for each in problems]})
+    else:
+        print("\n".join([*report_lines(report, clocks, drawn), *map(str, problems)]))
+    return 1 if any(problem.severity == "error" for problem in problems) else 0
+
+
+def _draw(options: argparse.Namespace) -> int:
+    report, _ = _measure(options)
+    print(json.dumps({"cluster": report.cluster().model_dump(mode="json", exclude_none=True)}, indent=2))
+    return 0
+
+
+def _measure(options: argparse.Namespace) -> tuple[TargetReport, Clocks]:
+    for name in ("nodes", "devices"):
+        count = getattr(options, name)
+        if count is not None and count < 1:
+            raise Refusal("too_few_nodes", {"count": count}, f"--{name}")
+    with closing(Record()) as record, closing(open_target(record, options.target)) as launcher:
+        return check_target(launcher, options.nodes, options.devices)

@@ -55,6 +55,17 @@ MESSAGES: dict[str, Message] = {
     "manifest_too_large": (
         "the design has {bytes:,} bytes and a ConfigMap takes {most:,}; launch it on a target of Kubernetes, which uses a volume"
     ),
+    # checks
+    "check_of_machine": "{launcher} is this machine; meshwave doctor checks it, and meshwave calibrate measures it",
+    "target_check_failed": "the check of {target} failed: {why}; its logs say: {said}",
+    "too_few_nodes": "{count} is too few; use 1 or more",
+    "links_not_measured": "one process has no links to measure; use --nodes 2 or --devices 2",
+    "versions_differ": "processes have different versions of {name} ({versions:list}); install one version on all nodes",
+    "version_of_target": (
+        "{name} is {there} on the target and {here} here; results may differ, and other versions may not read the design"
+    ),
+    "device_shared": "{processes} processes share a GPU; set devices_per_node to the GPUs of a node",
+    "folder_not_shared": "the nodes do not share the run folder, so runs on several nodes write no checkpoints",
     # jobs
     "unknown_job": "run {run} was launched by another version of Meshwave: {reason}; follow it with that version",
     "job_not_submitted": "the process that was about to submit it ended; launch again",

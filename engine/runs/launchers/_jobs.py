@@ -25,11 +25,11 @@ from meshwave.engine.runs.checkpoints import INTERRUPTED
 from meshwave.engine.runs.launchers._base import Capabilities, Launcher
 from meshwave.engine.runs.launchers._host import Host, LocalHost
 from meshwave.engine.runs.launchers._torchrun import (
+    PROCESS_MODULE,
     SCRIPT,
     NodeLayout,
     interface_variables,
     node_script,
-    worker_program,
 )
 from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, judge
@@ -126,7 +126,7 @@ class JobLauncher(Launcher):
         return ()
 
     @abstractmethod
-    def start(self, bundle: Bundle, folder: str) -> Mapping[str, Any]:
+    def start(self, run: str, layout: NodeLayout, folder: str) -> Mapping[str, Any]:
         """Start the job of a run, whose folder is ``folder`` on the nodes, and return what identifies it."""
 
     @abstractmethod
@@ -145,9 +145,19 @@ class JobLauncher(Launcher):
         """Copy a run folder to the nodes."""
         self.host.push(folder, remote)
 
-    def pull(self, run: Run, *, everything: bool = False) -> None:
+    def pull(self, folder: Path, job: Mapping[str, Any], *, everything: bool = False) -> None:
         """Copy what processes have written."""
-        self.host.pull(self.folder_on_nodes(run.folder), run.folder, everything=everything)
+        self.host.pull(self.folder_on_nodes(folder), folder, everything=everything)
+
+    @property
+    def most_nodes(self) -> int:
+        """The most nodes that a run can use."""
+        return self.options.nodes or MOST_PROCESSES
+
+    def remove(self, folder: Path) -> None:
+        """Remove the folder of a check from the nodes."""
+        if not isinstance(self.host, LocalHost):
+            self.host.run(["rm", "-rf", "--", self.folder_on_nodes(folder)])
 
     # ---- the launcher ----
 
@@ -180,8 +190,8 @@ class JobLauncher(Launcher):
             raise Refusal("hosts_on_target", {"target": self.target})
         layout = NodeLayout.of(design)
         params = {"target": self.target, "nodes": layout.nodes, "devices": max(layout.processes)}
-        if self.options.nodes is not None and layout.nodes > self.options.nodes:
-            raise Refusal("too_many_nodes", {**params, "most": self.options.nodes})
+        if layout.nodes > self.most_nodes:
+            raise Refusal("too_many_nodes", {**params, "most": self.most_nodes})
         if self.options.devices_per_node is not None and max(layout.processes) > self.options.devices_per_node:
             raise Refusal("too_many_devices_per_node", {**params, "most": self.options.devices_per_node})
 
@@ -199,16 +209,20 @@ class JobLauncher(Launcher):
         return f"{self.options.root.rstrip('/')}/{folder.name}" if self.options.root else str(folder)
 
     def launch(self, bundle: Bundle) -> None:
-        remote = self.folder_on_nodes(bundle.folder)
-        for name, text in self.scripts(bundle.design, remote, bundle.run).items():
-            write_private(bundle.folder / name, text)
-        self.push(bundle.folder, remote)
-        job = self.start(bundle, remote)
+        job = self.start_program(NodeLayout.of(bundle.design), bundle.folder, PROCESS_MODULE)
         self.record.hold(bundle.run, {**self.handle(), "job": job})
 
-    def scripts(self, design: Design, folder: str, run: str) -> dict[str, str]:
-        """Return the scripts of a run by file name."""
-        return {SCRIPT: self.node_script(NodeLayout.of(design), worker_program(folder))}
+    def start_program(self, layout: NodeLayout, folder: Path, module: str) -> Mapping[str, Any]:
+        """Start a module on nodes, with a folder as its argument, and return what identifies the job."""
+        remote = self.folder_on_nodes(folder)
+        for name, text in self.scripts(layout, folder.name, ["--module", module, remote]).items():
+            write_private(folder / name, text)
+        self.push(folder, remote)
+        return self.start(folder.name, layout, remote)
+
+    def scripts(self, layout: NodeLayout, run: str, program: Sequence[str]) -> dict[str, str]:
+        """Return the scripts of a run by file name; the last argument of the program is the run folder."""
+        return {SCRIPT: self.node_script(layout, program)}
 
     def node_script(self, layout: NodeLayout, program: Sequence[str], **changes: Any) -> str:
         """Return the script that starts the processes of one node."""
@@ -252,7 +266,7 @@ class JobLauncher(Launcher):
             self._check_owner(entry)
             return
         status = self.status(run.id, job)
-        self.pull(run, everything=status.phase is Phase.ENDED)
+        self.pull(run.folder, job, everything=status.phase is Phase.ENDED)
         if status.phase is Phase.RUNNING:
             self.record.move(run.id, State.RUNNING)
         if status.phase is Phase.ENDED:

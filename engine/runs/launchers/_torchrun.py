@@ -79,11 +79,6 @@ def node_script(
     return "\n".join(lines) + "\n"
 
 
-def worker_program(folder: str) -> list[str]:
-    """Return the program of the processes of a run."""
-    return ["--module", PROCESS_MODULE, folder]
-
-
 NODE_VARIABLES: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",  # the cores go to processes
     "PYTHONSAFEPATH": "1",  # nothing is imported from the run folder

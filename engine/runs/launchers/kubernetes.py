@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
@@ -15,9 +15,8 @@ from meshwave.engine.frozen import nullable
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._jobs import JobLauncher, JobOptions, JobStatus, Phase
 from meshwave.engine.runs.launchers._manifests import Json, Pods, job_set, to_yaml, train_job
-from meshwave.engine.runs.launchers._torchrun import SCRIPT, NodeLayout, worker_program
+from meshwave.engine.runs.launchers._torchrun import SCRIPT, NodeLayout
 from meshwave.engine.runs.options import Options
-from meshwave.engine.runs.run_folder import Bundle
 
 MANIFEST = "manifest.yaml"
 VOLUME = "runs"
@@ -72,11 +71,10 @@ class KubernetesLauncher(JobLauncher):
         if len(set(NodeLayout.of(design).processes)) > 1:
             raise Refusal("unequal_nodes", {"target": self.target})
 
-    def scripts(self, design: Design, folder: str, run: str) -> dict[str, str]:
-        layout = NodeLayout.of(design)
+    def scripts(self, layout: NodeLayout, run: str, program: Sequence[str]) -> dict[str, str]:
         return {
-            SCRIPT: self.node_script(layout, worker_program(folder)),
-            MANIFEST: to_yaml(self._manifest(layout, job_name(run), ["bash", f"{folder}/{SCRIPT}"])),
+            SCRIPT: self.node_script(layout, program),
+            MANIFEST: to_yaml(self._manifest(layout, job_name(run), ["bash", f"{program[-1]}/{SCRIPT}"])),
         }
 
     def _manifest(self, layout: NodeLayout, name: str, script: list[str]) -> Json:
@@ -97,9 +95,9 @@ class KubernetesLauncher(JobLauncher):
         )
         return train_job(pods, options.runtime) if options.kind == "trainjob" else job_set(pods)
 
-    def start(self, bundle: Bundle, folder: str) -> Mapping[str, Any]:
+    def start(self, run: str, layout: NodeLayout, folder: str) -> Mapping[str, Any]:
         self.host.run([*self._kubectl, "create", "--filename", f"{folder}/{MANIFEST}"])
-        return {"name": job_name(bundle.run)}
+        return {"name": job_name(run)}
 
     def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
         printed = self.host.run(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from meshwave.engine.document import Design
 from meshwave.engine.findings import Problem
 from meshwave.engine.frozen import invalid, nullable
 from meshwave.engine.runs.checkpoints import INTERRUPTED
@@ -24,8 +23,7 @@ from meshwave.engine.runs.launchers._jobs import (
     Line,
     Phase,
 )
-from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, SCRIPT, NodeLayout, worker_program
-from meshwave.engine.runs.run_folder import Bundle
+from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, SCRIPT, NodeLayout
 
 JOB_SCRIPT = "job.sh"
 LOG = "slurm.log"
@@ -95,18 +93,17 @@ class SlurmLauncher(JobLauncher):
     def clients(self) -> tuple[str, ...]:
         return ("ssh", "rsync") if self.options.via else ("sbatch", "scontrol", "scancel")
 
-    def scripts(self, design: Design, folder: str, run: str) -> dict[str, str]:
-        layout = NodeLayout.of(design)
+    def scripts(self, layout: NodeLayout, run: str, program: Sequence[str]) -> dict[str, str]:
         variables = {
             "MESHWAVE_CHECKPOINT_ON_SIGTERM": "1",
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(self.options.signal_before_s),
         }
         return {
-            SCRIPT: self.node_script(layout, worker_program(folder), variables=variables),
-            JOB_SCRIPT: job_script(self.options, layout, f"meshwave-{run}", folder),
+            SCRIPT: self.node_script(layout, program, variables=variables),
+            JOB_SCRIPT: job_script(self.options, layout, f"meshwave-{run}", program[-1]),
         }
 
-    def start(self, bundle: Bundle, folder: str) -> Mapping[str, Any]:
+    def start(self, run: str, layout: NodeLayout, folder: str) -> Mapping[str, Any]:
         printed = self.host.run(["sbatch", "--parsable", f"{folder}/{JOB_SCRIPT}"])
         return {"id": printed.strip().partition(";")[0]}  # the name of the cluster may follow
 

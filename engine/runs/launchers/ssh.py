@@ -17,8 +17,6 @@ from meshwave.engine.runs.launchers._host import Host, SshHost
 from meshwave.engine.runs.launchers._jobs import Address, JobLauncher, JobOptions, JobStatus, Line, Phase
 from meshwave.engine.runs.launchers._torchrun import NodeLayout, rendezvous_port
 from meshwave.engine.runs.options import Options
-from meshwave.engine.runs.run import Run
-from meshwave.engine.runs.run_folder import Bundle
 
 START = """
 cd "$1" || exit 1
@@ -71,34 +69,38 @@ class SshLauncher(JobLauncher):
     def clients(self) -> tuple[str, ...]:
         return ("ssh", "rsync")
 
+    @property
+    def most_nodes(self) -> int:
+        return min(self.options.nodes or len(self.hosts), len(self.hosts))
+
+    def remove(self, folder: Path) -> None:
+        for host in self.hosts:
+            host.run(["rm", "-rf", "--", self.folder_on_nodes(folder)])
+
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         super().check_requirements(design, drawn, options)
-        nodes = NodeLayout.of(design).nodes
-        if nodes > len(self.hosts):
-            raise Refusal("too_many_nodes", {"target": self.target, "nodes": nodes, "most": len(self.hosts)})
-        if nodes > 1 and not self.options.shared and (options.checkpoints or options.resume):
+        if NodeLayout.of(design).nodes > 1 and not self.options.shared and (options.checkpoints or options.resume):
             raise Refusal("checkpoints_not_shared", {"target": self.target})
 
     def push(self, folder: Path, remote: str) -> None:
         for host in self.hosts[:1] if self.options.shared else self.hosts:
             host.push(folder, remote)
 
-    def pull(self, run: Run, *, everything: bool = False) -> None:
-        nodes = run.entry.handle["job"]["nodes"]
-        for host in self.hosts[: 1 if self.options.shared else len(nodes)]:
-            host.pull(self.folder_on_nodes(run.folder), run.folder, everything=everything)
+    def pull(self, folder: Path, job: Mapping[str, Any], *, everything: bool = False) -> None:
+        for host in self.hosts[: 1 if self.options.shared else len(job["nodes"])]:
+            host.pull(self.folder_on_nodes(folder), folder, everything=everything)
 
-    def start(self, bundle: Bundle, folder: str) -> Mapping[str, Any]:
+    def start(self, run: str, layout: NodeLayout, folder: str) -> Mapping[str, Any]:
         address = self.options.address or self.options.hosts[0].rpartition("@")[2]
-        port = str(rendezvous_port(int.from_bytes(bundle.run.encode())))
+        port = str(rendezvous_port(int.from_bytes(run.encode())))
         job: dict[str, Any] = {"nodes": []}
         try:
-            for node in range(NodeLayout.of(bundle.design).nodes):
+            for node in range(layout.nodes):
                 printed = self.hosts[node].run(["bash", "-c", START, "start", folder, str(node), address, port])
                 pid, _, born = printed.rstrip("\n").partition("\n")
                 job["nodes"].append({"pid": pid, "born": born})
         except BaseException:
-            self.end(bundle.run, job)
+            self.end(run, job)
             raise
         return job
 

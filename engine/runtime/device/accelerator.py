@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -63,6 +64,14 @@ def device_name(device: torch.device) -> str:
         return "CPU"
     name = getattr(torch.get_device_module(device), "get_device_name", None)
     return device.type if name is None else str(name(device))
+
+
+def device_properties(device: torch.device) -> Any:
+    """Return the properties of an accelerator as torch reports them, such as ``total_memory``; None for a CPU."""
+    if not is_accelerator(device):
+        return None
+    found = getattr(torch.get_device_module(device), "get_device_properties", None)
+    return None if found is None else found(device)
 
 
 def device_backend(device: torch.device) -> str | None:

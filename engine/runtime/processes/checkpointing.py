@@ -53,21 +53,25 @@ class Checkpointing:
         plan = self._plan or (Checkpoints() if self._request.is_heard else None)
         self._writer = _make_writer(folder / FOLDER, job, trainer, plan) if plan else None
         self._saved_steps, self._saved_s = 0, time.monotonic()
+        self._ends = False
 
     def after_step(self, steps: int) -> None:
-        """Start a checkpoint after ``steps`` steps of training, if one is due.
+        """Start a checkpoint after ``steps`` steps of training, if one is due or the run was asked to end."""
+        self._ends = self._request.is_heard and steps < self._steps and self._trainer.is_agreed(self._request.is_set)
+        if self._ends or (self._plan is not None and self._is_due(self._plan, steps)):
+            self._save(steps)
+
+    def before_step(self) -> None:
+        """End the run instead of the next step, if it was asked to end.
 
         Raises:
-            Interrupted: the run was asked to end; the checkpoint is complete.
+            Interrupted: it was, and the checkpoint is complete.
         """
-        ends = self._request.is_heard and steps < self._steps and self._trainer.is_agreed(self._request.is_set)
-        if ends or (self._plan is not None and self._is_due(self._plan, steps)):
-            self._save(steps)
-        if ends:
+        if self._ends:
             assert self._writer is not None
             self._writer.close()
             if self._process == 0:
-                write_document(self._folder / INTERRUPTED, {"steps": steps})
+                write_document(self._folder / INTERRUPTED, {"steps": self._saved_steps})
             raise Interrupted
 
     def finish(self, steps: int) -> None:

@@ -28,7 +28,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import resolve_expert_layer
 from meshwave.engine.errors import RunError
 from meshwave.engine.experts import LAYER_OPS
-from meshwave.engine.files import write_all
+from meshwave.engine.files import replace_file, write_all
 from meshwave.engine.findings import Problem
 from meshwave.engine.run_files import UNREPORTED_STATUS, write_document
 from meshwave.engine.runs.checkpoints import complete_checkpoints
@@ -134,6 +134,7 @@ def _train(folder: Path, job: Job, world: World, events: JsonLines) -> None:
     inside = StepsRecorder(folder, world.process, LAYER_OPS)
 
     def run_step(number: int) -> StepReport:
+        checkpoints.before_step()
         trainer.trace.is_on = inside.is_due(number)
         if number == counted:
             with memory:
@@ -210,6 +211,8 @@ def _run_steps(
     def end_hang(problem: Problem) -> None:
         os._exit(_report(folder, world.process, RunError(problem.message)))
 
+    if world.process == 0:
+        drop_steps_from(folder / "metrics.jsonl", first)
     metrics = JsonLines(folder / "metrics.jsonl") if world.process == 0 else None
     tokens = job.sequences * job.design.model.sequence
     comparison = ClockComparison(world.process, world.size, world.backend)
@@ -229,6 +232,20 @@ def _run_steps(
             events.write_event("step", step=number)
     recorder.close()
     _compare_clocks(folder, comparison, world.process)
+
+
+def drop_steps_from(metrics: Path, first: int) -> None:
+    """Remove the rows of steps that a restarted job runs again, from number ``first`` on."""
+    if metrics.exists():
+        rows = [line for line in metrics.read_bytes().splitlines(keepends=True) if _step_of(line) < first]
+        replace_file(metrics, b"".join(rows), 0o600)
+
+
+def _step_of(line: bytes) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):  # cut short by the end of the job
+        return math.inf
 
 
 def _compare_clocks(folder: Path, comparison: ClockComparison, process: int) -> None:

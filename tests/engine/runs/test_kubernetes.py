@@ -17,6 +17,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, State, reconcile
 from meshwave.engine.runs.launchers._jobs import JobStatus, Phase
 from meshwave.engine.runs.launchers._manifests import to_yaml
+from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.launchers.kubernetes import KubernetesLauncher, KubernetesOptions, status_of
 from tests.conftest import until
 from tests.engine.runs.jobs import PATIENCE_S, losses, processes_of, two_nodes, wait_for_training
@@ -123,9 +124,9 @@ def test_conditions_of_a_job_become_its_status(conditions: list[dict[str, str]],
 def test_manifests_are_those_of_the_published_api(kind: str, record: Record, tmp_path: Path) -> None:
     more = {"gpus_per_node": 8, "queue": "team-a", "node_selector": {"gpu": "h100"}, "namespace": "team"}
     launcher = launcher_of(record, tmp_path, kind=kind, **more)
-    manifest = yaml.safe_load(
-        launcher.scripts(two_nodes(), str(tmp_path / "run"), "20261123-000000-ab12")["manifest.yaml"]
-    )
+    program = ["--module", "worker", str(tmp_path / "run")]
+    scripts = launcher.scripts(NodeLayout.of(two_nodes()), "20261123-000000-ab12", program)
+    manifest = yaml.safe_load(scripts["manifest.yaml"])
 
     check(manifest)
     assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"

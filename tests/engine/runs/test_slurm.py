@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from meshwave.engine.cli import main as cli
 from meshwave.engine.errors import RunError
 from meshwave.engine.runs import Record, State, reconcile
 from meshwave.engine.runs.checkpoints import complete_checkpoints
 from meshwave.engine.runs.launchers import open_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
+from meshwave.engine.runs.target_check import TargetReport, check_target
 from tests.conftest import until
 from tests.engine.runs import slurm_cluster
 from tests.engine.runs.jobs import PATIENCE_S, losses, processes_of, two_nodes, until_long, wait_for_training
@@ -111,7 +115,7 @@ def test_a_job_that_waits_says_why_and_can_be_cancelled(record: Record) -> None:
 
 def test_a_run_at_its_time_limit_goes_on_from_a_checkpoint(cluster: slurm_cluster.Cluster, record: Record) -> None:
     """Slurm checks time limits every 30 s, so its signal is sent here; what a job does then is the same."""
-    run = submit(launcher_of(record), two_nodes(steps := 4000))  # type: ignore[arg-type]
+    run = submit(launcher_of(record), two_nodes(steps := 800))  # type: ignore[arg-type]
     wait_for_training(run)
     job = record.get(run.id).handle["job"]["id"]
 
@@ -152,3 +156,35 @@ def test_slurm_that_does_not_answer_leaves_a_run_as_it_is(
     assert run.state in (State.STARTING, State.RUNNING)
     run.cancel()
     assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
+
+
+def test_the_check_of_a_target_reports_nodes_and_links(
+    cluster: slurm_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shared").mkdir()
+    file = tmp_path / "targets.toml"
+    file.write_text(
+        f'[two]\nlauncher = "slurm"\nroot = "{tmp_path}/shared"\ninterface = "mw0"\nnodes = 2\ndevices_per_node = 2\n'
+    )
+    monkeypatch.setenv("MESHWAVE_TARGETS", str(file))
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+
+    status = cli.main(["targets", "check", "two", "--json"])
+
+    found = json.loads(capsys.readouterr().out)
+    assert (status, found["problems"]) == (0, [])
+    report = found["report"]
+    assert [each["node"] for each in report["processes"]] == [0, 0, 1, 1]
+    assert all(report["all_seen"])
+    assert report["inter_node"]["bandwidth"] > 1e6
+    assert report["intra_node"]["latency_s"] < 1
+    assert [*(tmp_path / "shared").iterdir()] == [*(tmp_path / "home/runs").iterdir()] == []
+    cluster_section = TargetReport.model_validate_json(json.dumps(report)).cluster()
+    assert (cluster_section.nodes, cluster_section.devices_per_node) == (2, 2)
+
+
+def test_a_check_that_fails_shows_the_error(cluster: slurm_cluster.Cluster, record: Record, tmp_path: Path) -> None:
+    launcher = launcher_of(record, setup=("echo 'Error: no such module' >&2; exit 3",))
+
+    with pytest.raises(RunError, match=r"check of cluster failed: .*Error: no such module"):
+        check_target(launcher)

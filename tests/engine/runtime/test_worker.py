@@ -17,6 +17,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs.recording import read_recording, read_routing
 from meshwave.engine.runtime.execution.job import read_job
+from meshwave.engine.runtime.processes.worker import drop_steps_from
 from tests.engine.runtime.reference import train
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -301,3 +302,12 @@ def _is_alive(pid: int) -> bool:
         return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
     except ProcessLookupError:
         return False
+
+
+def test_a_restarted_job_keeps_the_rows_of_steps_that_it_does_not_repeat(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 0}\n{"step": 1}\n{"step": 2}\n{"st')
+
+    drop_steps_from(metrics, 2)
+
+    assert metrics.read_text() == '{"step": 0}\n{"step": 1}\n'

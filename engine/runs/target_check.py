@@ -1,0 +1,210 @@
+"""The check of a launch target: a short job that reports what the target has and what its links do."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import PositiveFloat, PositiveInt
+
+from meshwave.engine.document.cluster import Cluster
+from meshwave.engine.errors import RunError
+from meshwave.engine.findings import Problem, Refusal, RunRefusal
+from meshwave.engine.run_files import Count, RunFile, read_document
+from meshwave.engine.runs.launchers import Launcher
+from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
+from meshwave.engine.runs.launchers._torchrun import NodeLayout
+from meshwave.engine.runs.recording import Clocks
+from meshwave.engine.runs.recording.clocks import read_clocks
+from meshwave.engine.runs.run import last_lines
+from meshwave.engine.units import quantity
+
+MODULE = "meshwave.engine.runtime.processes.target_check"
+LIMIT_S = 300.0
+"""The longest that a check waits for its job."""
+LOOK_S = 0.5
+
+
+class ProcessReport(RunFile):
+    """A process of the check."""
+
+    process: Count
+    node: Count
+    host: str
+    device: str
+    identity: str
+    memory_bytes: PositiveFloat
+    cores: PositiveInt
+    versions: dict[str, str]
+
+
+class LinkReport(RunFile):
+    """What a kind of link does; bandwidths in bytes/s."""
+
+    processes: PositiveInt
+    latency_s: PositiveFloat
+    bandwidth: PositiveFloat
+    all_reduce_bandwidth: PositiveFloat
+
+
+class DeviceReport(RunFile):
+    """What a device does."""
+
+    flops: PositiveFloat
+    memory_bandwidth: PositiveFloat
+
+
+class TargetReport(RunFile):
+    """The form of ``report.json``."""
+
+    processes: tuple[ProcessReport, ...]
+    all_seen: tuple[bool, ...]
+    """Whether each process saw the files of all others in the run folder."""
+    backend: str
+    intra_node: LinkReport | None
+    inter_node: LinkReport | None
+    device: DeviceReport
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return len({each.node for each in self.processes})
+
+    @property
+    def devices_per_node(self) -> int:
+        """The number of processes of each node."""
+        return len(self.processes) // self.nodes
+
+    def problems(self, own_versions: Mapping[str, str]) -> Iterator[Problem]:
+        """Yield what is wrong with the target; ``own_versions`` are those of this machine."""
+        for name in sorted({name for each in self.processes for name in each.versions}):
+            found = sorted({each.versions[name] for each in self.processes})
+            if len(found) > 1:
+                yield Problem("", "versions_differ", {"name": name, "versions": found})
+            elif name in own_versions and own_versions[name] != found[0]:
+                params = {"name": name, "there": found[0], "here": own_versions[name]}
+                yield Problem("", "version_of_target", params, severity="warning")
+        owners = Counter((each.node, each.identity) for each in self.processes if each.identity)
+        if shared := max(owners.values(), default=1) - 1:
+            yield Problem("", "device_shared", {"processes": shared + 1})
+        if not all(self.all_seen):
+            yield Problem("", "folder_not_shared", {}, severity="warning")
+
+    def cluster(self, nodes: int | None = None) -> Cluster:
+        """Return the ``cluster`` section of a document."""
+        first = self.processes[0]
+        inside, between = self.intra_node or self.inter_node, self.inter_node or self.intra_node
+        if inside is None or between is None:
+            raise Refusal("links_not_measured")
+        share = 1 if first.identity else self.devices_per_node  # processes on CPUs share the memory of their node
+        device = {
+            "name": first.device,
+            "peak_flops": _rounded(self.device.flops),
+            "memory_bytes": _rounded(first.memory_bytes / share),
+            "memory_bandwidth": _rounded(self.device.memory_bandwidth),
+            "efficiency": 1.0,
+        }
+        links = [
+            {"latency_s": _rounded(each.latency_s), "bandwidth": _rounded(each.bandwidth)} for each in (inside, between)
+        ]
+        counts = {"nodes": nodes or self.nodes, "devices_per_node": self.devices_per_node}
+        return Cluster.model_validate({**counts, "device": device, "intra_node": links[0], "inter_node": links[1]})
+
+
+def report_lines(report: TargetReport, clocks: Clocks, drawn: Cluster | None = None) -> Iterator[str]:
+    """Yield a report in words; ``drawn`` is a cluster to compare links with."""
+    first = report.processes[0]
+    yield f"nodes     {report.nodes}, {report.devices_per_node} processes each, backend {report.backend}"
+    yield f"device    {first.device}, {quantity(first.memory_bytes, 'B')}, {quantity(report.device.flops, 'FLOP/s')}"
+    yield f"versions  {', '.join(f'{name} {version}' for name, version in first.versions.items())}"
+    for name, link, drawn_link in (
+        ("inside a node", report.intra_node, drawn and drawn.intra_node),
+        ("between nodes", report.inter_node, drawn and drawn.inter_node),
+    ):
+        if link is not None:
+            compared = f" (drawn: {quantity(drawn_link.bandwidth, 'B/s')})" if drawn_link else ""
+            yield (
+                f"link      {name}: {quantity(link.bandwidth, 'B/s')}{compared}, latency {quantity(link.latency_s, 's')}, "
+                f"all-reduce of {link.processes} processes {quantity(link.all_reduce_bandwidth, 'B/s')}"
+            )
+    if clocks.words:
+        yield f"clocks    {clocks.words}"
+
+
+def check_target(
+    launcher: Launcher, nodes: int | None = None, devices_per_node: int | None = None, limit_s: float = LIMIT_S
+) -> tuple[TargetReport, Clocks]:
+    """Run the check on some nodes and return its report.
+
+    Raises:
+        Refusal: the target is this machine, or has fewer nodes.
+        RunRefusal: the job fails, or does not end in time.
+    """
+    if not isinstance(launcher, JobLauncher):
+        raise Refusal("check_of_machine", {"launcher": launcher.name})
+    can = launcher.probe()
+    if can.refusal is not None:
+        raise RunRefusal(can.refusal.code, can.refusal.params)
+    options = launcher.options
+    nodes = nodes or min(2, launcher.most_nodes)
+    if nodes > launcher.most_nodes:
+        raise Refusal("too_many_nodes", {"target": launcher.target, "nodes": nodes, "most": launcher.most_nodes})
+    devices = devices_per_node or options.devices_per_node or getattr(options, "gpus_per_node", None) or 1
+    layout = NodeLayout((devices,) * nodes, tuple(range(nodes * devices)))
+    folder = launcher.prepare_folder(f"check-{secrets.token_hex(4)}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        return _check(launcher, layout, folder, limit_s)
+    finally:
+        _remove(launcher, folder)
+
+
+def _check(launcher: JobLauncher, layout: NodeLayout, folder: Path, limit_s: float) -> tuple[TargetReport, Clocks]:
+    job = launcher.start_program(layout, folder, MODULE)
+    end = time.monotonic() + limit_s
+    try:
+        while (status := launcher.status(folder.name, job)).phase is not Phase.ENDED and time.monotonic() < end:
+            time.sleep(LOOK_S)
+    finally:
+        with suppress(RunError):
+            launcher.end(folder.name, job)
+    launcher.pull(folder, job, everything=True)
+    report = read_document(folder / "report.json", TargetReport)
+    if report is None:
+        raise RunRefusal(
+            "target_check_failed", {"target": launcher.target, "why": _reason(status, limit_s), "said": _said(folder)}
+        )
+    return report, read_clocks(folder)
+
+
+def _reason(status: JobStatus, limit_s: float) -> str:
+    if status.phase is not Phase.ENDED:
+        return f"its job is {status.phase.value} after {limit_s:.0f} s{f' ({status.note})' if status.note else ''}"
+    return status.failure.message if status.failure else "its job ended without a report"
+
+
+def _said(folder: Path) -> str:
+    """Return the end of the logs, where an error is."""
+    logs = [line for path in sorted(folder.glob("*.log")) for line in last_lines(path, 100)]
+    telling = [line for line in logs if "Error" in line or "error" in line] or logs
+    return " / ".join(line.strip()[:200] for line in telling[:3]) or "there are no logs"
+
+
+def _remove(launcher: JobLauncher, folder: Path) -> None:
+    with suppress(RunError):
+        launcher.remove(folder)
+    if folder.is_symlink():
+        shutil.rmtree(folder.resolve(), ignore_errors=True)
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rounded(value: float) -> float:
+    """Return a measurement with the digits that it is good for."""
+    return float(f"{value:.3g}")

@@ -1,0 +1,223 @@
+"""Launch targets: their files, and what every launcher of jobs has in common."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwave.engine.cli import main as cli
+from meshwave.engine.errors import RunError
+from meshwave.engine.findings import FindingError, Refusal
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.run_files import write_document
+from meshwave.engine.runs import Options, Record, Run, State, reconcile
+from meshwave.engine.runs.emulation.hosts import default_hosts
+from meshwave.engine.runs.launchers import launchers, open_run, specify_run
+from meshwave.engine.runs.launchers._base import Launcher
+from meshwave.engine.runs.launchers._jobs import JobLauncher
+from meshwave.engine.runs.launchers._torchrun import NodeLayout
+from meshwave.engine.runs.process_identity import own_handle
+from meshwave.engine.runs.run_folder import write_bundle
+from meshwave.engine.runs.targets import find_target, open_target, read_targets, training_targets
+from tests.engine.runs.jobs import two_nodes
+from tests.engine.runs.play import draw
+
+JOB_LAUNCHERS = [name for name, member in launchers.items() if member.target_options is not None]
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "slurm": {"partition": "main"},
+    "ssh": {"hosts": ["box1", "box2"], "root": "/nowhere"},
+    "kubernetes": {"image": "image", "claim": "claim", "root": "/nowhere"},
+}
+"""Options of a target of each launcher."""
+GONE = own_handle()._replace(born="1")
+"""A process that does not exist any more."""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MESHWAVE_TARGETS", str(tmp_path / "targets.toml"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    return tmp_path / "targets.toml"
+
+
+def test_this_machine_is_always_a_target(file: Path) -> None:
+    assert find_target("local").options is None
+    assert set(read_targets()) == {name for name, member in launchers.items() if member.target_options is None}
+
+
+def test_targets_are_listed_and_offered(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text('[gpus]\nlauncher = "slurm"\npartition = "gpu"\nsetup = ["module load cuda"]\n')
+
+    assert cli.main(["targets", "list", "--json"]) == 0
+
+    listed = {each["name"]: each for each in json.loads(capsys.readouterr().out)["targets"]}
+    assert (listed["gpus"]["launcher"], listed["gpus"]["options"]["partition"]) == ("slurm", "gpu")
+    assert [target.title for target in training_targets()] == ["This machine", "gpus (Slurm)"]
+
+
+def test_a_file_of_the_user_replaces_targets_of_a_deployment(file: Path) -> None:
+    file.write_text('[a]\nlauncher = "slurm"\npartition = "theirs"\n[b]\nlauncher = "slurm"\n')
+    own = file.parent / "configuration/meshwave/targets.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('[a]\nlauncher = "slurm"\npartition = "mine"\n')
+
+    assert read_targets()["a"].options.partition == "mine"  # type: ignore[union-attr]
+    assert "b" in read_targets()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[x\n", "cannot read the launch targets in .*targets.toml: Expected .*; correct the file"),
+        ("x = 1\n", r"targets.toml: x is not a table; write \[x\]"),
+        ("[x]\n", "target x has no launcher; add launcher = .*, one of kubernetes, slurm or ssh"),
+        ('[x]\nlauncher = "slrum"\n', "target x has no launcher"),
+        ('[local]\nlauncher = "slurm"\n', "the name local is taken"),
+        ('[x]\nlauncher = "slurm"\npartitio = "gpu"\n', "target x: partitio: unknown key .* Did you mean 'partition'"),
+        ('[x]\nlauncher = "slurm"\nnodes = "two"\n', "target x: nodes: "),
+        ('[x]\nlauncher = "slurm"\npartition = "a b; rm"\n', "target x: partition: "),
+        ('[x]\nlauncher = "slurm"\ndirectives = ["--x\\nrm"]\n', r"target x: directives\[0\]: "),
+        ('[x]\nlauncher = "slurm"\nvia = "ssh"\nroot = "/a"\n', "target x: login: .*needs a login node; add login"),
+        ('[x]\nlauncher = "ssh"\nhosts = ["-oProxyCommand=x"]\nroot = "/a"\n', r"target x: hosts\[0\]: "),
+        ('[x]\nlauncher = "ssh"\nhosts = ["a"]\n', "target x: root: a remote host needs a root"),
+        ('[x]\nlauncher = "ssh"\nhosts = ["a"]\nroot = "relative"\n', "target x: root: "),
+    ],
+)
+def test_an_error_names_file_target_and_key(file: Path, text: str, message: str) -> None:
+    file.write_text(text)
+
+    with pytest.raises(Refusal, match=message):
+        read_targets()
+    assert [target.name for target in training_targets()] == ["local"]
+
+
+def test_an_unknown_target_is_refused_with_the_nearest_one(file: Path, record: Record) -> None:
+    file.write_text('[cluster]\nlauncher = "slurm"\n')
+
+    with pytest.raises(Refusal, match=r"no launch target called 'clutser'. Did you mean 'cluster'\?.*targets.toml"):
+        open_target(record, "clutser")
+
+
+def test_processes_are_numbered_by_mesh_and_started_by_node() -> None:
+    design = draw(pp=4)
+    crossed = [
+        mesh.model_copy(update={"devices": (device,)}) for mesh, device in zip(design.meshes, (0, 2, 1, 3), strict=True)
+    ]
+    cluster = design.cluster.model_copy(update={"nodes": 2, "devices_per_node": 2})
+
+    layout = NodeLayout.of(design.model_copy(update={"cluster": cluster, "meshes": tuple(crossed)}))
+
+    assert layout.processes == (2, 2)
+    assert layout.order == (0, 2, 1, 3)
+
+
+# ---- the contract of launchers of jobs ----
+
+
+@pytest.fixture(params=JOB_LAUNCHERS)
+def member(request: pytest.FixtureRequest, record: Record) -> JobLauncher:
+    """A launcher of each kind, with options."""
+    launcher = launchers[request.param]
+    assert launcher.target_options is not None
+    options = launcher.target_options.model_validate_json(json.dumps(EXAMPLES[request.param]))
+    found: Any = launcher
+    made: JobLauncher = found(record, options, "there")
+    return made
+
+
+@pytest.fixture
+def no_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without any program."""
+    monkeypatch.setenv("PATH", "/nowhere")
+
+
+def enter(launcher: Launcher, state: State = State.STARTING, **more: Any) -> Run:
+    """Enter a run of a launcher, with its folder, as if it had been launched."""
+    design = two_nodes()
+    handle = {**launcher.handle(), **more}
+    entry, _ = launcher.record.submit(
+        name="run", launcher=launcher.name, handle=handle, digest="", processes=2, steps=3, limit=1000
+    )
+    write_bundle(specify_run(predict(design)), launcher.record.folder(entry.id))
+    if state is State.RUNNING:
+        launcher.record.move(entry.id, state)
+    return Run(launcher.record, entry.id, launcher)
+
+
+def test_without_a_target_nothing_can_be_launched(member: JobLauncher) -> None:
+    refusal = type(member)(member.record).probe().refusal
+
+    assert refusal is not None
+    assert "needs a launch target" in refusal.message
+
+
+@pytest.mark.usefixtures("no_clients")
+def test_a_missing_client_is_named(member: JobLauncher) -> None:
+    can = member.probe()
+
+    assert can.refusal is not None
+    assert "is not installed on this machine; install it" in can.refusal.message
+    with pytest.raises(RunError, match="is not installed"):
+        member.submit(specify_run(predict(two_nodes())))
+    assert member.record.all() == []
+
+
+def test_the_launcher_of_a_run_is_found_with_its_options(member: JobLauncher) -> None:
+    run = enter(member)
+
+    found = launchers[member.name].of_entry(member.record, run.entry)
+
+    assert isinstance(found, JobLauncher)
+    assert (found.options, found.target) == (member.options, "there")
+
+
+def test_emulated_hosts_and_too_many_nodes_are_refused(member: JobLauncher) -> None:
+    design = two_nodes()
+    with pytest.raises(Refusal, match="emulated on this machine only"):
+        member.check_requirements(design, design, Options(hosts=default_hosts(design)))
+    member.options = member.options.model_copy(update={"nodes": 1})
+    with pytest.raises(Refusal, match="uses 2 nodes, and target there has 1"):
+        member.check_requirements(design, design, Options())
+
+
+@pytest.mark.usefixtures("no_clients")
+def test_a_run_stays_as_it_is_while_its_cluster_does_not_answer(member: JobLauncher) -> None:
+    job = {"id": "1", "name": "x", "nodes": [{"pid": "1", "born": "x"}, {"pid": "1", "born": "x"}]}
+    run = enter(member, State.RUNNING, job=job)
+
+    reconcile(member.record)
+    with pytest.raises(FindingError):
+        run.cancel()
+
+    assert run.state is State.RUNNING
+
+
+def test_a_run_that_was_not_submitted_is_lost_once_its_owner_is_gone(member: JobLauncher) -> None:
+    own, others = enter(member), enter(member, owner=GONE)
+
+    reconcile(member.record)
+
+    assert own.state is State.STARTING
+    assert (others.state, others.reason) == (State.LOST, "the process that was about to submit it ended; launch again")
+
+
+def test_a_result_that_was_written_is_entered(member: JobLauncher) -> None:
+    run = enter(member, State.RUNNING, job={"id": "1"})
+    write_document(run.folder / "result.json", {"state": "FAILED", "reason": "why", "exits": []})
+
+    reconcile(member.record)
+
+    assert (member.record.get(run.id).state, run.reason) == (State.FAILED, "why")
+
+
+def test_a_run_of_another_version_is_left_alone(member: JobLauncher) -> None:
+    run = enter(member, State.RUNNING, options={"unknown": 1})
+
+    reconcile(member.record)
+
+    assert member.record.get(run.id).state is State.RUNNING
+    with pytest.raises(Refusal, match="was launched by another version of Meshwave: "):
+        open_run(member.record, run.id)
