@@ -79,7 +79,7 @@ class BlockModel(Model):
         """Return the FLOPs of ``samples`` through the whole model, forward and backward: three times the forward."""
         return 3.0 * sum(operator.forward.flops for operator in self.all_operators(samples))
 
-    def taken_units(self, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
+    def input_units(self, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
         """Return the message units that a stage receives from the previous stage and over skip connections.
 
         The first stage receives none: it reads samples.
@@ -88,7 +88,7 @@ class BlockModel(Model):
         came = sum(units for _, target, units in skips if target == stage)
         return came + (self.onward_units(before - 1) if stage else 0)
 
-    def given_units(self, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
+    def output_units(self, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
         """Return the message units of the output tensors that a stage keeps for its backward.
 
         These are the output for the next stage, skip tensors that leave with it, and skip tensors for later stages

@@ -138,7 +138,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         },
         activation_bytes=activations,
         deferred_bytes=deferred,
-        working_bytes=transients + _buffers(program) * np.array([load.hidden_bytes for load in loads]),
+        working_bytes=transients + _buffered_units(program) * np.array([load.hidden_bytes for load in loads]),
     )
 
 
@@ -184,8 +184,8 @@ def _block_stages(model: BlockModel, program: Program, layers: Sequence[int]) ->
     def sizes_of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
         first, last = stage == 0, stage == program.stages - 1
         operators = model.stage_operators(load, sum(layers[:stage]), layers[stage], last=last)
-        taken = model.taken_units(layers, stage, skips) * load.hidden_bytes
-        given = model.given_units(layers, stage, skips) * load.hidden_bytes
+        taken = model.input_units(layers, stage, skips) * load.hidden_bytes
+        given = model.output_units(layers, stage, skips) * load.hidden_bytes
         shared = model.shared_bytes(load)
         return StageSizes(
             parameters=sum(each.parameters for each in operators),
@@ -200,7 +200,7 @@ def _block_stages(model: BlockModel, program: Program, layers: Sequence[int]) ->
 
 
 @lru_cache(maxsize=8)  # by the program alone: numbers of the design do not matter
-def _buffers(program: Program) -> Floats:
+def _buffered_units(program: Program) -> Floats:
     """Return ``[ranks]`` the message units that a device buffers at once.
 
     These are receives that were posted and not consumed, skip tensors for stages of the same rank, and the largest

@@ -40,12 +40,12 @@ def fit_terms(columns: Floats, seconds: Floats) -> tuple[list[float], float]:
         columns: [samples, terms] amount of each term.
         seconds: [samples] measured seconds.
     """
-    per = _non_negative(columns / seconds[:, None], np.ones_like(seconds))
+    per = _fit_best_subset(columns / seconds[:, None], np.ones_like(seconds))
     for _ in range(MAX_ITERATIONS):
         predicted = columns @ per
         off = np.log(seconds / predicted)
         off /= max(1, 2 * np.abs(off).max())  # damp large steps
-        before, per = per, _non_negative(columns / predicted[:, None], 1 + off)
+        before, per = per, _fit_best_subset(columns / predicted[:, None], 1 + off)
         if np.allclose(before, per, rtol=1e-9, atol=0.0):
             break
     left = float(((seconds - columns @ per) ** 2).sum())
@@ -53,7 +53,7 @@ def fit_terms(columns: Floats, seconds: Floats) -> tuple[list[float], float]:
     return per.tolist(), 1 - left / spread if spread else 1.0
 
 
-def _non_negative(columns: Floats, wanted: Floats) -> Floats:
+def _fit_best_subset(columns: Floats, wanted: Floats) -> Floats:
     """Return the least-squares solution over the best subset of terms whose coefficients are all non-negative.
 
     All subsets are tried, since there are few terms. A subset of terms that the samples cannot distinguish is skipped.

@@ -214,10 +214,12 @@ def norm(
 
 def residual(name: str, load: Workload) -> Operator:
     """Return ``x + y``: two reads and a write, forward and, to add the two gradients, backward."""
-    return pointwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
+    return elementwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
 
 
-def pointwise(name: str, load: Workload, width: float, *, kept: int, read_and_written: tuple[float, float]) -> Operator:
+def elementwise(
+    name: str, load: Workload, width: float, *, kept: int, read_and_written: tuple[float, float]
+) -> Operator:
     """Return an elementwise operator over ``[tokens, width]``.
 
     Args:

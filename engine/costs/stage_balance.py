@@ -136,20 +136,20 @@ class _Row:
         return max(self._seconds_before(self._layers, each) for each in self._each) + max(self._extra)
 
     @property
-    def _any_layer(self) -> float:
+    def _single_layer_bound(self) -> float:
         """Smallest bound within which every stage can take any one layer."""
         return max(max(each) + extra for each, extra in zip(self._each, self._extra, strict=True))
 
     def fits(self, bound: float) -> bool:
-        if bound >= self._any_layer:
+        if bound >= self._single_layer_bound:
             return self._ends(bound) is not None
-        return bool(self._reachable(bound)[-1][-1])
+        return bool(self._reachable_ends(bound)[-1][-1])
 
     def spread(self, bound: float) -> tuple[int, ...]:
         even = self._even_ends()
         ends = (
             self._ends_from_first(bound * SLACK, even)
-            if bound >= self._any_layer
+            if bound >= self._single_layer_bound
             else self._ends_from_last(bound * SLACK, even)
         )
         return tuple(end - start for start, end in pairwise([0, *ends]))
@@ -166,20 +166,20 @@ class _Row:
         assert last is not None, "the bound is one that fits"
         ends, at = [], 0
         for stage in range(self._stages):
-            at = min(max(even[stage], first[stage], at + 1), self._reach(stage, at, bound), last[stage])
+            at = min(max(even[stage], first[stage], at + 1), self._furthest_end(stage, at, bound), last[stage])
             ends.append(at)
         return ends
 
     def _ends_from_last(self, bound: float, even: Sequence[int]) -> list[int]:
         """Return the end of each stage, computed from the last to the first among all reachable ends."""
-        reachable, ends = self._reachable(bound), [self._layers]
+        reachable, ends = self._reachable_ends(bound), [self._layers]
         for stage in reversed(range(1, self._stages)):
             starts = np.flatnonzero(reachable[stage - 1][: ends[-1]])
-            fit = [at for at in starts.tolist() if self._reach(stage, at, bound) >= ends[-1]]
+            fit = [at for at in starts.tolist() if self._furthest_end(stage, at, bound) >= ends[-1]]
             ends.append(min(fit, key=lambda at, goal=even[stage - 1]: abs(at - goal)))  # type: ignore[misc]
         return ends[::-1]
 
-    def _reachable(self, bound: float) -> list[NDArray[np.bool_]]:
+    def _reachable_ends(self, bound: float) -> list[NDArray[np.bool_]]:
         """Return ``[stages][layers + 1]`` whether a stage can end there with all stages before it within the bound."""
         starts = np.zeros(self._layers + 1, np.bool_)
         starts[0] = True
@@ -215,7 +215,7 @@ class _Row:
         options = range(below, min(below + 1, self._layers) + 1)
         return min(options, key=lambda layer: abs(self._seconds_before(layer, each) - seconds))
 
-    def _reach(self, stage: int, start: int, bound: float) -> int:
+    def _furthest_end(self, stage: int, start: int, bound: float) -> int:
         """Return the end of the longest run of layers from ``start`` that ``stage`` can take."""
         each = self._each[stage]
         return self._end_within(bound - self._extra[stage] + self._seconds_before(start, each), each)
@@ -225,7 +225,7 @@ class _Row:
         ends, at = [], 0
         for stage in range(self._stages):
             most = self._layers - (self._stages - 1 - stage)  # each later stage needs a layer
-            reached = min(self._reach(stage, at, bound), most)
+            reached = min(self._furthest_end(stage, at, bound), most)
             if reached <= at:
                 return None
             at = reached

@@ -36,7 +36,7 @@ class Seconds(NamedTuple):
     def __add__(self, other: Seconds) -> Seconds:  # type: ignore[override]
         return Seconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
-    def times(self, count: int) -> Seconds:
+    def scale(self, count: int) -> Seconds:
         """Return the seconds of ``count`` such parts."""
         return Seconds(*(count * mine for mine in self))
 
@@ -121,9 +121,9 @@ class MeshPrices:
 
     def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
         """Return the seconds of a stage of ``layers``, of which ``experts`` have experts and ``joins`` end a skip."""
-        dense = self.layer.times(layers - experts - joins) + self.ends(first=first, last=last)
-        dense = dense + self.joining_layer.times(joins) if joins else dense
-        return dense + self.expert_layer.times(experts) if experts else dense
+        dense = self.layer.scale(layers - experts - joins) + self.ends(first=first, last=last)
+        dense = dense + self.joining_layer.scale(joins) if joins else dense
+        return dense + self.expert_layer.scale(experts) if experts else dense
 
     def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
         """Return the seconds of a stage whose ``layers`` differ, from all its operators."""

@@ -23,8 +23,8 @@ from meshwave.engine.costs.operators import (
     Workload,
     accumulation_bytes,
     attention_product,
+    elementwise,
     norm,
-    pointwise,
     product,
     residual,
 )
@@ -108,7 +108,7 @@ def _rotation(load: Workload, width: float) -> Iterator[Operator]:
     """Yield the rotation of queries and keys, which reads and writes them once."""
     positions = load.architecture.positions
     if positions.kind == "rope":
-        yield pointwise("rotation", load, positions.fraction * width, kept=0, read_and_written=(2, 2))
+        yield elementwise("rotation", load, positions.fraction * width, kept=0, read_and_written=(2, 2))
 
 
 def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
@@ -131,8 +131,8 @@ def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
     made = heads * latent.nope_dim + widths.values
     reduced = load.tokens * narrow * load.precision.item
     yield product("key-value up", load, latent.kv_rank, made, bias=False, backward_reduced=reduced)
-    yield pointwise("rotation", load, (heads + 1) * latent.rope_dim, kept=0, read_and_written=(2, 2))
-    yield pointwise("query and key assembly", load, widths.queries + widths.keys, kept=0, read_and_written=(2, 2))
+    yield elementwise("rotation", load, (heads + 1) * latent.rope_dim, kept=0, read_and_written=(2, 2))
+    yield elementwise("query and key assembly", load, widths.queries + widths.keys, kept=0, read_and_written=(2, 2))
 
 
 def mlp(load: Workload) -> tuple[Operator, ...]:
@@ -173,7 +173,7 @@ def shared_experts(load: Workload, moe: MoE) -> tuple[Operator, ...]:
         return ()
     gate = (
         product("shared experts' gate", load, load.hidden, 1, bias=False),
-        pointwise("shared experts' weight", load, load.hidden, kept=1, read_and_written=(2, 3)),
+        elementwise("shared experts' weight", load, load.hidden, kept=1, read_and_written=(2, 3)),
     )
     return feed_forward("shared experts", load, moe.shared_width) + (gate if moe.has_shared_gate else ())
 
@@ -185,7 +185,7 @@ def _activation(load: Workload, width: float) -> Operator:
     if part.gated:
         kept, forward, backward = 3, forward + 3, backward + 6
     name = "GELU" if part.activation == "gelu" else part.activation
-    return pointwise(
+    return elementwise(
         f"gated {name}" if part.gated else name, load, width, kept=kept, read_and_written=(forward, backward)
     )
 
@@ -214,7 +214,7 @@ def join(load: Workload) -> tuple[Operator, ...]:
     parallelism replicates it.
     """
     return (
-        pointwise("skip concatenation", load, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
+        elementwise("skip concatenation", load, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
         product("skip projection", load, 2 * load.hidden, load.hidden),
     )
 
@@ -252,7 +252,7 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
 def head(load: Workload) -> tuple[Operator, ...]:
     """Return the last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs."""
     part, cut = load.architecture, load.vocab / load.tp
-    capped = [pointwise("logit cap", load, cut, kept=1, read_and_written=(4, 4))] if part.logit_soft_cap else []
+    capped = [elementwise("logit cap", load, cut, kept=1, read_and_written=(4, 4))] if part.logit_soft_cap else []
     return (
         norm("last norm", load),
         product("logits", load, load.hidden, cut, bias=part.head_bias, backward_reduced=load.hidden_bytes),

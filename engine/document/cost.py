@@ -42,7 +42,7 @@ class CostSection(Member):
         """Return the same model with messages priced by the links of the cluster."""
         return self
 
-    def portable(self) -> CostSection:
+    def portable_model(self) -> CostSection:
         """Return a model that works without the files of this machine."""
         return self
 

@@ -129,7 +129,7 @@ def resolve_choice(
     ``whole`` returns the seconds of a forward and a backward under a schedule; by default steps run in sequence.
     """
 
-    def sent(of: str) -> float:
+    def message_seconds(of: str) -> float:
         steps = expert_schedules[of]().steps(layer)
         forward = [_cost_step(layer, links, step, _compute(layer, NO_COMPUTE, step)) for step in steps]
         return sum(_exposed_seconds(layer, forward, at) for at in range(len(forward)))
@@ -138,7 +138,7 @@ def resolve_choice(
         priced = price(of, layer, links, rates)
         return priced.seconds(priced.forward) + priced.seconds(priced.backward)
 
-    return expert_schedules[name]().choose(layer, Costs(sent, whole or sequential_seconds))
+    return expert_schedules[name]().choose(layer, Costs(message_seconds, whole or sequential_seconds))
 
 
 def expert_weights(schedule: ExpertSchedule, layer: Layer) -> float:

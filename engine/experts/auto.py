@@ -73,7 +73,7 @@ def _is_one_input(layer: Layer) -> bool:
     return layer.esp == 1 and layer.ep == layer.mp
 
 
-def _fastest(
+def _describe_fastest(
     name: str,
     seconds: float,
     equal: Sequence[str],
@@ -95,7 +95,7 @@ def _fastest(
 
 
 messages.add(
-    fastest_expert_schedule=_fastest,
+    fastest_expert_schedule=_describe_fastest,
     other_expert_placement=(
         "it keeps whole experts on the {mp} {mp:plural|device|devices} of a tensor-parallel group, and they are on "
         "ep={ep} x esp={esp}"

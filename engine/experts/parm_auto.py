@@ -50,7 +50,7 @@ class ParmAuto(ExpertSchedule):
         yield from expert_schedules["parm-s2"]().problems(layer)
 
 
-def _only(code: str, params: Mapping[str, Any], **_: Any) -> str:
+def _describe_s2_only(code: str, params: Mapping[str, Any], **_: Any) -> str:
     return f"S2: S1 cannot run this layer ({messages.render(code, params)})"
 
 
@@ -63,7 +63,7 @@ _REASONS = {
 """Why a schedule is faster, by whether the layer extends over several nodes."""
 
 
-def _faster(
+def _describe_faster(
     schedule: str, ratio: float, seconds: float, other_s: float, several_nodes: bool, may_drop: bool, **_: Any
 ) -> str:
     assumption = "; assuming that no token is dropped: the two would drop different ones" if may_drop else ""
@@ -74,7 +74,7 @@ def _faster(
 
 
 messages.add(
-    parm_s2_only=_only,
+    parm_s2_only=_describe_s2_only,
     parm_schedules_equal="S1: no two devices hold the same tokens, so both schedules are the same",
-    parm_schedule_faster=_faster,
+    parm_schedule_faster=_describe_faster,
 )

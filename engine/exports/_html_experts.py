@@ -88,7 +88,7 @@ def _group_lines(design: Design, group: _Group) -> Iterator[str]:
     layer, price = group.price.layer, group.price
     forward, backward = (play_layer(price, way) for way in (price.forward, price.backward))
     yield f"<h3>{escape(_group_title(group))}</h3>"
-    yield f"<p>{escape(_why(design, price))}</p>"
+    yield f"<p>{escape(_describe_choice(design, price))}</p>"
     load = device_load(layer, expert_schedules[price.name].places)
     inside, between = np.sum([costed.sent for costed in price.forward], axis=0).sum(axis=1)
     told = [
@@ -117,7 +117,7 @@ def _group_title(group: _Group) -> str:
     return f"{size}; on {where}, {over}"
 
 
-def _why(design: Design, price: Price) -> str:
+def _describe_choice(design: Design, price: Price) -> str:
     """Return the schedule of the design, or the automatic choice and its reason."""
     member = expert_schedules[design.experts.member]
     if price.choice is not None:

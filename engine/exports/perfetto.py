@@ -107,11 +107,11 @@ def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
         taken = places.get((forward, end, microbatch))
         if made is not None and taken is not None:
             flow = {"cat": "message", "name": str(timeline.action(span)), "id": span, "tid": COMPUTE}
-            yield {"ph": "s", "ts": _inside(timeline, made, 0.999), "pid": int(timeline.rank[made]), **flow}
+            yield {"ph": "s", "ts": _time_inside(timeline, made, 0.999), "pid": int(timeline.rank[made]), **flow}
             yield {
                 "ph": "f",
                 "bp": "e",
-                "ts": _inside(timeline, taken, 0.001),
+                "ts": _time_inside(timeline, taken, 0.001),
                 "pid": int(timeline.rank[taken]),
                 **flow,
             }
@@ -125,7 +125,7 @@ def _computations(timeline: Timeline) -> dict[tuple[bool, int, int], int]:
     return dict(zip(keys, spans.tolist(), strict=True))
 
 
-def _inside(timeline: Timeline, span: int, part: float) -> float:
+def _time_inside(timeline: Timeline, span: int, part: float) -> float:
     """Return a time in microseconds within a slice, since an arrow binds to the slice that is open at its time."""
     start, duration = float(timeline.start[span]), float(timeline.end[span] - timeline.start[span])
     return (start + part * duration) * 1e6

@@ -38,7 +38,7 @@ class Script(Export):
             DesignError: the design can be planned but not run.
         """
         drawn, program = prediction.design, prediction.program
-        design = drawn.model_copy(update={"cost": drawn.cost.portable()})
+        design = drawn.model_copy(update={"cost": drawn.cost.portable_model()})
         if found := run_problems(design):
             raise DesignError(found)
         whole = json.dumps({**to_json(program), "layers": list(prediction.costs.layers)}, separators=(",", ":"))
@@ -75,7 +75,7 @@ def _doc(prediction: Prediction) -> list[str]:
     devices = [device for mesh in design.meshes for device in mesh.devices]
     nodes = Counter(design.cluster.node_of(device) for device in devices)
     lines = [
-        f'"""Trains the design {_plain(design.name)!r}: {len(devices)} processes, one a device. Made by Meshwave.',
+        f'"""Trains the design {_strip_quotes(design.name)!r}: {len(devices)} processes, one a device. Made by Meshwave.',
         "",
         f"    torchrun --standalone --nproc-per-node {len(devices)} {file}",
     ]
@@ -98,7 +98,7 @@ def _doc(prediction: Prediction) -> list[str]:
     return lines
 
 
-def _plain(name: str) -> str:
+def _strip_quotes(name: str) -> str:
     """Return a name without characters that could end a Python string."""
     return "".join(each for each in name if each.isprintable() and each not in "\"'\\")
 

@@ -100,8 +100,8 @@ def check_exportable(program: Program) -> None:
             "stage; choose a schedule without replicas (one wave of hanayo instead of Chimera, or dualpipe-v instead of "
             "dualpipe) to export it"
         )
-    if program.beyond:
-        source, target = program.beyond[0]
+    if program.distant_skips:
+        source, target = program.distant_skips[0]
         raise InputError(
             "torch's pipelining sends the output of a stage to the next one only, and here tensors skip from stage "
             f"{source} to stage {target}; use two stages, or a model without skip connections, to export it"

@@ -82,7 +82,7 @@ def _common_order(program: Program, timeline: Timeline) -> Iterator[tuple[int, l
     place = np.zeros(len(program), np.int64)
     place[program.graph.nodes] = np.arange(len(program.graph.nodes))
     slots = np.flatnonzero(program.is_compute & ~program.fused)
-    sends, makers = program.senders
+    sends, makers = program.send_rows
     time = np.concatenate([timeline.start[span[slots]], timeline.end[span[makers]]])
     after = np.concatenate([2 * place[slots], 2 * place[program.slot[makers]] + 1])
     row = np.concatenate([slots, sends])
@@ -111,8 +111,8 @@ def _add_updates(order: Sequence[list[Action]]) -> Iterator[str]:
     A reduction follows the sends of its last backward, so that they are not delayed by it.
     """
     slots = [slot for slot in order if slot[0].op <= Op.W]
-    upcoming = iter(_upcoming([[action.stage for action in slot] for slot in slots]))
-    left = Counter(stage for slot in slots for stage in _completes(slot))
+    upcoming = iter(_needed_stages([[action.stage for action in slot] for slot in slots]))
+    left = Counter(stage for slot in slots for stage in _completed_stages(slot))
     gathered: list[int] = []
     complete: list[int] = []
     for slot in order:
@@ -123,7 +123,7 @@ def _add_updates(order: Sequence[list[Action]]) -> Iterator[str]:
             yield from (f"{stage}RESHARD" for stage in gathered if stage not in needed)
             yield from (f"{stage}UNSHARD" for stage in needed if stage not in gathered)
             gathered = needed
-            for stage in _completes(slot):
+            for stage in _completed_stages(slot):
                 left[stage] -= 1
                 complete += [stage] if not left[stage] else []
         yield from format_cells(slot)
@@ -131,12 +131,12 @@ def _add_updates(order: Sequence[list[Action]]) -> Iterator[str]:
     yield from (f"{stage}RESHARD" for stage in gathered)
 
 
-def _completes(slot: Sequence[Action]) -> list[int]:
+def _completed_stages(slot: Sequence[Action]) -> list[int]:
     """Return the stages of which a slot computes weight gradients."""
     return [action.stage for action in slot if action.op in (Op.B, Op.W)]
 
 
-def _upcoming(stages: Sequence[Sequence[int]]) -> list[list[int]]:
+def _needed_stages(stages: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return for each slot the stages that it and the next ones need, nearest first, as many as are gathered."""
     found: list[list[int]] = []
     nearest: list[int] = []

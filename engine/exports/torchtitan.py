@@ -120,7 +120,7 @@ def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) 
     error, so that the recipe checks which fields exist.
     """
     training, sequence = design.training, design.model.sequence
-    tokens, recomputes = training.micro_batch_size * sequence, _recomputes(design, len(layers))
+    tokens, recomputes = training.micro_batch_size * sequence, _recompute_comment(design, len(layers))
     yield f'"""Settings for torchtitan of the design {_escape_docstring(design.name)}, written by Meshwave.'
     yield ""
     yield "Start it from torchtitan's folder, with the folder that holds meshwave/ on the path:"
@@ -177,7 +177,7 @@ def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) 
 
 def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) -> Iterator[str]:
     """Yield the sections of a job file that depend on the schedule, for torchtitan up to 0.2.2."""
-    training, recomputes = design.training, _recomputes(design, len(layers))
+    training, recomputes = design.training, _recompute_comment(design, len(layers))
     yield f"# Settings for torchtitan up to 0.2.2 of the design {_escape_comment(design.name)}, written by Meshwave."
     yield "# Replace these sections in a job file; the path of the CSV is relative to the working directory."
     yield f"# The model of the job must have {sum(layers)} layers. The job must also set:"
@@ -223,7 +223,7 @@ def _missing_settings(design: Design, tp: int) -> Iterator[str]:
         yield f"its transfers: {design.transfer.strategy}; torchtitan sends from each device to its counterpart"
 
 
-def _recomputes(design: Design, stages: int) -> str:
+def _recompute_comment(design: Design, stages: int) -> str:
     """Return a comment on the stages that are recomputed; empty if there are none."""
     chosen = [stage for stage in range(stages) if design.pipeline.recomputes(stage)]
     if not chosen:

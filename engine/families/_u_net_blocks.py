@@ -20,7 +20,7 @@ from meshwave.engine.costs.operators import (
     Workload,
     accumulation_bytes,
     attention_product,
-    pointwise,
+    elementwise,
     product,
 )
 
@@ -90,11 +90,11 @@ def _block(load: Workload, block: Block, time_width: int, heads: int) -> Iterato
     outer, side = block.outer, block.side
     if block.way == "up" and block.resamples:
         grown = _pixels(load, block.inner, side)
-        yield pointwise("upsampling", grown, block.inner, kept=0, read_and_written=(1.25, 1.25))
+        yield elementwise("upsampling", grown, block.inner, kept=0, read_and_written=(1.25, 1.25))
         yield _convolution("upsampling convolution", load, block.inner, block.inner, side)
     if block.skipped:
         width = block.inner + block.skipped
-        yield pointwise("skip concatenation", _pixels(load, width, side), width, kept=0, read_and_written=(2, 2))
+        yield elementwise("skip concatenation", _pixels(load, width, side), width, kept=0, read_and_written=(2, 2))
     yield from _residual(load, time_width, block.inner + block.skipped, outer, side)
     if block.attends:
         yield from _attention(load, heads, outer, side)
@@ -110,17 +110,17 @@ def _residual(load: Workload, time_width: int, inner: int, outer: int, side: int
     the first norm has kept, and gets the gradient that the second convolution gets too."""
     before, after = _pixels(load, inner, side), _pixels(load, outer, side)
     yield _group_norm("first norm", before, inner)
-    yield pointwise("SiLU", before, inner, kept=1, read_and_written=(2, 3))
+    yield elementwise("SiLU", before, inner, kept=1, read_and_written=(2, 3))
     yield _convolution("first convolution", load, inner, outer, side)
     yield _shared(product("noise step projection", _images(load), time_width, outer), load, outer)
-    yield pointwise("noise step sum", after, outer, kept=0, read_and_written=(2, 1))
+    yield elementwise("noise step sum", after, outer, kept=0, read_and_written=(2, 1))
     yield _group_norm("second norm", after, outer)
-    yield pointwise("SiLU", after, outer, kept=1, read_and_written=(2, 3))
+    yield elementwise("SiLU", after, outer, kept=1, read_and_written=(2, 3))
     yield _convolution("second convolution", load, outer, outer, side)
     if inner != outer:
         shortcut = _convolution("shortcut convolution", load, inner, outer, side, kernel=1)
         yield shortcut._replace(kept_bytes=0.0, deferred_bytes=0.0)
-    yield pointwise("residual", after, outer, kept=0, read_and_written=(3, 2))
+    yield elementwise("residual", after, outer, kept=0, read_and_written=(3, 2))
 
 
 def _shared(projection: Operator, load: Workload, outer: int) -> Operator:
@@ -132,11 +132,11 @@ def _attention(load: Workload, heads: int, channels: int, side: int) -> Iterator
     """Self-attention of the pixels, normed before and added to what came in."""
     tokens = _pixels(load, channels, side)
     yield _group_norm("attention norm", tokens, channels)
-    yield pointwise("pixels as tokens", tokens, channels, kept=0, read_and_written=(2, 2))
+    yield elementwise("pixels as tokens", tokens, channels, kept=0, read_and_written=(2, 2))
     yield product("query, key, value", tokens, channels, 3 * channels)
     yield attention_product(replace(tokens, heads=heads))
     yield product("attention output", tokens, channels, channels)
-    yield pointwise("attention residual", tokens, channels, kept=0, read_and_written=(3, 2))
+    yield elementwise("attention residual", tokens, channels, kept=0, read_and_written=(3, 2))
 
 
 @lru_cache(maxsize=64)
@@ -150,9 +150,9 @@ def embedding(load: Workload, image_channels: int, side: int, base: int, time_wi
     return (
         first._replace(input_gradient=Work(), kept_bytes=images + copied),
         product("noise step in", samples, base, time_width),
-        pointwise("SiLU", samples, time_width, kept=1, read_and_written=(2, 3)),
+        elementwise("SiLU", samples, time_width, kept=1, read_and_written=(2, 3)),
         product("noise step out", samples, time_width, time_width),
-        pointwise("SiLU", samples, time_width, kept=2, read_and_written=(2, 3)),  # and the embedding, for all blocks
+        elementwise("SiLU", samples, time_width, kept=2, read_and_written=(2, 3)),  # and the embedding, for all blocks
     )
 
 
@@ -171,7 +171,7 @@ def head(load: Workload, channels: int, image_channels: int, side: int) -> tuple
     )
     return (
         _group_norm("last norm", last, channels),
-        pointwise("SiLU", last, channels, kept=1, read_and_written=(2, 3)),
+        elementwise("SiLU", last, channels, kept=1, read_and_written=(2, 3)),
         _convolution("output convolution", load, channels, image_channels, side),
         error,
     )

@@ -114,7 +114,7 @@ def _messages(program: Program) -> tuple[Rows, Rows, NDArray[np.bool_]]:
     Messages are in the order of producers; those of one producer go to the nearest stage first.
     """
     table = program.tables
-    skips = sorted(program.beyond, key=lambda pair: pair[1] - pair[0])
+    skips = sorted(program.distant_skips, key=lambda pair: pair[1] - pair[0])
     sources, targets = ([pair[end] for pair in skips] for end in (0, 1))
     hops = [
         (table.forward[:-1], table.forward[1:]),

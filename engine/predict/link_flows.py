@@ -195,7 +195,7 @@ def _messages(program: Program, network: Network, timeline: Timeline, rows: Ints
     ready = timeline.start[spans].copy()
     if not (network.units >= 0).any():
         made = np.full(len(program), -1)
-        sends, makers = program.senders
+        sends, makers = program.send_rows
         made[sends] = program.slot[makers]
         sent = made[rows] >= 0
         ready[sent] = timeline.end[program.span_of_row[made[rows[sent]]]]

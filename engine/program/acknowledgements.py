@@ -23,7 +23,7 @@ class Messages(NamedTuple):
 
 def find_messages(program: Columns) -> Messages:
     """Return every message that has a consumer."""
-    table, skipping = program.tables, program.skipping
+    table, skipping = program.tables, program.skip_messages
     ends = (
         (table.send_forward[:-1], table.forward[:-1], table.forward[1:]),
         (table.send_backward[1:], table.backward[1:], table.backward[:-1]),

@@ -56,7 +56,7 @@ def repair(order: Program) -> Repair:
     if not len(waiting):
         return Repair(order, (), (), is_smallest=True)
     rough = search.run_out_of_turn()
-    found, is_smallest = search.fewest(rough.changes.size)
+    found, is_smallest = search.find_fewest(rough.changes.size)
     best = min([search.place_moved(changes) for changes in found] or [rough], key=lambda way: way.distance)
     changes = best.changes
     return Repair(
@@ -103,7 +103,7 @@ class _Search:
         self._left -= 1
         lines = [*self._chains(changes), *(np.array([row]) for row in sorted(changes.moved))]
         run = _Run(lines, self._slot_needs(self._needs, changes), len(self._order))
-        return run, run.go()
+        return run, run.run_all()
 
     def _chains(self, changes: _Changes) -> list[Rows]:
         """Return the kept slots of each rank, by their first rows."""
@@ -124,7 +124,7 @@ class _Search:
 
     # ---- the fewest changes ----
 
-    def fewest(self, most: int) -> tuple[list[_Changes], bool]:
+    def find_fewest(self, most: int) -> tuple[list[_Changes], bool]:
         """Return all repairs with the fewest changes, up to ``most``, and whether these are proved to be the fewest.
 
         The list is empty if the search was given up.
@@ -178,13 +178,13 @@ class _Search:
         run = _Run(chains, needs, len(self._order))
         pulled: list[tuple[int, int]] = []  # a slot, and the place in all chains of the slot that it runs before
         distance = 0
-        while len(waiting := run.go()):
+        while len(waiting := run.run_all()):
             found = [self._first_runnable(run, needed) for needed in self._needs_in_cycle(run, waiting)]
             runnable = [row for row, can in found if can]
             if not runnable:  # slots of two block each other
                 return self.run_out_of_turn(split | {next(row for row, _ in found)})
-            row = min(runnable, key=run.ahead)
-            distance += run.ahead(row)
+            row = min(runnable, key=run.places_ahead)
+            distance += run.places_ahead(row)
             pulled.append((row, run.pull(row)))
         rows = np.concatenate(chains)
         out, at = np.array(pulled, np.int64).reshape(-1, 2).T
@@ -234,9 +234,9 @@ class _Search:
             others = [np.array([other]) for other in loose]
             before = _Run([*chains, *others], needs, len(self._order))
             after = _Run([*(chain[::-1] for chain in chains), *others], needed_by, len(self._order))
-            before.go(), after.go()
+            before.run_all(), after.run_all()
             chain = chains[rank]
-            high, low = int(before.ran[rank]), len(chain) - int(after.ran[rank])
+            high, low = int(before.slots_run[rank]), len(chain) - int(after.slots_run[rank])
             meant = int(np.searchsorted(chain, row))
             place = min(max(meant, low), high)
             distance += abs(place - meant)
@@ -269,7 +269,7 @@ class _Run:
         self._place = np.full(size + 1, -1, np.int64)
         self._place[self._rows] = np.arange(len(self._rows))
 
-    def go(self) -> Rows:
+    def run_all(self) -> Rows:
         """Run all slots that can run; return the numbers of the lines that are stuck."""
         rows, done, ends = self._rows, self.done, self._ends
         while True:
@@ -283,7 +283,7 @@ class _Run:
             at += ready
 
     @property
-    def ran(self) -> Rows:
+    def slots_run(self) -> Rows:
         """``[lines]`` number of slots of each line that ran in turn."""
         return np.asarray(self._at - self._first)
 
@@ -295,15 +295,15 @@ class _Run:
         """Return the line of a slot."""
         return int(np.searchsorted(self._ends, self._place[row], side="right"))
 
-    def unmet(self, row: int) -> list[int]:
+    def unmet_needs(self, row: int) -> list[int]:
         """Return the needs of a slot that have not run."""
         return sorted({need for each in self._needs if not self.done[need := int(each[row])]})
 
     def first_need(self, row: int) -> int:
-        """Return the first of the :meth:`unmet` needs, -1 if there is none."""
-        return next(iter(self.unmet(row)), -1)
+        """Return the first of the :meth:`unmet_needs` needs, -1 if there is none."""
+        return next(iter(self.unmet_needs(row)), -1)
 
-    def ahead(self, row: int) -> int:
+    def places_ahead(self, row: int) -> int:
         """Return the distance of a slot from the next one of its line, in places."""
         return int(self._place[row] - self._at[self.line_of(row)])
 
@@ -344,7 +344,7 @@ def _set(column: Rows, rows: Rows, values: Rows) -> None:
 
 def _shortest_cycle(run: _Run, waiting: Rows) -> list[tuple[int, int]]:
     """Return a shortest cycle of lines: the next slot of each, and the slot of the next line that it needs."""
-    waits = {line: [(run.head(line), need) for need in run.unmet(run.head(line))] for line in waiting.tolist()}
+    waits = {line: [(run.head(line), need) for need in run.unmet_needs(run.head(line))] for line in waiting.tolist()}
     best: list[tuple[int, int]] = []
     for start in waits:
         paths = deque([[wait] for wait in waits[start]])

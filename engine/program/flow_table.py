@@ -83,7 +83,7 @@ class FlowTable:
 def _produced_flows(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:
     """Return the flows of the messages that each slot produces, by its first row."""
     found: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
-    for send, maker in zip(*(column.tolist() for column in program.senders), strict=True):
+    for send, maker in zip(*(column.tolist() for column in program.send_rows), strict=True):
         if first[send] >= 0:
             found[int(program.slot[maker])] += (int(first[send]),)
     return dict(found)

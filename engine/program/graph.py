@@ -92,7 +92,7 @@ def _sends(program: Columns) -> list[Rows]:
     for computed, sent in ((table.forward, table.send_forward), (table.backward, table.send_backward)):
         made = (computed >= 0) & (sent >= 0)
         sends[computed[made]] = sent[made]
-    skipping = program.skipping
+    skipping = program.skip_messages
     return [sends, *_spread(len(program) + 1, skipping.maker, skipping.send)]
 
 
@@ -152,7 +152,7 @@ def _needs(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
         source, target, across = source[kept], target[kept], across[kept]
         need[target] = source
         message[target] = np.where(across, sends[source], -1)
-    send, maker, taker = program.skipping
+    send, maker, taker = program.skip_messages
     needs, messages = [need], [message[:-1]]
     skips = _spread(len(program), taker, maker, send)
     needs, messages = needs + skips[::2], messages + skips[1::2]
@@ -202,7 +202,7 @@ def _updates(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
     last_reduce = _last_of_each_rank(program, reduces)
     edges: list[tuple[Rows, Rows, Rows | None]] = [(NO_ROWS, NO_ROWS, NO_ROWS)]
     for row in reduces.tolist():
-        finals = _finals(program, int(program.stage[row]))
+        finals = _last_computations(program, int(program.stage[row]))
         edges += [(program.slot[of], np.full(len(of), row), sent) for of, sent in _rows_with_sends(finals, sends)]
     after = np.flatnonzero(number > 0)
     edges.append((reduces[after - 1], reduces[after], None))  # a rank reduces one stage at a time
@@ -234,7 +234,7 @@ def _last_of_each_rank(program: Columns, rows: Rows) -> Rows:
     return last
 
 
-def _finals(program: Columns, stage: int) -> Rows:
+def _last_computations(program: Columns, stage: int) -> Rows:
     """Return the last computation that adds to the gradients of ``stage``, on each rank with a used copy."""
     of_stage = program.tables.weight[stage]
     last = _last_of_each_rank(program, np.sort(of_stage[of_stage >= 0]))[program.ranks_of(stage)]

@@ -91,7 +91,7 @@ def _skip_hops(program: Program) -> list[_Hops]:
     """Return the tensors that skip stages, and their gradients."""
     if not program.skips.size and not (program.other >= 0).any():
         return []
-    table, pairs = program.tables, np.array(program.beyond, np.int64).reshape(-1, 2)
+    table, pairs = program.tables, np.array(program.distant_skips, np.int64).reshape(-1, 2)
     low, high = pairs.T
     return [
         _Hops(Op.SEND_F, Op.RECV_F, low, high, table.forward[low], table.forward[high], True),

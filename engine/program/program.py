@@ -23,7 +23,7 @@ from meshwave.engine.run_files import Count, RunFile, first_problem
 Ints = NDArray[np.int32]
 
 
-def _none() -> Ints:
+def _no_rows() -> Ints:
     return np.empty(0, np.int32)
 
 
@@ -56,10 +56,10 @@ class Program:
     placement: Ints  # [replicas, stages] the rank that holds a stage of a replica
     replica: Ints  # [microbatches] replica of each microbatch
     clips: bool = False  # STEP needs the norm of all gradients, so that no rank steps before the last backward
-    other: Ints = field(default_factory=_none)  # [rows] the stage at the other end of a message that skips, else -1
+    other: Ints = field(default_factory=_no_rows)  # [rows] the stage at the other end of a message that skips, else -1
     skips: Ints = field(default_factory=_no_skips)  # [pairs, 3] stage, later stage, units
     onward: Ints = field(
-        default_factory=_none
+        default_factory=_no_rows
     )  # [stages - 1] units that each passes to the next, without skips; 1 by default
     batched: bool = False  # the messages of a batch are issued together
 
@@ -141,12 +141,12 @@ class Program:
         return find_tables(self)
 
     @cached_property
-    def skipping(self) -> Skipping:
+    def skip_messages(self) -> Skipping:
         """Messages that skip stages."""
         return find_skipping(self)
 
     @cached_property
-    def beyond(self) -> list[tuple[int, int]]:
+    def distant_skips(self) -> list[tuple[int, int]]:
         """Stages (source, target) whose skip connections travel in messages of their own."""
         return [(source, target) for source, target, _ in self.skips.tolist() if target > source + 1]
 
@@ -197,9 +197,9 @@ class Program:
         return span
 
     @cached_property
-    def senders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def send_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of all sends, and the row of the computation that produced the tensor of each."""
-        table, skipping = self.tables, self.skipping
+        table, skipping = self.tables, self.skip_messages
         pairs = ((table.send_forward, table.forward), (table.send_backward, table.backward))
         sends = np.concatenate([*(sent[sent >= 0] for sent, _ in pairs), skipping.send])
         return sends, np.concatenate([*(made[sent >= 0] for sent, made in pairs), skipping.maker])

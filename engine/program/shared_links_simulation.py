@@ -249,7 +249,7 @@ class _Tables:
         out_node = target[plain][order]
         out_ptr = np.concatenate(([0], np.cumsum(np.bincount(source[plain], minlength=nodes))))
         carried = np.flatnonzero(real & (message >= 0))
-        sends, makers = program.senders
+        sends, makers = program.send_rows
         in_order = np.argsort(sends)
         sends, makers = sends[in_order], makers[in_order]
         number = np.full(len(program), -1, np.int64)

@@ -105,7 +105,7 @@ def _play_alone(
 def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Floats, NDArray[np.int64]]:
     """Return ``[rows]`` the start of each SEND, and the computation that it waited for, the last one of a batch."""
     sent, cause = np.zeros(len(program)), np.full(len(program), -1)
-    sends, makers = program.senders
+    sends, makers = program.send_rows
     sent[sends], cause[sends] = ended[program.slot[makers]], makers
     if batched:
         rows = np.flatnonzero(program.batch >= 0)

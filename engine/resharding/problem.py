@@ -32,7 +32,7 @@ class Job:
     receivers: tuple[int, ...]  # hosts, ascending; empty if no link is used
 
     @property
-    def shortest(self) -> float:
+    def shortest_s(self) -> float:
         """Seconds from the fastest sender host."""
         return min(self.options.values())
 
@@ -53,11 +53,11 @@ class FreeTimes:
         self._nics = nics
         self._free: dict[tuple[str, int], list[float]] = {}
 
-    def earliest(self, host: int, receivers: Sequence[int]) -> float:
+    def earliest_start(self, host: int, receivers: Sequence[int]) -> float:
         """Return the earliest start of a job from ``host`` to ``receivers``."""
         return max([self._times("tx", host)[0], *(self._times("rx", receiver)[0] for receiver in receivers)])
 
-    def take(self, host: int, receivers: Sequence[int], end: float) -> None:
+    def occupy(self, host: int, receivers: Sequence[int], end: float) -> None:
         """Occupy a NIC of the sender's host and of each receiver's host until ``end``."""
         for lane in (self._times("tx", host), *(self._times("rx", receiver) for receiver in receivers)):
             heapq.heapreplace(lane, end)
@@ -72,10 +72,10 @@ def run_in_order(jobs: Sequence[Job], order: Sequence[tuple[int, int]], nics: in
     placed = []
     for number, host in order:
         job = jobs[number]
-        start = lanes.earliest(host, job.receivers) if job.receivers else 0.0
+        start = lanes.earliest_start(host, job.receivers) if job.receivers else 0.0
         end = start + job.options[host]
         if job.receivers:
-            lanes.take(host, job.receivers, end)
+            lanes.occupy(host, job.receivers, end)
         placed.append(PlacedJob(number, host, start, end))
     return placed
 
@@ -137,10 +137,10 @@ def _sending_bound(kinds: Sequence[_Kind], nics: int) -> float:
             break
         unions |= {senders | other for other in unions}
 
-    def theirs(hosts: frozenset[int]) -> list[_Kind]:
+    def jobs_of(hosts: frozenset[int]) -> list[_Kind]:
         return [kind for senders, of_set in by_set.items() if senders <= hosts for kind in of_set]
 
-    return max((_lane_bound(theirs(hosts), len(hosts) * nics) for hosts in unions if hosts), default=0.0)
+    return max((_lane_bound(jobs_of(hosts), len(hosts) * nics) for hosts in unions if hosts), default=0.0)
 
 
 def _lane_bound(kinds: Sequence[_Kind], lanes: int) -> float:
@@ -171,10 +171,10 @@ def _exclusive_bound(kinds: Sequence[_Kind]) -> float:
     holds = np.array([[side in each for side in sides] for each in held], int).reshape(len(held), len(sides))
     excluded = holds @ holds.T > 0
     seconds = np.array(list(held.values()))
-    return max((_clique(first, excluded, seconds) for first in range(len(held))), default=0.0)
+    return max((_clique_seconds(first, excluded, seconds) for first in range(len(held))), default=0.0)
 
 
-def _clique(first: int, excluded: NDArray[np.bool_], seconds: NDArray[np.float64]) -> float:
+def _clique_seconds(first: int, excluded: NDArray[np.bool_], seconds: NDArray[np.float64]) -> float:
     """Return the total seconds of a clique that starts with one kind and always adds the heaviest compatible kind."""
     weight = float(seconds[first])
     fits = excluded[first].copy()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwave.engine.resharding.boxes import Mesh, boxes, is_empty
-from meshwave.engine.resharding.tasks import Load, Needers, check_load
+from meshwave.engine.resharding.tasks import Load, SliceReceivers, check_load
 
 MAX_AXES = 10
 """Maximum number of axes, since an entry of a spec names each axis by one digit."""
@@ -55,7 +55,7 @@ def rewrite_destination(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -
     return made if all(len({mesh.host(rank) for rank in group}) == 1 for group in made.groups) else same
 
 
-def rewritten_needers(load: Load) -> Needers:
+def rewritten_receivers(load: Load) -> SliceReceivers:
     """Return the slices of the rewritten destination, each with the rings of ranks that need it.
 
     A ring starts with the rank that receives the slice from its sender.

@@ -23,9 +23,9 @@ from meshwave.engine.resharding.boxes import (
 
 Side = tuple[Mesh, Sequence[str]]
 """A mesh, and the sharding spec of a tensor on it."""
-Holders = Mapping[Box, Mapping[int, tuple[int, ...]]]
+SliceOwners = Mapping[Box, Mapping[int, tuple[int, ...]]]
 """Ranks that can send each distinct slice, each with the ranks whose addends it sums; see :class:`UnitTask`."""
-Needers = Mapping[Box, Sequence[tuple[int, ...]]]
+SliceReceivers = Mapping[Box, Sequence[tuple[int, ...]]]
 """Ranks that need each distinct slice, as rings; see :class:`UnitTask`."""
 
 
@@ -115,10 +115,10 @@ def unit_tasks(
         SpecError: a spec does not fit its mesh or the tensor.
     """
     load = Load(tensor, (source, source_spec), (destination, destination_spec))
-    return cut_tasks(load, holders(load), needers(load))
+    return cut_tasks(load, slice_owners(load), slice_receivers(load))
 
 
-def holders(load: Load) -> Holders:
+def slice_owners(load: Load) -> SliceOwners:
     """Return the slices that the source holds; of a partial tensor, each rank of a group of addends sums one piece.
 
     Raises:
@@ -134,7 +134,7 @@ def holders(load: Load) -> Holders:
     return found
 
 
-def needers(load: Load) -> Needers:
+def slice_receivers(load: Load) -> SliceReceivers:
     """Return the slices that the destination needs, each rank in a ring of its own.
 
     Raises:
@@ -159,7 +159,7 @@ def check_load(load: Load) -> None:
         raise SpecError(len(load.tensor.shape), "partial_destination")
 
 
-def cut_tasks(load: Load, held: Holders, needed: Needers, number: int = 0) -> list[UnitTask]:
+def cut_tasks(load: Load, held: SliceOwners, needed: SliceReceivers, number: int = 0) -> list[UnitTask]:
     """Return the unit tasks of the ``number``-th tensor of a transfer: intersections of held and needed slices."""
     found = []
     for wanted, rings in sorted(needed.items()):

@@ -31,12 +31,12 @@ class EagerOneFOneB(Schedule):
         for mb in range(ahead):
             yield forward(rank, mb)
         for mb in range(ahead, pipe.microbatches):  # steady state
-            yield from self._back(rank, mb - ahead)
+            yield from self._backward_actions(rank, mb - ahead)
             yield forward(rank, mb)
         for mb in range(pipe.microbatches - ahead, pipe.microbatches):  # cool-down
-            yield from self._back(rank, mb)
+            yield from self._backward_actions(rank, mb)
 
-    def _back(self, stage: int, mb: int) -> Iterator[Action]:
+    def _backward_actions(self, stage: int, mb: int) -> Iterator[Action]:
         if self.backward == "whole":
             yield backward(stage, mb)
             return

@@ -125,7 +125,7 @@ def step_seconds(program: Program, seconds: Floats, hops: Sequence[float], *, be
     through it together, as the two ends of one message do, is told by a transfer that ends where it began.
     """
     seconds = seconds.copy()
-    sends, makers = program.senders
+    sends, makers = program.send_rows
     forward = program.op[sends] == Op.SEND_F
     stage, microbatch = program.stage[makers], program.microbatch[makers]
     hop = np.asarray(hops)[np.where(forward, stage, stage - 1)]

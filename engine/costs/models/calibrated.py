@@ -75,7 +75,7 @@ class CalibratedCost(OperatorCost):
     def use_drawn_links(self) -> CalibratedCost:
         return self.model_copy(update={"links": "drawn"})
 
-    def portable(self) -> RooflineCost:
+    def portable_model(self) -> RooflineCost:
         """Return roofline costs, since a profile stays on its machine."""
         return RooflineCost()
 

@@ -125,7 +125,7 @@ class OperatorCost(CostModel):
 
         def prices(mesh: Mesh) -> MeshPrices:
             lies = mesh.tp > 1 or design.model.moe is not None
-            key = (mesh.dp, mesh.tp, _shape_on_nodes(design.cluster, mesh) if lies else ())
+            key = (mesh.dp, mesh.tp, _node_numbers(design.cluster, mesh) if lies else ())
             if key not in known:
                 known[key] = self.prices_on(design, mesh)
             return known[key]
@@ -169,7 +169,7 @@ def mesh_prices(design: Design) -> list[MeshPrices]:
     return (model if isinstance(model, OperatorCost) else RooflineCost()).prices(design)
 
 
-def _shape_on_nodes(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
+def _node_numbers(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
     """Return a canonical number of the node of each device, equal for meshes of the same layout on nodes."""
     seen: dict[int, int] = {}
     return tuple(seen.setdefault(cluster.node_of(device), len(seen)) for device in mesh.devices)

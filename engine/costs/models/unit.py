@@ -71,7 +71,7 @@ class UnitCost(CostModel):
         return equal_split(design.model.layers, design.stages)
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
-        share = _share_of_a_mesh(design, layers)
+        share = _mesh_shares(design, layers)
         weight = self.backward / 2 if self.weight is None else self.weight
         whole = np.zeros(len(Op))
         whole[[Op.F, Op.B, Op.I, Op.W]] = self.forward, self.backward, self.backward - weight, weight
@@ -103,7 +103,7 @@ class UnitCost(CostModel):
             yield Problem("pipeline.stages", "equal_shares", params, "warning", [fix] if least else [])
 
 
-def _share_of_a_mesh(design: Design, layers: tuple[int, ...]) -> Floats:
+def _mesh_shares(design: Design, layers: tuple[int, ...]) -> Floats:
     """Return ``[stages]`` each stage's size relative to one mesh's share of the model."""
     if design.pipeline.stages is None:  # all the same, also where the layers do not divide
         return np.full(design.stages, design.ranks / design.stages)

@@ -46,7 +46,7 @@ class CriticalPath:
     @property
     def makespan_s(self) -> float:
         """Seconds from the first start to the last end of the timeline."""
-        return self.lanes.last - self.lanes.first
+        return self.lanes.end_s - self.lanes.start_s
 
     @cached_property
     def op(self) -> NDArray[np.int8]:
@@ -148,6 +148,6 @@ def find_critical_path(lanes: Lanes) -> CriticalPath:
     timeline = lanes.timeline
     spans = timeline.critical_path
     start, end = timeline.start[spans], timeline.end[spans]
-    reached = np.maximum.accumulate(np.concatenate(([lanes.first], end)))[:-1]
+    reached = np.maximum.accumulate(np.concatenate(([lanes.start_s], end)))[:-1]
     begins = np.minimum(np.maximum(start, reached), np.maximum(end, reached))
     return CriticalPath(lanes, spans, begins, np.maximum(end, begins), begins - reached)

@@ -143,7 +143,7 @@ def _earlier_parts(lanes: Lanes, maker: int, start: float, end: float, unit: Uni
     work = slice(int(lanes.bounds[rank]), int(lanes.bounds[rank + 1]))
     spans = lanes.order[work]
     busy = overlap_seconds(lanes.start[work], lanes.end[work], start, end)
-    waits = overlap_seconds(lanes.free[work], lanes.start[work], start, end)
+    waits = overlap_seconds(lanes.free_s[work], lanes.start[work], start, end)
     blocks, pauses = np.flatnonzero(busy > 0), np.flatnonzero(waits > 0)
     parts = []
     if blocks.size:

@@ -65,28 +65,28 @@ class Lanes:
         return self.timeline.end[self.order]
 
     @cached_property
-    def first(self) -> float:
+    def start_s(self) -> float:
         """Seconds at which the step begins."""
         return float(self.timeline.start.min()) if len(self.timeline) else 0.0
 
     @cached_property
-    def last(self) -> float:
+    def end_s(self) -> float:
         """Seconds at which the step ends."""
         return float(self.timeline.end.max()) if len(self.timeline) else 0.0
 
     @cached_property
-    def free(self) -> Floats:
+    def free_s(self) -> Floats:
         """``[work]`` time from which the rank is free: the end of the work before, or the start of the step."""
-        free = np.concatenate(([self.first], self.end[:-1])) if len(self.order) else np.zeros(0)
-        free[self.bounds[:-1][np.diff(self.bounds) > 0]] = self.first
+        free = np.concatenate(([self.start_s], self.end[:-1])) if len(self.order) else np.zeros(0)
+        free[self.bounds[:-1][np.diff(self.bounds) > 0]] = self.start_s
         return np.minimum(free, self.start)  # the second of a slot starts with the first
 
     @cached_property
-    def done(self) -> Floats:
+    def finish_s(self) -> Floats:
         """``[ranks]`` time at which each rank has finished its work."""
         has = np.diff(self.bounds) > 0
-        done = np.full(self.timeline.ranks, self.first)
-        done[has] = np.maximum.reduceat(self.end, self.bounds[:-1][has]) if has.any() else self.first
+        done = np.full(self.timeline.ranks, self.start_s)
+        done[has] = np.maximum.reduceat(self.end, self.bounds[:-1][has]) if has.any() else self.start_s
         return done
 
     @cached_property
@@ -94,17 +94,17 @@ class Lanes:
         """``[work]`` seconds of the gap before it in which the awaited transfer or reduction is under way."""
         cause = self.timeline.cause[self.order]
         by_wire = (cause >= 0) & ~self.timeline.is_work[cause]
-        waited = self.start - np.maximum(self.free, self.timeline.start[cause])
+        waited = self.start - np.maximum(self.free_s, self.timeline.start[cause])
         return np.where(by_wire, np.maximum(waited, 0.0), 0.0)
 
     def gap(self, rank: int, at: float) -> Gap | None:
         """Return the gap of a rank at a time; None where it works or the step is over."""
         low, high = int(self.bounds[rank]), int(self.bounds[rank + 1])
         after = low + int(np.searchsorted(self.start[low:high], at, "right"))
-        if after < high and self.free[after] <= at < self.start[after]:
-            return Gap(rank, float(self.free[after]), float(self.start[after]), int(self.order[after]))
-        if self.done[rank] <= at < self.last:
-            return Gap(rank, float(self.done[rank]), self.last, -1)
+        if after < high and self.free_s[after] <= at < self.start[after]:
+            return Gap(rank, float(self.free_s[after]), float(self.start[after]), int(self.order[after]))
+        if self.finish_s[rank] <= at < self.end_s:
+            return Gap(rank, float(self.finish_s[rank]), self.end_s, -1)
         return None
 
     def maker(self, transfer: int) -> int:

@@ -85,7 +85,7 @@ def measure_area(
     """
     timeline = lanes.timeline
     start, end = sorted((start, end))
-    start, end = max(start, lanes.first), min(end, lanes.last)
+    start, end = max(start, lanes.start_s), min(end, lanes.end_s)
     length = max(end - start, 0.0)
     chosen = np.zeros(timeline.ranks, np.bool_)
     chosen[list(ranks)] = True
@@ -148,13 +148,13 @@ def _gap_seconds(lanes: Lanes, start: float, end: float, seconds: Floats) -> Flo
 
 def _fill_and_drain(lanes: Lanes, start: float, end: float) -> tuple[Floats, Floats]:
     """Return ``[ranks]`` seconds before the first and after the last work that lie between ``start`` and ``end``."""
-    begins = np.full(lanes.timeline.ranks, lanes.last)
+    begins = np.full(lanes.timeline.ranks, lanes.end_s)
     has = np.flatnonzero(np.diff(lanes.bounds))
     firsts = lanes.bounds[has]
     begins[has] = lanes.start[firsts] - lanes.exposed_communication[firsts]
-    fill = overlap_seconds(np.full_like(begins, lanes.first), begins, start, end)
+    fill = overlap_seconds(np.full_like(begins, lanes.start_s), begins, start, end)
     return fill, np.where(
-        np.diff(lanes.bounds) > 0, overlap_seconds(lanes.done, np.full_like(begins, lanes.last), start, end), 0
+        np.diff(lanes.bounds) > 0, overlap_seconds(lanes.finish_s, np.full_like(begins, lanes.end_s), start, end), 0
     )
 
 

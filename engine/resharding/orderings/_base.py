@@ -54,7 +54,7 @@ def balance_senders(jobs: Sequence[Job], weight: Callable[[Job, int], float], *,
     load: dict[int, float] = defaultdict(float)
     hosts = [0] * len(jobs)
     numbers = range(len(jobs))
-    for number in sorted(numbers, key=lambda n: -jobs[n].shortest) if longest_first else numbers:
+    for number in sorted(numbers, key=lambda n: -jobs[n].shortest_s) if longest_first else numbers:
         job = jobs[number]
         host = min(job.options, key=lambda host: (load[host] + (weight(job, host) if longest_first else 0.0), host))
         load[host] += weight(job, host)

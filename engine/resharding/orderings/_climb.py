@@ -51,8 +51,8 @@ def _ends(jobs: Sequence[Job], order: Order, nics: int) -> tuple[float, float]:
     for number, host in order:
         job = jobs[number]
         if job.receivers:
-            end = lanes.earliest(host, job.receivers) + job.options[host]
-            lanes.take(host, job.receivers, end)
+            end = lanes.earliest_start(host, job.receivers) + job.options[host]
+            lanes.occupy(host, job.receivers, end)
             last = max(last, end)
             total += end * end
     return last, total

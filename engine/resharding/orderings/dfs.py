@@ -146,7 +146,7 @@ class _Search:
             if not count:
                 continue
             job = self._examples[kind]
-            seconds = count * job.shortest
+            seconds = count * job.shortest_s
             for host in job.receivers:
                 coming[host] += seconds
             if len(job.options) == 1:

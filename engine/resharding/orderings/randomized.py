@@ -65,5 +65,5 @@ def _random_order(jobs: Sequence[Job], nics: int, chance: np.random.Generator) -
     stretch = chance.uniform(0.8, 1.25, len(jobs))
     place = {id(job): number for number, job in enumerate(jobs)}
     hosts = balance_senders(jobs, lambda job, host: job.options[host] * stretch[place[id(job)]], longest_first=True)
-    scale = max((job.shortest for job in jobs), default=0.0)
+    scale = max((job.shortest_s for job in jobs), default=0.0)
     return dispatch_order(jobs, relieve_busiest(jobs, hosts), nics, chance.uniform(0, 2 * scale, len(jobs)))

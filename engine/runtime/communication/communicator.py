@@ -111,7 +111,7 @@ class Communicator(ABC):
         self._acknowledged = _acknowledged_messages(layout.program, self._rank)
         self._reshardings: dict[tuple[int, int, int], Resharding] = {}
         self._tags_per_transfer = max(map(_required_tags, transfers.values()), default=0)
-        self._producers = layout.program.stages + len(layout.program.beyond)  # per microbatch and direction
+        self._producers = layout.program.stages + len(layout.program.distant_skips)  # per microbatch and direction
 
     def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
         """Return a function that starts to send a tensor to a rank; it does not wait for the receivers."""
@@ -177,7 +177,7 @@ class Communicator(ABC):
         """Return the number of a message among all that a step can have."""
         program = self._layout.program
         skips = producer.other >= 0
-        place = program.stages + program.beyond.index(_skipped_stages(producer)) if skips else producer.stage
+        place = program.stages + program.distant_skips.index(_skipped_stages(producer)) if skips else producer.stage
         return ((producer.op == Op.B) * self._producers + place) * program.microbatches + producer.microbatch
 
     def _first_tag(self, producer: Action) -> int:

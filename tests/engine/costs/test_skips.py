@@ -122,7 +122,7 @@ def test_what_waits_for_a_later_stage_of_the_mesh_takes_room() -> None:
         - device_sizes(wave, plain, (2, 1, 1, 3)).working_bytes[0]
     )
 
-    assert program.beyond == [(0, 3), (1, 3)]
+    assert program.distant_skips == [(0, 3), (1, 3)]
     assert waiting >= 2 * workload(of, of.meshes[0]).hidden_bytes
 
 

@@ -71,7 +71,7 @@ def test_between_neighbours_they_travel_with_what_is_sent_anyway() -> None:
 def test_a_wave_has_both_ends_of_a_skip_on_one_mesh() -> None:
     program = lower(u_transformer(Drawn({"schedule": "hanayo", "waves": 1, "microbatches": 4}, 4)))
 
-    assert program.beyond == [(0, 7), (1, 6), (2, 5)]
+    assert program.distant_skips == [(0, 7), (1, 6), (2, 5)]
     assert (program.other < 0).all()
 
 
@@ -98,7 +98,7 @@ def test_every_schedule_passes_them_once_and_never_stalls(name: str, data: st.Da
     assert [tuple(row) for row in program.skips.tolist()] == [(*pair, len(each)) for pair, each in blocks.items()]
     expected = Counter(
         (op, *pair, mb)
-        for source, target in program.beyond
+        for source, target in program.distant_skips
         for mb in range(program.microbatches)
         for op, pair in ((Op.SEND_F, (source, target)), (Op.SEND_B, (target, source)))
         if len(set(program.placement[program.replica[mb], [source, target]].tolist())) > 1

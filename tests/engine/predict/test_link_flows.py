@@ -59,7 +59,7 @@ def test_a_message_behind_another_of_its_connection_waits_for_what_holds_that_up
     """Both messages of a pair share the NIC with those of the other pair, one after another."""
     prediction = two_nodes(1e5)
     flows, timeline = flows_of(prediction), prediction.timeline
-    makers = {int(send): int(maker) for send, maker in zip(*prediction.program.senders, strict=True)}
+    makers = {int(send): int(maker) for send, maker in zip(*prediction.program.send_rows, strict=True)}
     queued = [
         (span, made)
         for row, maker in makers.items()

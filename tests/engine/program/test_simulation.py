@@ -134,7 +134,7 @@ def tensors(task: Task, program: Program, every: dict[Task, int]) -> set[Task]:
         return here or {sent for sent, peer in every.items() if sent[1] == message and peer == rank}
 
     def skips(end: int, makers: tuple[Op, ...], send: Op) -> set[Task]:
-        others = [pair[1 - end] for pair in program.beyond if pair[end] == stage]
+        others = [pair[1 - end] for pair in program.distant_skips if pair[end] == stage]
         return set().union(*(arrives(by, makers, send, stage) for by in others))
 
     if op == Op.F and stage > 0:

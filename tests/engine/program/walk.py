@@ -52,7 +52,7 @@ def can_run(program: Program, rank: int, action: Action, done: Done, flying: set
 def ends(program: Program, action: Action) -> list[int]:
     """The stages that a forward takes skips from, or a backward their gradients."""
     own = 1 if action.op == Op.F else 0
-    return [pair[1 - own] for pair in program.beyond if pair[own] == action.stage]
+    return [pair[1 - own] for pair in program.distant_skips if pair[own] == action.stage]
 
 
 def has_skip(rank: int, action: Action, end: int, done: Done, flying: set[Action]) -> bool:

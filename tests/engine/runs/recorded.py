@@ -59,7 +59,7 @@ def _columns(
         wait[row] = start[row] - free[rank]
         free[rank] = end[row]
     wait[program.fused] = wait[np.flatnonzero(program.fused) - 1]
-    sent = {message_key(program.row(row)): end[row] for row in program.senders[0].tolist()}
+    sent = {message_key(program.row(row)): end[row] for row in program.send_rows[0].tolist()}
     asked = start - wait  # by each computation, for one input after the other: what its neighbour made comes first
     received = np.flatnonzero(np.isin(program.op, RECEIVES))
     for row in received[np.argsort(program.other[received], kind="stable")].tolist():

@@ -223,7 +223,7 @@ def test_processes_on_more_hosts_than_drawn_are_predicted_to_send_across(tmp_pat
 
     assert [run.design.cluster.node_of(*mesh.devices) for mesh in run.design.meshes] == [0, 0, 1]
     assert hosts.host_topology(run.design, run.drawn, run.options).node_of == (0, 0, 1)
-    times = run.prediction.costs.seconds[run.prediction.program.senders[0]]
+    times = run.prediction.costs.seconds[run.prediction.program.send_rows[0]]
     assert sorted({*times.tolist()}) == pytest.approx([1e-5 + 768 / 2e8, 1e-5 + 768 / 1e6]), "M0 to M1, M1 to M2"
     assert predicted_for(run) == (
         "predicted for 2 hosts, which the run was told, not for the one that is drawn; for hosts linked at 1 MB/s, "
@@ -279,7 +279,7 @@ def test_a_profile_does_not_price_links_that_are_emulated(tmp_path: Path, monkey
 
     run = bundled(tmp_path / "run", drawn, on(1, intra_bandwidth=1e6))
 
-    sends = run.prediction.program.senders[0]
+    sends = run.prediction.program.send_rows[0]
     by_drawn = draw(pp=2, cluster=nodes(1, 2, intra_node={**LINK, "bandwidth": 1e6}))
     assert run.prediction.costs.seconds[sends] == pytest.approx(predict(by_drawn).costs.seconds[sends])
     computes = run.prediction.program.is_compute

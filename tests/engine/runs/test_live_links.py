@@ -68,7 +68,7 @@ class Announced:
     def _first(self) -> list[tuple[int, float]]:
         """The first flow of each row, and when it is ready."""
         program, found = self._program, []
-        sends, makers = program.senders
+        sends, makers = program.send_rows
         made = dict(zip(sends.tolist(), makers.tolist(), strict=True))
         for row in np.flatnonzero(self.table.first >= 0).tolist():
             if row in made:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from meshwave.engine.costs.block_models import BlockModel
-from meshwave.engine.costs.operators import Operator, Work, Workload, pointwise, product
+from meshwave.engine.costs.operators import Operator, Work, Workload, elementwise, product
 from meshwave.engine.document.architecture import Size
 from meshwave.engine.document.model import Example, model_families
 
@@ -43,9 +43,9 @@ class Mlp(BlockModel):
         wide = 4 * self.hidden
         return (
             product("first linear", load, self.hidden, wide),
-            pointwise("GELU", load, wide, kept=1, read_and_written=(2, 3)),
+            elementwise("GELU", load, wide, kept=1, read_and_written=(2, 3)),
             product("second linear", load, wide, self.hidden),
-            pointwise("residual", load, self.hidden, kept=0, read_and_written=(3, 3)),
+            elementwise("residual", load, self.hidden, kept=0, read_and_written=(3, 3)),
         )
 
     def embedding_operators(self, load: Workload) -> tuple[Operator, ...]:
