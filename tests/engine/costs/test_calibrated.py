@@ -15,7 +15,7 @@ from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.cost_model import Costs
 from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.models.roofline import mesh_prices
-from meshwave.engine.costs.operators import Workload
+from meshwave.engine.costs.operators import PRECISIONS, Workload
 from meshwave.engine.costs.profile import ActionTime, KeptActivations, MatrixRate, MeasuredCollective
 from meshwave.engine.costs.profile_coverage import coverage_warnings
 from meshwave.engine.costs.profile_prices import Slowness, action_distance, measured_design, phase_work
@@ -148,7 +148,7 @@ def test_utilisation_is_told_against_the_rate_that_was_measured(design: Make) ->
     phase=st.sampled_from(["forward", "input_gradient", "weight_gradient"]),
 )
 def test_terms_hold_all_flops_and_bytes_of_a_block(hidden: int, sequence: int, batch: int, phase: Any) -> None:
-    load = Workload(sequence, hidden, batch, flops.PRECISIONS["fp32"], ffn_hidden=4 * hidden, heads=4, vocab=300)
+    load = Workload(sequence, hidden, batch, PRECISIONS["fp32"], ffn_hidden=4 * hidden, heads=4, vocab=300)
     operators = flops.layer(load)
 
     work = phase_work(operators, phase)
