@@ -43,7 +43,7 @@ _ROPE = {
 }
 _GQA = {"attention.kv_heads": _key("num_key_value_heads"), "attention.head_dim": _key("head_dim")}
 _GATED = {"mlp.gated": True, "mlp.bias": False}
-_FFN = {"ffn": _key("intermediate_size", "n_inner", "ffn_hidden_size")}
+_FFN = {"ffn": _key("intermediate_size")}
 _ACTIVATION = {"mlp.activation": _key("hidden_act", "activation_function", "hidden_activation", default="silu")}
 _RMS = {"norm.kind": "rmsnorm"}
 _RMS_KEYS = {"norm.eps": _key("rms_norm_eps", default=1e-6)}
@@ -219,7 +219,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "falcon": ModelType(
         {},
         {
-            **_LAYER_NORM_KEYS, **_tied(True), **_FFN,
+            **_LAYER_NORM_KEYS, **_tied(True), "ffn": _key("ffn_hidden_size"),
             "positions.theta": _key("rope_theta", default=10_000.0),
             "attention.qkv_bias": _key("bias", default=False),
             "attention.out_bias": _key("bias", default=False),
@@ -240,7 +240,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "gpt2": ModelType(
         {"positions.kind": "learned"},
         {
-            **_LAYER_NORM_KEYS, **_tied(True), **_FFN,
+            **_LAYER_NORM_KEYS, **_tied(True), "ffn": _key("n_inner"),
             "mlp.activation": _key("activation_function", default="gelu_new"),
             "positions.table": _key("n_positions", "max_position_embeddings", default=1024),
         },
@@ -262,6 +262,8 @@ ACTIVATIONS = {
 """Activations by their names there."""
 
 NO_EFFECT = {
+    "chunk_size_feed_forward", "finetuning_task", "is_decoder", "is_encoder_decoder", "output_attentions",
+    "output_hidden_states", "prefix", "problem_type", "pruned_heads", "tie_encoder_decoder", "torchscript", "use_bfloat16",
     "_name_or_path", "architectures", "attn_implementation", "auto_map", "bos_token_id", "cache_implementation",
     "decoder_start_token_id", "dtype", "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range",
     "label2id", "max_window_layers", "model_type", "n_ctx", "pad_token_id", "pretraining_tp", "return_dict",

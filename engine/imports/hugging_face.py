@@ -136,9 +136,16 @@ class _Reader:
 
     def _read_rope(self) -> None:
         parameters = self._get("rope_parameters") or {}
+        local = parameters.get("sliding_attention", {})
+        parameters = parameters.get("full_attention", parameters)
         scaling = self._get("rope_scaling") or parameters
-        if "rope_theta" in parameters:
-            self._set("positions.theta", parameters["rope_theta"])
+        for path, value in (
+            ("positions.theta", parameters.get("rope_theta")),
+            ("positions.fraction", parameters.get("partial_rotary_factor")),
+            ("positions.window_theta", local.get("rope_theta")),
+        ):
+            if value is not None:
+                self._set(path, value)
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind == "default":
             return

@@ -76,7 +76,7 @@ class Attention(nn.Module):
         self.part, self.positions, self.causal = shape.architecture.attention, shape.architecture.positions, causal
         self.head_dim = self.part.head_dim or shape.hidden // shape.heads
         queries, keys = shape.heads * self.head_dim, (self.part.kv_heads or shape.heads) * self.head_dim
-        self.rotated = int(self.positions.fraction * self.head_dim) if self.positions.kind == "rope" else 0
+        self.rotated = int(self.positions.fraction * self.head_dim) // 2 * 2 if self.positions.kind == "rope" else 0
         ignores_window = self.part.full_every and (number + 1) % self.part.full_every == 0
         self.window = None if ignores_window else self.part.window
         window_theta = self.positions.window_theta if self.window else None

@@ -30,7 +30,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "phi3": {**GROUPED, "model_type": "phi3", "partial_rotary_factor": 0.5, "head_dim": 8},
     "gpt_neox": {**SIZES, "model_type": "gpt_neox", "rotary_pct": 0.5, "max_position_embeddings": 16},
     "phi": {**SIZES, "model_type": "phi", "max_position_embeddings": 16},
-    "falcon": {**SIZES, "model_type": "falcon", "tie_word_embeddings": False},
+    "falcon": {**SIZES, "model_type": "falcon", "tie_word_embeddings": False, "ffn_hidden_size": 40},
 }
 
 
@@ -104,7 +104,7 @@ class Plain:
     def rotated(self, x: Tensor) -> Tensor:
         """Multiply pairs of dimensions, as complex numbers, by ``exp(i position theta^(-2 pair / dims))``."""
         positions = self.kind.positions
-        dims = int(positions.fraction * x.shape[-1])
+        dims = int(positions.fraction * x.shape[-1]) // 2 * 2
         half = dims // 2
         angles = torch.outer(
             torch.arange(x.shape[1], dtype=x.dtype), positions.theta ** (-2 * torch.arange(half, dtype=x.dtype) / dims)
