@@ -47,7 +47,7 @@ def test_the_u_net_has_its_own_size_fields_and_no_experts(u_net: Design) -> None
 
 def test_every_model_family_can_be_chosen_from_every_other(u_net: Design) -> None:
     kinds = [option["value"] for option in field(u_net, "model.kind")["options"]]
-    assert set(kinds) == {"gpt", "bert", "u-transformer", "u-net"}
+    assert set(kinds) == {"gpt", "bert", "transformer", "u-transformer", "u-net"}
 
     for kind in kinds:
         design = changed(u_net, "model.kind", kind) if kind != "u-net" else u_net
