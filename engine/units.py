@@ -1,4 +1,4 @@
-"""Numbers as a person reads them, 3.2 ms, 41.5 GB, 120 k tokens/s, and as a person types them."""
+"""Amounts with units: formatted as text such as 3.2 ms, 41.5 GB or 120 k tokens/s, and parsed from text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
 
 def quantity(value: float, unit: str, digits: int = 3) -> str:
-    """``quantity(0.00321, "s")`` is ``3.21 ms``; a time may be small, everything else is large."""
+    """Format an amount: ``quantity(0.00321, "s")`` is ``3.21 ms``. Prefixes below 1 are used for times only."""
     steps = _SMALL if unit == "s" else (*_LARGE, (1.0, ""))
     size = abs(value)
     scale, prefix = next(((s, p) for s, p in steps if size >= s * 0.9995), steps[-1] if size else (1.0, ""))
@@ -30,33 +30,33 @@ def format_count(number: int, singular: str, plural: str | None = None) -> str:
 
 
 def speed(cost: float, unit: str, free: str = "free") -> str:
-    """Words for the reciprocal of a cost, such as seconds per byte; ``free`` where it is next to nothing."""
+    """Format the reciprocal of a cost, such as seconds per byte; ``free`` if the cost is almost 0."""
     return quantity(1 / cost, unit) if cost > 1e-300 else free
 
 
 def number(value: float, digits: int = 3) -> str:
-    """``13.3``, ``83,500``, ``0.02``: how many times something is, whatever there is of it."""
+    """Format a number without a unit: ``13.3``, ``83,500``, ``0.02``."""
     text = f"{value:.{digits}g}"
     return f"{float(text):,.0f}" if abs(float(text)) >= 10**digits else text
 
 
 def units(value: float) -> str:
-    """``1 unit``, ``7.333 units``, ``27,010 units``: never a power of ten."""
+    """Format a time in units: ``1 unit``, ``7.333 units``, ``27,010 units``, never with an exponent."""
     text = f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
     return f"{text} unit{'' if value == 1 else 's'}"
 
 
 def duration(value: float, unit: str) -> str:
-    """A time in seconds, or in the units of a unit cost."""
+    """Format a time in seconds, or in the units of unit costs."""
     return quantity(value, unit) if unit == "s" else units(value)
 
 
 def percent(part: float) -> str:
-    """``3.2%``, and ``under 0.1%`` of what is not nothing."""
+    """Format a share as a percentage: ``3.2%``; a small positive one is ``under 0.1%``."""
     return "under 0.1%" if 0 < part < 0.0005 else f"{part:.1%}"
 
 
-# ---- and back ----
+# ---- parsing ----
 
 _AMOUNT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d{1,6})?\s*([^\d\s].*)?", re.ASCII)
 _POWERS = {"": 0, "n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
@@ -64,12 +64,12 @@ _LIKE = {"s": "50 us", "B": "80 GB", "B/s": "1.25 GB/s or 10 Gbit/s", "FLOP/s": 
 
 
 def amount(text: str, unit: str, shown: str = "") -> float:
-    """``amount("10 Gbit/s", "B/s")`` is 1.25e9: what a person typed, in ``unit``.
+    """Parse an amount: ``amount("10 Gbit/s", "B/s")`` is 1.25e9.
 
-    A number alone has the unit of ``shown``, the amount that it takes the place of; without one, it is in ``unit``.
+    A number without a unit has the unit of ``shown``, the text that it replaces; without that, it is in ``unit``.
 
     Raises:
-        InputError: it is no amount of this unit, or could be two; the sentence has both.
+        InputError: the text is not an amount of this unit, or is ambiguous; the message has the alternatives.
     """
     like = f"an amount such as {_LIKE.get(unit, '80e9')}"
     match = _AMOUNT.fullmatch(text.strip())
@@ -87,25 +87,25 @@ def amount(text: str, unit: str, shown: str = "") -> float:
     except ArithmeticError:  # more than decimals hold
         value = math.inf
     if not math.isfinite(value):
-        raise InputError(f"{_cut(text)} is more than can be reckoned with; write {like}")
+        raise InputError(f"{_cut(text)} is too large; use {like}")
     return value
 
 
 def _unit_meant(number: str, unit: str, shown: str) -> str:
-    """The unit of a number that was typed alone."""
+    """Return the unit of a number that was typed without one."""
     value, _, before = shown.strip().partition(" ")
     if not shown or not Decimal(number):
         return unit
     if not before or not float(value):  # what costs nothing has no unit to keep
         usual = f"{'u' if unit == 's' else 'G'}{unit}"
-        raise InputError(f"{number} of what? Write its unit too: {number} {unit} or {number} {usual}")
+        raise InputError(f"{number} has no unit; write {number} {unit} or {number} {usual}")
     if before != unit and "e" in number.lower():
         raise InputError(f"{number} could be {number} {unit} or {number} {before}; write its unit too")
     return before
 
 
 def _factor(typed: str, unit: str) -> Decimal | None:
-    """How many ``unit`` one of what was typed is; none where it is another kind of amount."""
+    """Return the factor from the typed unit to ``unit``; None if they measure different things."""
     if unit == "B/s":
         typed = re.sub(r"(?<=B)ps$", "/s", typed)
         if bits := re.fullmatch(r"(\w?)bits?(?:/s| per second)", typed, re.IGNORECASE):
@@ -118,7 +118,7 @@ def _factor(typed: str, unit: str) -> Decimal | None:
 
 
 def _power(prefix: str, unit: str) -> int | None:
-    """The power of ten that it stands for. Only of seconds are there parts, of all else m is M."""
+    """Return the power of ten of a prefix; for units other than seconds ``m`` means ``M``."""
     if unit == "s":
         power = _POWERS.get({"µ": "u", "μ": "u"}.get(prefix, prefix))
         return None if power is None or power > 0 else power
@@ -144,7 +144,7 @@ def _cut(text: str) -> str:
 
 
 def when(seconds: float, *, exact: bool = False) -> str:
-    """A moment, in Unix seconds, as a person says it: 14:05 today, else 12 Mar 14:05; ``exact`` with its seconds."""
+    """Format a time in Unix seconds: 14:05 today, else 12 Mar 14:05; ``exact`` adds the seconds."""
     then, now = datetime.fromtimestamp(seconds), datetime.now()
     time = f"{then:%H:%M:%S}" if exact else f"{then:%H:%M}"
     return time if then.date() == now.date() else f"{then:%d %b} {time}"

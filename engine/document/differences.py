@@ -86,7 +86,7 @@ def _part_lines(path: str, one: Any, two: Any) -> Iterator[str]:
 
 _NOTHING = {
     "training.clip_norm": "no clipping",
-    "training.data": "the text that comes with Meshwave",
+    "training.data": "the built-in sample text",
     "model.moe": "none",
     "model.moe.capacity_factor": "dropless",
 }

@@ -22,7 +22,7 @@ class Training(Part):
     """Learning rate."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled weight decay."""
-    clip_norm: PositiveFloat | None = nullable("left as they are")
+    clip_norm: PositiveFloat | None = nullable("off")
     """Maximum norm to which gradients are scaled down."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Number format of the compute; weights stay in fp32 under bf16."""
@@ -31,5 +31,5 @@ class Training(Part):
     tensor-parallel blocks and stages with a split backward are not compiled. Predictions ignore it."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial weights and of the order of the data."""
-    data: FileName | None = nullable("the text that comes with Meshwave")
+    data: FileName | None = nullable("the built-in sample text")
     """File name of a text to train on."""

@@ -17,7 +17,7 @@ def _slow_link(rate: str, least: float, scale: str | None) -> str:
 def _text_missing(name: str, folders: Sequence[str]) -> str:
     return (
         f"the text {name} does not exist (looked in {', '.join(folders)}); put it there, choose it in the Run panel or "
-        "by meshwave run --data FILE, or set data to null for the text that comes with Meshwave"
+        "by meshwave run --data FILE, or set data to null for the built-in sample text"
     )
 
 

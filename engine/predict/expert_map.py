@@ -148,7 +148,7 @@ def design_cluster(design: Design) -> GridCluster:
     inside, between = (quantity(1 / line.beta, "B/s") for line in (links.intra, links.inter))
     return GridCluster(
         "This design",
-        f"devices and links of this design: {inside} inside a node, {between} a device between nodes",
+        f"devices and links of this design: {inside} inside a node, {between} per device between nodes",
         links,
         devices,
         per_node,

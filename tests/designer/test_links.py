@@ -113,7 +113,7 @@ def test_the_page_can_ask_what_limits_a_message() -> None:
     ask(chart, "path")
 
     limited, *unknown, path = (message["found"] for message in told)
-    assert limited.startswith(("it is held up by the NIC of node", "no other message slows it down"))
+    assert limited.startswith(("it is delayed by the NIC of node", "no other message slows it down"))
     assert unknown == ["", ""]
     assert any(name.startswith("NIC of node") for name in path["by_port_s"])
 

@@ -61,7 +61,7 @@ def test_layers_set_by_hand_are_written_out() -> None:
     ("section", "told"),
     [
         ({"training": {"clip_norm": 1.0}}, "training.clip_norm: no clipping -> 1"),
-        ({"training": {"data": "a.txt"}}, "training.data: the text that comes with Meshwave -> a.txt"),
+        ({"training": {"data": "a.txt"}}, "training.data: the built-in sample text -> a.txt"),
     ],
 )
 def test_what_null_says_is_told_in_words(section: dict[str, Any], told: str) -> None:

@@ -40,7 +40,7 @@ def test_a_message_that_has_half_of_a_nic_is_held_up_by_it() -> None:
     limit = flows.find_limit(int(flows.span[slowest]), float(flows.start_s[slowest]), float(flows.end_s[slowest]))
 
     assert limit == Limit(Port("nic-out", 0), 2, False)
-    assert limit.description == "held up by the NIC of node 0, outgoing, shared by 2 flows"
+    assert limit.description == "delayed by the NIC of node 0, outgoing, shared by 2 flows"
 
 
 def test_a_message_that_nobody_disturbs_goes_through_its_narrowest_port() -> None:
@@ -85,7 +85,7 @@ def test_where_one_transfer_passes_at_a_time_the_nic_that_is_taken_is_named() ->
         if (idle := ask.explain_idle(rank, at))
     ]
 
-    assert any("until the link is free (held up by the NIC of node" in each for each in words)
+    assert any("until the link is free (delayed by the NIC of node" in each for each in words)
     assert any("which carries one transfer at a time" in each for each in words)
 
 
