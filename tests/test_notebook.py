@@ -30,9 +30,9 @@ NAME = "02-two-waves"
 @pytest.fixture(scope="module", autouse=True)
 def end_server() -> Iterator[None]:
     yield
-    if notebook._server.cache_info().currsize:
-        notebook._server().close()
-        notebook._server.cache_clear()
+    if notebook._shared_server.cache_info().currsize:
+        notebook._shared_server().close()
+        notebook._shared_server.cache_clear()
 
 
 @pytest.fixture

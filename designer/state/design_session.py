@@ -16,7 +16,7 @@ from meshwave.engine.document.fixes import apply_edit
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem
-from meshwave.engine.lowering.lower import order
+from meshwave.engine.lowering.lower import order_computations
 from meshwave.engine.predict.order_consequences import simulate_order
 from meshwave.engine.predict.prediction import Prediction
 
@@ -133,7 +133,7 @@ class Session(param.Parameterized):
             or any(each.severity == "error" for each in problems(design))
         ):
             return None
-        played = simulate_order(design, order(self.design))
+        played = simulate_order(design, order_computations(self.design))
         if played.program is None or played.costs is None or played.timeline is None:
             return None
         return Prediction(design, played.program, played.costs, played.timeline)

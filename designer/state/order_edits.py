@@ -15,7 +15,7 @@ from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.findings import DesignError, FindingError, Problem, Refusal
-from meshwave.engine.lowering.lower import order
+from meshwave.engine.lowering.lower import order_computations
 from meshwave.engine.lowering.program_problems import name_meshes
 from meshwave.engine.messages import render
 from meshwave.engine.messages.program import MESSAGES as PROGRAM_MESSAGES
@@ -117,7 +117,7 @@ class OrderEditor:
 
     def _difference(self, start: Design, now: OrderOutcome) -> dict[str, Any]:
         try:
-            answer = compare_orders(order(start), now.order)
+            answer = compare_orders(order_computations(start), now.order)
         except InputError as error:  # the number of meshes or microbatches has changed
             return {"words": str(error), "blocks": [], "changed": []}
         names = [mesh.name for mesh in self._session.design.meshes]
@@ -147,7 +147,7 @@ class OrderEditor:
             design = self._session.design
             if not self._session.is_stale:
                 known = self._session.prediction
-                self._outcome = OrderOutcome(order(design), known.program, known.costs, known.timeline, [])
+                self._outcome = OrderOutcome(order_computations(design), known.program, known.costs, known.timeline, [])
             else:
                 self._outcome = _simulate_draft(design, self._session)
         return self._outcome
@@ -381,7 +381,7 @@ def _simulate_draft(design: Design, session: Session) -> OrderOutcome:
     if session.is_computing:
         raise Refusal("no_order_to_edit", {"reason": COMPUTING_PROBLEM.message})
     try:
-        now = order(design)
+        now = order_computations(design)
     except InputError as error:
         raise Refusal("no_order_to_edit", {"reason": str(error)}) from None
     other = [problem for problem in session.errors if problem.code not in PROGRAM_MESSAGES]

@@ -298,7 +298,7 @@ def _join_exchanges(found: Sequence[Exchange]) -> Exchange:
     return Exchange(usage, sum(each.seconds for each in found), max(each.phases for each in found))
 
 
-def add_transfers(builder: NetworkBuilder, design: Design, kinds: Kinds) -> None:
+def add_transfer_flows(builder: NetworkBuilder, design: Design, kinds: Kinds) -> None:
     """Add the messages between meshes."""
     usage_of = cache(lambda *ends: builder.fabric.usage(transfer_messages(design, *ends)))
     for row in kinds.sends.tolist():
@@ -308,7 +308,7 @@ def add_transfers(builder: NetworkBuilder, design: Design, kinds: Kinds) -> None
         builder.add_transfer(row, usage_of(*ends, tensors), ends, direct_bytes=direct_bytes)
 
 
-def add_reductions(
+def add_reduction_flows(
     builder: NetworkBuilder,
     design: Design,
     kinds: Kinds,
@@ -390,5 +390,5 @@ def _add_inside(found: Usage, fabric: Fabric, devices: Sequence[int], sent: Sequ
 def serial_network(design: Design, program: Program, kinds: Kinds, seconds: Floats) -> Network | None:
     """Return a network whose NICs and links inside nodes carry one transfer at a time in each direction."""
     builder = NetworkBuilder(Fabric(design.cluster), kinds, seconds, serial=True)
-    add_transfers(builder, design, kinds)
+    add_transfer_flows(builder, design, kinds)
     return builder.build(program)

@@ -8,8 +8,8 @@ from meshwave.engine.experts._base import (
     expert_schedule_names,
     expert_schedules,
     gate,
-    order,
-    restore,
+    order_tokens,
+    restore_tokens,
     whole_experts,
 )
 from meshwave.engine.experts._collectives import Collective, CostedStep, Fit, Line, Links, traffic
@@ -59,11 +59,11 @@ __all__ = [
     "indivisible_experts",
     "load_shares",
     "max_experts_per_device",
-    "order",
+    "order_tokens",
     "play_layer",
     "price",
     "resolve_choice",
-    "restore",
+    "restore_tokens",
     "traffic",
     "whole_experts",
 ]

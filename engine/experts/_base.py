@@ -96,12 +96,12 @@ def gate(layer: Layer, tokens: float) -> Step:
     return Step(StepOp.GATE, flops=2.0 * tokens * layer.hidden * layer.experts)
 
 
-def order(layer: Layer, slots: float) -> Step:
+def order_tokens(layer: Layer, slots: float) -> Step:
     """Return the step that copies tokens into ``slots`` slots per expert."""
     return Step(StepOp.ORDER, bytes=layer.experts * slots * layer.hidden * layer.item_bytes)
 
 
-def restore(layer: Layer, slots: float) -> Step:
+def restore_tokens(layer: Layer, slots: float) -> Step:
     """Return the step that copies slots back to tokens, weighted by the gate."""
     return Step(StepOp.RESTORE, bytes=layer.experts * slots * layer.hidden * layer.item_bytes)
 

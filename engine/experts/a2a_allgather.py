@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._base import (
+    ExpertSchedule,
+    exchange,
+    expert_schedules,
+    experts,
+    gate,
+    order_tokens,
+    restore_tokens,
+)
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 
@@ -24,7 +32,7 @@ class AllToAllThenAllGather(ExpertSchedule):
         part = layer.slots_bytes / layer.mp
         return [
             gate(layer, layer.tokens),
-            order(layer, layer.capacity),
+            order_tokens(layer, layer.capacity),
             Step(StepOp.SPLIT_SLOTS, "mp", part),
             exchange(StepOp.DISPATCH, "ep", layer, slots),
             Step(StepOp.GATHER_SHARDS, "esp", part),
@@ -32,5 +40,5 @@ class AllToAllThenAllGather(ExpertSchedule):
             Step(StepOp.SCATTER_SHARDS, "esp", part),
             exchange(StepOp.COMBINE, "ep", layer, slots),
             Step(StepOp.GATHER_SLOTS, "mp", part),
-            restore(layer, layer.capacity),
+            restore_tokens(layer, layer.capacity),
         ]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._base import (
+    ExpertSchedule,
+    exchange,
+    expert_schedules,
+    experts,
+    gate,
+    order_tokens,
+    restore_tokens,
+)
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 
@@ -23,14 +31,14 @@ class DeepSpeed(ExpertSchedule):
         slots, copies = layer.capacity, layer.esp
         return [
             gate(layer, layer.tokens),
-            order(layer, slots),
+            order_tokens(layer, slots),
             Step(StepOp.GATHER_SHARDS, "esp", layer.slots_bytes),
             exchange(StepOp.DISPATCH, "ep", layer, slots, copies),
             experts(layer, layer.experts * slots * copies),
             Step(StepOp.REDUCE_SHARDS, "esp", copies * layer.slots_bytes),
             exchange(StepOp.COMBINE, "ep", layer, slots, copies),
             Step(StepOp.KEEP_SHARD, "esp", layer.slots_bytes),
-            restore(layer, slots),
+            restore_tokens(layer, slots),
         ]
 
     def token_copies(self, layer: Layer) -> int:

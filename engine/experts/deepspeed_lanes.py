@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from meshwave.engine import messages
-from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._base import (
+    ExpertSchedule,
+    exchange,
+    expert_schedules,
+    experts,
+    gate,
+    order_tokens,
+    restore_tokens,
+)
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 from meshwave.engine.findings import Problem, set_value
@@ -34,13 +42,13 @@ class Lanes(ExpertSchedule):
         slots = layer.capacity
         return [
             gate(layer, layer.tokens),
-            order(layer, slots),
+            order_tokens(layer, slots),
             exchange(StepOp.DISPATCH, "ep", layer, slots),
             Step(StepOp.COPY, "esp", layer.slots_bytes),
             experts(layer, layer.experts * slots),
             Step(StepOp.REDUCE, "esp", layer.slots_bytes),
             exchange(StepOp.COMBINE, "ep", layer, slots),
-            restore(layer, slots),
+            restore_tokens(layer, slots),
         ]
 
     def problems(self, layer: Layer) -> Iterator[Problem]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._base import (
+    ExpertSchedule,
+    exchange,
+    expert_schedules,
+    experts,
+    gate,
+    order_tokens,
+    restore_tokens,
+)
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 
@@ -22,12 +30,12 @@ class BeforeTheGate(ExpertSchedule):
         return [
             Step(StepOp.GATHER_INPUTS, "esp", layer.input_bytes),
             gate(layer, copies * layer.tokens),
-            order(layer, slots),
+            order_tokens(layer, slots),
             exchange(StepOp.DISPATCH, "ep", layer, slots),
             experts(layer, layer.experts * slots),
             Step(StepOp.REDUCE_SHARDS, "esp", copies * layer.slots_bytes),
             exchange(StepOp.COMBINE, "ep", layer, slots),
-            restore(layer, slots),
+            restore_tokens(layer, slots),
             Step(StepOp.KEEP_INPUT, "esp", layer.input_bytes),
         ]
 

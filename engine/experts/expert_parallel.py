@@ -11,8 +11,8 @@ from meshwave.engine.experts._base import (
     exchange,
     expert_schedules,
     gate,
-    order,
-    restore,
+    order_tokens,
+    restore_tokens,
     whole_experts,
 )
 from meshwave.engine.experts._layer import Layer
@@ -39,11 +39,11 @@ class ExpertParallel(ExpertSchedule):
         slots = layer.capacity
         return [
             gate(layer, layer.tokens),
-            order(layer, slots),
+            order_tokens(layer, slots),
             exchange(StepOp.DISPATCH, "ep", layer, slots),
             whole_experts(layer, layer.experts * slots, "ep"),
             exchange(StepOp.COMBINE, "ep", layer, slots),
-            restore(layer, slots),
+            restore_tokens(layer, slots),
         ]
 
     def problems(self, layer: Layer) -> Iterator[Problem]:

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from meshwave.engine import messages
-from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._base import (
+    ExpertSchedule,
+    exchange,
+    expert_schedules,
+    experts,
+    gate,
+    order_tokens,
+    restore_tokens,
+)
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 from meshwave.engine.findings import Problem, set_value
@@ -32,13 +40,13 @@ class ParmS1(ExpertSchedule):
         return [
             Step(StepOp.SPLIT_TOKENS, "mp", part),
             gate(layer, layer.tokens / layer.mp),
-            order(layer, slots),
+            order_tokens(layer, slots),
             Step(StepOp.DUMP, "esp", layer.esp * layer.slots_bytes / layer.mp),
             exchange(StepOp.DISPATCH, "ep_esp", layer, slots, layer.esp),
             experts(layer, layer.experts * slots * layer.esp),
             exchange(StepOp.COMBINE, "ep_esp", layer, slots, layer.esp),
             Step(StepOp.SUM, "esp", layer.esp * layer.slots_bytes / layer.mp),
-            restore(layer, slots),
+            restore_tokens(layer, slots),
             Step(StepOp.GATHER_TOKENS, "mp", part),
         ]
 

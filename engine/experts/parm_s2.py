@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._base import (
+    ExpertSchedule,
+    exchange,
+    expert_schedules,
+    experts,
+    gate,
+    order_tokens,
+    restore_tokens,
+)
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 
@@ -23,7 +31,7 @@ class ParmS2(ExpertSchedule):
         slots, part = layer.capacity // layer.mp, layer.slots_bytes / layer.mp
         return [
             gate(layer, layer.tokens),
-            order(layer, layer.capacity),
+            order_tokens(layer, layer.capacity),
             Step(StepOp.SPLIT_SLOTS, "mp", part, hidden=True),
             Step(StepOp.DUMP, "esp", layer.esp * layer.slots_bytes / layer.mp),
             exchange(StepOp.DISPATCH, "ep_esp", layer, slots, layer.esp),
@@ -31,5 +39,5 @@ class ParmS2(ExpertSchedule):
             exchange(StepOp.COMBINE, "ep_esp", layer, slots, layer.esp),
             Step(StepOp.SUM, "esp", layer.esp * layer.slots_bytes / layer.mp),
             Step(StepOp.GATHER_SLOTS, "mp", part, hidden=True),
-            restore(layer, layer.capacity),
+            restore_tokens(layer, layer.capacity),
         ]

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from meshwave.engine import messages
-from meshwave.engine.experts._base import ExpertSchedule, expert_schedules, gate, order, restore, whole_experts
+from meshwave.engine.experts._base import (
+    ExpertSchedule,
+    expert_schedules,
+    gate,
+    order_tokens,
+    restore_tokens,
+    whole_experts,
+)
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 from meshwave.engine.findings import Problem, nearest_divisors, set_value
@@ -37,9 +44,9 @@ class PPMoE(ExpertSchedule):
         return [
             Step(StepOp.COPY, "mp", layer.input_bytes),
             gate(layer, layer.tokens),
-            order(layer, rows / layer.experts),
+            order_tokens(layer, rows / layer.experts),
             whole_experts(layer, rows, "mp"),
-            restore(layer, rows / layer.experts),
+            restore_tokens(layer, rows / layer.experts),
             Step(StepOp.REDUCE, "mp", layer.input_bytes),
         ]
 

@@ -19,10 +19,10 @@ from meshwave.engine.program.program import Program
 from meshwave.engine.program.verification import computation_problems, verify
 from meshwave.engine.schedules import Pipe
 
-__all__ = ["add_messages", "findings", "lower", "order", "priced_pipe"]
+__all__ = ["add_messages", "findings", "lower", "order_computations", "priced_pipe"]
 
 
-def order(design: Design) -> Program:
+def order_computations(design: Design) -> Program:
     """Return the computations of a design alone, as its schedule orders them, without verification.
 
     Raises:

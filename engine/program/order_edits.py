@@ -1,6 +1,6 @@
 """Edits of a hand-drawn order: move, split, join and overlap computations.
 
-All edits work on the computations of a program alone, as :func:`meshwave.engine.lowering.lower.order` returns them. A
+All edits work on the computations of a program alone, as :func:`meshwave.engine.lowering.lower.order_computations` returns them. A
 *slot* is one computation, or a forward and a backward that overlap; it moves as a whole. Edits return a new order,
 which may deadlock: :func:`meshwave.engine.program.deadlock_repair.repair` fixes that.
 """

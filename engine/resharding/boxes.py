@@ -178,7 +178,7 @@ def volume(box: Box) -> int:
     return prod(stop - start for start, stop in box)
 
 
-def overlap(one: Box, other: Box) -> Box | None:
+def intersect(one: Box, other: Box) -> Box | None:
     """Return the intersection of two boxes; None if it is empty."""
     shared = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
     return None if is_empty(shared) else shared

@@ -14,9 +14,9 @@ from meshwave.engine.resharding.boxes import (
     SpecError,
     addend_groups,
     boxes,
+    intersect,
     is_empty,
     nth_piece,
-    overlap,
     split_spec,
     volume,
 )
@@ -164,7 +164,7 @@ def cut_tasks(load: Load, held: SliceOwners, needed: SliceReceivers, number: int
     found = []
     for wanted, rings in sorted(needed.items()):
         for owned, groups in sorted(held.items()):
-            shared = overlap(owned, wanted)
+            shared = intersect(owned, wanted)
             if shared is not None or not load.tensor.shape:
                 found.append(_task(load.tensor, number, shared or (), groups, rings))
     return found

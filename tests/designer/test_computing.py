@@ -20,7 +20,7 @@ from meshwave.designer.state.predictions import Predictions
 from meshwave.designer.views.problems import Problems
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
-from meshwave.engine.lowering.lower import order
+from meshwave.engine.lowering.lower import order_computations
 from meshwave.engine.predict.prediction import predict
 from tests._strategies import document
 from tests.designer import held
@@ -258,9 +258,7 @@ def test_a_function_that_cannot_be_pickled_is_reported() -> None:
     assert heard.get(timeout=GONE_ON_S) is not None
 
 
-def test_a_deadlock_found_by_a_job_is_a_problem_of_the_design(
-    page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deadlock_found_by_a_job_is_a_problem_of_the_design(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     actions = [["0F0", "0B0"], ["1B0", "1F0"], ["2F0", "2B0"], ["3F0", "3B0"]]
     held.let_go()
 
@@ -316,7 +314,7 @@ def test_an_order_found_by_a_job_is_available_in_the_server() -> None:
     page.until(lambda: not page.session.is_computing)
 
     assert predictions.is_small_prediction(auto)
-    assert order(auto).digest == order(page.session.design).digest
+    assert order_computations(auto).digest == order_computations(page.session.design).digest
 
 
 def test_dragged_layers_keep_the_order_until_they_are_dropped() -> None:
@@ -338,7 +336,7 @@ def test_a_searched_order_is_the_start_of_a_custom_one() -> None:
     program = predict(auto).program
     computed = program.is_compute
 
-    drawn = order(auto)
+    drawn = order_computations(auto)
 
     assert drawn.stage.tolist() == program.stage[computed].tolist()
     assert drawn.microbatch.tolist() == program.microbatch[computed].tolist()

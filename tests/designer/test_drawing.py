@@ -13,7 +13,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.order_edits import OrderEditor, apply_page_edit, starting_design
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
-from meshwave.engine.lowering.lower import order
+from meshwave.engine.lowering.lower import order_computations
 from meshwave.engine.program.program import format_program
 from tests._strategies import document
 
@@ -38,7 +38,7 @@ class Page:
         return self.ask("commit", edit={"kind": kind, "blocks": list(blocks), **rest})
 
     def cells(self, rank: int) -> list[str]:
-        return format_program(order(self.session.design))[rank]
+        return format_program(order_computations(self.session.design))[rank]
 
 
 def test_nothing_is_sent_before_edit_mode_is_on() -> None:
@@ -87,7 +87,7 @@ def test_a_preview_returns_numbers_and_changes_nothing() -> None:
 
 
 def test_edits_have_labels() -> None:
-    program = order(Page().session.design)
+    program = order_computations(Page().session.design)
 
     def words(kind: str, *blocks: list[int], **rest: Any) -> str:
         return apply_page_edit(program, {"kind": kind, "blocks": list(blocks), **rest})[1]
@@ -221,9 +221,12 @@ def test_unknown_requests_of_the_page_are_refused() -> None:
     assert Page().ask("no such thing")["words"] == "the page sent an invalid value of 'do'; reload the page"
 
 
-def test_an_internal_error_is_sent_to_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_sent_to_the_page(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
-        "meshwave.designer.state.order_edits.computation_problems", lambda order, microbatches: {}["defect"]
+        "meshwave.designer.state.order_edits.computation_problems",
+        lambda order, microbatches: {}["defect"],
     )
 
     assert Page().ask("repair")["words"].startswith("internal error in Meshwave")

@@ -23,7 +23,13 @@ from meshwave.engine.costs.cost_model import CostModel, Floats, Slots
 from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, stage_copies, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_block, expert_layers_per_stage
-from meshwave.engine.costs.network import Fabric, NetworkBuilder, add_reductions, add_transfers, serial_network
+from meshwave.engine.costs.network import (
+    Fabric,
+    NetworkBuilder,
+    add_reduction_flows,
+    add_transfer_flows,
+    serial_network,
+)
 from meshwave.engine.costs.operators import Workload
 from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
 from meshwave.engine.costs.stage_balance import balanced_split, block_split, unequal_split
@@ -89,8 +95,8 @@ class OperatorCost(CostModel):
             return serial_network(design, program, kinds, seconds), seconds
         builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds, seconds)
         measured = self.measures_collectives(design)
-        add_transfers(builder, design, kinds)
-        add_reductions(builder, design, kinds, reduction_messages(design, program, held), measured=measured)
+        add_transfer_flows(builder, design, kinds)
+        add_reduction_flows(builder, design, kinds, reduction_messages(design, program, held), measured=measured)
         waits = self.wait_seconds(design, program, kinds, layers)
         add_exchanges(builder, design, kinds, layers, waits, measured=measured)
         return builder.build(program), builder.seconds

@@ -13,7 +13,7 @@ WORK_LIMIT = 40_000
 """Maximum number of moves times jobs, since each move simulates the whole order."""
 
 
-def improve_order(jobs: Sequence[Job], order: Order, nics: int, bound: float) -> Order:
+def improve_transfer_order(jobs: Sequence[Job], order: Order, nics: int, bound: float) -> Order:
     """Return the best order found, or the given one."""
     places = [place for place, (number, _) in enumerate(order) if jobs[number].receivers]
     if len(places) < 2:

@@ -17,7 +17,7 @@ from meshwave.engine.resharding.orderings._base import (
     orderings,
     relieve_busiest,
 )
-from meshwave.engine.resharding.orderings._climb import improve_order
+from meshwave.engine.resharding.orderings._climb import improve_transfer_order
 from meshwave.engine.resharding.orderings._colouring import colour_rounds
 from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
 
@@ -45,7 +45,7 @@ class Randomized(Ordering):
                 best, shortest = Answer(order, length <= bound * (1 + TOLERANCE)), length
             if best.is_optimal:
                 return best
-        order = improve_order(jobs, best.order, nics, bound)
+        order = improve_transfer_order(jobs, best.order, nics, bound)
         length = makespan(run_in_order(jobs, order, nics))
         return Answer(order, length <= bound * (1 + TOLERANCE)) if length < shortest else best
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
-from meshwave.engine.lowering.lower import lower, order
+from meshwave.engine.lowering.lower import lower, order_computations
 from meshwave.engine.predict.order_consequences import find_consequences, simulate_order
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op, backward, forward, input_gradient
@@ -128,7 +128,7 @@ def test_a_stage_moves_with_all_its_blocks_and_the_order_can_still_run(program: 
         cost=costs,
     )
     drawn = parse_design(doc)
-    program = order(drawn)
+    program = order_computations(drawn)
     played = simulate_order(drawn, program)
     stage, rank = data.draw(st.integers(0, program.stages - 1)), data.draw(st.integers(0, program.ranks - 1))
     assert played.timeline is not None
@@ -189,7 +189,7 @@ def test_an_order_played_is_the_prediction() -> None:
     drawn = design()
     prediction = predict(drawn)
 
-    played = simulate_order(drawn, order(drawn))
+    played = simulate_order(drawn, order_computations(drawn))
 
     assert played.program == lower(drawn)
     assert played.timeline is not None
@@ -200,7 +200,7 @@ def test_an_order_played_is_the_prediction() -> None:
 
 def test_consequences_are_those_of_the_simulator() -> None:
     drawn = design(training={"micro_batch_size": 4})  # activations outweigh gradients
-    before = simulate_order(drawn, order(drawn))
+    before = simulate_order(drawn, order_computations(drawn))
     # rank 2 takes a forward in more before its first backward
     later = simulate_order(
         drawn, move_blocks(before.order, find_rows(before.order, [forward(2, 1)]), int(before.order.offsets[2]) + 1)
@@ -219,7 +219,7 @@ def test_consequences_are_those_of_the_simulator() -> None:
 
 def test_an_order_that_waits_for_ever_says_who_waits_for_whom() -> None:
     drawn = design(ranks=2, microbatches=2)
-    program = order(drawn)
+    program = order_computations(drawn)
     wrong = simulate_order(drawn, move_blocks(program, find_rows(program, [backward(0, 0)]), 0))
 
     assert wrong.timeline is None
@@ -245,7 +245,7 @@ def test_what_repeats_stays_complete_and_on_its_rank(program: Program, data: st.
 
 
 def test_repeating_what_stands_everywhere_changes_nothing() -> None:
-    program = order(design(ranks=2, microbatches=6))
+    program = order_computations(design(ranks=2, microbatches=6))
     once = repeat_blocks(program, find_rows(program, [backward(0, 2)]))  # it follows 0F3, and so do all others theirs
 
     assert cells(once) == cells(program)
@@ -264,7 +264,7 @@ def test_this_is_repeated_for_all_microbatches() -> None:
 
 
 def test_the_steady_state_of_1f1b_is_one_forward_one_backward() -> None:
-    program = order(design(ranks=4, microbatches=12))
+    program = order_computations(design(ranks=4, microbatches=12))
     for rank in range(4):
         found = find_steady_state(program, rank)
         assert found is not None
@@ -273,14 +273,14 @@ def test_the_steady_state_of_1f1b_is_one_forward_one_backward() -> None:
 
 def test_the_steady_state_of_interleaved_comes_again_after_a_group() -> None:
     drawn = parse_design(document({"schedule": "interleaved-1f1b", "microbatches": 24, "chunks": 2}, 2))
-    found = find_steady_state(order(drawn), 0)
+    found = find_steady_state(order_computations(drawn), 0)
 
     assert found is not None
     assert (found.period, found.step) == (8, 2)
 
 
 def test_an_edit_is_applied_to_all_repetitions_and_to_nothing_else() -> None:
-    program = order(design(ranks=3, microbatches=10))
+    program = order_computations(design(ranks=3, microbatches=10))
     edited = shift_blocks(program, find_rows(program, [forward(0, 6)]), -1)  # before the backward that it followed
     shifts = find_repetitions(edited, find_rows(edited, [forward(0, 6)]))
 
@@ -324,7 +324,7 @@ def test_one_block_moved_is_one_difference(program: Program, data: st.DataObject
 
 
 def test_differences_in_words() -> None:
-    program = order(design(ranks=2, microbatches=4))
+    program = order_computations(design(ranks=2, microbatches=4))
     moved = move_blocks(program, find_rows(program, [forward(0, 3)]), 0)
     halves = split_backwards(moved, find_rows(moved, [backward(1, 0)]))
 

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from panel.custom import JSComponent
 
 from meshwave.designer.pages.design_page import Widgets
-from meshwave.designer.pages.transfer_page import lab
+from meshwave.designer.pages.transfer_page import make_lab
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Studio
@@ -199,7 +199,7 @@ class Tab:
         self._studio = Studio(load_design(example(design)))
         self._session = Session(load_design(example(design)))
         self._widgets = Widgets(self._session, self._studio)
-        self._lab = lab()
+        self._lab = make_lab()
         self._wrong: list[Any] = []  # exceptions that were caught and told as a defect
         self.sent: list[Mapping[str, Any]] = []
 

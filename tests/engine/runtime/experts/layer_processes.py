@@ -210,7 +210,7 @@ def _broken_rule(rule: str) -> Iterator[None]:
     """Break one of the rules that the gradients depend on."""
     patches: list[tuple[Any, str, Any]] = []
     if rule == "every copy of a token counts":
-        patches.append((expert_schedules["deepspeed"], "seen", lambda self, layer: 1))
+        patches.append((expert_schedules["deepspeed"], "token_copies", lambda self, layer: 1))
     elif rule == "results assigned, not added":
         restore, select_rows = layer_module._Restore.forward, layer_module._select_rows
 

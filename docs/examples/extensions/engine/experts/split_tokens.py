@@ -11,8 +11,8 @@ from meshwave.engine.experts import (
     exchange,
     expert_schedules,
     gate,
-    order,
-    restore,
+    order_tokens,
+    restore_tokens,
     whole_experts,
 )
 from meshwave.engine.findings import Problem
@@ -38,11 +38,11 @@ class SplitTokens(ExpertSchedule):
         return [
             Step(StepOp.SPLIT_TOKENS, "mp", part),
             gate(layer, layer.tokens / layer.mp),
-            order(layer, slots),
+            order_tokens(layer, slots),
             exchange(StepOp.DISPATCH, "ep", layer, slots),
             whole_experts(layer, layer.experts * slots, "ep"),
             exchange(StepOp.COMBINE, "ep", layer, slots),
-            restore(layer, slots),
+            restore_tokens(layer, slots),
             Step(StepOp.GATHER_TOKENS, "mp", part),
         ]
 
