@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,9 @@ import pytest
 
 from meshwave.engine.cli import main as cli
 from meshwave.engine.errors import RunError
+from meshwave.engine.exports.slurm import Slurm
+from meshwave.engine.files import import_folder
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, State, reconcile
 from meshwave.engine.runs.checkpoints import complete_checkpoints
 from meshwave.engine.runs.launchers import open_run
@@ -188,3 +192,35 @@ def test_a_check_that_fails_shows_the_error(cluster: slurm_cluster.Cluster, reco
 
     with pytest.raises(RunError, match=r"check of cluster failed: .*Error: no such module"):
         check_target(launcher)
+
+
+def test_a_preempted_run_keeps_its_state_and_waits(cluster: slurm_cluster.Cluster, record: Record) -> None:
+    run = submit(launcher_of(record), two_nodes(100_000))  # type: ignore[arg-type]
+    wait_for_training(run)
+    reconcile(record)
+    job = record.get(run.id).handle["job"]["id"]
+
+    urgent = ("--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600")
+    other = cluster.command("sbatch", "--parsable", *urgent).strip()
+    try:
+        assert until_long(lambda: "JobState=PENDING" in cluster.command("scontrol", "show", "job", job))
+        reconcile(record)
+        assert run.state is State.RUNNING  # it goes on later
+        assert len(complete_checkpoints(run.folder)) == 1
+    finally:
+        cluster.command("scancel", other)
+        open_run(record, run.id).cancel()
+    assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
+
+
+def test_an_exported_job_script_trains_the_design(cluster: slurm_cluster.Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "design.sbatch"
+    text = Slurm.make(predict(two_nodes())).decode()
+    variables = f"export PYTHONPATH={import_folder()} GLOO_SOCKET_IFNAME={slurm_cluster.INTERFACE}"
+    environment = f"PATH={Path(sys.executable).parent}:$PATH"
+    script.write_text(text.replace("# Load modules", f"{variables} {environment}\n# Load modules"))
+
+    cluster.command("sbatch", "--wait", f"--chdir={tmp_path}", str(script))
+
+    [results] = tmp_path.glob("meshwave-*")
+    assert len((results / "metrics.jsonl").read_text().splitlines()) == 3
