@@ -151,7 +151,7 @@ export class ExpertMap {
           ? swatch(`var(--schedule-${name})`, `${title} `, h("b", {}, wins.toLocaleString("en-US")))
           : h("span.mw-em-never", {}, `${title} 0`),
       );
-      return h("div.mw-legend", {}, ...entries, h("span", {}, "pale: lead below 2 %"));
+      return h("div.mw-legend", {}, ...entries, h("span", {}, "pale: lead below 2%"));
     }
     const isDeepspeed = this.measure === "deepspeed";
     const steps = isDeepspeed ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.3, 0.5, 0.75, 0.9, 1, 1.1, 1.2, 1.5];
@@ -187,7 +187,7 @@ export class ExpertMap {
     const { rankings, down, across, deepspeed, "a2a-allgather": allToAll } = this.data;
     const winner = (/** @type {Ranking} */ { best, lead, schedules }) => {
       const margin = ((lead[cell] - 1) * 100).toFixed(lead[cell] < 1.1 ? 1 : 0);
-      return `${schedules[best[cell]].title} by ${margin} %`;
+      return `${schedules[best[cell]].title} by ${margin}%`;
     };
     const [alike, fitting] = [winner(rankings.alike), winner(rankings.fitting)];
     const fastest = `fastest with the same memory: ${alike}; fastest that fits: ${fitting}`;

@@ -35,7 +35,7 @@ function withPrefix(value, unit) {
 }
 
 /** @param {number} part */
-export const percent = (part) => `${(100 * part).toFixed(Math.abs(part) < 0.0995 ? 1 : 0)}${THIN_SPACE}%`;
+export const percent = (part) => `${(100 * part).toFixed(Math.abs(part) < 0.0995 ? 1 : 0)}%`;
 
 /** A formatter with from `least` to `most` decimals. @param {number} least @param {number} most */
 export const numberFormat = (least, most) =>

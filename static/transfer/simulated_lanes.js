@@ -193,7 +193,7 @@ export class SimulatedLanes {
     const chunks = this.picture?.tasks[task].chunks ?? 1;
     const which = chunks > 1 ? `, chunk ${chunk[message]} of ${chunks}` : "";
     const part = share[message];
-    const rate = part === null ? "" : `, on average ${Number((100 * part).toPrecision(3))} % of the link rate`;
+    const rate = part === null ? "" : `, on average ${Number((100 * part).toPrecision(3))}% of the link rate`;
     const route = `rank ${source[message]} to ${target[message]}`;
     const time = `${seconds(starts[message])} to ${seconds(ends[message])}`;
     return `Task ${task}${which}: ${route}, ${bytes(sizes[message])}, ${time}${rate}`;

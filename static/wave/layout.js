@@ -73,4 +73,4 @@ export const moveLayers = (layers, boundary, moved) =>
   layers.map((number, stage) => number + (stage === boundary ? -moved : stage === boundary + 1 ? moved : 0));
 
 /** @param {number} share */
-export const percent = (share) => `${(100 * share).toFixed(share >= 0.0995 ? 0 : 1)} %`;
+export const percent = (share) => `${(100 * share).toFixed(share >= 0.0995 ? 0 : 1)}%`;

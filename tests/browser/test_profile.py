@@ -66,7 +66,7 @@ def test_a_machine_is_measured_looked_at_and_used(
     for words in ("Optimizer step", "Messages"):
         dialog.get_by_role("tab", name=words).click()
         expect(dialog.get_by_role("tab", name=words)).to_have_attribute("aria-selected", "true")
-    expect(dialog.get_by_role("row", name="inside the node")).to_contain_text("100 µs")
+    expect(dialog.get_by_role("row", name="inside a node")).to_contain_text("100 µs")
     dialog.get_by_role("tab", name="Contention").click()
     expect(dialog.locator(".mw-pf-chart")).to_contain_text("relative to the same message alone")
     expect(dialog.get_by_role("row", name="two pairs of processes at once")).to_contain_text("25 MB/s in total, 1.00x")
@@ -82,7 +82,7 @@ def test_a_machine_is_measured_looked_at_and_used(
     dialog.get_by_role("button", name="Calibrate this machine").click()
     expect(dialog.get_by_role("progressbar")).to_be_visible()
     expect(dialog.get_by_role("button", name="Stop")).to_be_visible()
-    expect(dialog.get_by_role("status")).to_have_text("measured and kept", timeout=LONG_MS)
+    expect(dialog.get_by_role("status")).to_have_text("profile stored", timeout=LONG_MS)
     expect(dialog.locator('.mw-pf-entry[aria-current="true"] strong')).to_have_text("mine")
 
     page.keyboard.press("Escape")

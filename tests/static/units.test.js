@@ -22,7 +22,7 @@ test("seconds and bytes have three digits and the unit that fits", () => {
   assert.equal(plain(flops(3.12e14)), "312 TFLOP");
   assert.deepEqual(
     [0.05, 0.5, -0.05].map((part) => plain(percent(part))),
-    ["5.0 %", "50 %", "-5.0 %"],
+    ["5.0%", "50%", "-5.0%"],
   );
 });
 
