@@ -32,7 +32,10 @@ def make_edit(design: Design, field: Field, given: Any) -> Edit:
     path, value = field["path"], read_input(field, given)
     section = f"{field['group']} " if field["kind"] != "switch" else ""  # such as "device" in "device memory"
     label = f"{lower_label(section + field['label'])} {_describe_value(field, value)}"
-    return _JOINT_EDITS[path](design, path, value, label) if path in _JOINT_EDITS else (path, value, label)
+    if path in _JOINT_EDITS:
+        return _JOINT_EDITS[path](design, path, value, label)
+    is_part = field["kind"] == "switch" and field["optional"] and value
+    return path, {} if is_part else value, label  # a part begins with its defaults
 
 
 def read_input(field: Field, given: Any) -> Any:

@@ -16,8 +16,8 @@ NONE = "-"  # an empty line of a field of rows
 _UNITS = (("_s", "s", 2), ("_bytes", "B", 6), ("bandwidth", "B/s", 0), ("_flops", "FLOP/s", 6))
 _SPELLINGS = {
     "1f1b": "1F1B", "adamw": "AdamW", "bert": "BERT", "degree": "chunks", "ep": "EP", "esp": "ESP",
-    "every": "every n-th block", "ffn": "FFN width", "gpt": "GPT", "lr": "learning rate", "moe": "MoE",
-    "nics": "NICs", "sgd": "SGD", "u-net": "U-Net", "u-transformer": "U-ViT", "vocab": "vocabulary",
+    "every": "every n-th block", "ffn": "FFN width", "gpt": "GPT", "kv": "KV", "lr": "learning rate", "mlp": "MLP",
+    "moe": "MoE", "nics": "NICs", "qk": "QK", "qkv": "QKV", "sgd": "SGD", "u-net": "U-Net", "u-transformer": "U-ViT", "vocab": "vocabulary",
 }  # fmt: skip
 
 

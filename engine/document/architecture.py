@@ -45,9 +45,9 @@ class Norm(Part):
 class RopeScaling(Part):
     """Change of the rotary frequencies for contexts longer than those of pretraining."""
 
-    kind: Literal["linear", "llama3", "yarn"]
+    kind: Literal["linear", "llama3", "yarn"] = "llama3"
     """Rule by which frequencies are divided."""
-    factor: Positive
+    factor: Positive = 8.0
     """Ratio of the new context to the original one."""
     original_context: Size | None = nullable("not stated")
     """Tokens of the context of pretraining."""
@@ -75,17 +75,20 @@ class Positions(Part):
 
 
 class Latent(Part):
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): queries, keys and values from narrow vectors."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): queries, keys and values from narrow vectors.
+
+    The defaults are those of DeepSeek-V2 and V3.
+    """
 
     q_rank: Size | None = nullable("queries are projected directly")
     """Width of the vector that queries are made of."""
-    kv_rank: Size
+    kv_rank: Size = 512
     """Width of the vector that keys and values are made of."""
-    nope_dim: Size
+    nope_dim: Size = 128
     """Dimensions of a query or key head without positions."""
-    rope_dim: Size
+    rope_dim: Size = 64
     """Dimensions of a query or key head with rotary positions; all heads share those of the key."""
-    value_dim: Size
+    value_dim: Size = 128
     """Dimensions of a value head."""
 
 
@@ -130,14 +133,6 @@ class Mlp(Part):
 class Architecture(Part):
     """Everything about a transformer but its sizes and experts."""
 
-    attention: Attention = Attention()
-    """Self-attention of each layer."""
-    mlp: Mlp = Mlp()
-    """Feed-forward block of each layer."""
-    norm: Norm = Norm()
-    """Norms of the layers, and the last norm."""
-    positions: Positions = Positions()
-    """How a token knows its position."""
     residual: Literal["sequential", "parallel", "parallel-one-norm"] = "sequential"
     """parallel: attention and MLP take the same input, with a norm each or with one norm."""
     tied_embeddings: bool = False
@@ -150,6 +145,14 @@ class Architecture(Part):
     """Factor of the embedding."""
     logit_soft_cap: Positive | None = nullable("none")
     """Bound of the logits, by a scaled tanh."""
+    attention: Attention = Attention()
+    """Self-attention of each layer."""
+    mlp: Mlp = Mlp()
+    """Feed-forward block of each layer."""
+    norm: Norm = Norm()
+    """Norms of the layers, and the last norm."""
+    positions: Positions = Positions()
+    """How a token knows its position."""
 
 
 PLAIN = Architecture()

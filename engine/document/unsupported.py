@@ -99,6 +99,8 @@ def _architecture_problems(design: Design) -> Iterator[Problem]:
     """Parts of a transformer that the runtime does not build."""
     model = design.model
     parts = [path for path, value in _changed_keys(model.architecture, PLAIN) if not _is_trainable(path, value)]
+    if model.architecture.attention.qk_norm == "head" and model.architecture.norm.kind != "rmsnorm":
+        parts.append("attention.qk_norm")
     if isinstance(model.moe, MoE):
         usual = type(model.moe)(experts=model.moe.experts, top_k=model.moe.top_k)
         changed = [path for path, _ in _changed_keys(model.moe, usual)]
@@ -117,6 +119,7 @@ TRAINABLE: Mapping[str, tuple[Any, ...]] = {
     "attention.head_dim": (),
     "attention.qkv_bias": (),
     "attention.out_bias": (),
+    "attention.qk_norm": ("head",),
     "attention.window": (),
     "attention.full_every": (),
     "attention.scale": (),

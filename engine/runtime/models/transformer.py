@@ -82,6 +82,10 @@ class Attention(nn.Module):
         window_theta = self.positions.window_theta if self.window else None
         self.theta = window_theta or self.positions.theta
         self.qkv = ColumnLinear(shape.hidden, queries, keys, keys, group=group, bias=self.part.qkv_bias)
+        eps = shape.architecture.norm.eps
+        has_norms = self.part.qk_norm == "head"
+        self.query_norm = RmsNorm(self.head_dim, eps, group) if has_norms else None
+        self.key_norm = RmsNorm(self.head_dim, eps, group) if has_norms else None
         self.out = RowLinear(queries, shape.hidden, group, bias=self.part.out_bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,6 +93,7 @@ class Attention(nn.Module):
         batch, sequence, _ = x.shape
         parts = self.qkv(x).split(self.qkv.widths, -1)
         q, k, v = (part.view(batch, sequence, -1, self.head_dim).transpose(1, 2) for part in parts)
+        q, k = _apply(self.query_norm, q), _apply(self.key_norm, k)
         if self.rotated:
             q, k = rotate(q, self.rotated, self.theta), rotate(k, self.rotated, self.theta)
         values = self._attend(q, k, v)

@@ -72,6 +72,7 @@ LLAMA = {
 ARCHITECTURES = {
     "llama": ({"schedule": "1f1b", "microbatches": 4}, 2, 1, {}),
     "llama-split-backward": ({"schedule": "zb-h1", "microbatches": 4}, 1, 2, {}),
+    "head-norms": ({"schedule": "zb-h1", "microbatches": 4}, 1, 2, {"attention": {"kv_heads": 2, "qk_norm": "head"}}),
     "window": (
         {"schedule": "hanayo", "waves": 1, "microbatches": 4},
         1,

@@ -27,6 +27,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "llama": {**GROUPED, "model_type": "llama"},
     "mistral": {**GROUPED, "model_type": "mistral", "sliding_window": 5},
     "qwen2": {**GROUPED, "model_type": "qwen2", "rope_theta": 1e6},
+    "qwen3": {**GROUPED, "model_type": "qwen3", "head_dim": 8},
     "phi3": {**GROUPED, "model_type": "phi3", "partial_rotary_factor": 0.5, "head_dim": 8},
     "gpt_neox": {**SIZES, "model_type": "gpt_neox", "rotary_pct": 0.5, "max_position_embeddings": 16},
     "phi": {**SIZES, "model_type": "phi", "max_position_embeddings": 16},
@@ -92,7 +93,10 @@ class Plain:
         out = []
         for head in range(heads):
             shared = heads + head // (heads // kv_heads)
-            query, key = (self.rotated(whole[..., at * dims : (at + 1) * dims]) for at in (head, shared))
+            query, key = (
+                self.rotated(self.head_norm(f"{prefix}attention.{kind}_norm", whole[..., at * dims : (at + 1) * dims]))
+                for at, kind in ((head, "query"), (shared, "key"))
+            )
             value = whole[..., (shared + kv_heads) * dims : (shared + kv_heads + 1) * dims]
             scores = query @ key.mT / dims**0.5
             place = torch.arange(x.shape[1])
@@ -100,6 +104,9 @@ class Plain:
             hidden = (distance < 0) | (distance >= (part.window or x.shape[1]))
             out.append(scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value)
         return self.linear(f"{prefix}attention.out", torch.cat(out, -1))
+
+    def head_norm(self, name: str, x: Tensor) -> Tensor:
+        return self.norm(name, x) if f"{name}.weight" in self.weights else x
 
     def rotated(self, x: Tensor) -> Tensor:
         """Multiply pairs of dimensions, as complex numbers, by ``exp(i position theta^(-2 pair / dims))``."""
