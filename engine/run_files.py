@@ -1,7 +1,7 @@
 """The files of a run folder: written whole or by appending, and validated when they are read.
 
-Processes of a run write them, and anybody may have changed them since. Each reader returns validated values or
-raises :class:`RunFolderError`, whose message is a sentence.
+The processes of a run write them, and they may have been changed or damaged since. Each reader returns validated
+values or raises :class:`RunFolderError`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from meshwave.engine.errors import RunError
 from meshwave.engine.files import replace_file, write_all
+from meshwave.engine.findings import RunRefusal
 
 LARGEST_DOCUMENT_BYTES = 256_000_000
-"""A program of 128 meshes and 1024 microbatches has 20 MB."""
-LOOK_BYTES = 1_000_000
+"""The largest document that is read; a program of 128 meshes and 1024 microbatches has 20 MB."""
+CHUNK_BYTES = 1_000_000
 """The most that a follower reads at once: about 30 ms of work."""
 RESERVED_BYTES = 16_384
+"""The size of the room that :func:`reserve` sets aside."""
 UNREPORTED_STATUS = 74
-"""The exit status of a process that failed and could not write why: EX_IOERR of sysexits.h."""
+"""The exit status of a process that failed and could not write its error: EX_IOERR of sysexits.h."""
 MOST_NS = 10**18
-"""Times of a clock that is at most 31 years from its zero: differences of two fit into 64 bits."""
+"""The largest valid clock time (31 years), so that differences of two times fit into 64 bits."""
 
 Nanoseconds = Annotated[int, Field(ge=-MOST_NS, le=MOST_NS)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -38,31 +39,31 @@ NotNegative = Annotated[float, Field(ge=0)]
 M = TypeVar("M", bound=BaseModel)
 
 
-class RunFolderError(RunError):
+class RunFolderError(RunRefusal):
     """A file of a run folder is missing, damaged or of another version."""
 
 
 class RunFile(BaseModel):
-    """The form of a file of a run folder, or of a line in one: exact types, finite numbers. Other keys are ignored."""
+    """Base of the schemas of files of a run folder, or of their lines: exact types, finite numbers, other keys ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
 
-def damaged(path: Path, problem: str) -> RunFolderError:
-    """The error that says what is wrong with a file and what to do."""
-    return RunFolderError(f"{path} is damaged: {problem}; restore the file, or delete the run folder")
+def damaged_file(path: Path, problem: str) -> RunFolderError:
+    """Return the error for a damaged file of a run folder."""
+    return RunFolderError("damaged_file", {"path": str(path), "problem": problem})
 
 
 # ---- documents ----
 
 
 def write_document(path: Path, document: Any) -> None:
-    """Write a document, whole or not at all."""
+    """Write a JSON document atomically."""
     replace_file(path, json.dumps(document).encode() + b"\n", 0o600)
 
 
 def read_document(path: Path, form: type[M]) -> M | None:
-    """A document in its form; None where there is no file.
+    """Read a document and validate it as ``form``; return None if the file does not exist.
 
     Raises:
         RunFolderError: the file cannot be read, or is damaged.
@@ -73,26 +74,26 @@ def read_document(path: Path, form: type[M]) -> M | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise damaged(path, f"it cannot be read ({error.strerror})") from None
+        raise damaged_file(path, f"it cannot be read ({error.strerror})") from None
     if len(content) > LARGEST_DOCUMENT_BYTES:
-        raise damaged(path, f"it has more than {LARGEST_DOCUMENT_BYTES // 10**6} MB")
-    return parsed(path, content, form)
+        raise damaged_file(path, f"it has more than {LARGEST_DOCUMENT_BYTES // 10**6} MB")
+    return parse_document(path, content, form)
 
 
-def parsed(path: Path, content: bytes, form: type[M]) -> M:
-    """A value in its form, from the JSON text of a file.
+def parse_document(path: Path, content: bytes, form: type[M]) -> M:
+    """Parse the JSON text of a file and validate it as ``form``.
 
     Raises:
-        RunFolderError: the text is no JSON, or has another form.
+        RunFolderError: the text is not valid JSON, or not valid as ``form``.
     """
     try:
         return form.model_validate_json(content)
     except ValidationError as error:
-        raise damaged(path, first_problem(error)) from None
+        raise damaged_file(path, first_problem(error)) from None
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first problem that pydantic found, in words: ``rows: input should be a valid integer``."""
+    """Return the first problem of a validation, such as ``rows: input should be a valid integer``."""
     detail = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(map(str, detail["loc"]))
     message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
@@ -100,50 +101,51 @@ def first_problem(error: ValidationError) -> str:
     return f"{place}: {message}" if place else message
 
 
-def numbered_files(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
-    """By the number of a process the files of one kind, such as ``rank-3.log``, ascending."""
+def files_by_process(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
+    """Return the files of one kind, such as ``rank-3.log``, by their process number in ascending order."""
     name = re.compile(rf"{prefix}-(\d{{1,6}}){re.escape(suffix)}")
     found = ((name.fullmatch(path.name), path) for path in folder.glob(f"{prefix}-*{suffix}"))
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
-# ---- a document that is written also on a full disk ----
+# ---- a document that can be written on a full disk ----
 
 
 def reserve(path: Path) -> None:
-    """Set room aside on the disk for a document of at most :data:`RESERVED_BYTES`.
+    """Reserve disk space for a document of at most :data:`RESERVED_BYTES`.
 
     Raises:
-        OSError: there is no room.
+        OSError: the disk is full.
     """
-    replace_file(_reserved(path), bytes(RESERVED_BYTES), 0o600)
+    replace_file(_reserved_path(path), bytes(RESERVED_BYTES), 0o600)
 
 
 def write_reserved(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document whole, once, into the room that was set aside for it; it also outlives a loss of power.
+    """Write a document atomically and durably into the space that was reserved for it; possible once.
 
     Raises:
-        OSError: no room was set aside, or it was not enough.
+        OSError: no space was reserved, or it does not suffice.
     """
     content = json.dumps(document, indent=2).encode() + b"\n"
-    with _reserved(path).open("r+b", buffering=0) as file:
+    reserved = _reserved_path(path)
+    with reserved.open("r+b", buffering=0) as file:
         write_all(file.fileno(), content)
         file.truncate(len(content))
         os.fsync(file.fileno())
-    _reserved(path).replace(path)
+    reserved.replace(path)
 
 
-def _reserved(path: Path) -> Path:
+def _reserved_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.reserved")
 
 
-# ---- records: a line of JSON, and arrays after it ----
+# ---- records: a JSON header line, followed by arrays ----
 
 
 class Records:
-    """Appends records to a file, what there is of a step in one write: a line of JSON, and then their bytes.
+    """Writes a file of records: a JSON header line, then the bytes of the records, a step in one write.
 
-    Cut short at any byte it is still readable, up to its last whole record.
+    A file that is cut short is readable up to its last complete record.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
@@ -158,51 +160,51 @@ class Records:
 
 
 def read_records(path: Path, header: type[M]) -> tuple[M, bytes] | None:
-    """The first line of a file of records, and what follows it; None if it was cut off before.
+    """Return the header of a file of records and the bytes after it; None if the header is incomplete.
 
     Raises:
-        RunFolderError: it is of another version, or damaged, or there is none.
+        RunFolderError: the file is missing, of another version, or damaged.
     """
     try:
         first, newline, body = path.read_bytes().partition(b"\n")
     except OSError as error:
-        raise damaged(path, f"it cannot be read ({error.strerror})") from None
-    return (parsed(path, first, header), body) if newline else None
+        raise damaged_file(path, f"it cannot be read ({error.strerror})") from None
+    return (parse_document(path, first, header), body) if newline else None
 
 
 def are_clock_times(*columns: NDArray[np.int64]) -> bool:
-    """True if all are times of a clock, so that no difference of them overflows."""
+    """Return True if all values are valid clock times, so that no difference of two overflows."""
     return all(bool(((column >= -MOST_NS) & (column <= MOST_NS)).all()) for column in columns)
 
 
 # ---- lines of JSON ----
 
 
-def rows_of(lines: Iterable[bytes | str], form: type[BaseModel]) -> Iterator[Json]:
-    """The lines that have the form; others, such as one that a crash cut short, are left out."""
+def valid_rows(lines: Iterable[bytes | str], form: type[BaseModel]) -> Iterator[Json]:
+    """Parse JSON lines as ``form``; invalid lines, such as one that a crash cut short, are skipped."""
     for line in lines:
         with suppress(ValidationError):
             yield form.model_validate_json(line).model_dump(exclude_unset=True)
 
 
 class Follower:
-    """Reads a growing file of JSON lines, each line once and at most :data:`LOOK_BYTES` at a time."""
+    """Reads a growing file of JSON lines, each line once and at most :data:`CHUNK_BYTES` at a time."""
 
     def __init__(self, path: Path, form: type[BaseModel]) -> None:
         self._path, self._form = path, form
         self._offset = 0
-        self._is_within_line = False  # one that is longer than a look
-        self.is_at_end = False  # as of the last look
+        self._is_within_line = False  # a line that is longer than a chunk
+        self.is_at_end = False  # when it was last read
 
-    def look(self) -> list[Json]:
-        """The rows that came since the last look; lines of another form are left out."""
+    def new_rows(self) -> list[Json]:
+        """Return the rows that were written since the last call; invalid lines are skipped."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                fresh = file.read(LOOK_BYTES)
-        except OSError:  # it is not there yet, or no file any more
+                fresh = file.read(CHUNK_BYTES)
+        except OSError:  # not written yet, or removed
             fresh = b""
-        self.is_at_end = len(fresh) < LOOK_BYTES
+        self.is_at_end = len(fresh) < CHUNK_BYTES
         complete = fresh[: fresh.rfind(b"\n") + 1]
         if not complete and not self.is_at_end:
             self._offset, self._is_within_line = self._offset + len(fresh), True
@@ -210,11 +212,11 @@ class Follower:
         self._offset += len(complete)
         lines = complete.splitlines()[self._is_within_line :]
         self._is_within_line = self._is_within_line and not complete
-        return [*rows_of(lines, self._form)]
+        return [*valid_rows(lines, self._form)]
 
-    def rest(self) -> list[Json]:
-        """All rows to the end of the file."""
-        rows = self.look()
+    def remaining_rows(self) -> list[Json]:
+        """Return all rows up to the end of the file."""
+        rows = self.new_rows()
         while not self.is_at_end:
-            rows += self.look()
+            rows += self.new_rows()
         return rows

@@ -28,9 +28,9 @@ from meshwave.engine.predict import prediction as predictions
 from meshwave.engine.runs import Options, Record, State
 from meshwave.engine.runs import Run as LaunchedRun
 from meshwave.engine.runs.dry_run import Rehearsal
-from meshwave.engine.runs.emulation.hosts import default_hosts, read_as_run
+from meshwave.engine.runs.emulation.hosts import default_hosts, read_executed_bundle
 from meshwave.engine.runs.launchers import launchers, specify_run
-from meshwave.engine.runs.run_comparison import comparison_of
+from meshwave.engine.runs.run_comparison import compare_run
 
 if TYPE_CHECKING:
     from meshwave.engine.runs.accuracy import Comparison
@@ -173,10 +173,10 @@ class Run:
             InputError: ``prediction`` is of another program.
             RunError: the run has not measured a step.
         """
-        bundle = read_as_run(self.folder)
+        bundle = read_executed_bundle(self.folder)
         if prediction is not None and prediction.program.digest != bundle.program.digest:
             raise RunError(f"run {self.id} is of another program than the prediction; predict the design that it ran")
-        found = comparison_of(self._launched, bundle)
+        found = compare_run(self._launched, bundle)
         if found is None:
             raise RunError(f"run {self.id} has not measured a step yet; it is {str(self.state).lower()}")
         return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwave.engine.program.action import WORDS
 from meshwave.engine.runs.accuracy import Compared, Comparison, MeshMemory
-from meshwave.engine.runs.run_comparison import Outcome, spread
+from meshwave.engine.runs.run_comparison import Outcome, step_time_text
 from meshwave.engine.units import duration, quantity, when
 
 MANY_TIMES = 10
@@ -53,10 +53,10 @@ def comparison_data(found: Comparison) -> dict[str, Any]:
     return {
         "rows": [*_rows(found, {"iteration": step}), *_rows(found, kinds), ["bubble", *bubbles, ""]],
         "parts": [*shown, *([{"title": "Peak memory per device", "rows": memory}] if memory else [])],
-        "spread": f"Step time: {spread(found)}",
+        "spread": f"Step time: {step_time_text(found)}",
         "cause": _sentence(found.cause.words) if found.cause else "",
         "label": _sentence(found.label),
-        "clocks": _sentence(found.doubts),
+        "clocks": _sentence(found.clock_note),
     }
 
 

@@ -18,10 +18,10 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs import Bundle, Entry, Run
 from meshwave.engine.runs.accuracy import compare
-from meshwave.engine.runs.emulation.hosts import predicted_for, predicts_links_of, read_as_run
+from meshwave.engine.runs.emulation.hosts import matches_links, prediction_links, read_executed_bundle
 from meshwave.engine.runs.recording import Recording, read_recording
-from meshwave.engine.runs.run_comparison import comparison_of
-from meshwave.engine.runs.run_folder import read_drawn
+from meshwave.engine.runs.run_comparison import compare_run
+from meshwave.engine.runs.run_folder import read_launched_design
 
 SHOWN_RUNS, SHOWN_LINES = 30, 60
 READ_SPANS_INTERVAL_S, SPANS_TIME_SHARE = 0.5, 0.05
@@ -57,7 +57,7 @@ class FollowedRun:
         if self.is_over:
             return
         entry = self.run.entry  # before the files: if it is over, they are complete
-        fresh = self._metrics.look()
+        fresh = self._metrics.new_rows()
         for row in fresh:
             self._curve.add(row.get("loss"))
         if fresh:
@@ -117,8 +117,8 @@ class FollowedRun:
         own, bundle = self.prediction, self.bundle
         try:
             if self.is_over and own is not None and bundle is not None:
-                comparison_of(self.run, bundle, self.recording)
-            links = predicted_for(bundle) if bundle is not None and expected is own else ""
+                compare_run(self.run, bundle, self.recording)
+            links = prediction_links(bundle) if bundle is not None and expected is own else ""
             return comparison_data(compare(expected, self.recording, links))
         except MeshwaveError:
             return {"rows": []}  # the version that launched the run lowered the design to another program
@@ -135,7 +135,7 @@ class FollowedRun:
 
     def has_same_links(self, design: Design) -> bool:
         """Return whether emulated links of the run were those for which the design is predicted."""
-        return self.bundle is None or predicts_links_of(self.bundle, design)
+        return self.bundle is None or matches_links(self.bundle, design)
 
     def computes_step_of(self, design: Design) -> bool:
         """Return whether the steps of the run are those of a design; a dry run must also have the same costs."""
@@ -157,7 +157,7 @@ class FollowedRun:
         """The design that was launched; None if its file is missing or of another version."""
         if self._design is None:
             try:
-                self._design = read_drawn(self.run.folder)
+                self._design = read_launched_design(self.run.folder)
             except MeshwaveError:
                 return None  # gone, or of another version
         return self._design
@@ -167,7 +167,7 @@ class FollowedRun:
         """The contents of the run folder at launch; None if they are missing or of another version."""
         if self._bundle is None:
             try:
-                self._bundle = read_as_run(self.run.folder)
+                self._bundle = read_executed_bundle(self.run.folder)
             except MeshwaveError:
                 return None  # gone, or of another version
         return self._bundle

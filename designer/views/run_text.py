@@ -8,7 +8,7 @@ from typing import Any
 from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.runs import Entry, State, loss_in_words, loss_of, step_time
+from meshwave.engine.runs import Entry, State, loss_suffix, loss_text, step_time
 from meshwave.engine.runs.run_comparison import TIMELESS_KEYS
 from meshwave.engine.units import quantity
 
@@ -39,7 +39,7 @@ def run_figures(last: Mapping[str, Any] | None, done: int, total: int, typical_s
     if typical_s:
         step = {**last, "seconds": typical_s, "tokens_per_s": last["tokens_per_s"] * last["seconds"] / typical_s}
     return [
-        [loss_in_words(last["loss"]), "loss"] if "loss" in last else ["dry run", "no loss"],
+        [loss_text(last["loss"]), "loss"] if "loss" in last else ["dry run", "no loss"],
         [f"{done} of {total}", "steps"],
         [step_time(step), "typical step" if typical_s else "last step"],
         [quantity(step["tokens_per_s"], ""), "tokens/s" if last.get("unit", "s") == "s" else "tokens per unit"],
@@ -53,9 +53,9 @@ def describe_status(entry: Entry, done: int, last: Mapping[str, Any] | None) -> 
         return "starting ..."
     prefix = mode_prefix(entry)
     if state is State.RUNNING:
-        return f"{prefix}step {done} of {entry.steps}{loss_of(last)}"
+        return f"{prefix}step {done} of {entry.steps}{loss_suffix(last)}"
     if state is State.SUCCEEDED:
-        return f"{prefix}done: {done} steps{loss_of(last)}"
+        return f"{prefix}done: {done} steps{loss_suffix(last)}"
     word = str(state).lower()
     if state is State.CANCELLED:
         return entry.reason or word  # the reason includes the time

@@ -25,12 +25,12 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_of, reconcile
-from meshwave.engine.runs.dry_run import shortened
+from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_suffix, reconcile
+from meshwave.engine.runs.dry_run import limit_steps
 from meshwave.engine.runs.emulation.hosts import default_hosts
 from meshwave.engine.runs.launchers import open_run, specify_run, usual_launcher
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
-from meshwave.engine.runs.run_comparison import design_history, keep_profile
+from meshwave.engine.runs.run_comparison import design_history, save_run_profile
 from meshwave.engine.runs.targets import open_target, training_targets
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
 from meshwave.engine.units import format_count, quantity, when
@@ -158,7 +158,7 @@ class RunsPanel(Canvas):
             raise InputError(f"the design cannot run: {session.errors[0]}")
         prediction = session.prediction
         if options.rehearse:
-            prediction = replace(prediction, design=shortened(prediction.design))
+            prediction = replace(prediction, design=limit_steps(prediction.design))
         run = launcher.submit(specify_run(prediction, options), key=key)
         self._show(FollowedRun(run))
         self.refresh()
@@ -191,7 +191,7 @@ class RunsPanel(Canvas):
         """Set the costs of the open design to those measured by the run, as one undo step."""
         if self._shown_run is None:
             return
-        name, design = keep_profile(self._shown_run.run), self._session.design
+        name, design = save_run_profile(self._shown_run.run), self._session.design
         cost = {"kind": "calibrated", "profile": name, "transfer_model": design.cost.transfer_model}
         document = design.model_dump(mode="json")
         document["cost"] = cost
@@ -282,7 +282,7 @@ class RunsPanel(Canvas):
             return self._ended[entry.id]
         last = Run(self._record, entry.id).latest()
         done = int(last["step"]) + 1 if last else 0
-        words = f"{mode_prefix(entry)}{done} of {entry.steps} steps{loss_of(last)}"
+        words = f"{mode_prefix(entry)}{done} of {entry.steps} steps{loss_suffix(last)}"
         if entry.state.is_over:
             self._ended[entry.id] = words
         return words

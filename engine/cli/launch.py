@@ -22,16 +22,16 @@ from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Options, Record, Run, State, loss_in_words, step_time
+from meshwave.engine.runs import Options, Record, Run, State, loss_text, step_time
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.checkpoints import Checkpoints
-from meshwave.engine.runs.dry_run import Rehearsal, long_time, shortened
-from meshwave.engine.runs.emulation.hosts import default_hosts, read_as_run
+from meshwave.engine.runs.dry_run import Rehearsal, limit_steps, long_time
+from meshwave.engine.runs.emulation.hosts import default_hosts, read_executed_bundle
 from meshwave.engine.runs.launchers import specify_run, usual_launcher
-from meshwave.engine.runs.run_comparison import comparison_lines, comparison_of
+from meshwave.engine.runs.run_comparison import compare_run, comparison_lines
 from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.targets import open_target
-from meshwave.engine.runs.training_texts import text_of
+from meshwave.engine.runs.training_texts import training_text
 
 CANCEL_TIMEOUT_S = 5.0
 """Time to wait for the result of a cancelled run; its processes end in a tenth of a second."""
@@ -70,12 +70,12 @@ def _run(design: Design, options: argparse.Namespace) -> int:
     design = with_steps(design, options.steps)
     how = run_options(design, options)
     if how.rehearse and options.steps is None:
-        design = shortened(design)
+        design = limit_steps(design)
     with closing(Record()) as record:
         if options.resume is not None:
             how = how.model_copy(update={"resume": record.find(options.resume).id})
         given = Path(options.data) if options.data else None
-        data = None if how.rehearse else text_of(design, given, [Path(options.design).parent, Path.cwd()])
+        data = None if how.rehearse else training_text(design, given, [Path(options.design).parent, Path.cwd()])
         return launch_and_follow(record, design, how, options.launcher, data, as_json=options.json)
 
 
@@ -126,7 +126,7 @@ def launch_and_follow(
 
 def print_outcome(run: Run, state: State, *, as_json: bool) -> int:
     """Print the result of a run and the comparison with its prediction; return the exit status."""
-    found = compare_run(run)
+    found = compare_if_possible(run)
     if as_json:
         print_json(run_summary(run, found))
     else:
@@ -229,7 +229,7 @@ class Progress:
         self._stopped: set[str] = set()
 
     def __call__(self, run: Run) -> None:
-        stopped = {*run.stopped()}
+        stopped = {*run.stopped_process_lines()}
         for line in stopped - self._stopped:
             print(line, file=sys.stderr, flush=True)
         self._stopped = stopped
@@ -239,7 +239,7 @@ class Progress:
         if last is None or last["step"] < self._printed:
             return
         self._printed = last["step"] + 1
-        loss = f"  loss {loss_in_words(last['loss'])}" if "loss" in last else ""
+        loss = f"  loss {loss_text(last['loss'])}" if "loss" in last else ""
         print(
             f"step {self._printed} of {run.progress.total}{loss}  {step_time(last)} per step",
             file=sys.stderr,
@@ -247,15 +247,15 @@ class Progress:
         )
 
 
-def compare_run(run: Run) -> Comparison | None:
-    """Compare a run with its prediction; return None, with a message if there is no prediction, where that is not possible."""
+def compare_if_possible(run: Run) -> Comparison | None:
+    """Compare a run with its prediction; without a prediction, print why and return None."""
     try:
-        bundle = read_as_run(run.folder)
+        bundle = read_executed_bundle(run.folder)
         _ = bundle.prediction
-    except MeshwaveError as error:  # its profile or its folder is gone, or of another version
+    except MeshwaveError as error:  # its profile or folder does not exist any more, or is of another version
         print(render("not_predictable", {"reason": str(error)}), file=sys.stderr)
         return None
-    return comparison_of(run, bundle)
+    return compare_run(run, bundle)
 
 
 def run_summary(run: Run, found: Comparison | None) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def run_lines(run: Run, found: Comparison | None) -> list[str]:
     entry, metrics = run.entry, run.metrics()
     lines = [f"{str(entry.state).lower()}: {entry.reason}" if entry.reason else str(entry.state).lower()]
     if metrics and "loss" in metrics[0]:  # a dry run has none
-        first, last = (loss_in_words(metrics[row].get("loss")) for row in (0, -1))
+        first, last = (loss_text(metrics[row].get("loss")) for row in (0, -1))
         lines.append(f"loss      {first} at the first step, {last} at the last of {len(metrics)}")
     lines += comparison_lines(found) if found else []
     lines += [f"note      {note}" for note in run.notes()]

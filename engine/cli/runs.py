@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwave.engine.cli.launch import (
     Progress,
-    compare_run,
+    compare_if_possible,
     launch_and_follow,
     print_outcome,
     run_lines,
@@ -26,13 +26,13 @@ from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
 from meshwave.engine.runs.archives import delete_run, export_run, import_run
 from meshwave.engine.runs.launchers import enter_folders, open_run
-from meshwave.engine.runs.process_identity import stopped
+from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.run_comparison import (
     design_history,
     history_lines,
-    keep_profile,
     outcomes_json,
     read_outcome,
+    save_run_profile,
     short_error,
 )
 from meshwave.engine.runs.run_folder import read_drawn, read_options
@@ -64,7 +64,10 @@ def _find_entry(record: Record, text: str | None) -> Entry:
 def _list(record: Record, options: argparse.Namespace) -> int:
     entries = [entry if entry.state.is_over else Run(record, entry.id).entry for entry in record.all()]
     if options.json:
-        listed = [{**_entry_json(entry), **_outcome(record, entry), "stopped": stopped(entry)} for entry in entries]
+        listed = [
+            {**_entry_json(entry), **_outcome(record, entry), "stopped": stopped_process_lines(entry)}
+            for entry in entries
+        ]
         print_json({"runs": listed})
         return 0
     for entry in entries:
@@ -73,7 +76,7 @@ def _list(record: Record, options: argparse.Namespace) -> int:
             f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  "
             f"{'' if error is None else short_error(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
         )
-        for line in stopped(entry):
+        for line in stopped_process_lines(entry):
             print(f"  {line}")
     if not entries:
         print(render("no_runs", {}), file=sys.stderr)
@@ -109,7 +112,7 @@ def _outcome(record: Record, entry: Entry) -> dict[str, Any]:
 
 def _show(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     run = Run(record, entry.id)
-    found = compare_run(run)  # first: it stores the outcome that the history shows
+    found = compare_if_possible(run)  # first: it stores the outcome that the history shows
     if options.json:
         summary = run_summary(run, found)
         print_json({**_entry_json(entry), **summary, "history": outcomes_json(design_history(record, entry))})
@@ -172,7 +175,7 @@ def _profile(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     """Save the measurements of a run as a calibration profile."""
     check_can_store()
     run = Run(record, entry.id)
-    name = keep_profile(run)
+    name = save_run_profile(run)
     if options.json:
         print_json({"run": run.id, "profile": name, "cost": {"kind": "calibrated", "profile": name}})
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshwave.engine.errors import suggest
 from meshwave.engine.messages import Message, fill, render
 from meshwave.engine.units import quantity
 
@@ -35,7 +36,111 @@ def _hang(seconds: float, chain: Sequence[Mapping[str, Any]]) -> str:
     return f"no action of any process ended for {quantity(seconds, 's')}: {links}"
 
 
+_SIGNAL_HINTS = {
+    "SIGKILL": "Meshwave did not send it: a person did, or the system because memory ran out",
+    "SIGABRT": "gloo aborts when a message is longer than the receive that waits for it: a size mismatch",
+    "SIGSEGV": "a library crashed; its log may say where",
+    "SIGBUS": "the training text was cut short while it was read, or a disk or shared memory is full",
+}
+
+
+def _process_killed(mesh: str, process: int, signal: str, status: int, log: str = "") -> str:
+    sentence = f"mesh {mesh}, process {process} was ended by {signal} (exit {status})"
+    return "; ".join(filter(None, (sentence, _SIGNAL_HINTS.get(signal, ""), _log_line(log))))
+
+
+def _process_without_error(mesh: str, process: int, status: int, log: str = "", hint: str = "") -> str:
+    sentence = f"mesh {mesh}, process {process} ended with status {status} and left no error"
+    return "; ".join(filter(None, (sentence, hint, _log_line(log))))
+
+
+def _process_without_room(**params: Any) -> str:
+    hint = "it could not write its error to the run folder: the disk is full, or a file size limit is reached"
+    return _process_without_error(**params, hint=hint)
+
+
+def _log_line(log: str) -> str:
+    return f"the last line of its log: {log}" if log else ""
+
+
+def _cancelled_run(done: int, total: int, why: str = "") -> str:
+    return f"cancelled after {done} of {total} steps" + (f": {why}" if why else "")
+
+
+def _cancelled_before_start(why: str = "") -> str:
+    return "cancelled before it started" + (f": {why}" if why else "")
+
+
+def _unknown_run(run: str, known: Sequence[str], suggestion: str | None) -> str:
+    return f"there is no run {run!r}. {suggest(known, suggestion) if known else 'There are no runs yet.'}"
+
+
 MESSAGES: dict[str, Message] = {
+    # results of runs
+    "steps_done": "{done} of {total} steps",
+    "cancelled_run": _cancelled_run,
+    "cancelled_before_start": _cancelled_before_start,
+    "meshwave_closed": "Meshwave was closed",
+    "run_failed": "the run failed: {reason}",
+    "not_launched": "the run could not be launched: {reason}",
+    "not_cancelled": "run {run} could not be cancelled: {reason} ({folder})",
+    "action_failed": "mesh {mesh}, {error}",
+    "process_failed": "mesh {mesh}, process {process}: {error}",
+    "process_killed": _process_killed,
+    "process_without_error": _process_without_error,
+    "process_without_room": _process_without_room,
+    "processes_ended": "its processes were ended before they were done",
+    "launcher_unknown": "the record does not say which process launched it",
+    "launcher_ended": (
+        "process {pid}, which launched it, ended after {done} of {total} steps; the files that it wrote are kept"
+    ),
+    "end_not_recorded": "its end was not recorded; the files that it wrote are kept",
+    "warm_process_gone": "the process that starts runs has ended ({reason}); launch again",
+    "warm_process_killed": "the process that starts runs was ended by {signal}",
+    "warm_process_failed": lambda status, last_line: (
+        f"the process that starts runs ended with status {status}: {last_line or 'without a message'}"
+    ),
+    "warm_process_ended": "{reason}, after {done} of {total} steps; the files that it wrote are kept",
+    "stopped_process": ("{name} is stopped and does not respond; continue it (kill -CONT {pid}), or cancel the run"),
+    # the record of runs
+    "busy": (
+        "run {run} ({name}) is {state}, and this machine runs one at a time; wait for it, or cancel it: meshwave runs "
+        "cancel {run}"
+    ),
+    "run_record_unavailable": (
+        "the record of runs in {place} cannot be used: {reason}; free some disk space, or set MESHWAVE_HOME to another "
+        "folder"
+    ),
+    "run_record_unwritable": (
+        "cannot keep runs in {place}: {reason}; set MESHWAVE_HOME to a folder that you can write to"
+    ),
+    "damaged_run_index": (
+        "the index of runs {path} is damaged: {reason}; move {name}* aside, and a new one is made from the folders in "
+        "{folder}"
+    ),
+    "damaged_run_entry": (
+        "the run {run} in {path} is damaged: {reason}; it is left out until its row is repaired, or {name}* is moved "
+        "aside and a new index is made from the run folders"
+    ),
+    "unknown_run": _unknown_run,
+    "no_such_run": "there is no run {run!r}; `meshwave runs list` shows all runs",
+    "ambiguous_run": "{run!r} may be {matches:list}; write more of it",
+    "read_only_run": "run {run} was opened to be read only; open it with open_run to cancel it",
+    # run folders
+    "damaged_file": "{path} is damaged: {problem}; restore the file, or delete the run folder",
+    "not_a_run_folder": (
+        "{folder} is not a run folder: it has no {file}; name another run, or launch the design again"
+    ),
+    "program_of_another_design": "the program belongs to another design than the one in design.json",
+    "impossible_stage_layers": "{stages} stages cannot have the layers {layers} of {total}",
+    "text_of_design_missing": "training.data names {name}; say where that file is, or set it to null",
+    "unreadable_text": "cannot read the text {file}: {reason}",
+    "empty_training_text": "{name} is empty; choose a text with content to train on",
+    "text_too_large": (
+        "{name} has {size_bytes:,} bytes, and the page takes texts up to {most_bytes:,} bytes; put a larger one "
+        "into {folder} and write its name at training.data"
+    ),
+    "incomplete_checkpoint": "{name} is not a complete checkpoint: it has no {file}",
     # hangs
     "hang": _hang,
     "process_receives": (
@@ -55,6 +160,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "process_stopped": "mesh {mesh}, process {process} at {action} of step {step} is stopped by a signal (send SIGCONT)",
     "processes_wait_for_each_other": "these processes wait for each other",
+    # profiles of runs
     "checkpoint_missing": "run {run} has no checkpoint; launch it with --checkpoint-every to write some",
     "checkpoint_of_another_model": "the checkpoint of run {run} has another model.{key}; resume a design of the same model",
     "checkpoint_of_another_optimizer": "the checkpoint of run {run} holds the state of optimizer {optimizer}; use {optimizer}",

@@ -69,7 +69,7 @@ MESSAGES: dict[str, Message] = {
     # jobs
     "unknown_job": "run {run} was launched by another version of Meshwave: {reason}; follow it with that version",
     "job_not_submitted": "the process that was about to submit it ended; launch again",
-    "ended_by_scheduler": "{why}; it ended after {steps}, and what it wrote is kept",
+    "ended_by_scheduler": "{why}; it ended after {done} of {total} steps, and the files that it wrote are kept",
     "ended_by_slurm": _ended_by_slurm,
     "node_lost": "the processes on {hosts:list} were killed, or the host was restarted; see node-*.log in the run folder",
     "job_deleted": "its job {name} was deleted from Kubernetes; launch again",

@@ -2,14 +2,14 @@
 
 from meshwave.engine.runs.launchers import Capabilities, Launcher, reconcile
 from meshwave.engine.runs.options import Hosts, Options
-from meshwave.engine.runs.run import Run, loss_in_words, loss_of, step_time
+from meshwave.engine.runs.run import Run, loss_suffix, loss_text, step_time
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.runs.run_folder import Bundle, read_bundle, read_options, write_bundle
 
 __all__ = ["Bundle", "Capabilities", "Entry", "Hosts", "Launcher", "Options", "Record", "Run", "State"]
 __all__ += [
-    "loss_in_words",
-    "loss_of",
+    "loss_suffix",
+    "loss_text",
     "read_bundle",
     "read_options",
     "reconcile",

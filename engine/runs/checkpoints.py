@@ -1,4 +1,4 @@
-"""Checkpoints of a run as its folder holds them; :mod:`meshwave.engine.runtime.execution.checkpoint` writes them."""
+"""Checkpoints in a run folder; :mod:`meshwave.engine.runtime.execution.checkpoint` writes them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError, RunError
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.run_files import RunFile, read_document
 
@@ -25,14 +24,14 @@ FORMAT = "meshwave-checkpoint/1"
 
 
 class Checkpoints(Part):
-    """When a run writes checkpoints."""
+    """Options of a run that writes checkpoints."""
 
     every_steps: PositiveInt | None = None
-    """Steps from one checkpoint to the next; null: only one at the end."""
+    """Steps from one checkpoint to the next; null: a single checkpoint at the end."""
     every_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Seconds from one checkpoint to the next."""
     keep: PositiveInt = 2
-    """The newest checkpoints that are kept."""
+    """The number of newest checkpoints that are kept."""
 
 
 class Checkpoint(RunFile):
@@ -40,18 +39,18 @@ class Checkpoint(RunFile):
 
     format: str = FORMAT
     steps: NonNegativeInt = 0
-    """Steps of training that the state is after."""
+    """Training steps before this state."""
     model: dict[str, Any]
     optimizer: str
     files: dict[str, str] = {}
     """The SHA-256 of each file."""
 
     @classmethod
-    def for_design(cls, design: Design) -> Checkpoint:
+    def initial_manifest(cls, design: Design) -> Checkpoint:
         """Return the manifest of the checkpoints of a run of ``design``, before its first step."""
         return cls(model=design.model.model_dump(mode="json"), optimizer=design.training.optimizer)
 
-    def of_step(self, steps: int, files: dict[str, str]) -> Checkpoint:
+    def step_manifest(self, steps: int, files: dict[str, str]) -> Checkpoint:
         """Return the manifest of one checkpoint."""
         return self.model_copy(update={"steps": steps, "files": files})
 
@@ -75,14 +74,14 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """
     found = read_document(folder / MANIFEST, Checkpoint)
     if found is None:
-        raise RunError(f"{folder.name} is not a complete checkpoint: it has no {MANIFEST}")
+        raise RunRefusal("incomplete_checkpoint", {"name": folder.name, "file": MANIFEST})
     return found
 
 
 def resume_problems(design: Design, run_folder: Path) -> list[Problem]:
-    """Return why a design cannot start from the newest checkpoint of a run.
+    """Return why a design cannot start from the newest checkpoint of a run; empty if it can.
 
-    Schedule, meshes, axes, experts on devices and precision may differ; model and optimizer may not.
+    Schedule, meshes, axes, expert placement and precision may differ; model and optimizer may not.
 
     Raises:
         RunError: the checkpoint is damaged.
@@ -90,7 +89,7 @@ def resume_problems(design: Design, run_folder: Path) -> list[Problem]:
     found = complete_checkpoints(run_folder)
     if not found:
         return [Problem("", "checkpoint_missing", {"run": run_folder.name})]
-    saved, own = read_checkpoint(found[-1]), Checkpoint.for_design(design)
+    saved, own = read_checkpoint(found[-1]), Checkpoint.initial_manifest(design)
     differing = [key for key in saved.model.keys() | own.model.keys() if saved.model.get(key) != own.model.get(key)]
     problems = [
         Problem(f"model.{key}", "checkpoint_of_another_model", {"key": key, "run": run_folder.name})
@@ -105,17 +104,17 @@ def resume_problems(design: Design, run_folder: Path) -> list[Problem]:
     return problems
 
 
-def bring_checkpoint(source_run: Path, target_run: Path) -> Checkpoint:
-    """Link the newest checkpoint of a run into the folder of another, which starts from it.
+def link_checkpoint(source_run: Path, target_run: Path) -> Checkpoint:
+    """Link or copy the newest checkpoint of a run into the folder of another run, which starts from it.
 
-    Files are linked where the file system can, and copied elsewhere: the first run may be deleted.
+    Files are linked if the file system can, so that the first run may be deleted; otherwise they are copied.
 
     Raises:
         InputError: the run has no checkpoint.
     """
     found: Sequence[Path] = complete_checkpoints(source_run)
     if not found:
-        raise InputError(f"run {source_run.name} has no checkpoint; launch it with --checkpoint-every to write some")
+        raise Refusal("checkpoint_missing", {"run": source_run.name})
     target = target_run / FOLDER / found[-1].name
     unfinished = target.with_suffix(".tmp")
     unfinished.mkdir(mode=0o700, parents=True)
@@ -128,5 +127,5 @@ def bring_checkpoint(source_run: Path, target_run: Path) -> Checkpoint:
 def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
-    except OSError:  # another disk, or a file system without links
+    except OSError:  # another disk, or a file system without hard links
         shutil.copyfile(source, target)

@@ -14,11 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwave.engine.program.action import RECEIVES, SENDS, Action, Op, message_key
-from meshwave.engine.runs.dry_run import LOOK_NS, Device, Int64s, Stopped, Waits, come_first, note_starts
+from meshwave.engine.runs.dry_run import (
+    STOP_CHECK_NS,
+    Device,
+    Int64s,
+    Stopped,
+    Waits,
+    raise_priority,
+    record_send_starts,
+)
 from meshwave.engine.runs.live_links import LiveLinks
 
 TURN_S = 2e-4
-"""How long a thread may go on that computes in Python while another one waits for its turn."""
+"""The longest that a thread computes in Python while another one waits for the interpreter."""
 
 
 class Coming(NamedTuple):
@@ -36,22 +44,22 @@ class Inbox:
         self._there = threading.Condition()
         self._coming: dict[object, Coming] = {}
 
-    def put(self, name: object, coming: Coming) -> None:
+    def add(self, name: object, coming: Coming) -> None:
         """Add a message."""
         with self._there:
             self._coming[name] = coming
             self._there.notify()
 
     def take(self, name: object) -> tuple[Coming, bool]:
-        """Return a message by name, and whether it had to be waited for.
+        """Remove and return a message by name, with True if it had to be waited for.
 
         Raises:
-            Stopped: it will never be sent.
+            Stopped: the dry run was stopped, so that the message will not be sent.
         """
         with self._there:
             waits = name not in self._coming
             while name not in self._coming:
-                self._there.wait(LOOK_NS / 1e9)
+                self._there.wait(STOP_CHECK_NS / 1e9)
                 if self._stop.is_set():
                     raise Stopped
             return self._coming.pop(name), waits
@@ -85,13 +93,13 @@ def play(waits: Waits, stop: threading.Event | None = None) -> Played:
     links = None
     if waits.flows is not None:
         links = LiveLinks(waits.flows, np.full(waits.flows.cells[-1], -1, np.int64), waits.scale)
-    at_ns = time.perf_counter_ns() + program.ranks * 1_000_000  # when all threads will be there
+    at_ns = time.perf_counter_ns() + program.ranks * 1_000_000  # all threads have started by then
     if links is not None:
         links.start(at_ns)
 
     def play_rank(rank: int) -> None:
         try:
-            come_first()
+            raise_priority()
             _Player(waits, rank, inboxes, played, stop, links).play(at_ns)
         except BaseException as error:
             failed.append(error)
@@ -109,7 +117,7 @@ def play(waits: Waits, stop: threading.Event | None = None) -> Played:
     if failed:
         raise next((error for error in failed if not isinstance(error, Stopped)), failed[0])
     if links is not None:
-        note_starts(played.start, links, waits, np.flatnonzero(program.is_send))
+        record_send_starts(played.start, links, waits, np.flatnonzero(program.is_send))
     return played
 
 
@@ -141,14 +149,12 @@ class _Player:
         self._program, self._rank, self._inboxes = program, rank, inboxes
         self._actions, self._first = program.actions(rank), rows.start
         self._peers: list[int] = program.peer[rows].tolist()
-        self._all, self._waits = waits, waits.of_rank(rank)
+        self._all, self._waits = waits, waits.rank_waits(rank)
         self._links, self._device = links, Device(waits.transfer_model, stop, links)
         self._start, self._end, self._wait = (column[rows] for column in (played.start, played.end, played.wait))
         self._incoming = _incoming(self._actions)
         self._reducing: list[int] = []  # rows whose reduction is under way
-        self._arrived: dict[
-            int, tuple[int, int]
-        ] = {}  # of what was received: when it was there, how long it was waited for
+        self._arrived: dict[int, tuple[int, int]] = {}  # row -> arrival time, wait for it
         self._slots = [row for row, action in enumerate(self._actions) if not action.fused]
 
     def play(self, at_ns: int) -> None:
@@ -157,15 +163,15 @@ class _Player:
             self._start[row:following] = time.perf_counter_ns()
             self._play(row, range(row, following))
             self._end[row:following] = time.perf_counter_ns()
-        for row, (there, waited) in self._arrived.items():
-            self._end[row], self._wait[row] = there, waited
+        for row, (arrival, wait) in self._arrived.items():
+            self._end[row], self._wait[row] = arrival, wait
 
     def _play(self, row: int, slot: range) -> None:
         op = self._actions[row].op
         if op in SENDS:
             due = self._device.send(self._waits[row])
             coming = Coming(due, self._all.flow(self._first + row))
-            self._inboxes[self._peers[row]].put(message_key(self._actions[row]), coming)
+            self._inboxes[self._peers[row]].add(message_key(self._actions[row]), coming)
             self._start[row] = self._device.free_ns
         elif op == Op.REDUCE_GRAD:
             self._reduce(row)
@@ -175,73 +181,73 @@ class _Player:
             self._compute(row, slot)
 
     def _compute(self, row: int, slot: range) -> None:
-        asked = time.perf_counter_ns()
-        stood = self._device.clear_to_send()
+        begin = time.perf_counter_ns()
+        has_waited = self._device.finish_sending()
         for each in slot:
             for receive in self._incoming[each]:
-                coming, late = self._inboxes[self._rank].take(message_key(self._actions[receive]))
-                came = time.perf_counter_ns() if late else 0
-                due = coming.due_ns if coming.flow < 0 else self._device.wait_for(coming.flow)
-                there = self._device.hold(max(due, came))
-                stood = True
-                self._arrived[receive] = there, time.perf_counter_ns() - asked
-        if stood:
-            self._start[slot.start : slot.stop] = held = time.perf_counter_ns()
-            self._wait[slot.start : slot.stop] = held - asked
-        exchanges, sends = self._all.exchanges(self._first + row), self._all.sent_by(self._first + row)
+                coming, is_late = self._inboxes[self._rank].take(message_key(self._actions[receive]))
+                taken = time.perf_counter_ns() if is_late else 0
+                due = coming.due_ns if coming.flow < 0 else self._device.wait_for_flow(coming.flow)
+                arrival = self._device.wait_for_input(max(due, taken))
+                has_waited = True
+                self._arrived[receive] = arrival, time.perf_counter_ns() - begin
+        if has_waited:
+            self._start[slot.start : slot.stop] = start = time.perf_counter_ns()
+            self._wait[slot.start : slot.stop] = start - begin
+        exchanges, sends = self._all.exchanges(self._first + row), self._all.flows_sent(self._first + row)
         if not exchanges:
             self._device.compute(self._waits[row], sends)
             return
         for flow in exchanges:
             self._device.compute(self._waits[row] // len(exchanges), [flow])
-            self._device.go_on_until(self._device.wait_for(flow))
+            self._device.extend_until(self._device.wait_for_flow(flow))
         self._device.announce(sends)
 
     def _reduce(self, row: int) -> None:
-        """Announce to all holders of the stage that this copy is complete."""
+        """Announce to all ranks with a copy of the stage that the gradients of this copy are complete."""
         stage, flow = self._actions[row].stage, self._all.flow(self._first + row)
         ranks = list(self._program.ranks_of(stage))
         if self._links is not None and flow >= 0:
             self._links.announce(flow, ranks.index(self._rank), self._device.free_ns)
         for rank in ranks:
-            self._inboxes[rank].put((Op.REDUCE_GRAD, stage, self._rank), Coming(self._device.free_ns))
+            self._inboxes[rank].add((Op.REDUCE_GRAD, stage, self._rank), Coming(self._device.free_ns))
         self._reducing.append(row)
 
     def _step(self, row: int) -> None:
-        """Step once all gradients are reduced, one stage after the other; with clipping, once all ranks have theirs."""
-        asked, done = time.perf_counter_ns(), 0
+        """Step when all gradients are reduced, stage by stage; with clipping, when those of all ranks are."""
+        begin, done = time.perf_counter_ns(), 0
         inbox = self._inboxes[self._rank]
         for reduce in self._reducing:
-            done = self._reduced(reduce, done)
-            self._arrived[reduce] = self._device.hold(done), time.perf_counter_ns() - asked
+            done = self._reduction_end(reduce, done)
+            self._arrived[reduce] = self._device.wait_for_input(done), time.perf_counter_ns() - begin
         if self._program.clips:
             ready = max(self._device.free_ns, done)
             for other in self._inboxes:
-                other.put((Op.STEP, self._rank), Coming(ready))
+                other.add((Op.STEP, self._rank), Coming(ready))
             for rank in range(self._program.ranks):
-                coming, late = inbox.take((Op.STEP, rank))
-                self._device.hold(max(coming.due_ns, time.perf_counter_ns() if late else 0))
-        self._start[row] = held = time.perf_counter_ns()
-        self._wait[row] = held - asked
+                coming, is_late = inbox.take((Op.STEP, rank))
+                self._device.wait_for_input(max(coming.due_ns, time.perf_counter_ns() if is_late else 0))
+        self._start[row] = start = time.perf_counter_ns()
+        self._wait[row] = start - begin
         self._device.compute(self._waits[row])
 
-    def _reduced(self, row: int, before: int) -> int:
-        """Return when a reduction is done; it begins when the last copy is complete."""
+    def _reduction_end(self, row: int, before: int) -> int:
+        """Return when a reduction ends; it starts when the last copy is complete, after the reduction ``before``."""
         stage, flow = self._actions[row].stage, self._all.flow(self._first + row)
         inbox = self._inboxes[self._rank]
-        told = [inbox.take((Op.REDUCE_GRAD, stage, rank)) for rank in self._program.ranks_of(stage)]
-        came = time.perf_counter_ns() if any(late for _, late in told) else 0
+        copies = [inbox.take((Op.REDUCE_GRAD, stage, rank)) for rank in self._program.ranks_of(stage)]
+        taken = time.perf_counter_ns() if any(is_late for _, is_late in copies) else 0
         if self._links is not None and flow >= 0:
-            done = self._device.wait_for(flow)
-            self._start[row] = self._links.sent(flow)
-            return max(done, came)
-        ready = max(before, *(coming.due_ns for coming, _ in told))
-        self._start[row] = max(ready, came - self._waits[row])
-        return max(ready + self._waits[row], came)
+            done = self._device.wait_for_flow(flow)
+            self._start[row] = self._links.start_ns(flow)
+            return max(done, taken)
+        ready = max(before, *(coming.due_ns for coming, _ in copies))
+        self._start[row] = max(ready, taken - self._waits[row])
+        return max(ready + self._waits[row], taken)
 
 
 def _incoming(actions: list[Action]) -> list[list[int]]:
-    """Return ``[rows of a rank]`` the receives whose messages each action consumes."""
+    """Return the receives whose messages each action consumes, ``[rows of a rank]``."""
     receives = defaultdict(list)
     for row, action in enumerate(actions):
         if action.op in RECEIVES:

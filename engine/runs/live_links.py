@@ -1,10 +1,10 @@
-"""Shared links in a dry run: when each flow is complete, given all flows that have been announced so far.
+"""Shared links in a dry run: the end of each flow, given all flows that have been announced so far.
 
-The rules are those of :mod:`meshwave.engine.program.shared_links`. The simulator knows all flows of a step; here each becomes known
-while the step runs. :class:`LiveNetwork` therefore plays the flows up to a committed time, which lies a little in the
-past, and estimates from there when those on their way end. :class:`LiveLinks` ties it to the clock: all processes or
-threads of a dry run write on one board when their flows are ready, each plays the same flows, and who waits for one
-sleeps until the estimate and asks again.
+The rules are those of :mod:`meshwave.engine.program.shared_links`. The simulator knows all flows of a step in advance;
+a dry run learns of them during the step. :class:`LiveNetwork` therefore simulates the flows up to a committed time, a
+little in the past, and estimates from there when active flows end. :class:`LiveLinks` connects it to the clock: all
+processes or threads of a dry run write the times when their flows are ready to a shared board, each simulates the same
+flows, and a thread that waits for a flow sleeps until its estimated end and asks again.
 """
 
 from __future__ import annotations
@@ -26,27 +26,26 @@ from meshwave.engine.program.shared_links_loop import RATE_TOLERANCE, compute_fa
 Int64s = NDArray[np.int64]
 
 GRACE_NS = 8_000_000
-"""How far the committed time lies behind the clock: a flow that is announced later than this is taken as ready at the
-committed time."""
+"""The lag of the committed time behind the clock; a flow that is announced later counts as ready at the committed
+time."""
 LOOK_NS = 10_000_000
-"""How long a process sleeps before it looks for flows that were announced meanwhile; longer as long as what it waits for
-is twice as far away."""
+"""The shortest sleep before new announcements are read; half of the remaining wait if that is longer."""
 NOT_READY_NS = 500_000
-"""The same where the flow itself is not announced by all who take part in it."""
+"""The sleep before new announcements are read while not all participants have announced the flow."""
 
 
-# ---- the network as far as it is known ----
+# ---- the network, with the flows announced so far ----
 
 
 class LiveNetwork:
     """Flows on a shared network, announced one by one; times are modelled seconds or units."""
 
     def __init__(self, table: FlowTable) -> None:
-        self._known = _Known.of(table)
+        self._known = _flow_lists(table)
         self.start()
 
     def start(self) -> None:
-        """Begin a step without any flow."""
+        """Begin a step, without any flow."""
         self._committed = _State(self._known)
         self._ahead: _State | None = None
 
@@ -63,17 +62,17 @@ class LiveNetwork:
         self._committed.run(until)
 
     def end(self, flow: int) -> float | None:
-        """Return the end of a flow, as far as is known; None if it, or one before it, is not announced."""
+        """Return the estimated end of a flow; None if the flow, or one before it, is not announced."""
         found = self._committed.ends.get(flow)
-        return self._played(flow).ends.get(flow) if found is None else found
+        return self._state_at_end(flow).ends.get(flow) if found is None else found
 
-    def sent(self, flow: int) -> float:
-        """Return when an announced flow starts: once it is ready and, for a message, has its connection."""
-        found = self._played(flow).sent.get(flow)
-        return self._committed.sent[flow] if found is None else found
+    def start_time(self, flow: int) -> float:
+        """Return when an announced flow starts: when it is ready and, for a message, has its connection."""
+        found = self._state_at_end(flow).starts.get(flow)
+        return self._committed.starts[flow] if found is None else found
 
-    def _played(self, flow: int) -> _State:
-        """The state once a flow has ended, as far as all flows are known."""
+    def _state_at_end(self, flow: int) -> _State:
+        """Return the state at the end of a flow, given the flows announced so far."""
         if self._ahead is None:
             self._ahead = self._committed.copy()
         if flow not in self._committed.ends:
@@ -81,7 +80,7 @@ class LiveNetwork:
         return self._ahead
 
 
-class _Known(NamedTuple):
+class _FlowLists(NamedTuple):
     """A table of flows as lists, which Python reads faster than arrays."""
 
     kind: list[int]  # [flows]
@@ -98,24 +97,24 @@ class _Known(NamedTuple):
     capacity: list[float]  # [ports]
     units: list[int]
 
-    @classmethod
-    def of(cls, table: FlowTable) -> _Known:
-        network, after = table.network, table.after.tolist()
-        return cls(
-            table.kind.tolist(),
-            table.size.tolist(),
-            after,
-            {before: flow for flow, before in enumerate(after) if before >= 0},
-            table.is_message.tolist(),
-            network.latency_s.tolist(),
-            network.connection.tolist(),
-            network.rate.tolist(),
-            network.use_ptr.tolist(),
-            network.use_port.tolist(),
-            network.use_weight.tolist(),
-            network.capacity.tolist(),
-            network.units.tolist(),
-        )
+
+def _flow_lists(table: FlowTable) -> _FlowLists:
+    network, after = table.network, table.after.tolist()
+    return _FlowLists(
+        table.kind.tolist(),
+        table.size.tolist(),
+        after,
+        {before: flow for flow, before in enumerate(after) if before >= 0},
+        table.is_message.tolist(),
+        network.latency_s.tolist(),
+        network.connection.tolist(),
+        network.rate.tolist(),
+        network.use_ptr.tolist(),
+        network.use_port.tolist(),
+        network.use_weight.tolist(),
+        network.capacity.tolist(),
+        network.units.tolist(),
+    )
 
 
 class _Moving:
@@ -136,33 +135,33 @@ class _Moving:
 class _State:
     """All flows of a step up to a time."""
 
-    def __init__(self, known: _Known, past: dict[int, float] | None = None) -> None:
-        """``past``: what has ended before this state begins."""
+    def __init__(self, known: _FlowLists, past: dict[int, float] | None = None) -> None:
+        """Begin at time 0; ``past`` are the ends of flows that ended before."""
         self._known, self._past = known, past or {}
         self.now = 0.0
         self.ends: dict[int, float] = {}
-        self.sent: dict[int, float] = {}
-        self._coming: list[tuple[float, float, int]] = []  # a heap: end of the latency, when it was ready, the flow
-        self._held: dict[int, float] = {}  # ready, but for the flow that they come after
-        self._lines: defaultdict[int, list[int]] = defaultdict(list)  # by connection, the flow that has it first
-        self._asked: dict[int, int] = {}  # the order in which flows asked for their connections, until they end
+        self.starts: dict[int, float] = {}
+        self._coming: list[tuple[float, float, int]] = []  # a heap: end of the latency, ready time, flow
+        self._held: dict[int, float] = {}  # ready times of flows that wait for the flow before them
+        self._lines: defaultdict[int, list[int]] = defaultdict(list)  # queues by connection; the first flow has it
+        self._order: dict[int, int] = {}  # the order in which active flows queued for their connections
         self._number = 0
         self._waiting: list[int] = []  # flows that have their connection and wait for units, in that order
         self._units = known.units[:]
         self._moving: list[_Moving] = []
 
     def copy(self) -> _State:
-        """The same, to be played ahead; what has ended and set out so far stays here."""
+        """Return a copy to simulate ahead, without the starts and ends so far."""
         other = _State(self._known, self.ends)
         other.now, other._number = self.now, self._number
-        other._held, other._asked = dict(self._held), dict(self._asked)
+        other._held, other._order = dict(self._held), dict(self._order)
         other._coming, other._waiting, other._units = self._coming[:], self._waiting[:], self._units[:]
         other._lines.update((line, flows[:]) for line, flows in self._lines.items() if flows)
         other._moving = [_Moving(each.flow, each.left, each.since, each.rate, each.end) for each in self._moving]
         return other
 
     def announce(self, flow: int, ready: float) -> None:
-        known, self.sent[flow] = self._known, ready
+        known, self.starts[flow] = self._known, ready
         before = known.after[flow]
         if before >= 0 and before not in self.ends and before not in self._past:
             self._held[flow] = ready
@@ -170,7 +169,7 @@ class _State:
             heapq.heappush(self._coming, (ready + known.latency[known.kind[flow]], ready, flow))
 
     def run(self, until: float, flow: int = -1) -> None:
-        """Play what happens up to a time, or until a flow has ended."""
+        """Simulate up to a time, or until a flow has ended."""
         while flow not in self.ends:
             first = min(self._moving, key=lambda each: each.end, default=None)
             soonest, coming = first.end if first else inf, self._coming[0][0] if self._coming else inf
@@ -180,16 +179,16 @@ class _State:
             if first and soonest <= coming:
                 self._finish(first)
             else:
-                self._ask(heapq.heappop(self._coming)[2])
+                self._enqueue(heapq.heappop(self._coming)[2])
             if self._begin(after_an_end=soonest <= coming) or soonest <= coming:
                 self._set_rates()
         if until < inf:
             self.now = max(self.now, until)
 
-    def _ask(self, flow: int) -> None:
-        """The latency of a flow is over: it stands in line for its connection."""
+    def _enqueue(self, flow: int) -> None:
+        """Queue a flow, whose latency is over, for its connection."""
         line = self._lines[self._known.line[self._known.kind[flow]]]
-        self._asked[flow] = self._number = self._number + 1
+        self._order[flow] = self._number = self._number + 1
         line.append(flow)
         if line[0] == flow:
             self._waiting.append(flow)
@@ -197,21 +196,20 @@ class _State:
     def _finish(self, moving: _Moving) -> None:
         flow, known = moving.flow, self._known
         self._moving.remove(moving)
-        del self._asked[flow]
+        del self._order[flow]
         self.ends[flow] = self.now
         self._count_units(flow, 1)
         line = self._lines[known.line[known.kind[flow]]]
         del line[0]
         if line:
             self._waiting.append(line[0])
-            self._waiting.sort(key=self._asked.__getitem__)
+            self._waiting.sort(key=self._order.__getitem__)
         following = known.before.get(flow, -1)
         if following in self._held:
             self.announce(following, max(self._held.pop(following), self.now))
 
     def _begin(self, *, after_an_end: bool) -> bool:
-        """Let the flows move that have their connection and, where ports carry few at once, find them free; whether any
-        does."""
+        """Start the flows that have their connection and enough units of their ports; return True if any starts."""
         known, waiting, before = self._known, self._waiting, len(self._moving)
         self._waiting = []
         for flow in waiting:
@@ -221,7 +219,7 @@ class _State:
                 continue
             self._count_units(flow, -1)
             if after_an_end and known.is_message[flow]:
-                self.sent[flow] = self.now
+                self.starts[flow] = self.now
             self._moving.append(_Moving(flow, known.size[flow], self.now, 0.0, inf))
         return len(self._moving) > before
 
@@ -232,13 +230,13 @@ class _State:
                 self._units[self._known.port[use]] += change
 
     def _set_rates(self) -> None:
-        """Give each flow its max-min fair rate: the most that it can have where no port is full."""
+        """Give each flow its max-min fair rate."""
         rates = _fair_rates(self._known, [self._known.kind[each.flow] for each in self._moving])
         for each, rate in zip(self._moving, rates, strict=True):
             each.set_rate(rate, self.now)
 
 
-def _fair_rates(known: _Known, kinds: Sequence[int]) -> list[float]:
+def _fair_rates(known: _FlowLists, kinds: Sequence[int]) -> list[float]:
     """[flows] bytes/s of flows of some kinds that move at once."""
     demand = [0.0] * len(known.capacity)
     for kind in kinds:
@@ -258,18 +256,18 @@ def _fair_rates(known: _Known, kinds: Sequence[int]) -> list[float]:
     return [fair[kind] for kind in kinds]
 
 
-# ---- tied to the clock ----
+# ---- connected to the clock ----
 
 
 class LiveLinks:
-    """The shared links of a dry run, as one process or all threads of one see them.
+    """The shared links of a dry run in one process or thread.
 
-    Times are nanoseconds of ``time.perf_counter_ns``. A cell of the board with a time before the start of the
-    step was written in an earlier step.
+    Times are nanoseconds of ``time.perf_counter_ns``. A cell of the board with a time before the start of the step was
+    written in an earlier step.
     """
 
     def __init__(self, table: FlowTable, board: Int64s, scale: float) -> None:
-        """``board``: [cells], which all who take part can write to; ``scale``: seconds of the clock for one of the model."""
+        """Set the links up; ``board`` is shared by all participants, ``[cells]``, ``scale`` is the time dilation."""
         self.table = table
         self._board, self._ns = board, scale * 1e9
         self._network = LiveNetwork(table)
@@ -293,27 +291,27 @@ class LiveLinks:
         self._board[self.table.cell(flow, place)] = at_ns
 
     def wait(self, flow: int, wait_until: Callable[[int], None]) -> int:
-        """Wait until a flow is complete; return when it was."""
+        """Wait until a flow is complete, and return the time of its end."""
         while True:
             due, now = self._end(flow), time.perf_counter_ns()
             if due is not None and due <= now:
                 return due
             wait_until(now + NOT_READY_NS if due is None else min(due, now + max(LOOK_NS, (due - now) // 2)))
 
-    def sent(self, flow: int) -> int:
+    def start_ns(self, flow: int) -> int:
         """Return when a complete flow started."""
         with self._lock:
-            self._look()
-            return self._clock(self._network.sent(flow))
+            self._read_board()
+            return self._clock(self._network.start_time(flow))
 
     def _end(self, flow: int) -> int | None:
         with self._lock:
-            self._look()
+            self._read_board()
             end = self._network.end(flow)
         return None if end is None else self._clock(end)
 
-    def _look(self) -> None:
-        """Read what was announced since the last look."""
+    def _read_board(self) -> None:
+        """Read the announcements since the last call."""
         first = self.table.cells[:-1]
         ready = (np.minimum.reduceat(self._board, first) >= self._start_ns) & self._open
         for group in np.flatnonzero(ready).tolist():

@@ -1,4 +1,4 @@
-"""How a run differs from plain training on this machine: kept in its folder and in the record."""
+"""Options of a run: how it differs from plain training on this machine."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from meshwave.engine.units import quantity
 
 
 class Hosts(Part):
-    """Emulated hosts for the processes of a run, with links like those of a drawn cluster.
+    """Emulated hosts for the processes of a run, with emulated links.
 
-    A dry run is slower, so its links are slower by the same factor.
+    A dry run is slower than modelled time, so its links are slower by the same factor.
     """
 
     nodes: PositiveInt
-    """Emulated hosts. As many as the cluster has nodes are those nodes; to more or fewer the processes are dealt
-    in equal blocks, in order."""
+    """The number of emulated hosts. If it is the number of nodes of the cluster, each host is one of these nodes;
+    otherwise the processes are divided among the hosts in equal blocks, in order."""
     intra_bandwidth: Annotated[float, Field(ge=1, le=1e24)]
     """Bytes/s of the link of each process to others of its host, one direction."""
     inter_bandwidth: Annotated[float, Field(ge=1, le=1e24)]
-    """Bytes/s of a NIC between hosts, one direction; the processes of a host share as many as the design draws."""
+    """Bytes/s of a NIC between hosts, one direction; the processes of a host share the NICs of a node of the design."""
 
     @property
     def words(self) -> str:
@@ -33,32 +33,32 @@ class Hosts(Part):
 
 
 class Options(Part):
-    """Options of a run besides its design."""
+    """Options of a run in addition to its design."""
 
     rehearse: Rehearsal | None = None
-    """Wait instead of computing."""
+    """Options of a dry run; null for training."""
     hosts: Hosts | None = None
-    """Spread the processes over emulated hosts."""
+    """Emulated hosts; null for the network of this machine."""
     checkpoints: Checkpoints | None = None
-    """Write checkpoints; null: none."""
+    """Options of checkpoints; null for a run without."""
     resume: str | None = None
-    """The id of the run whose newest checkpoint this one starts from."""
+    """The id of the run whose newest checkpoint this run starts from."""
     hang_timeout_s: Annotated[float, Field(ge=1, le=1e9)] | None = None
     """Seconds without an ended action after which the run is taken to hang, and ends; null: 300."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is plain training."""
+        """True for plain training."""
         return self == PLAIN
 
     @property
     def words(self) -> str:
-        """``rehearsal, time x 40; on 2 emulated hosts``; nothing for plain training."""
+        """Text such as ``rehearsal, time x 40; on 2 emulated hosts``; empty for plain training."""
         parts = [part.words for part in (self.rehearse, self.hosts) if part is not None]
         return "; ".join([*parts, *([f"resumes run {self.resume}"] if self.resume else [])])
 
 
 PLAIN = Options()
-"""Training, with nothing else asked for."""
+"""Plain training."""
 REHEARSAL = Options(rehearse=Rehearsal())
-"""A rehearsal at the scale at which it is true on this machine."""
+"""A dry run at the default time-dilation factor of this machine."""

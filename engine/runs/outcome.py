@@ -1,33 +1,28 @@
-"""The result of a run: of everything that failed, the first cause."""
+"""The verdict on a run: its final state and, if it failed, the earliest cause."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
 from meshwave.engine.document import Design
-from meshwave.engine.run_files import UNREPORTED_STATUS, RunFile, RunFolderError, numbered_files, read_document
-from meshwave.engine.runs.run import last_lines
+from meshwave.engine.messages import render
+from meshwave.engine.run_files import UNREPORTED_STATUS, RunFile, RunFolderError, files_by_process, read_document
+from meshwave.engine.runs.run import Progress, last_lines
 from meshwave.engine.runs.run_database import State
-from meshwave.engine.runs.run_folder import mesh_of, process_count
+from meshwave.engine.runs.run_folder import process_count, rank_and_mesh
 
 FORMAT = "meshwave-result/1"
 
-_HINTS: dict[int, str] = {
-    signal.SIGKILL: "Meshwave did not send that: a person did, or the system because memory ran out",
-    signal.SIGABRT: "gloo aborts when a message is longer than the receive that waits for it: a size mismatch",
-    signal.SIGSEGV: "a library crashed; its log may say where",
-    signal.SIGBUS: "its text was cut short while it was read, or a disk or shared memory is full",
-}
-
 LONGEST_ERROR = 4000
 """Characters of an error that are kept in a result."""
-NO_ROOM = "it could not write its error to the run folder: the disk is full, or a limit on the size of files is reached"
+LONGEST_LOG_LINE = 300
+"""Characters of the last line of a log that are kept in a result."""
 
 
 class Exit(NamedTuple):
@@ -35,65 +30,77 @@ class Exit(NamedTuple):
 
     process: int
     code: int  # the exit status, or minus the signal
-    ours: bool  # Meshwave had asked it to end
+    ours: bool  # True if Meshwave ended it
     time_s: float  # Unix seconds, when it was noticed
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended it that Meshwave did not send."""
+        """True if a signal ended it that Meshwave did not send."""
         return self.code < 0 and not self.ours
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The final state of a run, its reason, and the process that caused it."""
+    """The final state of a run, the reason for it as a finding, and the process that caused it."""
 
     state: State
-    reason: str
+    code: str
+    params: Mapping[str, Any] = field(default_factory=dict)
     process: int | None = None
 
+    @property
+    def reason(self) -> str:
+        """The reason as text."""
+        return render(self.code, self.params)
 
-def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled: bool, steps: str) -> Verdict:
-    """Find the cause among what the processes left behind.
 
-    A process that dies takes the others with it: they find their connections closed and report
-    that. So a process that was killed and could not report comes first, then the earliest error
-    that was written, then the first bad exit.
+def success(progress: Progress) -> Verdict:
+    """Return the verdict on a run that has finished its steps."""
+    return Verdict(State.SUCCEEDED, "steps_done", progress._asdict())
+
+
+def cancellation(progress: Progress, why: str) -> Verdict:
+    """Return the verdict on a cancelled run; ``why`` may be empty."""
+    return Verdict(State.CANCELLED, "cancelled_run", {**progress._asdict(), **({"why": why} if why else {})})
+
+
+def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled: bool, progress: Progress) -> Verdict:
+    """Return the verdict on a run from the exits, errors and logs of its processes.
+
+    When a process dies, the others report closed connections. A process that was killed and could not report is
+    therefore the first candidate for the cause, then the earliest written error, then the earliest bad exit.
     """
     if exits and all(exit.code == 0 for exit in exits):
-        return Verdict(State.SUCCEEDED, steps)
+        return success(progress)
     if was_cancelled:
-        why = " ".join(last_lines(folder / "cancel", 1))
-        return Verdict(State.CANCELLED, cancelled(f"after {steps}", why))
+        return cancellation(progress, " ".join(last_lines(folder / "cancel", 1)))
     errors = _failures(folder, design)
-    for exit in sorted(exits, key=lambda exit: exit.time_s):
+    by_time = sorted(exits, key=lambda exit: exit.time_s)
+    for exit in by_time:
         if exit.was_killed and exit.process not in errors:
-            return Verdict(State.FAILED, _killed(folder, design, exit), exit.process)
+            return _killed_process(folder, design, exit)
     if errors:
         first = min(errors, key=lambda process: errors[process].time)
-        return Verdict(State.FAILED, _failed(design, first, errors[first]), first)
-    for exit in sorted(exits, key=lambda exit: exit.time_s):
+        return _failed_process(design, first, errors[first])
+    for exit in by_time:
         if exit.code != 0 and not exit.ours:
-            return Verdict(State.FAILED, _left(folder, design, exit), exit.process)
-    return Verdict(State.FAILED, "its processes were ended before they were done")
-
-
-def cancelled(when: str, why: str) -> str:
-    """Return the reason for a cancelled run; ``why`` may be empty."""
-    return f"cancelled {when}" + (f": {why}" if why else "")
+            return _silent_exit(folder, design, exit)
+    return Verdict(State.FAILED, "processes_ended")
 
 
 def to_json(run: str, verdict: Verdict, design: Design, exits: Iterable[Exit]) -> dict[str, Any]:
     """Return the content of ``result.json``."""
     ends = []
     for exit in sorted(exits):
-        rank, mesh = mesh_of(design, exit.process)
+        rank, mesh = rank_and_mesh(design, exit.process)
         ends.append({"process": exit.process, "rank": rank, "mesh": mesh, **exit._asdict()})
     return {
         "format": FORMAT,
         "run": run,
         "state": verdict.state,
         "reason": verdict.reason,
+        "code": verdict.code,
+        "params": dict(verdict.params),
         "cause": verdict.process,
         "exits": ends,
     }
@@ -110,7 +117,7 @@ class Failure(RunFile):
 def _failures(folder: Path, design: Design) -> dict[int, Failure]:
     """Return the written errors by process; half a file is skipped, the exit of its process remains."""
     found = {}
-    for process, path in numbered_files(folder, "error", ".json").items():
+    for process, path in files_by_process(folder, "error", ".json").items():
         with suppress(RunFolderError):
             failure = read_document(path, Failure)
             if failure is not None and process < process_count(design):
@@ -118,30 +125,31 @@ def _failures(folder: Path, design: Design) -> dict[int, Failure]:
     return found
 
 
-def _failed(design: Design, process: int, failure: Failure) -> str:
-    """Return the reason for a written error; an action's own error begins with its rank and number."""
-    mesh = mesh_of(design, process)[1]
-    what = shorten(failure.error, LONGEST_ERROR, placeholder=" ...")
-    return f"mesh {mesh}, {what}" if failure.action else f"mesh {mesh}, process {process}: {what}"
+def _failed_process(design: Design, process: int, failure: Failure) -> Verdict:
+    """Return the verdict for a written error; the error of an action begins with its rank and number."""
+    error = shorten(failure.error, LONGEST_ERROR, placeholder=" ...")
+    code = "action_failed" if failure.action else "process_failed"
+    return _process_verdict(design, process, code, error=error)
 
 
-def _killed(folder: Path, design: Design, exit: Exit) -> str:
-    mesh = mesh_of(design, exit.process)[1]
+def _killed_process(folder: Path, design: Design, exit: Exit) -> Verdict:
     number = -exit.code
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    hint = _HINTS.get(number, "")
-    said = _last_word(folder, exit.process) if number != signal.SIGKILL else ""
-    sentence = f"mesh {mesh}, process {exit.process} was ended by {name} (exit {exit.code})"
-    return "; ".join(filter(None, (sentence, hint, said)))
+    log = {} if number == signal.SIGKILL else _last_log_line(folder, exit.process)
+    return _process_verdict(design, exit.process, "process_killed", signal=name, status=exit.code, **log)
 
 
-def _left(folder: Path, design: Design, exit: Exit) -> str:
-    mesh = mesh_of(design, exit.process)[1]
-    sentence = f"mesh {mesh}, process {exit.process} ended with status {exit.code} and left no error"
-    hint = NO_ROOM if exit.code == UNREPORTED_STATUS else ""
-    return "; ".join(filter(None, (sentence, hint, _last_word(folder, exit.process))))
+def _silent_exit(folder: Path, design: Design, exit: Exit) -> Verdict:
+    code = "process_without_room" if exit.code == UNREPORTED_STATUS else "process_without_error"
+    return _process_verdict(design, exit.process, code, status=exit.code, **_last_log_line(folder, exit.process))
 
 
-def _last_word(folder: Path, process: int) -> str:
-    said = [line.strip() for line in last_lines(folder / f"rank-{process}.log", 20) if line.strip()]
-    return f"the last line of its log: {said[-1][:300]}" if said else ""
+def _process_verdict(design: Design, process: int, code: str, **params: Any) -> Verdict:
+    mesh = rank_and_mesh(design, process)[1]
+    return Verdict(State.FAILED, code, {"mesh": mesh, "process": process, **params}, process)
+
+
+def _last_log_line(folder: Path, process: int) -> dict[str, str]:
+    """Return the parameter ``log`` of a message; empty if the log is empty."""
+    lines = [line.strip() for line in last_lines(folder / f"rank-{process}.log", 20) if line.strip()]
+    return {"log": lines[-1][:LONGEST_LOG_LINE]} if lines else {}

@@ -1,4 +1,4 @@
-"""Identity of processes: a process number is reused, its start time is not."""
+"""Identity of processes: by number, start time and boot, since numbers are reused."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from meshwave.engine.messages import render
 from meshwave.engine.run_files import RunFile
 from meshwave.engine.runs.run_database import Entry
 
@@ -21,17 +22,17 @@ LINUX = sys.platform.startswith("linux")
 class Handle(NamedTuple):
     """A process of this machine, distinct from later ones with the same number."""
 
-    boot: str  # which start of the machine
+    boot: str  # identifies the boot of the machine
     pid: int
     born: str  # when the process started, as the system writes it
 
     def is_alive(self) -> bool:
-        """Whether the process still exists."""
+        """Return True if the process still exists."""
         return handle(self.pid) == self
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal or a debugger has stopped it, so that it does not respond; known on Linux only."""
+        """True if a signal or a debugger has stopped it, so that it does not respond; always False outside Linux."""
         state, born = _state_and_birth(self.pid) if LINUX else ("", "")
         return state in ("T", "t") and self._replace(boot=_boot(), born=born) == self
 
@@ -43,7 +44,7 @@ class Handle(NamedTuple):
         """Signal the process if it still exists; return whether it was signalled."""
         try:
             if LINUX:
-                return self._send_held(number)
+                return self._send_by_descriptor(number)
             if self.is_alive():
                 os.kill(self.pid, number)
                 return True
@@ -51,8 +52,8 @@ class Handle(NamedTuple):
             pass
         return False
 
-    def _send_held(self, number: signal.Signals) -> bool:
-        """Signal the process through a descriptor, while which its number is not reused."""
+    def _send_by_descriptor(self, number: signal.Signals) -> bool:
+        """Signal the process through a descriptor, which keeps its number from being reused."""
         descriptor = os.pidfd_open(self.pid)
         try:
             if not self.is_alive():
@@ -64,17 +65,17 @@ class Handle(NamedTuple):
 
 
 class Processes(RunFile):
-    """The processes of a run, as its entry in the record names them."""
+    """The processes of a run, as stored in its entry of the record."""
 
     owner: Handle
-    """The process that launched it."""
+    """The process that launched the run."""
     starter: Handle | None = None
-    """The one that started its processes and ends them."""
+    """The process that started the processes of the run and ends them."""
     processes: list[Handle] = []
-    """Its own, in their order, once they are there."""
+    """The processes of the run by process number, once they have started."""
 
 
-def processes_of(entry: Entry) -> Processes | None:
+def recorded_processes(entry: Entry) -> Processes | None:
     """Return the processes of a run; None if the record does not name them, or is damaged."""
     try:
         return Processes.model_validate(entry.handle)
@@ -82,22 +83,22 @@ def processes_of(entry: Entry) -> Processes | None:
         return None
 
 
-def stopped(entry: Entry) -> list[str]:
+def stopped_process_lines(entry: Entry) -> list[str]:
     """Return a line for each stopped process of an active run, with what can be done."""
-    named = None if entry.state.is_over else processes_of(entry)
-    if named is None:
+    found = None if entry.state.is_over else recorded_processes(entry)
+    if found is None:
         return []
-    who = {"the process that launched it": named.owner, "the process that starts its processes": named.starter}
-    who |= {f"process {number}": handle for number, handle in enumerate(named.processes)}
+    names = {"the process that launched it": found.owner, "the process that starts its processes": found.starter}
+    names |= {f"process {number}": handle for number, handle in enumerate(found.processes)}
     return [
-        f"{name} is stopped and does not answer; continue it (kill -CONT {handle.pid}), or cancel the run"
-        for name, handle in who.items()
+        render("stopped_process", {"name": name, "pid": handle.pid})
+        for name, handle in names.items()
         if handle is not None and handle.is_stopped
     ]
 
 
 def handle(pid: int) -> Handle | None:
-    """Return the process that has this number now; None if there is none, or it has ended."""
+    """Return the handle of the process that has this number now; None if it does not exist or has ended."""
     born = _born_linux(pid) if LINUX else _born_posix(pid)
     return Handle(_boot(), pid, born) if born else None
 

@@ -1,4 +1,4 @@
-"""A run as other processes follow it: its state, its logs and its metrics so far."""
+"""A run as any process can follow it: its state, logs, events and metrics."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from typing import Any, Literal, NamedTuple, Protocol
 from pydantic import ConfigDict
 
 from meshwave.engine.errors import RunError, printable
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.run_files import (
     Count,
     Follower,
     NotNegative,
     RunFile,
     RunFolderError,
-    numbered_files,
+    files_by_process,
     read_document,
-    rows_of,
+    valid_rows,
 )
-from meshwave.engine.runs.process_identity import stopped
+from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.units import duration
 
 LOOK_S = 0.05
+"""Interval at which :meth:`Run.wait` reads the state of a run."""
 POLL_S = 0.5
-"""Interval at which a run that is awaited is looked at by its launcher."""
+"""Interval at which :meth:`Run.wait` has the launcher check a run."""
 RESULT = "result.json"
 LOG_BYTES = 65_536
-"""How much is read from the end of a log; a page shows less."""
+"""The most that is read from the beginning or end of a log."""
 
 
 class Progress(NamedTuple):
-    """Steps that are done, and all steps."""
+    """The number of finished steps, and of all steps."""
 
-    done: int  # steps
+    done: int
     total: int
 
     def __str__(self) -> str:
@@ -47,7 +49,7 @@ class Progress(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    """A line of the log of a process."""
+    """A log line of a process."""
 
     process: int
     text: str
@@ -89,7 +91,7 @@ class Result(RunFile):
 
 
 class Control(Protocol):
-    """The part of a launcher that a run uses."""
+    """The methods of a launcher that a run calls."""
 
     def cancel(self, run: Run) -> None: ...
 
@@ -97,7 +99,7 @@ class Control(Protocol):
 
 
 class Run:
-    """One run of the record, whoever launched it; it is read from its folder, so any process can follow it."""
+    """A run of the record. It is read from the run folder, so that any process can follow it."""
 
     def __init__(self, record: Record, run: str, launcher: Control | None = None) -> None:
         self.id = run
@@ -110,7 +112,7 @@ class Run:
 
     @property
     def entry(self) -> Entry:
-        """The entry of the record, with the result of the run if that could not be entered, as on a full disk."""
+        """The entry of the record, with the result of the run even if that could not be recorded, as on a full disk."""
         entry = self._record.get(self.id)
         result = None if entry.state.is_over else read_result(self.folder)
         return entry if result is None else replace(entry, state=State(result.state), reason=result.reason)
@@ -122,7 +124,7 @@ class Run:
 
     @property
     def reason(self) -> str:
-        """The reason for its state: of a failure the earliest cause."""
+        """The reason for its state; for a failure, its earliest cause."""
         return self.entry.reason
 
     @property
@@ -133,48 +135,48 @@ class Run:
 
     @property
     def progress(self) -> Progress:
-        """The steps that are done."""
+        """The number of finished steps, and of all steps."""
         steps = (row for row in self._last_events() if row["event"] == "step")
         return Progress(next((row.get("step", 0) + 1 for row in steps), 0), self.entry.steps)
 
     @property
     def created_s(self) -> float:
-        """When it was submitted. This and the times below are Unix seconds."""
+        """The time when the run was submitted. This and the times below are Unix seconds."""
         return self.entry.created_s
 
     @property
     def started_s(self) -> float | None:
-        """When its processes had started."""
+        """The time when its processes had started."""
         return self.entry.started_s
 
     @property
     def first_step_s(self) -> float | None:
-        """When its first step was done."""
+        """The time when its first step was finished."""
         return next((row["time"] for row in self._first_events() if row["event"] == "step"), None)
 
     @property
     def finished_s(self) -> float | None:
-        """When it ended."""
+        """The time when the run ended."""
         return self.entry.finished_s
 
     def metrics(self, since: int = 0) -> list[dict[str, Any]]:
         """Return one row per step: ``step``, ``loss``, ``grad_norm``, ``seconds``, ``tokens_per_s``.
 
-        A loss or a norm that is not a number, since training diverged, is None. A dry run has neither, and its
-        seconds are modelled, or in its ``unit``. ``since`` is the number of rows that the caller has already.
+        A loss or norm that is not a number, since training diverged, is None. A dry run has neither, and its seconds
+        are modelled, or in its ``unit``. The first ``since`` rows are left out.
         """
-        return self.follow_metrics().rest()[max(0, since) :]
+        return self.follow_metrics().remaining_rows()[max(0, since) :]
 
     def follow_metrics(self) -> Follower:
         """Return a reader of new rows of :meth:`metrics`."""
         return Follower(self.folder / "metrics.jsonl", MetricsRow)
 
     def latest(self) -> dict[str, Any] | None:
-        """Return the last row of :meth:`metrics`, read from the end of its file; None before the first."""
-        return next(rows_of(reversed(last_lines(self.folder / "metrics.jsonl", 2)), MetricsRow), None)
+        """Return the last row of :meth:`metrics`; None before the first step is finished."""
+        return next(valid_rows(reversed(last_lines(self.folder / "metrics.jsonl", 2)), MetricsRow), None)
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the events of process 0 before its first step, such as its device, and after its last one."""
+        """Return the events of process 0 before its first step, such as its device, and after its last step."""
         before, after = (
             [*takewhile(lambda row: row["event"] != "step", rows)]
             for rows in (self._first_events(), self._last_events())
@@ -182,50 +184,49 @@ class Run:
         return before if before == after[::-1] else [*before, *after[::-1]]
 
     def _first_events(self) -> Iterator[dict[str, Any]]:
-        return rows_of(first_lines(self.folder / "events-0.jsonl"), EventRow)
+        return valid_rows(first_lines(self.folder / "events-0.jsonl"), EventRow)
 
     def _last_events(self) -> Iterator[dict[str, Any]]:
         """Return the last events, latest first."""
-        return rows_of(reversed(last_lines(self.folder / "events-0.jsonl", LOG_BYTES)), EventRow)
+        return valid_rows(reversed(last_lines(self.folder / "events-0.jsonl", LOG_BYTES)), EventRow)
 
     def notes(self) -> list[str]:
-        """What process 0 said of how the run is done: where it computes, and what was chosen where the design
-        leaves it open; that processes share cores, of which no prediction knows; and that processes are stopped."""
+        """Return notes about the run: its device, choices that the design leaves open, shared cores, stopped processes."""
         events, entry = self.events(), self.entry
         notes = (event["note"] for event in events if event.get("note"))
-        return [*notes, *_crowded(entry, events), *stopped(entry)]
+        return [*notes, *_shared_cores_note(entry, events), *stopped_process_lines(entry)]
 
-    def stopped(self) -> list[str]:
+    def stopped_process_lines(self) -> list[str]:
         """Return a line for each process of the run that is stopped and does not respond."""
-        return stopped(self.entry)
+        return stopped_process_lines(self.entry)
 
     def log(self, lines: int = 200) -> list[LogLine]:
         """Return the last ``lines`` lines of each process, process by process."""
         return [
             LogLine(process, printable(text.expandtabs()))
-            for process, path in numbered_files(self.folder, "rank", ".log").items()
+            for process, path in files_by_process(self.folder, "rank", ".log").items()
             for text in last_lines(path, lines)
         ]
 
     def result(self) -> Result | None:
-        """Return its result, with the exit of each process; None before its end."""
+        """Return the result of the run, with the exit of each process; None before its end."""
         return read_result(self.folder)
 
     def wait(self, progress: Callable[[Run], None] | None = None, timeout_s: float | None = None) -> State:
-        """Follow the run to its end, and return its state, which is not final after ``timeout_s``.
+        """Wait until the run is over or ``timeout_s`` has passed, and return its state.
 
-        ``progress`` is called after each step, change of state, and process that stops or continues.
+        ``progress`` is called after each step, at each change of state, and when a process is stopped or continues.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         seen: tuple[object, ...] = ()
         polled_s = time.monotonic()
         while True:
             if self._launcher is not None and time.monotonic() - polled_s > POLL_S:
-                with suppress(RunError):  # its cluster does not answer now
+                with suppress(RunError):  # the cluster does not respond
                     self._launcher.poll(self)
                 polled_s = time.monotonic()
             state = self.state
-            now = (state, self.waiting, self.progress.done, *self.stopped())
+            now = (state, self.waiting, self.progress.done, *self.stopped_process_lines())
             if progress is not None and now != seen:
                 progress(self)
             seen = now
@@ -234,19 +235,18 @@ class Run:
             time.sleep(LOOK_S)
 
     def cancel(self) -> None:
-        """Ask the launcher to end the run, also one that another process launched; one that is over stays as it is.
+        """Cancel the run, also one that another process launched; a finished run stays as it is.
 
         Raises:
-            RunError: the run was opened without its launcher; see
-            :func:`meshwave.engine.runs.launchers.open_run`.
+            RunError: the run was opened without its launcher; see :func:`meshwave.engine.runs.launchers.open_run`.
         """
         if self._launcher is None:
-            raise RunError(f"run {self.id} was opened to be read only; open it with open_run to cancel it")
+            raise RunRefusal("read_only_run", {"run": self.id})
         self._launcher.cancel(self)
 
 
-def _crowded(entry: Entry, events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """That more processes compute than this machine has cores."""
+def _shared_cores_note(entry: Entry, events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a note if more processes compute than this machine has cores, which no prediction includes."""
     cores, on_cores = os.cpu_count() or 1, any(event.get("device") == "CPU" for event in events)
     if entry.is_rehearsal or not on_cores or entry.processes <= cores:
         return []
@@ -254,23 +254,23 @@ def _crowded(entry: Entry, events: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{entry.processes} processes take turns on {cores} core{plural}: computations take longer than predicted"]
 
 
-def loss_of(row: Mapping[str, Any] | None) -> str:
-    """Return ``, loss 5.0000`` for a row of metrics; empty for a dry run, which has none."""
-    return f", loss {loss_in_words(row['loss'])}" if row is not None and "loss" in row else ""
+def loss_suffix(row: Mapping[str, Any] | None) -> str:
+    """Return ``, loss 5.0000`` for a row of metrics; empty for a dry run."""
+    return f", loss {loss_text(row['loss'])}" if row is not None and "loss" in row else ""
 
 
 def step_time(row: Mapping[str, Any]) -> str:
-    """Return the time of a step with its unit; that of a dry run is modelled."""
+    """Return the time of a step with its unit; modelled time for a dry run."""
     return duration(row["seconds"], row.get("unit", "s"))
 
 
-def loss_in_words(loss: float | None) -> str:
-    """Return a loss as text; None stands for one that is not a number."""
+def loss_text(loss: float | None) -> str:
+    """Return a loss as text; None is a loss that is not a number."""
     return "not a number" if loss is None else f"{loss:.4f}"
 
 
 def first_lines(path: Path) -> list[str]:
-    """Return the whole lines at the beginning of a text file of any length; none if there is no such file."""
+    """Return the complete lines in the first :data:`LOG_BYTES` of a text file; empty if it does not exist."""
     try:
         with path.open("rb") as file:
             return file.read(LOG_BYTES).decode("utf-8", "replace").split("\n")[:-1]
@@ -279,7 +279,7 @@ def first_lines(path: Path) -> list[str]:
 
 
 def last_lines(path: Path, lines: int) -> list[str]:
-    """Return the last lines of a text file of any length; none if there is no such file."""
+    """Return the last lines of a text file, at most :data:`LOG_BYTES`; empty if it does not exist."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -288,7 +288,7 @@ def last_lines(path: Path, lines: int) -> list[str]:
     except OSError:
         return []
     found = text.splitlines()
-    whole = found[1:] if size > LOG_BYTES else found  # the first one may be half a line
+    whole = found[1:] if size > LOG_BYTES else found  # the first line may be incomplete
     return whole[-lines:] if lines > 0 else []
 
 

@@ -1,4 +1,4 @@
-"""The comparison of a run with its prediction, the outcome kept of it, and the history of a design."""
+"""Comparison of a run with its prediction, its stored outcome, and the history of a design."""
 
 from __future__ import annotations
 
@@ -19,67 +19,67 @@ from meshwave.engine.machine import processor
 from meshwave.engine.messages import fill
 from meshwave.engine.program.action import WORDS
 from meshwave.engine.run_files import NotNegative, RunFile, RunFolderError, read_document
-from meshwave.engine.runs.accuracy import AS_PREDICTED, Compared, Comparison, MeshMemory, compare, profile_of
-from meshwave.engine.runs.emulation.hosts import Links, predicted_for, read_as_run, read_links
+from meshwave.engine.runs.accuracy import AS_PREDICTED, Compared, Comparison, MeshMemory, compare, run_profile
+from meshwave.engine.runs.emulation.hosts import Links, prediction_links, read_executed_bundle, read_links
 from meshwave.engine.runs.emulation.topology import read_topology
 from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Entry, Record
-from meshwave.engine.runs.run_folder import Bundle, read_drawn
+from meshwave.engine.runs.run_folder import Bundle, read_launched_design
 from meshwave.engine.units import duration, number, quantity
 
 FORMAT = "meshwave-compared/1"
 MOST_LINES = 8
-"""Meshes or links that are listed: those with the largest errors."""
+"""The most meshes, links or layers that are listed: those with the largest errors."""
 THOUSANDS = 999
 MANY_TIMES = 2.0
-"""From here on an error is shown as a factor: ten times is clearer than 900% longer."""
+"""The least ratio that is shown as a factor: "10 times" is clearer than "900% longer"."""
 SHORT_TIMES = 10.0
-"""The same in a list, where factors are rare."""
+"""The least ratio that is shown as a factor in a list, where factors are rare."""
 TIMELESS_KEYS = frozenset({"steps", "seed", "lr"})
-"""Keys of training that do not change the time of a step."""
+"""Keys of training that do not change the step time."""
 LONGEST_NOTE = 200
 """Characters of the notes of a profile about its run and its network."""
 
 
-def comparison_of(run: Run, bundle: Bundle, recording: Recording | None = None) -> Comparison | None:
-    """Compare a run with its prediction on the links that it had; None if it ended before its first step.
+def compare_run(run: Run, bundle: Bundle, recording: Recording | None = None) -> Comparison | None:
+    """Compare a run with its prediction on the links that it had; return None if no step was recorded.
 
-    The outcome of a run that is over is kept in its folder.
+    The outcome of a finished run is stored in its folder.
 
     Args:
         run: the run.
         bundle: its run folder.
-        recording: its recording, if it was read already.
+        recording: its recording, if it was read before.
 
     Raises:
         InputError: its calibration profile does not exist any more.
     """
     prediction = bundle.prediction
     try:
-        found = compare(prediction, recording or read_recording(run.folder), predicted_for(bundle))
+        found = compare(prediction, recording or read_recording(run.folder), prediction_links(bundle))
     except MeshwaveError:
         return None
     if run.state.is_over:
-        _keep_outcome(run.folder, found)
+        _store_outcome(run.folder, found)
     return found
 
 
-def keep_profile(run: Run) -> str:
-    """Save the measurements of a run as a calibration profile; return its name.
+def save_run_profile(run: Run) -> str:
+    """Save the measurements of a run as a calibration profile; return the name of the profile.
 
     Raises:
-        RunError: the run has measured no step.
+        RunError: the run has recorded no step.
         InputError: it was a dry run.
     """
-    entry, bundle = run.entry, read_as_run(run.folder)
+    entry, bundle = run.entry, read_executed_bundle(run.folder)
     when = datetime.fromtimestamp(entry.created_s)
     source = ", ".join(filter(None, (entry.name, f"{when:%Y-%m-%d %H:%M}", entry.manner)))
-    found = profile_of(compare(bundle.prediction, read_recording(run.folder)), source[:LONGEST_NOTE])
-    return store_profile(_with_machine(run, found), f"run-{run.id}.json").name
+    found = run_profile(compare(bundle.prediction, read_recording(run.folder)), source[:LONGEST_NOTE])
+    return store_profile(_add_machine(run, found), f"run-{run.id}.json").name
 
 
-def _with_machine(run: Run, profile: Profile) -> Profile:
+def _add_machine(run: Run, profile: Profile) -> Profile:
     """Add the machine of a run to its profile, and the rates of emulated links."""
     device = next((str(event["device"]) for event in run.events() if event.get("device")), "")
     where: dict[str, Any] = {"cores": os.cpu_count(), "processor": processor(), "device": device}
@@ -98,7 +98,7 @@ def comparison_lines(found: Comparison) -> list[str]:
     iteration, timelines = found.iteration, (found.prediction.timeline, found.timeline)
     lines = [found.label] if found.label else []
     lines.append(f"iteration {compared_text(found, Compared(iteration.predicted_s, iteration.measured_s))}")
-    lines.append(f"steps     {spread(found)}")
+    lines.append(f"steps     {step_time_text(found)}")
     bubbles = (f"{each.bubble_ratio:.1%}" for each in timelines)
     lines.append("bubble    {} predicted, {} measured".format(*bubbles))
     expected, took = (each.mean_exposed_communication for each in timelines)
@@ -110,11 +110,11 @@ def comparison_lines(found: Comparison) -> list[str]:
         if each.predicted_s or each.measured_s
     ]
     meshes = found.timeline.meshes
-    lines += _worst(found, {f"mesh {meshes[rank]}": each for rank, each in found.by_mesh.items()}, "meshes")
+    lines += _largest_errors(found, {f"mesh {meshes[rank]}": each for rank, each in found.by_mesh.items()}, "meshes")
     links = {f"{meshes[link.source]} to {meshes[link.target]}": each for link, each in found.by_link.items()}
-    lines += _worst(found, links, "links")
+    lines += _largest_errors(found, links, "links")
     layers = {f"{each.action} {each.name} on {each.mesh}": each.compared for each in found.by_layer}
-    lines += _worst(found, layers, "layers")
+    lines += _largest_errors(found, layers, "layers")
     lines += [_memory_line(memory) for memory in found.memory]
     if found.cause:
         lines.append(f"cause     {found.cause.words}")
@@ -125,7 +125,7 @@ def comparison_lines(found: Comparison) -> list[str]:
 
 
 def _memory_line(memory: MeshMemory) -> str:
-    """Return the peak of a mesh, by category as far as that was measured."""
+    """Return the peak memory of a mesh, with the categories that were measured."""
     expected, took = (quantity(size, "B") for size in (memory.predicted_bytes, memory.measured_bytes))
     parts = (
         f"{kind} {quantity(predicted, 'B')} and {quantity(measured, 'B')}"
@@ -135,8 +135,8 @@ def _memory_line(memory: MeshMemory) -> str:
     return f"memory    {expected} predicted, {took} measured{difference} on {memory.mesh} ({', '.join(parts)})"
 
 
-def spread(found: Comparison) -> str:
-    """Return the spread of the timed steps: ``median 258 ms, IQR 225 ms-319 ms (18 steps, 1 warm-up step excluded)``."""
+def step_time_text(found: Comparison) -> str:
+    """Return the step time, such as ``median 258 ms, IQR 225 ms-319 ms (18 steps, 1 warm-up step excluded)``."""
     iteration, unit = found.iteration, found.unit
     excluded = fill(", {count} warm-up {count:plural|step|steps} excluded", count=iteration.warm_up)
     steps = fill("{count} {count:plural|step|steps}", count=iteration.steps)
@@ -147,12 +147,12 @@ def spread(found: Comparison) -> str:
     return f"median {duration(iteration.measured_s, unit)}, IQR {quartiles} {counted}"
 
 
-def _worst(found: Comparison, named: dict[str, Compared], what: str) -> Iterator[str]:
-    """Return the ones with the largest errors, in their order."""
-    worst = sorted(named, key=lambda name: -abs(named[name].measured_s - named[name].predicted_s))[:MOST_LINES]
-    yield from (f"  {name:<24}{compared_text(found, each)}" for name, each in named.items() if name in worst)
-    if len(named) > MOST_LINES:
-        yield f"  and {len(named) - MOST_LINES} more {what}; --json lists all"
+def _largest_errors(found: Comparison, by_name: dict[str, Compared], plural: str) -> Iterator[str]:
+    """Return a line for each of the largest errors, in the order of ``by_name``."""
+    largest = sorted(by_name, key=lambda name: -abs(by_name[name].measured_s - by_name[name].predicted_s))[:MOST_LINES]
+    yield from (f"  {name:<24}{compared_text(found, each)}" for name, each in by_name.items() if name in largest)
+    if len(by_name) > MOST_LINES:
+        yield f"  and {len(by_name) - MOST_LINES} more {plural}; --json lists all"
 
 
 def compared_text(found: Comparison, compared: Compared) -> str:
@@ -165,7 +165,7 @@ def compared_text(found: Comparison, compared: Compared) -> str:
 
 
 def error_text(error: float | None, more: str = "longer", less: str = "shorter") -> str:
-    """Return the error of a prediction, such as ``, 12% longer``; empty where it is not known."""
+    """Return the error of a prediction, such as ``, 12% longer``; empty if it is not known."""
     if error is None:
         return ""
     if error >= MANY_TIMES - 1:
@@ -193,7 +193,7 @@ class Outcome:
     manner: str  # how the run differs from plain training
     created_s: float
     digest: str  # of its program
-    cost: str  # the kind of costs that predicted it
+    cost: str  # the cost model of the prediction
     unit: str
     predicted_s: float
     measured_s: float
@@ -214,9 +214,9 @@ class _File(RunFile):
 
 
 def read_outcome(entry: Entry, folder: Path) -> Outcome | None:
-    """Return the outcome that was kept when a run was compared; None if it was not compared yet.
+    """Return the outcome that was stored when a run was first compared; None if it was not compared.
 
-    Other costs, or another version, would predict something else now.
+    It is not computed again, since later costs or versions would predict other times.
     """
     try:
         found = read_document(folder / "compared.json", _File)
@@ -224,36 +224,39 @@ def read_outcome(entry: Entry, folder: Path) -> Outcome | None:
         return None
     if found is None:
         return None
-    kept = found.model_dump(exclude={"format"})
-    return Outcome(entry.id, entry.name, entry.manner, entry.created_s, entry.digest, **kept)
+    stored = found.model_dump(exclude={"format"})
+    return Outcome(entry.id, entry.name, entry.manner, entry.created_s, entry.digest, **stored)
 
 
 def design_history(record: Record, like: Entry, most: int = 1000) -> list[Outcome]:
-    """Return the finished runs of a design on the same links, latest first: by its name, or the same design renamed."""
+    """Return the outcomes of finished runs of the design of ``like`` on the same links, latest first.
+
+    A run counts as a run of the same design if it has the same name, or the same content under another name.
+    """
     folder = record.folder(like.id)
-    mine, links = _drawn(folder), _emulated(folder)
+    mine, links = _timed_content(folder), _emulated_links(folder)
     entries = (entry for entry in record.all(most) if entry.state.is_over)
     named = (
         entry
         for entry in entries
-        if entry.name == like.name or (entry.digest == like.digest and _drawn(record.folder(entry.id)) == mine)
+        if entry.name == like.name or (entry.digest == like.digest and _timed_content(record.folder(entry.id)) == mine)
     )
-    alike = (entry for entry in named if _emulated(record.folder(entry.id)) == links)
+    alike = (entry for entry in named if _emulated_links(record.folder(entry.id)) == links)
     found = (read_outcome(entry, record.folder(entry.id)) or _compare_now(record, entry) for entry in alike)
     return [each for each in found if each is not None]
 
 
-def _drawn(folder: Path) -> dict[str, Any]:
-    """Return what was launched without name, costs and keys that change no time; empty if it cannot be read."""
+def _timed_content(folder: Path) -> dict[str, Any]:
+    """Return the launched design without its name, costs and keys that change no time; empty if it cannot be read."""
     try:
-        document = read_drawn(folder).model_dump(mode="json", exclude={"name", "cost"})
+        document = read_launched_design(folder).model_dump(mode="json", exclude={"name", "cost"})
         training = document.pop("training").items()
         return {**document, "training": {key: value for key, value in training if key not in TIMELESS_KEYS}}
     except RunFolderError:
         return {}
 
 
-def _emulated(folder: Path) -> Links | None:
+def _emulated_links(folder: Path) -> Links | None:
     """Return the emulated links of a run; None without any, or if they cannot be read."""
     try:
         return read_links(folder)
@@ -262,19 +265,19 @@ def _emulated(folder: Path) -> Links | None:
 
 
 def _compare_now(record: Record, entry: Entry) -> Outcome | None:
-    """Compare a run that was not compared yet."""
+    """Compare a run for the first time, and return its outcome; None if that is not possible."""
     run = Run(record, entry.id)
     if not any(run.folder.glob("spans-*.bin")):
         return None
     try:
-        comparison_of(run, read_as_run(run.folder))
+        compare_run(run, read_executed_bundle(run.folder))
     except MeshwaveError:
-        return None  # of an earlier version, or its profile is gone
+        return None  # launched by another version, or its profile does not exist any more
     return read_outcome(entry, run.folder)
 
 
-def _keep_outcome(folder: Path, found: Comparison) -> None:
-    """Keep the outcome of the first comparison of a run."""
+def _store_outcome(folder: Path, found: Comparison) -> None:
+    """Store the outcome of the first comparison of a run."""
     if (folder / "compared.json").exists():
         return
     iteration, memory_errors = found.iteration, [each.error for each in found.memory if each.error is not None]
@@ -288,19 +291,19 @@ def _keep_outcome(folder: Path, found: Comparison) -> None:
         "memory_error": max(memory_errors, key=abs, default=None),
         "cause": found.cause.words if found.cause else "",
     }
-    with suppress(OSError):  # a full disk; the run is compared again later
+    with suppress(OSError):  # on a full disk the run is compared again later
         write_private(folder / "compared.json", json.dumps(document) + "\n")
 
 
 def history_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the errors of the predictions of a design, run by run."""
+    """Return a line with the prediction errors of the runs of a design; empty for a single run."""
     if len(outcomes) < 2:
         return []
-    errors = ", ".join(_short(each) for each in outcomes[:MOST_LINES])
+    errors = ", ".join(_outcome_text(each) for each in outcomes[:MOST_LINES])
     return [f"history   {len(outcomes)} runs of this design, latest first: {errors}"]
 
 
-def _short(each: Outcome) -> str:
+def _outcome_text(each: Outcome) -> str:
     error = "in units" if each.error is None else short_error(each.error)
     return f"{error} ({each.cost}{', ' + each.manner if each.manner else ''})"
 

@@ -17,8 +17,9 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, Json, ValidationError
 
-from meshwave.engine.errors import InputError, RunError, nearest
+from meshwave.engine.errors import RunError, closest
 from meshwave.engine.files import home
+from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.run_files import Count, RunFile, first_problem
 from meshwave.engine.runs.run_index import is_damage, open_index
 
@@ -31,11 +32,11 @@ class State(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
-    LOST = "LOST"  # what launched it is gone, so nobody saw how it ended
+    LOST = "LOST"  # the process that launched it has ended, so that its end is not known
 
     @property
     def is_over(self) -> bool:
-        """Whether the state is final."""
+        """True if the state is final."""
         return self not in _NEXT
 
 
@@ -47,8 +48,8 @@ _NEXT: Mapping[State, frozenset[State]] = {
 _log = logging.getLogger(__name__)
 
 
-class Busy(RunError):
-    """Another run is under way."""
+class Busy(RunRefusal):
+    """Another run is active."""
 
 
 class Transition(NamedTuple):
@@ -80,12 +81,12 @@ class Entry:
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether it is a dry run."""
+        """True for a dry run."""
         return self.manner.startswith("rehearsal")
 
 
 Seconds = Annotated[float, Field(ge=0, le=2e11)]
-"""Unix seconds of a year with four digits."""
+"""Unix seconds, up to the year 8307."""
 
 
 class _Row(RunFile):
@@ -114,22 +115,21 @@ class Record:
     """
 
     def __init__(self, place: Path | None = None) -> None:
-        """``place`` is the folder of both, by default the user's own.
+        """Open the record in the folder ``place``, by default the user's own.
 
         Raises:
-            RunError: the folder cannot be used.
+            RunError: the folder cannot be used, or the index is damaged.
         """
         self.place = (place or home()).absolute()
         self._path = self.place / "runs.sqlite"
         self._lock = threading.RLock()
-        self._damaged: set[str] = set()  # the rows that were told
+        self._damaged: set[str] = set()  # the messages that were logged
         try:
             self.place.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.place / "runs").mkdir(mode=0o700, exist_ok=True)
             self._db, self.is_new = open_index(self._path)
         except (OSError, sqlite3.Error) as error:
-            message = f"cannot keep runs in {self.place}: {error}; set MESHWAVE_HOME to a folder that you may write"
-            raise RunError(self._damage(error) or message) from None
+            raise self._error("run_record_unwritable", error) from None
 
     def close(self) -> None:
         """Close the database."""
@@ -153,9 +153,11 @@ class Record:
         key: str | None = None,
         limit: int = 1,
     ) -> tuple[Entry, bool]:
-        """Enter a run before anything of it exists; the flag is False if ``key`` is known.
+        """Enter a new run in state STARTING.
 
-        A key identifies one click: submitted twice, it is the same run.
+        Returns:
+            The entry, and False if a run with this ``key`` exists already: a request that is submitted twice is one
+            run.
 
         Raises:
             Busy: ``limit`` runs of this launcher are active.
@@ -167,9 +169,10 @@ class Record:
             if known:
                 return self._entry(known), False
             place = launcher, handle.get("target")
-            under_way = [entry for entry in self._active(db) if (entry.launcher, entry.handle.get("target")) == place]
-            if len(under_way) >= limit:
-                raise Busy(_busy(under_way[0]))
+            active = [entry for entry in self._active(db) if (entry.launcher, entry.handle.get("target")) == place]
+            if len(active) >= limit:
+                first = active[0]
+                raise Busy("busy", {"run": first.id, "name": first.name, "state": first.state.lower()})
             run = self._new_id(db, now)
             db.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
@@ -179,7 +182,7 @@ class Record:
             return self._get(db, run), True
 
     def adopt(self, entry: Entry) -> None:
-        """Enter a finished run of which only the folder exists; a known one stays as it is."""
+        """Enter a finished run of which only the folder exists; an existing entry stays as it is."""
         with self._transaction() as db:
             columns = [field.name for field in fields(Entry)]
             values = {**asdict(entry), "handle": json.dumps(entry.handle)}
@@ -194,7 +197,7 @@ class Record:
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
 
     def move(self, run: str, state: State, reason: str = "") -> bool:
-        """Change the state of a run; return False if that is not possible, as for a run that is over."""
+        """Change the state of a run; return False if that is not possible, as for a finished run."""
         now = time.time()
         with self._transaction() as db:
             entry = self._get(db, run)
@@ -205,57 +208,57 @@ class Record:
             db.execute("INSERT INTO transitions VALUES (?, ?, ?, ?)", (run, state, now, reason))
             return True
 
-    def hold(self, run: str, handle: Mapping[str, Any]) -> None:
-        """Store what its launcher needs to find the run again."""
+    def set_handle(self, run: str, handle: Mapping[str, Any]) -> None:
+        """Store what the launcher needs to find the run again."""
         with self._transaction() as db:
             db.execute("UPDATE runs SET handle = ? WHERE id = ?", (json.dumps(handle), run))
 
     def get(self, run: str) -> Entry:
-        """Return one run.
+        """Return the entry of a run.
 
         Raises:
-            InputError: there is no run of that id.
+            InputError: there is no run with that id.
         """
-        with self._lock, self._told():
+        with self._lock, self._convert_errors():
             return self._get(self._db, run)
 
     def find(self, text: str) -> Entry:
         """Return the run with an id, or with a unique beginning or end of an id.
 
         Raises:
-            InputError: no run matches, or several do.
+            InputError: no run matches, or more than one.
         """
-        with self._lock, self._told():
+        with self._lock, self._convert_errors():
             rows = self._db.execute("SELECT id FROM runs WHERE typeof(id) = 'text' ORDER BY created_s DESC")
             ids = [row["id"] for row in rows]
-        meant = [run for run in ids if text == run] or [r for r in ids if r.startswith(text) or r.endswith(text)]
-        if len(meant) == 1:
-            return self.get(meant[0])
-        if meant:
-            raise InputError(f"{text!r} may be {', '.join(meant[:5])}; write more of it")
-        hint = nearest(text, ids[:20]) if ids else "There are no runs yet."
-        raise InputError(f"there is no run {text!r}. {hint}")
+        matches = [run for run in ids if text == run] or [r for r in ids if r.startswith(text) or r.endswith(text)]
+        if len(matches) == 1:
+            return self.get(matches[0])
+        if matches:
+            raise Refusal("ambiguous_run", {"run": text, "matches": matches[:5]})
+        known = ids[:20]
+        raise Refusal("unknown_run", {"run": text, "known": known, "suggestion": closest(text, known)})
 
     def all(self, limit: int = 1000) -> list[Entry]:
-        """Return the runs, latest first."""
-        with self._lock, self._told():
+        """Return the entries of all runs, latest first."""
+        with self._lock, self._convert_errors():
             rows = self._db.execute("SELECT * FROM runs ORDER BY created_s DESC, id DESC LIMIT ?", (limit,))
             return self._entries(rows)
 
     def count_by_state(self) -> dict[State, int]:
-        """Return how many runs are in each state that any is in."""
-        with self._lock, self._told():
+        """Return the number of runs in each state; states without runs are left out."""
+        with self._lock, self._convert_errors():
             rows = self._db.execute("SELECT state, COUNT(*) FROM runs GROUP BY state")
             return {State(state): count for state, count in rows}
 
     def active(self) -> list[Entry]:
-        """Return the runs that are not over, earliest first."""
-        with self._lock, self._told():
+        """Return the active runs, earliest first."""
+        with self._lock, self._convert_errors():
             return self._active(self._db)
 
     def history(self, run: str) -> list[Transition]:
-        """Return the changes of the state of a run."""
-        with self._lock, self._told():
+        """Return the transitions of a run, earliest first."""
+        with self._lock, self._convert_errors():
             rows = self._db.execute("SELECT * FROM transitions WHERE run = ? ORDER BY rowid", (run,))
             return [
                 Transition(State(row["state"]), row["time_s"], row["reason"])
@@ -265,39 +268,37 @@ class Record:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._told():
+        with self._lock, self._convert_errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
                 self._db.execute("COMMIT")
             finally:
-                if self._db.in_transaction:  # it failed, and so may have the commit
+                if self._db.in_transaction:  # a statement or the commit failed
                     self._db.execute("ROLLBACK")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Say in words what keeps the record from being read or written, such as a full disk."""
+    def _convert_errors(self) -> Iterator[None]:
+        """Convert errors of SQLite, such as a full disk, to :class:`RunRefusal`."""
         try:
             yield
-        except sqlite3.ProgrammingError:  # a mistake of ours, such as asking after it was closed
+        except sqlite3.ProgrammingError:  # a mistake in the code, such as a query after close()
             raise
         except sqlite3.DatabaseError as error:
-            message = f"the record of runs in {self.place} cannot be used: {error}; make room there, or set MESHWAVE_HOME to another folder"
-            raise RunError(self._damage(error) or message) from error
+            raise self._error("run_record_unavailable", error) from error
 
-    def _damage(self, error: Exception) -> str:
-        """Return the message for an error that reports a damaged index; empty for any other error."""
-        if not is_damage(error):
-            return ""
-        return (
-            f"the index of runs {self._path} is damaged: {error}; move {self._path.name}* aside, and a new one is made "
-            f"of the folders in {self.place / 'runs'}"
-        )
+    def _error(self, code: str, error: Exception) -> RunRefusal:
+        """Return the error for a failure of the index: ``code``, unless the index is damaged."""
+        params = {"place": str(self.place), "reason": str(error)}
+        if is_damage(error):
+            where = {"path": str(self._path), "name": self._path.name, "folder": str(self.place / "runs")}
+            return RunRefusal("damaged_run_index", {**params, **where})
+        return RunRefusal(code, params)
 
     def _get(self, db: sqlite3.Connection, run: str) -> Entry:
         row = db.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
         if row is None:
-            raise InputError(f"there is no run {run!r}; `meshwave runs list` shows those there are")
+            raise Refusal("no_such_run", {"run": run})
         return self._entry(row)
 
     def _active(self, db: sqlite3.Connection) -> list[Entry]:
@@ -306,7 +307,7 @@ class Record:
         return self._entries(rows)
 
     def _entries(self, rows: Iterable[sqlite3.Row]) -> list[Entry]:
-        """Return the runs of rows; a damaged row is skipped, with one warning."""
+        """Return the entries of rows; a damaged row is skipped, with one warning."""
         found = []
         for row in rows:
             try:
@@ -318,7 +319,7 @@ class Record:
         return found
 
     def _entry(self, row: sqlite3.Row) -> Entry:
-        """Return the run of a row.
+        """Return the entry of a row.
 
         Raises:
             RunError: the row is damaged.
@@ -326,10 +327,9 @@ class Record:
         try:
             return Entry(**vars(_Row.model_validate(dict(row))))
         except ValidationError as error:
-            raise RunError(
-                f"the run {row['id'] if isinstance(row['id'], str) else 'without a name'} in {self._path} is damaged: {first_problem(error)}; it is left out until its row "
-                f"is mended, or {self._path.name}* is moved aside and a new index is made of the run folders"
-            ) from None
+            run = row["id"] if isinstance(row["id"], str) else "without a name"
+            where = {"path": str(self._path), "name": self._path.name}
+            raise RunRefusal("damaged_run_entry", {"run": run, **where, "reason": first_problem(error)}) from None
 
     def _new_id(self, db: sqlite3.Connection, now: float) -> str:
         """Return a new id in UTC, so that ids sort by time even when clocks change by an hour."""
@@ -337,10 +337,3 @@ class Record:
             run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}"
             if db.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone() is None:
                 return run
-
-
-def _busy(entry: Entry) -> str:
-    return (
-        f"run {entry.id} ({entry.name}) is {entry.state.lower()}, and one run has this machine at a time; "
-        f"wait for it, or cancel it: meshwave runs cancel {entry.id}"
-    )

@@ -1,4 +1,4 @@
-"""The run folder as it is handed over: the design as it is run, the program it means, and the user's text."""
+"""The run folder: the executed design, its program, its options and the training text."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import write_private
-from meshwave.engine.findings import DesignError
+from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.program import Program, ProgramFile, to_json
-from meshwave.engine.run_files import RunFolderError, damaged, read_document
-from meshwave.engine.runs.checkpoints import bring_checkpoint
+from meshwave.engine.run_files import RunFolderError, damaged_file, read_document
+from meshwave.engine.runs.checkpoints import link_checkpoint
 from meshwave.engine.runs.options import PLAIN, Options
 
 LARGEST_COPY_BYTES = 64_000_000
-"""A text up to this size is copied, so that editing it during a run does no harm; a larger one is
-linked where the file system can, because a click should not wait for a disk."""
+"""Texts up to this size are copied, so that a run is not affected by edits; larger ones are linked if the file system
+can, since a launch should not wait for a disk."""
 DRAWN = "drawn.json"
-"""In the folder of a run whose design.json is not what was drawn."""
+"""The design as launched, if it differs from the executed one in design.json."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Everything a worker needs to know, in one folder; the folder's name is the run's."""
+    """The content of a run folder: everything that a worker needs. The name of the folder is the id of the run."""
 
     folder: Path
     design: Design
-    """As it is run: on the links that the run has."""
+    """The executed design: on the links that the run has."""
     drawn: Design
-    """As it was launched. It is another one where the run was told of other hosts and links, or these cannot be had."""
+    """The design as launched. Differs from the executed one if the run uses other hosts or links."""
     program: Program
     layers: tuple[int, ...]  # of each stage
     options: Options = PLAIN
@@ -51,16 +51,16 @@ class Bundle:
 
     @cached_property
     def prediction(self) -> Prediction:
-        """What its run is held against: this program, on the links that the run has.
+        """The prediction of this program on the links that the run has, to compare the run with.
 
         Raises:
-            InputError: the profile that it is priced by is gone.
+            InputError: the calibration profile of the design does not exist any more.
         """
-        return predict(holding(self.design, self.layers), self.program)
+        return predict(fix_layers(self.design, self.layers), self.program)
 
 
-def holding(design: Design, layers: Sequence[int]) -> Design:
-    """A design whose stages have so many layers, whatever they would have by its costs as they are now."""
+def fix_layers(design: Design, layers: Sequence[int]) -> Design:
+    """Return a design with explicit layers per stage, so that later changes of its costs do not change them."""
     if layers_per_stage(design) == tuple(layers):
         return design
     return design.model_copy(update={"pipeline": design.pipeline.model_copy(update={"stages": tuple(layers)})})
@@ -71,8 +71,8 @@ def process_count(design: Design) -> int:
     return sum(len(mesh.devices) for mesh in design.meshes)
 
 
-def mesh_of(design: Design, process: int) -> tuple[int, str]:
-    """Return rank and mesh name of a process; processes are numbered mesh by mesh."""
+def rank_and_mesh(design: Design, process: int) -> tuple[int, str]:
+    """Return the rank and mesh name of a process; processes are numbered mesh by mesh."""
     last = 0
     for rank, mesh in enumerate(design.meshes):
         last += len(mesh.devices)
@@ -83,27 +83,31 @@ def mesh_of(design: Design, process: int) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a run is to do, with nothing left open."""
+    """The complete specification of a run: its prediction, the design as launched and the options."""
 
     prediction: Prediction
-    """Of the design as it is run: on the links that the run has."""
+    """The prediction of the executed design: on the links that the run has."""
     drawn: Design
-    """The design as it was launched. The links of a run differ from those that are drawn where it was told of other
-    hosts and links, or these cannot be had."""
+    """The design as launched. Differs from the executed one if the run uses other hosts or links."""
     options: Options = PLAIN
 
     @property
     def design(self) -> Design:
-        """The design as it is run."""
+        """The executed design."""
         return self.prediction.design
 
 
 def write_bundle(spec: RunSpec, folder: Path, data: Path | None = None) -> Bundle:
-    """Write a run folder that only its owner can read. A dry run needs no text.
+    """Write a run folder that only its owner can read.
+
+    Args:
+        spec: the specification of the run.
+        folder: the folder to write.
+        data: the training text; None for the text that comes with Meshwave, or for a dry run.
 
     Raises:
-        InputError: the design trains on a text of the user's and ``data`` is no readable file, or the run to resume
-            has no checkpoint.
+        InputError: the design names a text and ``data`` is not a readable file, or the run to resume has no
+            checkpoint.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     design, drawn, options = spec.design, spec.drawn, spec.options
@@ -115,21 +119,21 @@ def write_bundle(spec: RunSpec, folder: Path, data: Path | None = None) -> Bundl
     if not options.is_plain:
         write_private(folder / "options.json", options.model_dump_json(indent=2) + "\n")
     if options.resume is not None:
-        bring_checkpoint(folder.with_name(options.resume), folder)
+        link_checkpoint(folder.with_name(options.resume), folder)
     if data is not None:
-        _bring(data, folder / "data.txt")
+        _copy_text(data, folder / "data.txt")
     elif design.training.data is not None and options.rehearse is None:
-        raise InputError(f"training.data names {design.training.data}; say where that file is, or set it to null")
+        raise Refusal("text_of_design_missing", {"name": design.training.data})
     bundle = Bundle(folder, design, drawn, program, tuple(layers), options)
     vars(bundle)["prediction"] = spec.prediction  # computed already
     return bundle
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """Read a run folder back.
+    """Read a run folder.
 
     Raises:
-        RunFolderError: a file is missing or damaged, or the program is not one of the design.
+        RunFolderError: a file is missing or damaged, or the program does not belong to the design.
     """
     design, path = read_design(folder), folder / "program.json"
     written = read_document(path, ProgramFile)
@@ -139,8 +143,8 @@ def read_bundle(folder: Path) -> Bundle:
         program = written.program()
         _check_program(design, program, written.layers)
     except InputError as error:
-        raise damaged(path, str(error)) from None
-    return Bundle(folder, design, read_drawn(folder), program, tuple(written.layers), read_options(folder))
+        raise damaged_file(path, str(error)) from None
+    return Bundle(folder, design, read_launched_design(folder), program, tuple(written.layers), read_options(folder))
 
 
 def _check_program(design: Design, program: Program, layers: Sequence[int]) -> None:
@@ -149,26 +153,31 @@ def _check_program(design: Design, program: Program, layers: Sequence[int]) -> N
     Raises:
         InputError: it belongs to another design, or its stages cannot have these layers.
     """
-    its = program.ranks, program.stages, program.microbatches
-    if its != (len(design.meshes), design.stages, design.pipeline.microbatches):
-        raise InputError("it is the program of another design than that of design.json")
+    shape = program.ranks, program.stages, program.microbatches
+    if shape != (len(design.meshes), design.stages, design.pipeline.microbatches):
+        raise Refusal("program_of_another_design")
     if len(layers) != design.stages or min(layers) < 1 or sum(layers) != design.model.layers:
-        raise InputError(f"{design.stages} stages cannot have the layers {list(layers)} of {design.model.layers}")
+        params = {"stages": design.stages, "layers": list(layers), "total": design.model.layers}
+        raise Refusal("impossible_stage_layers", params)
 
 
 def read_design(folder: Path) -> Design:
-    """The design of a run folder as it is run.
+    """Return the executed design of a run folder.
 
     Raises:
         RunFolderError: it is missing or damaged.
     """
-    return _read(folder / "design.json")
+    return _read_design_file(folder / "design.json")
 
 
-def read_drawn(folder: Path) -> Design:
-    """Return the design of a run folder as it was launched."""
+def read_launched_design(folder: Path) -> Design:
+    """Return the design of a run folder as launched.
+
+    Raises:
+        RunFolderError: it is missing or damaged.
+    """
     path = folder / DRAWN
-    return _read(path) if path.exists() else read_design(folder)
+    return _read_design_file(path) if path.exists() else read_design(folder)
 
 
 def read_options(folder: Path) -> Options:
@@ -180,27 +189,25 @@ def read_options(folder: Path) -> Options:
     return read_document(folder / "options.json", Options) or PLAIN
 
 
-def _read(path: Path) -> Design:
+def _read_design_file(path: Path) -> Design:
     try:
         return load_design(path)
     except DesignError as error:
-        raise damaged(path, str(error.problems[0])) from None
+        raise damaged_file(path, str(error.problems[0])) from None
     except InputError as error:
-        raise (damaged(path, str(error)) if path.exists() else _missing(path)) from None
+        raise (damaged_file(path, str(error)) if path.exists() else _missing(path)) from None
 
 
 def _missing(path: Path) -> RunFolderError:
-    return RunFolderError(
-        f"{path.parent} is no run folder: it has no {path.name}; name another run, or launch the design again"
-    )
+    return RunFolderError("not_a_run_folder", {"folder": str(path.parent), "file": path.name})
 
 
-def _bring(source: Path, target: Path) -> None:
+def _copy_text(source: Path, target: Path) -> None:
     try:
         source = source.expanduser().resolve(strict=True)
         if not source.is_file():
-            raise InputError(f"{source} is no file; training.data takes a text")
-        if source.stat().st_size > LARGEST_COPY_BYTES and _linked(source, target):
+            raise Refusal("text_not_a_file", {"file": str(source)})
+        if source.stat().st_size > LARGEST_COPY_BYTES and _try_to_link(source, target):
             return
         with (
             source.open("rb") as text,
@@ -208,12 +215,12 @@ def _bring(source: Path, target: Path) -> None:
         ):
             shutil.copyfileobj(text, copy, 1 << 20)
     except OSError as error:
-        raise InputError(f"cannot take the text {source}: {error.strerror}") from None
+        raise Refusal("unreadable_text", {"file": str(source), "reason": error.strerror}) from None
 
 
-def _linked(source: Path, target: Path) -> bool:
+def _try_to_link(source: Path, target: Path) -> bool:
     try:
         os.link(source, target)
-    except OSError:  # another disk, or a file system without links
+    except OSError:  # another disk, or a file system without hard links
         return False
     return True

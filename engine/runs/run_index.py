@@ -9,7 +9,7 @@ from pathlib import Path
 
 VERSION = 2
 PATIENCE_S = 10.0
-"""How long a writer waits for another one; a transaction takes a fraction of a millisecond."""
+"""The longest that a writer waits for another; a transaction takes a fraction of a millisecond."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -39,11 +39,11 @@ CREATE INDEX IF NOT EXISTS transitions_by_run ON transitions (run);
 """
 
 UPGRADES = {1: "ALTER TABLE runs ADD COLUMN manner TEXT NOT NULL DEFAULT '';"}
-"""From a version to the next."""
+"""Statements that upgrade the tables, by the version that they upgrade."""
 
 
 def open_index(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Open the index; return it, and whether it is new."""
+    """Open the index; return the connection, and True if the index is new."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     db = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
@@ -61,7 +61,7 @@ def open_index(path: Path) -> tuple[sqlite3.Connection, bool]:
 def _upgrade(db: sqlite3.Connection) -> None:
     """Upgrade the tables to this version; another process may do the same."""
     db.execute("BEGIN IMMEDIATE")
-    version = db.execute("PRAGMA user_version").fetchone()[0]  # asked again, now that nobody else can change it
+    version = db.execute("PRAGMA user_version").fetchone()[0]  # read again: another process may have upgraded it
     scripts = [UPGRADES[each] for each in range(version, VERSION)] if version else [SCHEMA]
     for statement in filter(str.strip, ";".join(scripts).split(";")):
         db.execute(statement)
@@ -70,7 +70,7 @@ def _upgrade(db: sqlite3.Connection) -> None:
 
 
 def _set_wal(db: sqlite3.Connection) -> None:
-    """Set the journal mode; this does not wait for other processes, and two may be the first at once."""
+    """Set the journal mode; try again while another process, which may be the first at the same time, sets it."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -83,6 +83,6 @@ def _set_wal(db: sqlite3.Connection) -> None:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether an error reports a damaged file, and not one that cannot be read or written."""
+    """Return True if an error reports a damaged file, rather than one that cannot be read or written."""
     damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last: a table is missing
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in damage  # the other bits are details
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in damage  # the upper bits are an extended code

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError
 from meshwave.engine.files import home, write_whole
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, Refusal
 
 LARGEST_UPLOAD_BYTES = 8_000_000
 LONGEST_NAME_BYTES = 120
-"""Of a name that is made here: file systems take 255, and the design's own limit is 200 characters."""
+"""The longest name of an uploaded text; file systems allow 255 bytes, a design 200 characters."""
 
 
 def texts_folder() -> Path:
@@ -22,13 +21,16 @@ def texts_folder() -> Path:
     return home() / "data"
 
 
-def text_of(design: Design, given: Path | None = None, folders: Sequence[Path] = ()) -> Path | None:
-    """Return the file that ``design`` trains on; None for the text that comes with Meshwave.
+def training_text(design: Design, given: Path | None = None, folders: Sequence[Path] = ()) -> Path | None:
+    """Return the file that a design trains on; None for the text that comes with Meshwave.
 
-    It is ``given``, else the file that the design names, in one of ``folders`` or of the user's own.
+    Args:
+        design: the design.
+        given: a file that replaces the one that the design names.
+        folders: folders that are searched before the user's own.
 
     Raises:
-        DesignError: there is no such file.
+        DesignError: the file does not exist.
     """
     if given is not None:
         return _file(given)
@@ -50,30 +52,28 @@ def find_text(name: str, folders: Sequence[Path]) -> Path:
 
 
 def keep_text(name: str, text: str) -> str:
-    """Save an uploaded text; return its plain name.
+    """Save an uploaded text; return the file name that it got.
 
     Raises:
         InputError: it is empty or too large, or cannot be written.
     """
     content = text.encode("utf-8", "replace")
     if not content:
-        raise InputError(f"{name} is empty; choose a text with something to learn from")
+        raise Refusal("empty_training_text", {"name": name})
     if len(content) > LARGEST_UPLOAD_BYTES:
-        raise InputError(
-            f"{name} has {len(content) / 1e6:.1f} MB, and the page takes texts up to {LARGEST_UPLOAD_BYTES // 10**6} MB; "
-            f"put a larger one into {texts_folder()} and write its name at training.data"
-        )
+        sizes = {"size_bytes": len(content), "most_bytes": LARGEST_UPLOAD_BYTES}
+        raise Refusal("text_too_large", {"name": name, **sizes, "folder": str(texts_folder())})
     plain = plain_name(name)
     try:
         texts_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {texts_folder()}: {error.strerror}") from None
+        raise Refusal("folder_not_made", {"folder": str(texts_folder()), "reason": error.strerror}) from None
     write_whole(texts_folder() / plain, content)
     return plain
 
 
 def plain_name(name: str) -> str:
-    """Return a file name that all systems and designs accept: no folders, no control characters."""
+    """Return a file name that all systems and designs accept, without folders and control characters."""
     last = re.split(r"[/\\]", name)[-1]
     kept = re.sub(r'[\x00-\x1f\x7f<>:"|?*]', "_", last).strip().lstrip(".")
     stem, dot, ending = kept.rpartition(".")

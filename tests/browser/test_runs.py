@@ -149,7 +149,7 @@ def test_a_design_is_rehearsed_from_the_keyboard_and_its_timeline_laid_over(
 
         expect(launch.locator(".mw-launchbar-words")).to_contain_text("done: 2 steps", timeout=RUN_MS)
         expect(launch.locator(".mw-launchbar-words")).to_contain_text("rehearsal, time x")
-        expect(page.locator(".mw-run")).to_contain_text("a rehearsal: nothing is computed")
+        expect(page.locator(".mw-run")).to_contain_text("dry run: nothing is computed")
         expect(page.get_by_label("Overlay measured timeline")).to_be_checked()
         page.goto("about:blank")
 

@@ -330,7 +330,7 @@ def test_a_run_whose_launcher_was_killed_leaves_the_bar(
     show: Show, write: Write, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write(losses=[6.0])
-    record.hold(run, {"owner": own_handle()._replace(born="1"), "processes": []})
+    record.set_handle(run, {"owner": own_handle()._replace(born="1"), "processes": []})
 
     panel = show()
 
@@ -390,7 +390,7 @@ def test_a_run_on_other_links_is_compared_with_a_prediction_for_them(
     assert session.measured is None
     assert (panel.comparison["same"], panel.comparison["whose"]) == (False, " on the run's links")
     assert panel.comparison["label"] == (
-        "Predicted for processes of a host linked at 100 kB/s, which the run was told, not at the 3 GB/s that is drawn."
+        "Predicted for processes of a host linked at 100 kB/s (option of the run; the design has 3 GB/s)."
     )
     predicted = panel.comparison["rows"][0][1]
 
@@ -522,7 +522,7 @@ def test_an_invalid_dataset_changes_nothing(
 
     assert [message["refused"].partition(";")[0] for message in said] == [
         "a.txt is empty",
-        "a.txt has 8.0 MB, and the page takes texts up to 8 MB",
+        "a.txt has 8,000,001 bytes, and the page takes texts up to 8,000,000 bytes",
     ]
     assert session.design.training.data is None
 

@@ -15,7 +15,7 @@ from meshwave.engine.run_files import (
     Follower,
     RunFile,
     RunFolderError,
-    numbered_files,
+    files_by_process,
     read_document,
     reserve,
     write_reserved,
@@ -31,27 +31,27 @@ def steps(rows: list[dict[str, int]]) -> list[int]:
 
 
 def test_a_growing_file_is_read_in_parts_each_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwave.engine.run_files.LOOK_BYTES", 64)
+    monkeypatch.setattr("meshwave.engine.run_files.CHUNK_BYTES", 64)
     path, follower = tmp_path / "rows.jsonl", Follower(tmp_path / "rows.jsonl", Row)
-    assert follower.look() == []
+    assert follower.new_rows() == []
     path.write_text("".join(f'{{"step": {step}}}\n' for step in range(20)) + '{"st')
 
-    first = steps(follower.look())
+    first = steps(follower.new_rows())
     assert 0 < len(first) < 20
     assert not follower.is_at_end
-    assert first + steps(follower.rest()) == [*range(20)]
+    assert first + steps(follower.remaining_rows()) == [*range(20)]
     assert follower.is_at_end
     with path.open("a") as file:
         file.write('ep": 20}\n')
-    assert steps(follower.look()) == [20]
+    assert steps(follower.new_rows()) == [20]
 
 
 def test_a_line_that_is_longer_than_a_look_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwave.engine.run_files.LOOK_BYTES", 64)
+    monkeypatch.setattr("meshwave.engine.run_files.CHUNK_BYTES", 64)
     path = tmp_path / "rows.jsonl"
     path.write_text('{"step": 0}\n' + "x" * 500 + '{"step": 1}\n{"step": 2}\n')
 
-    assert steps(Follower(path, Row).rest()) == [0, 2]
+    assert steps(Follower(path, Row).remaining_rows()) == [0, 2]
 
 
 def test_a_document_with_its_room_is_written_where_no_other_can_be(
@@ -92,4 +92,4 @@ def test_files_are_found_by_the_numbers_of_their_processes(tmp_path: Path) -> No
     for name in ("rank-10.log", "rank-2.log", "rank-x.log", f"rank-{'9' * 50}.log", "rank-1.log.part"):
         (tmp_path / name).touch()
 
-    assert list(numbered_files(tmp_path, "rank", ".log")) == [2, 10]
+    assert list(files_by_process(tmp_path, "rank", ".log")) == [2, 10]

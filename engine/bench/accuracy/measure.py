@@ -20,9 +20,9 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Launcher, Record, State
-from meshwave.engine.runs.accuracy import Comparison, compare, profile_of
-from meshwave.engine.runs.dry_run import SHORTEST_S, Lengths, Rehearsal
-from meshwave.engine.runs.emulation.hosts import default_hosts, read_as_run
+from meshwave.engine.runs.accuracy import Comparison, compare, run_profile
+from meshwave.engine.runs.dry_run import SHORTEST_WAIT_S, Rehearsal, action_durations
+from meshwave.engine.runs.emulation.hosts import default_hosts, read_executed_bundle
 from meshwave.engine.runs.launchers import launchers, specify_run
 from meshwave.engine.runs.options import PLAIN, Options
 from meshwave.engine.runs.recording import read_recording
@@ -85,13 +85,13 @@ class Bench:
             raise RunError(f"{case.name}: {run.reason or f'not over after {PATIENCE_S:.0f} s'}")
         messages = next((event for event in run.events() if "message_bytes" in event), {})
         if case.on_hosts:
-            prediction = read_as_run(run.folder).prediction  # for the links that it had
+            prediction = read_executed_bundle(run.folder).prediction  # for the links that it had
         found = compare(prediction, read_recording(run.folder))
         result = _result(case, found, scale, busy, messages)
         if case.on_hosts:
             result = result.model_copy(update={"ranges": ranges_of(prediction)})
         if TEACHES in case.tags:
-            store_profile(profile_of(found, case.name), TAUGHT)
+            store_profile(run_profile(found, case.name), TAUGHT)
             self._taught = True
         if LEARNS in case.tags and self._taught:
             result = result.model_copy(update={"learned": _by_a_run(prediction.design)})
@@ -112,8 +112,8 @@ def bench(say: Say) -> Iterator[Bench]:
 def scale_of(prediction: Prediction, longest_s: float = LONGEST_S) -> float:
     """Seconds of the clock for each second or unit of a design: its shortest computations last as long as a rehearsal
     is true, unless that makes an iteration longer than ``longest_s``; on emulated hosts just that long."""
-    shortest, step = Lengths.of(prediction.program, prediction.costs)
-    return longest_s / step if longest_s > LONGEST_S else min(SHORTEST_S / shortest, longest_s / step)
+    shortest, step = action_durations(prediction.program, prediction.costs)
+    return longest_s / step if longest_s > LONGEST_S else min(SHORTEST_WAIT_S / shortest, longest_s / step)
 
 
 def ranges_of(prediction: Prediction) -> tuple[float, float]:
@@ -170,7 +170,7 @@ def _result(case: Case, found: Comparison, scale: float | None, busy: float, mes
         predicted=found.iteration.predicted_s,
         measured=found.iteration.measured_s,
         spread=float(np.ptp(took)),
-        shortest_s=Lengths.of(prediction.program, prediction.costs).shortest * (scale or 1.0),
+        shortest_s=action_durations(prediction.program, prediction.costs).shortest * (scale or 1.0),
         predicted_bubble=prediction.timeline.bubble_ratio,
         measured_bubble=found.timeline.bubble_ratio,
         predicted_bytes=tuple(each.predicted_bytes for each in memory),

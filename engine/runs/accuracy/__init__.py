@@ -15,7 +15,7 @@ from meshwave.engine.runs.accuracy.comparison import (
     compare,
 )
 from meshwave.engine.runs.accuracy.error_causes import AS_PREDICTED, Cause
-from meshwave.engine.runs.accuracy.profile_from_run import profile_of
+from meshwave.engine.runs.accuracy.profile_from_run import run_profile
 
 __all__ = ["AS_PREDICTED", "Cause", "Compared", "Comparison", "Iteration", "LayerTime", "Link", "MeshMemory"]
-__all__ += ["compare", "profile_of"]
+__all__ += ["compare", "run_profile"]

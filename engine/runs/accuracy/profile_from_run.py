@@ -30,7 +30,7 @@ NEWTON = 3
 LEAST_SPREAD = 0.1
 
 
-def profile_of(comparison: Comparison, run: str = "") -> Profile:
+def run_profile(comparison: Comparison, run: str = "") -> Profile:
     """What a run measured, as costs for other designs, and for this one.
 
     Each kind of action has its median; the time between actions is spread over them, so that the design that ran is

@@ -1,8 +1,8 @@
 """Emulated hosts: the host of each process, and the rates of the links between hosts.
 
-A run on emulated hosts uses the design on a cluster of these hosts (:func:`apply_hosts`), with links no
-faster than this machine can emulate (:func:`cap_link_rates`). Its folder holds that design: its links, its processes
-and its prediction use it.
+A run on emulated hosts executes the design on a cluster of these hosts (:func:`apply_hosts`), with links no faster
+than this machine can emulate (:func:`cap_link_rates`). Its folder holds that design, which its links, its processes
+and its prediction use.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, NamedTuple
 from meshwave.engine.document import Design, Link
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal, RunRefusal
-from meshwave.engine.run_files import damaged
-from meshwave.engine.runs.dry_run import AS_IT_IS_S, Rehearsal
+from meshwave.engine.run_files import damaged_file
+from meshwave.engine.runs.dry_run import REALTIME_STEP_LIMIT_S, Rehearsal
 from meshwave.engine.runs.emulation.network import PAYLOAD, missing_requirement
 from meshwave.engine.runs.emulation.topology import LEAST_RATE, Topology
 from meshwave.engine.runs.options import Hosts, Options
-from meshwave.engine.runs.run_folder import Bundle, holding, process_count, read_bundle, read_design, read_options
+from meshwave.engine.runs.run_folder import Bundle, fix_layers, process_count, read_bundle, read_design, read_options
 from meshwave.engine.units import number, quantity
 
 FASTEST_LINK = 5e8
-"""Bytes/s of the fastest emulated link: cores copy all data from link to link, and two of them reach about twice
-this rate over all links together."""
+"""Bytes/s of the fastest emulated link. Cores copy all data from link to link, and two cores reach about twice this
+rate over all links together."""
 
 
 def default_hosts(
     design: Design, nodes: int | None = None, intra: float | None = None, inter: float | None = None
 ) -> Hosts:
-    """Return as many hosts as the design has nodes, with its links, unless other values are given."""
+    """Return hosts like the nodes and links of the design, except for values that are given."""
     cluster = design.cluster
     return Hosts(
         nodes=cluster.nodes if nodes is None else nodes,
@@ -49,10 +49,10 @@ def apply_hosts(design: Design, layers: Sequence[int], hosts: Hosts) -> Design:
     Raises:
         Refusal: there are more hosts than processes.
     """
-    return holding(_on(design, hosts), layers)
+    return fix_layers(_place_on_hosts(design, hosts), layers)
 
 
-def _on(design: Design, hosts: Hosts) -> Design:
+def _place_on_hosts(design: Design, hosts: Hosts) -> Design:
     """Return a design on these hosts; a design that is on them already stays as it is."""
     cluster = design.cluster
     links = {
@@ -61,11 +61,11 @@ def _on(design: Design, hosts: Hosts) -> Design:
     }
     update: dict[str, Any] = {"cluster": cluster.model_copy(update=links)}
     if hosts.nodes != cluster.nodes:
-        update = _with_blocks_of_processes(design, hosts.nodes, links)
+        update = _divide_processes(design, hosts.nodes, links)
     return design.model_copy(update={**update, "cost": design.cost.use_drawn_links()})
 
 
-def _with_blocks_of_processes(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
+def _divide_processes(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
     """Return cluster and meshes of a design whose processes are divided among hosts in equal blocks, in order."""
     processes = process_count(design)
     if hosts > processes:
@@ -90,14 +90,14 @@ def cap_link_rates(design: Design, rehearsal: Rehearsal | None) -> Design:
     return design.model_copy(update={"cluster": cluster.model_copy(update=links)})
 
 
-def read_as_run(folder: Path) -> Bundle:
-    """Read a run folder back, with the links that its run had, whichever version launched it.
+def read_executed_bundle(folder: Path) -> Bundle:
+    """Read a run folder, with the links that its run had, also if an earlier version wrote it.
 
     Raises:
-        RunFolderError: a file is missing or damaged, or its program is not one of its design.
+        RunFolderError: a file is missing or damaged, or the program does not belong to the design.
     """
     bundle = read_bundle(folder)
-    return replace(bundle, design=_as_run(folder, bundle.design, bundle.options))
+    return replace(bundle, design=_executed_design(folder, bundle.design, bundle.options))
 
 
 def read_links(folder: Path) -> Links | None:
@@ -107,19 +107,21 @@ def read_links(folder: Path) -> Links | None:
         RunFolderError: its options or its design are missing or damaged.
     """
     options = read_options(folder)
-    return None if options.hosts is None else message_links(_as_run(folder, read_design(folder), options))
+    return None if options.hosts is None else message_links(_executed_design(folder, read_design(folder), options))
 
 
-def _as_run(folder: Path, design: Design, options: Options) -> Design:
-    """Return the design of a run folder on the links of its run; earlier versions kept the design as launched.
+def _executed_design(folder: Path, design: Design, options: Options) -> Design:
+    """Return the design of a run folder on the links of its run; earlier versions stored the design as launched.
 
     Raises:
         RunFolderError: its options name impossible hosts.
     """
     try:
-        return design if options.hosts is None else cap_link_rates(_on(design, options.hosts), options.rehearse)
+        if options.hosts is None:
+            return design
+        return cap_link_rates(_place_on_hosts(design, options.hosts), options.rehearse)
     except InputError as error:
-        raise damaged(folder / "options.json", str(error)) from None
+        raise damaged_file(folder / "options.json", str(error)) from None
 
 
 def host_topology(design: Design, drawn: Design, options: Options) -> Topology:
@@ -135,9 +137,9 @@ def host_topology(design: Design, drawn: Design, options: Options) -> Topology:
         params = {"rate": number(slowest), "least": LEAST_RATE, "scale": number(scale) if scale > 1 else None}
         raise Refusal("slow_link", params)
     intra, inter = (rate / PAYLOAD for rate in rates)
-    node_of = _node_of(design)
-    wanted = {"a process": hosts.intra_bandwidth / scale, "a NIC": hosts.inter_bandwidth / scale}
-    where = _where(node_of, hosts.nodes, drawn.cluster.nodes)
+    node_of = _process_nodes(design)
+    requested = {"per process": hosts.intra_bandwidth / scale, "per NIC": hosts.inter_bandwidth / scale}
+    where = _placement_text(node_of, hosts.nodes, drawn.cluster.nodes)
     return Topology(
         node_of,
         intra,
@@ -145,7 +147,7 @@ def host_topology(design: Design, drawn: Design, options: Options) -> Topology:
         nics=cluster.nics_per_node,
         apart=True,
         latency_s=cluster.inter_node.latency_s * scale,
-        note=f"{where}; links of {_rates(wanted, scale)}{_if_in_units(design, options.rehearse)}",
+        note=f"{where}; links of {_rates_text(requested, scale)}{_unit_costs_text(design, options.rehearse)}",
     )
 
 
@@ -162,57 +164,57 @@ def scale_for_links(scale: float, hosts: Hosts, step_s: float) -> float:
     ``step_s`` is the modelled step time.
     """
     least = max(hosts.intra_bandwidth, hosts.inter_bandwidth) / FASTEST_LINK
-    return max(scale, min(least, AS_IT_IS_S / step_s)) if step_s else scale
+    return max(scale, min(least, REALTIME_STEP_LIMIT_S / step_s)) if step_s else scale
 
 
 def check_emulation() -> None:
     """Check that this machine can emulate hosts.
 
     Raises:
-        RunRefusal: it cannot.
+        RunRefusal: it lacks something that emulation needs.
     """
     if reason := missing_requirement():
         raise RunRefusal("hosts_not_emulated", {"reason": reason})
 
 
-def _node_of(design: Design) -> tuple[int, ...]:
-    """Return ``[processes]`` the host of each; hosts without processes are not counted."""
+def _process_nodes(design: Design) -> tuple[int, ...]:
+    """Return the host of each process, ``[processes]``; hosts without processes are not counted."""
     nodes = [design.cluster.node_of(device) for mesh in design.meshes for device in mesh.devices]
     place = {node: host for host, node in enumerate(sorted(set(nodes)))}
     return tuple(place[node] for node in nodes)
 
 
-def _where(node_of: Sequence[int], hosts: int, drawn: int) -> str:
-    """Return a text such as ``2 emulated hosts of 2 + 1 processes, as drawn``."""
-    how = "as drawn" if hosts == drawn else "filled in order"
+def _placement_text(node_of: Sequence[int], hosts: int, drawn: int) -> str:
+    """Return a text such as ``2 emulated hosts of 2 + 1 processes, as in the design``."""
+    how = "as in the design" if hosts == drawn else "filled in order"
     if hosts != drawn > 1:
-        how += f" since {drawn} are drawn"
+        how += f" since the design has {drawn}"
     sizes = [size for _, size in sorted(Counter(node_of).items())]
     plural = "s" * (len(sizes) != 1)
     return f"{len(sizes)} emulated host{plural} of {' + '.join(map(str, sizes))} processes, {how}"
 
 
-def _rates(wanted: dict[str, float], scale: float) -> str:
-    """Return ``500 MB/s a process (3 GB/s is more than can be emulated here) and 100 MB/s a NIC``."""
-    said = [f"{quantity(min(rate, FASTEST_LINK), 'B/s')} {whose}{_if_too_fast(rate)}" for whose, rate in wanted.items()]
-    return " and ".join(said) + (f", {number(scale)} times slower as time is stretched" if scale != 1 else "")
+def _rates_text(requested: dict[str, float], scale: float) -> str:
+    """Return a text such as ``500 MB/s per process (limited: 3 GB/s cannot be emulated here) and 100 MB/s per NIC``."""
+    rates = [f"{quantity(min(rate, FASTEST_LINK), 'B/s')} {per}{_limit_text(rate)}" for per, rate in requested.items()]
+    return " and ".join(rates) + (f", slowed down by the time-dilation factor {number(scale)}" if scale != 1 else "")
 
 
-def _if_in_units(design: Design, rehearsal: Rehearsal | None) -> str:
+def _unit_costs_text(design: Design, rehearsal: Rehearsal | None) -> str:
     if rehearsal is None or design.cost.is_in_seconds:
         return ""
-    return ", not slowed as time is: costs in units say nothing of bytes a second"
+    return ", not slowed down: costs in units define no link rates"
 
 
-def _if_too_fast(rate: float) -> str:
-    return f" ({quantity(rate, 'B/s')} is more than can be emulated here)" if rate > FASTEST_LINK else ""
+def _limit_text(rate: float) -> str:
+    return f" (limited: {quantity(rate, 'B/s')} cannot be emulated here)" if rate > FASTEST_LINK else ""
 
 
 # ---- links of predictions ----
 
 
-def predicts_links_of(run: Bundle, design: Design) -> bool:
-    """Whether a prediction of ``design`` is for the emulated links of a run; costs in units are for any links."""
+def matches_links(run: Bundle, design: Design) -> bool:
+    """Return True if a prediction of ``design`` is for the emulated links of a run; costs in units fit any links."""
     if run.options.hosts is None or not run.design.cost.is_in_seconds:
         return True
     return message_links(run.design) == message_links(design)
@@ -222,15 +224,15 @@ class Links(NamedTuple):
     """The links that the messages of a design use."""
 
     node_of: tuple[int, ...]  # [processes]
-    within: Link | None  # inside a host; None without messages there
-    across: Link | None
+    within: Link | None  # inside a host; None without messages inside hosts
+    across: Link | None  # between hosts; None without messages between hosts
     nics: int
     are_drawn: bool  # False for links that a profile measured
 
 
 def message_links(design: Design) -> Links:
     """Return the links that the messages of a design use."""
-    cluster, node_of = design.cluster, _node_of(design)
+    cluster, node_of = design.cluster, _process_nodes(design)
     hosts = len(set(node_of))
     return Links(
         node_of,
@@ -241,36 +243,35 @@ def message_links(design: Design) -> Links:
     )
 
 
-def predicted_for(run: Bundle) -> str:
-    """Return the links of a run's prediction if they differ from the design's; empty otherwise.
+def prediction_links(run: Bundle) -> str:
+    """Return the links that the prediction of a run assumes, if they differ from the design's; empty otherwise.
 
-    For example ``predicted for hosts linked at 100 MB/s, which the run was told, not at the 25 GB/s that is drawn``.
+    For example ``predicted for hosts linked at 100 MB/s (option of the run; the design has 25 GB/s)``.
     """
     if run.options.hosts is None or run.design == run.drawn or not run.design.cost.is_in_seconds:
         return ""
-    told = [*_others(run, run.options.hosts)]
-    return "predicted for " + "; for ".join(told) if told else ""
+    differences = [*_link_differences(run, run.options.hosts)]
+    return "predicted for " + "; for ".join(differences) if differences else ""
 
 
-def _others(run: Bundle, hosts: Hosts) -> Iterator[str]:
-    """Return the links of its messages that differ from the design's."""
-    drawn, mine, its = run.drawn.cluster, message_links(run.design), message_links(run.drawn)
-    if hosts.nodes != drawn.nodes:
-        rather = "the one that is drawn" if drawn.nodes == 1 else f"the {drawn.nodes} that are drawn"
-        yield f"{hosts.nodes} host{'s' * (hosts.nodes != 1)}, which the run was told, not for {rather}"
-    profile = "" if its.are_drawn else run.drawn.cost.profile_name
-    for who, told, had, was in (
-        ("hosts", hosts.inter_bandwidth, mine.across, drawn.inter_node),
-        ("processes of a host", hosts.intra_bandwidth, mine.within, drawn.intra_node),
+def _link_differences(run: Bundle, hosts: Hosts) -> Iterator[str]:
+    """Return a text for each property of the links of messages that differs from the design."""
+    cluster, executed, launched = run.drawn.cluster, message_links(run.design), message_links(run.drawn)
+    if hosts.nodes != cluster.nodes:
+        yield f"{hosts.nodes} host{'s' * (hosts.nodes != 1)} (option of the run; the design has {cluster.nodes})"
+    profile = "" if launched.are_drawn else run.drawn.cost.profile_name
+    for name, requested, link, original in (
+        ("hosts", hosts.inter_bandwidth, executed.across, cluster.inter_node),
+        ("processes of a host", hosts.intra_bandwidth, executed.within, cluster.intra_node),
     ):
-        if had is not None and (profile or had != was):
-            yield f"{who} linked at {_instead(told, had.bandwidth, was.bandwidth, profile)}"
+        if link is not None and (profile or link != original):
+            yield f"{name} linked at {_rate_difference(requested, link.bandwidth, original.bandwidth, profile)}"
 
 
-def _instead(told: float, had: float, drawn: float, profile: str) -> str:
-    """Return a text such as ``100 MB/s, which the run was told, not at the 25 GB/s that is drawn``."""
-    why = "as drawn" if told == drawn else "which the run was told"
-    if had < told:
+def _rate_difference(requested: float, rate: float, original: float, profile: str) -> str:
+    """Return a text such as ``100 MB/s (option of the run; the design has 25 GB/s)``."""
+    why = "as in the design" if requested == original else "option of the run"
+    if rate < requested:
         why = "the most that can be emulated here"
-    rather = f"as {profile} has it" if profile else f"at the {quantity(drawn, 'B/s')} that is drawn"
-    return f"{quantity(had, 'B/s')}, {why}, not {rather}"
+    instead = f"replaces the links of {profile}" if profile else f"the design has {quantity(original, 'B/s')}"
+    return f"{quantity(rate, 'B/s')} ({why}; {instead})"

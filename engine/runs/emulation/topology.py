@@ -11,34 +11,35 @@ from pydantic import Field
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
-from meshwave.engine.run_files import NotNegative, RunFile, damaged, read_document
+from meshwave.engine.run_files import NotNegative, RunFile, damaged_file, read_document
 
 FORMAT, FILE = "meshwave-network/1", "network.json"
-"""Of a run folder whose processes get a network of their own."""
+"""The file of a run folder whose processes use an emulated network."""
 SUBNET = "10.78.0.0/16"
 MOST_PROCESSES = 64
 LEAST_RATE, MOST_RATE = 1e4, 1e11
-"""Bytes/s: from where a message still comes within a person's patience to where no machine holds a link back."""
+"""Limits of emulated link rates in bytes/s: below, a message takes too long; above, no machine is fast enough."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Who sits where, and what links carry, in bytes/s in each direction."""
+    """The node of each process, and the rates of links in bytes/s in each direction."""
 
     node_of: tuple[int, ...]
-    """[processes], nodes counted from 0."""
+    """The node of each process, ``[processes]``, from 0."""
     intra: float
-    """Of the link of each process."""
+    """The rate of the link of each process inside its node."""
     inter: float
-    """Of one NIC, of which a node has ``nics``."""
+    """The rate of one NIC."""
     nics: int = 1
+    """The number of NICs of a node, which its processes share."""
     apart: bool = False
-    """Whether what a process sends to other nodes passes a second link, as fast as one NIC, and not the
-    one it has inside its node: so the model of cost has it. A node's NICs are shared either way."""
+    """True if messages to other nodes use a second link of the process, as fast as one NIC, as in the cost models;
+    otherwise they use its link inside the node."""
     latency_s: float = 0.0
-    """What any message between nodes would take at least. It is not emulated, only told: see ``note``."""
+    """The latency between nodes in the design. It is not emulated."""
     note: str = ""
-    """What a person who looks at times of it should know."""
+    """A description of the network, shown with the times of its runs."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.node_of) <= MOST_PROCESSES:
@@ -59,11 +60,11 @@ class Topology:
 
     @property
     def is_apart(self) -> bool:
-        """Whether processes have two links; inside a single node one is all there is."""
+        """True if processes have two links; in a single node each has only one."""
         return self.apart and self.nodes > 1
 
     def address(self, process: int) -> str:
-        """``10.78.NODE.NUMBER``, the numbers of a node's processes from 1."""
+        """Return the address of a process: ``10.78.NODE.NUMBER``, with numbers from 1 in each node."""
         node = self.node_of[process]
         return f"10.78.{node}.{self.node_of[:process].count(node) + 1}"
 
@@ -83,7 +84,7 @@ class _File(RunFile):
 
 
 def read_topology(folder: Path) -> Topology | None:
-    """The network that the processes of a run folder are to be in; None where they are in this machine's own.
+    """Return the emulated network of a run folder; None if its processes use the network of this machine.
 
     Raises:
         RunFolderError: the file is damaged.
@@ -92,4 +93,4 @@ def read_topology(folder: Path) -> Topology | None:
     try:
         return Topology(**found.model_dump(exclude={"format"})) if found else None
     except InputError as error:
-        raise damaged(folder / FILE, str(error)) from None
+        raise damaged_file(folder / FILE, str(error)) from None

@@ -1,4 +1,4 @@
-"""Launchers: one file each starts runs on one kind of place."""
+"""Launchers: each module starts runs in one kind of place."""
 
 from meshwave.engine.runs.launchers._base import (
     Capabilities,

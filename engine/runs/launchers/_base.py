@@ -1,4 +1,4 @@
-"""What every launcher does, and the folder of launchers."""
+"""The interface of launchers, the code they share, and their registry."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from meshwave.engine.document.unsupported import dry_run_problems, run_problems
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.findings import DesignError, Problem, RunRefusal
 from meshwave.engine.frozen import Part
+from meshwave.engine.messages import render
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.registry import Registry
 from meshwave.engine.run_files import reserve, write_reserved
 from meshwave.engine.runs.checkpoints import resume_problems
-from meshwave.engine.runs.dry_run import ASKED, Lengths, Rehearsal, step_wall_seconds, usual_scale
+from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES, Rehearsal, action_durations, default_scale, step_wall_seconds
 from meshwave.engine.runs.emulation.hosts import apply_hosts, cap_link_rates, default_hosts, scale_for_links
 from meshwave.engine.runs.options import PLAIN, Hosts, Options
 from meshwave.engine.runs.outcome import Exit, Verdict, to_json
-from meshwave.engine.runs.process_identity import own_handle, processes_of
+from meshwave.engine.runs.process_identity import own_handle, recorded_processes
 from meshwave.engine.runs.run import RESULT, Run, read_result
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.runs.run_folder import Bundle, RunSpec, process_count, read_bundle, write_bundle
-from meshwave.engine.runs.training_texts import text_of
+from meshwave.engine.runs.training_texts import training_text
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,20 @@ class Capabilities:
 
     @property
     def can_launch(self) -> bool:
-        """Whether it can launch runs at all."""
+        """True if it can launch runs at all."""
         return self.refusal is None
 
 
 class Launcher(ABC):
-    """Starts the processes of a run somewhere and knows how they fare.
+    """Starts the processes of a run in one kind of place, and follows them.
 
-    The run folder is all that passes between a launcher and the processes it starts; the record
-    is all that passes between launchers of different processes of the user's.
+    A launcher and the processes it starts share only the run folder. Launchers in different processes of a user
+    share only the record of runs.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    trains: ClassVar[bool] = True  # whether it can do more than rehearse; if so, the page offers it
+    trains: ClassVar[bool] = True  # False for a launcher of dry runs only, which the page does not offer
     runs_at_once: ClassVar[int] = 1
     target_options: ClassVar[type[Part] | None] = None  # of its launch targets; None: it needs no target
 
@@ -65,35 +66,35 @@ class Launcher(ABC):
 
     @abstractmethod
     def probe(self) -> Capabilities:
-        """What can be launched here; quick, and imports nothing heavy."""
+        """Return what can be launched here. Must be quick, and import nothing heavy such as torch."""
 
     @abstractmethod
     def launch(self, bundle: Bundle) -> None:
-        """Start the processes of a run that is STARTING, and see it through its states.
+        """Start the processes of a run in state STARTING, and record its later states.
 
         Raises:
-            RunError: they cannot be started.
+            RunError: the processes cannot be started.
         """
 
     @abstractmethod
     def cancel(self, run: Run) -> None:
-        """End a run, also one that another process launched. One that is over stays as it is."""
+        """End a run, also one that another process launched. A finished run stays as it is."""
 
     @abstractmethod
     def poll(self, run: Run) -> None:
-        """Look at a run that should be under way and write down what became of it."""
+        """Check an active run, and record its end if it is over or its launcher is gone."""
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:  # noqa: B027  most can all
-        """See that this machine has what ``options`` ask for besides the design, which was launched as ``drawn``.
+        """Check that the options of a run are possible on this machine; ``drawn`` is the design as launched.
 
         Raises:
-            InputError: it cannot be.
-            RunError: it cannot be had here.
+            InputError: the options are not possible for this design.
+            RunError: this machine lacks something that they need.
         """
 
     @abstractmethod
     def handle(self) -> Mapping[str, Any]:
-        """What :meth:`poll` needs to find a run that this launcher starts."""
+        """Return what :meth:`poll` needs to find a run of this launcher again, as a JSON object."""
 
     @classmethod
     def of_entry(cls, record: Record, entry: Entry) -> Self:
@@ -109,40 +110,43 @@ class Launcher(ABC):
         return self.record.folder(run)
 
     def warm(self) -> None:  # noqa: B027  most launchers keep nothing warm
-        """Prepare, so that the next launch is quick."""
+        """Prepare the next launch, so that it is quick. Returns at once."""
 
     def close(self) -> None:  # noqa: B027  nor alive
-        """End what this launcher keeps alive, runs included."""
+        """End all processes of this launcher, also those of its runs."""
 
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
-        """Why a sound design cannot be run here, at its places; empty where it can.
+        """Return why a valid design cannot be trained here; empty if it can.
 
-        ``memory`` is what its devices are predicted to hold, if that is to be asked too; ``data``
-        is the text that was given for it.
+        Args:
+            design: the design to train.
+            memory: its predicted peak memory, to check whether it fits; None skips this check.
+            data: the training text, if it is not the one that the design names.
         """
-        return [*_too_many(design, self.probe().most_processes), *run_problems(design), *_text(design, data)]
+        processes = _process_problems(design, self.probe().most_processes)
+        return [*processes, *run_problems(design), *_text_problems(design, data)]
 
     def refusals(
         self, design: Design, options: Options, memory: PeakMemory | None = None, data: Path | None = None
     ) -> list[Problem]:
-        """The same for a run that differs from plain training: a rehearsal holds no weights and reads no text."""
+        """Return why a run with options is not possible here; a dry run needs neither memory nor a text."""
         if options.rehearse is None:
             return self.problems(design, memory, data)
-        torn = [problem for problem in run_problems(design) if problem.code in ASKED]
-        return [*_too_many(design, self.probe().most_processes), *torn, *dry_run_problems(design)]
+        blocking = [problem for problem in run_problems(design) if problem.code in BLOCKS_MESSAGES]
+        return [*_process_problems(design, self.probe().most_processes), *blocking, *dry_run_problems(design)]
 
     def submit(self, spec: RunSpec, *, data: Path | None = None, key: str | None = None) -> Run:
-        """Launch a run, which is in the record before anything of it exists.
+        """Enter a run in the record, and launch it.
 
         Args:
-            spec: what it is to do; see :func:`specify_run`.
-            data: the user's text, where it is not the one that the design names.
-            key: names the click, so that a double click is one run.
+            spec: the specification of the run; see :func:`specify_run`.
+            data: the training text, if it is not the one that the design names.
+            key: identifies the request: submitted twice, as by a double click, it is one run.
 
         Raises:
             InputError: the emulated network of the run is not possible.
-            DesignError: such a design cannot be run here, or its text is not there.
-            Busy: another run is under way.
+            DesignError: the design cannot be run here, or its text does not exist.
+            Busy: another run is active.
             RunError: this machine cannot run it.
         """
         can = self.probe()
@@ -153,7 +157,7 @@ class Launcher(ABC):
         if found := resumed + self.refusals(design, options, spec.prediction.memory, data):
             raise DesignError(found)
         self.check_requirements(spec.design, design, options)
-        data = None if options.rehearse else text_of(design, data)
+        data = None if options.rehearse else training_text(design, data)
         reconcile(self.record)
         entry, is_new = self.record.submit(
             name=design.name,
@@ -177,20 +181,20 @@ class Launcher(ABC):
             self.launch(bundle)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
-                self.record.move(run, State.CANCELLED, "cancelled before it started")
+                self.record.move(run, State.CANCELLED, render("cancelled_before_start", {}))
                 raise
-            said = str(error) if isinstance(error, MeshwaveError) else f"it could not be launched: {_in_words(error)}"
-            self.record.move(run, State.FAILED, said)
+            refusal = error if isinstance(error, MeshwaveError) else _launch_error(error)
+            self.record.move(run, State.FAILED, str(refusal))
             if isinstance(error, OSError):
-                raise RunError(said) from error
+                raise refusal from error
             raise
 
     def settle(self, bundle: Bundle, verdict: Verdict, exits: Iterable[Exit] = ()) -> None:
-        """Write the result of a run for good, and then enter it in the record.
+        """Write the result of a run to its folder, and then to the record.
 
-        Where the record cannot be written, as on a full disk, the result is entered at the next look at the run.
+        If the record cannot be written, as on a full disk, the next :meth:`poll` enters the result.
         """
-        with suppress(OSError):  # its folder was taken away; the record is still there
+        with suppress(OSError):  # the folder was removed
             write_reserved(bundle.folder / RESULT, to_json(bundle.run, verdict, bundle.design, exits))
         with suppress(RunError):
             self.enter(bundle.run, verdict.state, verdict.reason)
@@ -198,19 +202,21 @@ class Launcher(ABC):
     def enter(self, run: str, state: State, reason: str) -> None:
         """Enter the end of a run in the record."""
         if state is State.SUCCEEDED:
-            self.record.move(run, State.RUNNING)  # which may not have been entered either
+            self.record.move(run, State.RUNNING)  # this may not have been entered either
         self.record.move(run, state, reason)
 
 
-def _in_words(error: BaseException) -> str:
-    return f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else repr(error)
+def _launch_error(error: BaseException) -> RunRefusal:
+    """Return the error of a launch that failed for a reason of the system or of the code."""
+    reason = f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else repr(error)
+    return RunRefusal("not_launched", {"reason": reason})
 
 
 def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
-    """Return what a run of a design is to do: on the links that it will have, and with nothing left open.
+    """Return the specification of a run, with its links and the scale of a dry run decided.
 
     Raises:
-        InputError: the hosts that are asked for are not possible, or a step of the dry run would take too long.
+        InputError: the requested hosts are not possible, or a step of the dry run would take too long.
     """
     drawn, hosts, dry_run = prediction.design, options.hosts, options.rehearse
     if hosts is not None:
@@ -224,24 +230,24 @@ def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
 
 
 def _predict_on(design: Design, prediction: Prediction) -> Prediction:
-    """Return the prediction of the same program for a design that may have other links."""
+    """Return the prediction of the same program for a design with other links."""
     return prediction if design == prediction.design else predict(design, prediction.program)
 
 
 def _scale(prediction: Prediction, hosts: Hosts | None, asked: float | None) -> float:
-    """Return how many times slower than modelled time a dry run waits, so that a step can be waited for."""
-    lengths = Lengths.of(prediction.program, prediction.costs)
+    """Return the time-dilation factor of a dry run: the requested one, or the default for this machine."""
+    durations = action_durations(prediction.program, prediction.costs)
     if asked is not None:
-        step_wall_seconds(lengths, asked)
+        step_wall_seconds(durations, asked)
         return asked
-    scale = usual_scale(lengths, process_count(prediction.design), os.cpu_count() or 1)
+    scale = default_scale(durations, process_count(prediction.design), os.cpu_count() or 1)
     if hosts is not None and prediction.costs.unit == "s":
-        scale = scale_for_links(scale, hosts, lengths.step)
+        scale = scale_for_links(scale, hosts, durations.step)
     return scale
 
 
 def _manner(design: Design, options: Options) -> str:
-    """How its run differs from plain training, with links as they are and not as they were asked for."""
+    """Return how a run differs from plain training, with the links it has rather than the requested ones."""
     if options.hosts is None:
         return options.words
     return options.model_copy(update={"hosts": default_hosts(design, options.hosts.nodes)}).words
@@ -251,21 +257,24 @@ launchers: Registry[type[Launcher]] = Registry("launcher", "meshwave.engine.runs
 
 
 MOST_PROCESSES = 64
-"""Processes that are started on one machine."""
+"""The most processes that are started on one machine."""
 
 
 def usual_launcher(design: Design, options: Options) -> str:
-    """The launcher of a run for which nobody chose one: threads rehearse where there is no torch, or more devices than
-    processes can be started."""
-    sends = options.rehearse is None or options.hosts is not None
-    return "local" if sends or (find_spec("torch") and process_count(design) <= MOST_PROCESSES) else "threads"
+    """Return the name of the launcher of a run for which the user chose none.
+
+    Dry runs use threads if torch is missing, or the design has more devices than processes can be started.
+    """
+    needs_processes = options.rehearse is None or options.hosts is not None
+    can_start = find_spec("torch") and process_count(design) <= MOST_PROCESSES
+    return "local" if needs_processes or can_start else "threads"
 
 
 def open_run(record: Record, run: str) -> Run:
-    """Return a run with the launcher that started it, so that it can be cancelled.
+    """Return a run with its launcher, so that it can be cancelled.
 
     Raises:
-        InputError: there is no such run, or no such launcher here.
+        InputError: the run does not exist, or its launcher is not installed.
     """
     return Run(record, run, _launcher_of(record, record.get(run)))
 
@@ -275,26 +284,26 @@ def _launcher_of(record: Record, entry: Entry) -> Launcher:
 
 
 def reconcile(record: Record) -> None:
-    """Look at every run that should be under way: those whose launcher is gone are LOST.
+    """Check every active run: a run whose launcher is gone becomes LOST.
 
-    Runs of other processes that live are left to them. Called when an app starts, when runs are
-    listed, and before one is launched. A new index is filled with the runs of which there are folders.
+    Runs that another live process launched are left to it. Called when an app starts, when runs are listed, and
+    before a run is launched. A new index is filled from the run folders.
     """
     if record.is_new:
         enter_folders(record)
     for entry in record.active():
-        with suppress(InputError, RunError):  # of a launcher of another version; or the disk is full
+        with suppress(InputError, RunError):  # the launcher is not installed, or the disk is full
             _launcher_of(record, entry).poll(Run(record, entry.id))
 
 
 def enter_folders(record: Record) -> list[str]:
-    """Enter the runs of which there are only folders, as after a damaged index was moved aside; return their ids."""
+    """Enter the runs of all folders that the index lacks, as after it was moved aside; return their ids."""
     known = {entry.id for entry in record.all()}
     entered = []
     for folder in sorted((record.place / "runs").iterdir()):
         if folder.name in known or folder.name.startswith("."):
             continue
-        with suppress(MeshwaveError, OSError):  # a folder that holds no run
+        with suppress(MeshwaveError, OSError):  # not a run folder
             record.adopt(entry_of_folder(folder))
             entered.append(folder.name)
     record.is_new = False
@@ -305,7 +314,7 @@ def entry_of_folder(folder: Path) -> Entry:
     """Return the entry of a run, read from its folder.
 
     Raises:
-        RunFolderError: it is damaged, or no run folder.
+        RunFolderError: the folder is damaged, or not a run folder.
     """
     bundle, result, made_s = read_bundle(folder), read_result(folder), (folder / "design.json").stat().st_mtime
     return Entry(
@@ -313,7 +322,7 @@ def entry_of_folder(folder: Path) -> Entry:
         key=None,
         name=bundle.drawn.name,
         state=State(result.state) if result else State.LOST,
-        reason=result.reason if result else "its end was not written down; what it wrote is kept",
+        reason=result.reason if result else render("end_not_recorded", {}),
         launcher="local",
         handle={},
         digest=bundle.program.digest,
@@ -326,15 +335,15 @@ def entry_of_folder(folder: Path) -> Entry:
     )
 
 
-def _too_many(design: Design, most_processes: int) -> Iterator[Problem]:
+def _process_problems(design: Design, most_processes: int) -> Iterator[Problem]:
     processes = process_count(design)
     if processes > most_processes:
         yield Problem("meshes", "too_many_processes", {"processes": processes, "most": most_processes})
 
 
-def _text(design: Design, data: Path | None) -> tuple[Problem, ...]:
+def _text_problems(design: Design, data: Path | None) -> tuple[Problem, ...]:
     try:
-        text_of(design, data)
+        training_text(design, data)
     except DesignError as error:
         return error.problems
     return ()
@@ -350,20 +359,20 @@ class OwningLauncher(Launcher):
         entry = self.record.get(run.id)
         if entry.state.is_over:
             return
-        named = processes_of(entry)
+        processes = recorded_processes(entry)
         if result := read_result(run.folder):  # written, but it could not be entered
             self.enter(run.id, State(result.state), result.reason)
-        elif named is None:
-            self.record.move(run.id, State.LOST, "the record does not say which process launched it")
-        elif not named.owner.is_alive():
-            for process in named.processes:  # the kernel has ended them, where it can
+        elif processes is None:
+            self.record.move(run.id, State.LOST, render("launcher_unknown", {}))
+        elif not processes.owner.is_alive():
+            for process in processes.processes:  # already ended where the kernel ends them with their parent
                 process.kill()
-            reason = f"process {named.owner.pid}, which launched it, ended after {run.progress}; what it wrote is kept"
-            self.record.move(run.id, State.LOST, reason)
+            params = {"pid": processes.owner.pid, **run.progress._asdict()}
+            self.record.move(run.id, State.LOST, render("launcher_ended", params))
 
     def wake(self, run: Run) -> None:
-        """Continue those who end a run where they are stopped: they see the wish only then."""
-        named = processes_of(run.entry)
-        for handle in (named.owner, named.starter) if named else ():
+        """Continue stopped processes that have to notice a request to cancel the run."""
+        processes = recorded_processes(run.entry)
+        for handle in (processes.owner, processes.starter) if processes else ():
             if handle is not None and handle.is_stopped:
                 handle.send(signal.SIGCONT)

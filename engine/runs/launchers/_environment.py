@@ -1,6 +1,6 @@
-"""The variables of the environment that the processes of a run see: those that matter to them, and no others.
+"""The environment variables that the processes of a run receive.
 
-A user's environment holds tokens and keys under names that nobody can foresee, so that none passes by its beginning.
+Only listed names are passed on, since an environment also holds tokens and keys under any name.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ PASSED_ON = frozenset(" ".join((SYSTEM, CUDA, NCCL, GLOO, TORCH)).split())
 
 
 def environment(path: Path | None = None, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What processes of a run see of ``given``, and what keeps them to themselves.
+    """Return the environment of the processes of a run: the listed variables of ``given``, and settings.
 
-    ``path`` is a folder to import from, besides that of Meshwave.
+    The settings keep the processes on the loopback and on one thread each. ``path`` is a folder to import from, in
+    addition to Meshwave's.
     """
     passed = {name: value for name, value in given.items() if name in PASSED_ON}
     loopback = "lo" if sys.platform.startswith("linux") else "lo0"

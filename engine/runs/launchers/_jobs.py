@@ -20,7 +20,7 @@ from meshwave.engine.files import import_folder, write_private
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
 from meshwave.engine.frozen import Part, invalid, nullable
 from meshwave.engine.messages import render
-from meshwave.engine.run_files import Count, RunFile, RunFolderError, first_problem, numbered_files, read_document
+from meshwave.engine.run_files import Count, RunFile, RunFolderError, files_by_process, first_problem, read_document
 from meshwave.engine.runs.checkpoints import INTERRUPTED
 from meshwave.engine.runs.launchers._base import Capabilities, Launcher
 from meshwave.engine.runs.launchers._host import Host, LocalHost
@@ -210,7 +210,7 @@ class JobLauncher(Launcher):
 
     def launch(self, bundle: Bundle) -> None:
         job = self.start_program(NodeLayout.of(bundle.design), bundle.folder, PROCESS_MODULE)
-        self.record.hold(bundle.run, {**self.handle(), "job": job})
+        self.record.set_handle(bundle.run, {**self.handle(), "job": job})
 
     def start_program(self, layout: NodeLayout, folder: Path, module: str) -> Mapping[str, Any]:
         """Start a module on nodes, with a folder as its argument, and return what identifies the job."""
@@ -272,7 +272,7 @@ class JobLauncher(Launcher):
         if status.phase is Phase.ENDED:
             self._settle(run, status)
         elif status.note != entry.handle.get("waiting", ""):
-            self.record.hold(run.id, {**entry.handle, "waiting": status.note})
+            self.record.set_handle(run.id, {**entry.handle, "waiting": status.note})
 
     def _check_owner(self, entry: Entry) -> None:
         """End a run that has no job, if the process that was about to submit it is gone."""
@@ -289,32 +289,30 @@ class JobLauncher(Launcher):
         self.settle(bundle, self._verdict(run, bundle, exits, status), exits)
 
     def _verdict(self, run: Run, bundle: Bundle, exits: Sequence[Exit], status: JobStatus) -> Verdict:
-        steps = str(run.progress)
+        progress = run.progress
         was_cancelled = (run.folder / "cancel").exists()
         has_succeeded = len(exits) == bundle.processes and all(exit.code == 0 for exit in exits)
         if not has_succeeded and not was_cancelled:
             interrupted = _read_interrupted(run.folder)
             if interrupted is not None:
                 params = {"run": run.id, "steps": interrupted.steps, "total": bundle.design.training.steps}
-                return Verdict(State.FAILED, render("interrupted", params))
+                return Verdict(State.FAILED, "interrupted", params)
             if status.failure is not None:
                 return Verdict(
-                    State.FAILED, render("ended_by_scheduler", {"why": status.failure.message, "steps": steps})
+                    State.FAILED, "ended_by_scheduler", {"why": status.failure.message, **progress._asdict()}
                 )
             if all(exit.code == 0 for exit in exits):
-                return Verdict(
-                    State.LOST, render("unreported_end", {"reported": len(exits), "processes": bundle.processes})
-                )
+                return Verdict(State.LOST, "unreported_end", {"reported": len(exits), "processes": bundle.processes})
         bad = [exit for exit in exits if exit.code != 0]  # some may have no report, such as those of a lost node
         return judge(
-            run.folder, bundle.design, exits if has_succeeded else bad, was_cancelled=was_cancelled, steps=steps
+            run.folder, bundle.design, exits if has_succeeded else bad, was_cancelled=was_cancelled, progress=progress
         )
 
 
 def read_exits(folder: Path, design: Design) -> list[Exit]:
     """Return the ends of processes that were reported."""
     found = []
-    for path in numbered_files(folder, "exit", ".json").values():
+    for path in files_by_process(folder, "exit", ".json").values():
         with suppress(RunFolderError):
             written = read_document(path, _ExitFile)
             if written is not None and written.process < process_count(design):

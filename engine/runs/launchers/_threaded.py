@@ -9,88 +9,88 @@ from dataclasses import dataclass, field
 
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import write_private
+from meshwave.engine.messages import render
 from meshwave.engine.runs.dry_run import Stopped
 from meshwave.engine.runs.launchers._base import OwningLauncher
-from meshwave.engine.runs.outcome import Verdict, cancelled
+from meshwave.engine.runs.outcome import Verdict, cancellation
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
 from meshwave.engine.runs.run_folder import Bundle
 
 CLOSING_S = 1.0
-"""How long a launcher that is closed waits for its runs to be ended and written down."""
+"""The longest that closing a launcher waits for its runs to end."""
 LOOK_S = 0.05
-"""How often it is looked whether somebody wishes a run to end."""
+"""Interval of checks whether a run is to be cancelled."""
 
 
 @dataclass
-class _Under:
-    """A run that is under way."""
+class _ActiveRun:
+    """A run that a thread follows."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     thread: threading.Thread | None = None
-    why: str = ""  # it is to end
+    why: str = ""  # the reason to cancel it
 
 
 class ThreadedLauncher(OwningLauncher):
-    """Sees each run through in a thread. The runs belong to the process that holds this object, and end with it."""
+    """Follows each run in a thread. The runs belong to the process that holds this object, and end with it."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
         self._lock = threading.Lock()
-        self._own: dict[str, _Under] = {}
+        self._own: dict[str, _ActiveRun] = {}
 
     @abstractmethod
-    def see_through(self, bundle: Bundle, stop: threading.Event) -> Verdict:
-        """Run all steps and return how they ended; called in a thread.
+    def run_steps(self, bundle: Bundle, stop: threading.Event) -> Verdict:
+        """Run all steps and return the verdict; called in a thread of its own.
 
         Raises:
-            Stopped: ``stop`` was set, which asks it to end.
+            Stopped: ``stop`` was set, since the run is cancelled.
         """
 
     def launch(self, bundle: Bundle) -> None:
-        under = _Under()
-        under.thread = threading.Thread(target=self._follow, args=(bundle, under), daemon=True, name=bundle.run)
+        active = _ActiveRun()
+        active.thread = threading.Thread(target=self._follow, args=(bundle, active), daemon=True, name=bundle.run)
         with self._lock:
-            self._own[bundle.run] = under
+            self._own[bundle.run] = active
         self.record.move(bundle.run, State.RUNNING)
-        under.thread.start()
+        active.thread.start()
 
     def cancel(self, run: Run) -> None:
         if not run.state.is_over:
-            with suppress(OSError):  # without its folder it ends as well
+            with suppress(OSError):  # a run whose folder is removed ends as well
                 write_private(run.folder / "cancel", "")
 
     def close(self) -> None:
         with self._lock:
             own = list(self._own.values())
-        for under in own:
-            under.why = "Meshwave was closed"
-            under.stop.set()
-        for under in own:
-            if under.thread is not None:
-                under.thread.join(CLOSING_S)
+        for active in own:
+            active.why = render("meshwave_closed", {})
+            active.stop.set()
+        for active in own:
+            if active.thread is not None:
+                active.thread.join(CLOSING_S)
 
-    def _follow(self, bundle: Bundle, under: _Under) -> None:
-        """See a run through, and write down how it ended."""
+    def _follow(self, bundle: Bundle, active: _ActiveRun) -> None:
+        """Run all steps, and record the verdict."""
         try:
-            with _watched(bundle, under):
-                verdict = self.see_through(bundle, under.stop)
+            with _FolderWatch(bundle, active.stop):
+                verdict = self.run_steps(bundle, active.stop)
         except Stopped:
-            progress = Run(self.record, bundle.run, self).progress
-            verdict = Verdict(State.CANCELLED, cancelled(f"after {progress}", under.why))
+            verdict = cancellation(Run(self.record, bundle.run, self).progress, active.why)
         except Exception as error:
-            said = str(error) if isinstance(error, MeshwaveError) else repr(error)
-            verdict = Verdict(State.FAILED, f"the run went wrong: {said}")
+            reason = str(error) if isinstance(error, MeshwaveError) else repr(error)
+            verdict = Verdict(State.FAILED, "run_failed", {"reason": reason})
         with self._lock:
             del self._own[bundle.run]
         self.settle(bundle, verdict)
 
 
-class _watched:
-    """Meanwhile a file called ``cancel`` in the folder, or the folder's end, ends the run."""
+class _FolderWatch:
+    """Sets ``stop`` once the run folder has a file called ``cancel``, or is removed."""
 
-    def __init__(self, bundle: Bundle, under: _Under) -> None:
-        self._folder, self._under = bundle.folder, under
+    def __init__(self, bundle: Bundle, stop: threading.Event) -> None:
+        self._folder, self._stop = bundle.folder, stop
         self._done = threading.Event()
 
     def __enter__(self) -> None:
@@ -102,5 +102,5 @@ class _watched:
     def _watch(self) -> None:
         while not self._done.wait(LOOK_S):
             if (self._folder / "cancel").exists() or not self._folder.exists():
-                self._under.stop.set()
+                self._stop.set()
                 return

@@ -1,4 +1,4 @@
-"""The near end of the warm process: it is told to launch, and heard from in a thread."""
+"""The launcher's side of the warm process: commands go to it, and a thread receives its events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from meshwave.engine.errors import RunError
+from meshwave.engine.findings import RunRefusal
+from meshwave.engine.messages import render
 
 CLOSING_S = 1.0
 
@@ -22,8 +23,8 @@ CLOSING_S = 1.0
 class Zygote:
     """A process of ``meshwave.engine.runtime.processes.warm_process`` that ends when this one does.
 
-    ``on_event`` and ``on_end`` are called from a thread of its own; ``on_end`` once, with a
-    sentence that says how it ended.
+    ``on_event`` and ``on_end`` are called from a thread of its own; ``on_end`` once, with a text that names the
+    reason of its end.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Zygote:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=dict(environment),
-            start_new_session=True,  # Ctrl-C at the terminal is for us
+            start_new_session=True,  # Ctrl-C in the terminal goes to the launcher only
         )
         self._on_event = on_event
         self._on_end = on_end
@@ -64,7 +65,7 @@ class Zygote:
 
     @property
     def is_ready(self) -> bool:
-        """Whether everything is imported."""
+        """True if everything is imported."""
         return self._ready.is_set()
 
     @property
@@ -72,10 +73,10 @@ class Zygote:
         return self._process.poll() is None
 
     def launch(self, run: str, folder: Path, processes: int) -> None:
-        """Have the processes of a run started, as soon as everything is imported.
+        """Request the processes of a run; they start as soon as everything is imported.
 
         Raises:
-            RunError: nobody is there to do it.
+            RunError: the warm process has ended.
         """
         command = {"do": "launch", "run": run, "folder": str(folder), "processes": processes}
         assert self._process.stdin is not None
@@ -84,14 +85,14 @@ class Zygote:
                 self._process.stdin.write(json.dumps(command).encode() + b"\n")
                 self._process.stdin.flush()
         except (OSError, ValueError) as error:
-            raise RunError(f"the process that starts runs is gone ({error}); launch again") from None
+            raise RunRefusal("warm_process_gone", {"reason": str(error)}) from None
 
     def close(self) -> None:
-        """End it and everything that it started."""
+        """End the warm process and all processes that it started."""
         assert self._process.stdin is not None
         with self._lock, suppress(OSError):
             self._process.stdin.close()
-        if not self.is_ready:  # in the midst of an import, and with nothing started
+        if not self.is_ready:  # it still imports, and has started nothing
             self._process.kill()
         try:
             self._process.wait(CLOSING_S)
@@ -103,24 +104,24 @@ class Zygote:
         assert self._process.stdout is not None
         with self._process.stdout as events:
             for line in events:
-                with suppress(ValueError):  # cut short by its end
-                    self._heard(json.loads(line))
+                with suppress(ValueError):  # a last line that is cut short
+                    self._handle(json.loads(line))
         self._process.wait()
         with self._log:
-            self._on_end(self, self._how_it_ended())
+            self._on_end(self, self._end_reason())
 
-    def _heard(self, event: Mapping[str, Any]) -> None:
+    def _handle(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "ready":
             self._ready.set()
         try:
             self._on_event(event)
-        except Exception:  # the next run still has to be heard of
+        except Exception:  # later events still have to be handled
             logging.getLogger(__name__).exception("an event of the process that starts runs was lost: %s", event)
 
-    def _how_it_ended(self) -> str:
+    def _end_reason(self) -> str:
         code = self._process.returncode
         if code < 0:
-            return f"the process that starts runs was ended by {signal.Signals(-code).name}"
+            return render("warm_process_killed", {"signal": signal.Signals(-code).name})
         self._log.seek(0)
-        said = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        return f"the process that starts runs ended with status {code}: {said[-1] if said else 'it said nothing'}"
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        return render("warm_process_failed", {"status": code, "last_line": lines[-1] if lines else ""})

@@ -1,4 +1,4 @@
-"""Runs on this machine, from a warm process that forks their own."""
+"""Runs on this machine, whose processes are forked from a warm process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import write_private
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, RunRefusal
 from meshwave.engine.machine import has_gpu, memory_bytes
+from meshwave.engine.messages import render
 from meshwave.engine.runs.emulation.hosts import check_emulation, host_topology
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
 from meshwave.engine.runs.launchers._base import MOST_PROCESSES, Capabilities, OwningLauncher, launchers
@@ -26,7 +27,7 @@ from meshwave.engine.runs.launchers._environment import environment
 from meshwave.engine.runs.launchers._threaded import CLOSING_S
 from meshwave.engine.runs.launchers._warm_process import Zygote
 from meshwave.engine.runs.options import Options
-from meshwave.engine.runs.outcome import Exit, Verdict, cancelled, judge
+from meshwave.engine.runs.outcome import Exit, Verdict, judge
 from meshwave.engine.runs.process_identity import handle, own_handle
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
@@ -35,11 +36,11 @@ from meshwave.engine.runs.run_folder import Bundle, process_count
 
 @launchers.register("local")
 class LocalLauncher(OwningLauncher):
-    """Runs all processes of a design on this machine, one a device.
+    """Runs all processes of a design on this machine, one for each device.
 
-    The runs belong to the process that holds this object and end with it; closing a page does
-    not end them. Nothing listens on a public interface: processes meet over a file, and talk
-    over the loopback, or over emulated links that lead nowhere else.
+    The runs belong to the process that holds this object and end with it; closing a page does not end them. Nothing
+    listens on a public interface: processes find each other through a file, and communicate over the loopback, or
+    over emulated links that lead nowhere else.
     """
 
     name: ClassVar[str] = "local"
@@ -53,17 +54,22 @@ class LocalLauncher(OwningLauncher):
         worker: str = "meshwave.engine.runtime.processes.worker",
         path: Path | None = None,
     ) -> None:
-        """``start``: fork a warm process, or start fresh ones; by default what is safe here.
-        ``worker`` is the module of the processes, found in the folder ``path`` if that is given.
+        """Set the launcher up.
+
+        Args:
+            record: the record of runs.
+            start: fork a warm process, or spawn fresh interpreters; the default is the one that is safe here.
+            worker: the module that each process runs.
+            path: a folder to find that module in, in addition to Meshwave's.
         """
         super().__init__(record)
-        self._start_method = start or _safe_start()
+        self._start_method = start or _safe_start_method()
         self._worker = worker
         self._path = path
         self._lock = threading.RLock()
         self._zygote: Zygote | None = None
-        self._code_s = 0.0  # of the code that the zygote has imported
-        self._own: dict[str, tuple[Bundle, Zygote]] = {}  # the runs of this object that are not over
+        self._source_time_s = 0.0  # of the code that the zygote has imported
+        self._own: dict[str, tuple[Bundle, Zygote]] = {}  # the active runs of this object
         self._settled = threading.Condition(self._lock)
         self._is_closed = False
 
@@ -77,10 +83,10 @@ class LocalLauncher(OwningLauncher):
 
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
         found = super().problems(design, memory, data)
-        return found if memory is None or has_gpu() else [*found, *_memory(design, memory, memory_bytes())]
+        return found if memory is None or has_gpu() else [*found, *_memory_problems(design, memory, memory_bytes())]
 
     def warm(self) -> None:
-        """Let torch be imported now, in another process. Returns at once."""
+        """Start a process that imports torch. Returns at once."""
         with self._lock:
             if self.probe().can_launch:
                 self._ready_zygote()
@@ -103,11 +109,11 @@ class LocalLauncher(OwningLauncher):
         self._cancel(run, "")
 
     def close(self) -> None:
-        """Cancel the runs of this object, and end the process that it keeps warm."""
+        """Cancel the runs of this object, and end its warm process."""
         with self._lock:
             for run in list(self._own):
                 with suppress(RunError):
-                    self._cancel(Run(self.record, run, self), "Meshwave was closed")
+                    self._cancel(Run(self.record, run, self), render("meshwave_closed", {}))
             self._settled.wait_for(lambda: not self._own, CLOSING_S)
             zygote, self._zygote = self._zygote, None
             self._is_closed = True
@@ -119,40 +125,44 @@ class LocalLauncher(OwningLauncher):
         if run.state.is_over:
             return
         try:
-            write_private(run.folder / "cancel", why)  # seen by whoever watches its processes
-        except FileNotFoundError:  # who watches sees that, too: without its folder a run is ended
+            write_private(run.folder / "cancel", why)  # the warm process watches for this file
+        except FileNotFoundError:  # the warm process also ends a run whose folder is removed
             pass
         except OSError as error:
-            raise RunError(f"run {run.id} cannot be told to end: {error.strerror} ({run.folder})") from None
+            params = {"run": run.id, "reason": error.strerror, "folder": str(run.folder)}
+            raise RunRefusal("not_cancelled", params) from None
         self.wake(run)
         with self._lock:
             _, zygote = self._own.get(run.id, (None, None))
-            if zygote is not None and not zygote.is_ready:  # then there are none to wait for
-                self._settle(run.id, Verdict(State.CANCELLED, cancelled("before it started", why)), [])
+            if zygote is not None and not zygote.is_ready:  # then it has no processes to wait for
+                verdict = Verdict(State.CANCELLED, "cancelled_before_start", {"why": why} if why else {})
+                self._settle(run.id, verdict, [])
 
     def _ready_zygote(self) -> Zygote:
-        """The warm process: a new one where there is none, or where the code has changed since."""
-        code_s = _code_s()
-        if self._zygote is not None and code_s > self._code_s and not self._own:
+        """Return the warm process; start a new one if there is none, or if the code has changed since its start."""
+        source_time_s = _source_time_s()
+        if self._zygote is not None and source_time_s > self._source_time_s and not self._own:
             self._zygote.close()
         if self._zygote is None or not self._zygote.is_alive:
-            seen = environment(self._path)
-            self._zygote = Zygote(self._start_method, self._worker, seen, self._on_event, self._on_end)
-            self._code_s = code_s
+            variables = environment(self._path)
+            self._zygote = Zygote(
+                self._start_method, self._worker, variables, self._handle_event, self._handle_zygote_end
+            )
+            self._source_time_s = source_time_s
             atexit.register(self.close)
         return self._zygote
 
-    def _on_event(self, event: Mapping[str, Any]) -> None:
-        """Called from the thread that listens to the zygote."""
+    def _handle_event(self, event: Mapping[str, Any]) -> None:
+        """Handle an event of the zygote; called from the thread that listens to it."""
         with self._lock:
             bundle, zygote = self._own.get(event.get("run", ""), (None, None))
             if bundle is None or zygote is None:
                 return
             if event["event"] == "started" and event["pids"]:
                 handles = [found for pid in event["pids"] if (found := handle(pid))]
-                named = {"owner": own_handle(), "starter": handle(zygote.pid), "processes": handles}
-                with suppress(RunError):  # the disk is full: its result will say how it ended
-                    self.record.hold(bundle.run, named)
+                processes = {"owner": own_handle(), "starter": handle(zygote.pid), "processes": handles}
+                with suppress(RunError):  # the disk is full; the result is written to room set aside
+                    self.record.set_handle(bundle.run, processes)
                     self.record.move(bundle.run, State.RUNNING)
             elif event["event"] == "finished":
                 exits = [Exit(*exit) for exit in event["exits"]]
@@ -160,21 +170,21 @@ class LocalLauncher(OwningLauncher):
 
     def _judge(self, bundle: Bundle, event: Mapping[str, Any], exits: list[Exit]) -> Verdict:
         if event["error"]:
-            return Verdict(State.FAILED, event["error"])
-        steps = str(Run(self.record, bundle.run).progress)
-        return judge(bundle.folder, bundle.design, exits, was_cancelled=event["cancelled"], steps=steps)
+            return Verdict(State.FAILED, "error", {"reason": event["error"]})
+        progress = Run(self.record, bundle.run).progress
+        return judge(bundle.folder, bundle.design, exits, was_cancelled=event["cancelled"], progress=progress)
 
-    def _on_end(self, zygote: Zygote, why: str) -> None:
-        """The zygote is gone, and with it whatever it had started."""
+    def _handle_zygote_end(self, zygote: Zygote, reason: str) -> None:
+        """Settle the runs of a zygote that has ended; its processes ended with it."""
         with self._lock:
             if self._zygote is zygote:
                 self._zygote = None
             for run in [run for run, (_, its) in self._own.items() if its is zygote]:
                 if zygote.is_ready:
-                    reason = f"{why}, after {Run(self.record, run).progress}; what it wrote is kept"
-                    self._settle(run, Verdict(State.LOST, reason), [])
+                    params = {"reason": reason, **Run(self.record, run).progress._asdict()}
+                    self._settle(run, Verdict(State.LOST, "warm_process_ended", params), [])
                 else:  # it could not import what it needs, so nothing was started
-                    self._settle(run, Verdict(State.FAILED, why), [])
+                    self._settle(run, Verdict(State.FAILED, "error", {"reason": reason}), [])
 
     def _settle(self, run: str, verdict: Verdict, exits: list[Exit]) -> None:
         bundle, _ = self._own.pop(run)
@@ -182,19 +192,19 @@ class LocalLauncher(OwningLauncher):
         self._settled.notify_all()
 
 
-def _memory(design: Design, memory: PeakMemory, available: float) -> Iterator[Problem]:
-    """Check that the devices fit in the memory of a machine without GPU, which they share."""
-    held = memory.total_bytes * [len(mesh.devices) for mesh in design.meshes]
-    if held.sum() > available:
-        needed = {"needed_bytes": float(held.sum()), "available_bytes": float(available)}
-        yield Problem("model", "machine_memory", {"processes": process_count(design), **needed})
+def _memory_problems(design: Design, memory: PeakMemory, available: float) -> Iterator[Problem]:
+    """Check that the processes fit together in the memory of a machine without GPU."""
+    needed = float((memory.total_bytes * [len(mesh.devices) for mesh in design.meshes]).sum())
+    if needed > available:
+        sizes = {"needed_bytes": needed, "available_bytes": float(available)}
+        yield Problem("model", "machine_memory", {"processes": process_count(design), **sizes})
 
 
-def _safe_start() -> Literal["fork", "spawn"]:
-    """Apple's libraries do not survive a fork."""
+def _safe_start_method() -> Literal["fork", "spawn"]:
+    """Return the start method that is safe here; Apple's libraries do not survive a fork."""
     return "fork" if sys.platform.startswith("linux") else "spawn"
 
 
-def _code_s() -> float:
-    """When the newest file of the engine was changed: a warm process holds what was there before."""
+def _source_time_s() -> float:
+    """Return the modification time of the newest source file of the engine, in Unix seconds."""
     return max(path.stat().st_mtime for path in Path(meshwave.engine.__file__).parent.rglob("*.py"))

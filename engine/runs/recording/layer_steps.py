@@ -20,8 +20,8 @@ from meshwave.engine.run_files import (
     Records,
     RunFile,
     are_clock_times,
-    damaged,
-    numbered_files,
+    damaged_file,
+    files_by_process,
     read_document,
     read_records,
     write_document,
@@ -159,13 +159,13 @@ def _read_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], LayerSteps
     """
     found = read_records(path, _Header)
     if found is None:
-        raise damaged(path, "it ends in its first line")
+        raise damaged_file(path, "it ends in its first line")
     header, body = found
     rows = np.frombuffer(body, STEP, len(body) // STEP.itemsize)
     if not (np.isin(rows["op"], range(len(header.ops))) & np.isin(rows["way"], [*Way]) & (rows["layer"] >= 0)).all():
-        raise damaged(path, "a step is of no kind that its first line names")
+        raise damaged_file(path, "a step is of no kind that its first line names")
     if not are_clock_times(rows["start_ns"], rows["end_ns"]):
-        raise damaged(path, "a time is over 31 years")
+        raise damaged_file(path, "a time is over 31 years")
     return header.ops, by_first(rows, clocks[header.process])
 
 
@@ -187,11 +187,11 @@ def read_routing(folder: Path | str) -> dict[int, tuple[float, ...]]:
     """
     found: dict[int, NDArray[np.float64]] = {}
     sizes: set[int] = set()
-    for path in numbered_files(Path(folder), "routing", ".json").values():
+    for path in files_by_process(Path(folder), "routing", ".json").values():
         document = read_document(path, _File)
         for layer, counts in document.root.items() if document else ():
             sizes.add(len(counts))
             if len(sizes) > 1:
-                raise damaged(path, "its layers have different numbers of experts")
+                raise damaged_file(path, "its layers have different numbers of experts")
             found[layer] = found.get(layer, 0) + np.array(counts, np.float64)
     return {layer: tuple((counts / counts.sum()).tolist()) for layer, counts in sorted(found.items()) if counts.sum()}

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from meshwave.engine.run_files import Count, NotNegative, RunFile, numbered_files, read_document, write_document
+from meshwave.engine.run_files import Count, NotNegative, RunFile, files_by_process, read_document, write_document
 
 FORMAT = "meshwave-memory/1"
 WITHIN = "within the step"
@@ -42,7 +42,7 @@ def read_memory(folder: Path) -> dict[int, MeasuredMemory]:
     Raises:
         RunFolderError: what was written is damaged.
     """
-    files = numbered_files(folder, "memory", ".json")
+    files = files_by_process(folder, "memory", ".json")
     documents = {process: read_document(path, _File) for process, path in files.items()}
     return {
         process: MeasuredMemory(**found.model_dump(exclude={"format"})) for process, found in documents.items() if found

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meshwave.engine.errors import RunError
 from meshwave.engine.program.action import RECEIVES
 from meshwave.engine.program.timeline import Source, Timeline
-from meshwave.engine.run_files import damaged, numbered_files
+from meshwave.engine.run_files import damaged_file, files_by_process
 from meshwave.engine.runs.recording.clocks import Clocks, read_clocks
 from meshwave.engine.runs.recording.memory import MeasuredMemory, read_memory
 from meshwave.engine.runs.recording.spans import Spans, SpansHeader, Track, read_track
@@ -150,11 +150,11 @@ def read_recording(folder: Path | str) -> Recording:
     folder = Path(folder)
     speakers: dict[int, Track] = {}
     clocks = read_clocks(folder)
-    files = numbered_files(folder, "spans", ".bin")
+    files = files_by_process(folder, "spans", ".bin")
     tracks = {process: track for process, path in files.items() if (track := read_track(path, clocks)) is not None}
     for process, track in tracks.items():
         if _run_of(track) != _run_of(next(iter(tracks.values()))):
-            raise damaged(files[process], "it is of another run than the others")
+            raise damaged_file(files[process], "it is of another run than the others")
         speakers.setdefault(track.header.rank, track)
     return Recording(speakers, clocks, read_memory(folder), folder)
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from meshwave.engine.program.action import RECEIVES, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Source
-from meshwave.engine.run_files import Count, Records, RunFile, are_clock_times, damaged, read_records
+from meshwave.engine.run_files import Count, Records, RunFile, are_clock_times, damaged_file, read_records
 from meshwave.engine.runs.recording.clocks import Clocks, ProcessClock
 
 FORMAT = "meshwave-spans/1"
@@ -162,7 +162,7 @@ def read_track(path: Path, clocks: Clocks) -> Track | None:
     steps = len(body) // (SPAN.itemsize * header.rows)
     spans = np.frombuffer(body, SPAN, steps * header.rows).reshape(steps, header.rows)
     if problem := _problem(header, spans):
-        raise damaged(path, problem)
+        raise damaged_file(path, problem)
     return Track(header, by_first(spans, clocks[header.process], header.scale))
 
 

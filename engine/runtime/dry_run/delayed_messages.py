@@ -132,7 +132,7 @@ class DelayedCommunicator:
         """Return a function that starts to receive a tensor."""
         receive, device, world = self._communicator.receiver(producer, rank), self._device, self._world
         flow = self._flow[rank, _key_of_message(producer)]
-        due = self._due(self._communicator.tag(producer), rank) if flow < 0 else partial(device.wait_for, flow)
+        due = self._due(self._communicator.tag(producer), rank) if flow < 0 else partial(device.wait_for_flow, flow)
         return lambda: DelayedTensor(receive(), device, world, due)
 
     def _due(self, tag: int, source: int) -> Callable[[], int]:
@@ -184,7 +184,7 @@ class DelayedTensor(PendingTensor):
         tensor = self._pending.wait()
         synchronize_stream(self._world.device)
         arrived, due = time.perf_counter_ns(), self._due()
-        self._arrival_ns = self._device.hold(max(due, arrived) if is_late(due, requested, arrived) else due)
+        self._arrival_ns = self._device.wait_for_input(max(due, arrived) if is_late(due, requested, arrived) else due)
         self._departure_ns = self._find_departure(self._arrival_ns) if self._find_departure else 0
         return tensor
 
@@ -303,7 +303,7 @@ class WaitingUpdate:
         if self._layout.program.clips:
             self._shared.norm_ready[self._world.process] = max(self._device.free_ns, self._complete_ns)
             self._communicator.total([0.0])
-            self._device.hold(int(self._shared.norm_ready.max()))
+            self._device.wait_for_input(int(self._shared.norm_ready.max()))
         return found
 
     def _stage_processes(self, stage: int) -> list[int]:
@@ -316,10 +316,10 @@ class WaitingUpdate:
         links, flow = self._links, self._flow.get(stage, -1)
         if links is None or flow < 0:
             return partial(self._due, stage), lambda due_ns: due_ns - self._reduction_ns[stage]
-        return partial(self._wait_for_flow, flow), lambda due_ns: links.sent(flow)
+        return partial(self._wait_for_flow, flow), lambda due_ns: links.start_ns(flow)
 
     def _wait_for_flow(self, flow: int) -> int:
-        self._complete_ns = self._device.wait_for(flow)
+        self._complete_ns = self._device.wait_for_flow(flow)
         return self._complete_ns
 
     def _due(self, stage: int) -> int:

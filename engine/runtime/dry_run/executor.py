@@ -22,7 +22,16 @@ from meshwave.engine.costs.boundary_transfers import boundary_tensor
 from meshwave.engine.document import Design
 from meshwave.engine.program.action import SENDS, Action, Op, backward, forward
 from meshwave.engine.program.program import Program
-from meshwave.engine.runs.dry_run import Device, Lengths, Waits, come_first, in_words, note_starts
+from meshwave.engine.runs.dry_run import (
+    ActionDurations,
+    Device,
+    Waits,
+    action_durations,
+    dry_run_note,
+    plan_waits,
+    raise_priority,
+    record_send_starts,
+)
 from meshwave.engine.runs.live_links import LiveLinks
 from meshwave.engine.runtime.communication.communicator import MessageFormat
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
@@ -93,8 +102,8 @@ class DryRunner:
         self.unit = costs.unit
         """Unit of its times."""
         self._world, self._process, self._rank = world, process, layout.rank(process)
-        lengths = Lengths.of(program, costs)
-        smaller, size_note = shrink_to_fit(job, costs, self._scale, lengths)
+        durations = action_durations(program, costs)
+        smaller, size_note = shrink_to_fit(job, costs, self._scale, durations)
         rows = boundary_tensor(smaller).shape[0] // layout.mesh_shape(process).dp
         shape = rows, smaller.model.sequence, smaller.model.hidden
         message = MessageFormat(shape, MESSAGE_DTYPES[design.training.precision])
@@ -103,7 +112,7 @@ class DryRunner:
         gradient_groups = [(stage, members) for stage, its_groups in groups.items() for members, _ in its_groups]
         communicator = world.communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
         lanes = [len(layout.mesh(rank)) for rank in range(program.ranks)]
-        waits = self._waits = Waits.of(program, costs, self._scale, lanes)
+        waits = self._waits = plan_waits(program, costs, self._scale, lanes)
         cells = int(waits.flows.cells[-1]) if waits.flows else 0
         self._shared = SharedTimes(folder / "board.bin", layout, communicator.tags, cells)
         self._links = None
@@ -126,15 +135,15 @@ class DryRunner:
             self._links,
             emulates_links=job.emulates_links,
         )
-        ratio, exchange_note = _exchange_ratio(job, smaller, waits, lengths)
+        ratio, exchange_note = _exchange_ratio(job, smaller, waits, durations)
         collectives = StageCollectives(design, layout, costs.layers, world, ratio) if exchange_note else None
         self._communicator = communicator
         self._executor = WaitingExecutor(layout, world, stages, messenger, update, device, waits, collectives)
         nothing = torch.empty(0)
         self._batch = dict.fromkeys(layout.microbatches(self._rank), (nothing, nothing))
         self._start_ns = self._origin_ns = 0
-        texts = [exchange_note, "" if come_first(_threads()) else NO_PRIORITY_NOTE]
-        self.notes = [RunNote(in_words(lengths, self._scale, costs.unit)), size_note]
+        texts = [exchange_note, "" if raise_priority(_threads()) else NO_PRIORITY_NOTE]
+        self.notes = [RunNote(dry_run_note(durations, self._scale, costs.unit)), size_note]
         self.notes += [RunNote(text) for text in texts if text]
         """Notes for people about this dry run."""
 
@@ -158,7 +167,7 @@ class DryRunner:
             program = self._waits.program
             rows = program.rows(self._rank)
             sends = np.flatnonzero(program.is_send[rows]) + rows.start
-            note_starts(times.start, self._links, self._waits, sends, first=rows.start)
+            record_send_starts(times.start, self._links, self._waits, sends, first=rows.start)
         times = replace(times, start=times.start - origin, end=times.end - origin)
         return DryRunStep((ended - began) / 1e9 / self._scale, times)
 
@@ -177,7 +186,7 @@ def _threads() -> list[int]:
     return [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
 
 
-def shrink_to_fit(job: Job, costs: Costs, scale: float, lengths: Lengths) -> tuple[Design, RunNote]:
+def shrink_to_fit(job: Job, costs: Costs, scale: float, durations: ActionDurations) -> tuple[Design, RunNote]:
     """Return a design whose messages this machine can hold and send in the modelled time, and a note about them.
 
     It is the job's own design if its messages fit. Emulated links take the time that they take.
@@ -188,7 +197,7 @@ def shrink_to_fit(job: Job, costs: Costs, scale: float, lengths: Lengths) -> tup
         return job.design, RunNote("no mesh sends messages to another one")
     ratio = MESSAGE_MEMORY_FRACTION * memory_bytes() / (CONCURRENT_MESSAGES * largest * job.layout.processes)
     if not job.emulates_links:
-        ratio = min(ratio, _sendable_ratio(job, costs, scale, lengths, sends))
+        ratio = min(ratio, _sendable_ratio(job, costs, scale, durations, sends))
     design = _shrink_messages(job.design, ratio)
     links = "links are emulated; " if job.emulates_links else ""
     sent = largest * boundary_tensor(design).bytes / boundary_tensor(job.design).bytes
@@ -205,16 +214,16 @@ def shrink_to_fit(job: Job, costs: Costs, scale: float, lengths: Lengths) -> tup
     return design, RunNote(text, numbers)
 
 
-def _sendable_ratio(job: Job, costs: Costs, scale: float, lengths: Lengths, sends: NDArray[np.intp]) -> float:
+def _sendable_ratio(job: Job, costs: Costs, scale: float, durations: ActionDurations, sends: NDArray[np.intp]) -> float:
     """Return the share of each message's bytes that the loopback sends in the message's modelled time."""
     lanes = np.array([shape.dp * shape.tp for shape in job.layout.shapes])[job.program.rank[sends]]
     mesh_bytes = costs.bytes[sends] * lanes
-    sendable = LOOPBACK_BYTES_PER_S * scale * (costs.seconds[sends] + LATENESS_FRACTION * lengths.shortest)
+    sendable = LOOPBACK_BYTES_PER_S * scale * (costs.seconds[sends] + LATENESS_FRACTION * durations.shortest)
     ratios = np.maximum(sendable, NEGLIGIBLE_BYTES * lanes) / mesh_bytes
-    return min(float(ratios.min()), LOOPBACK_BYTES_PER_S * scale * lengths.step / float(mesh_bytes.sum()))
+    return min(float(ratios.min()), LOOPBACK_BYTES_PER_S * scale * durations.step / float(mesh_bytes.sum()))
 
 
-def _exchange_ratio(job: Job, smaller: Design, waits: Waits, lengths: Lengths) -> tuple[float, str]:
+def _exchange_ratio(job: Job, smaller: Design, waits: Waits, durations: ActionDurations) -> tuple[float, str]:
     """Return the share of the bytes of collectives inside stages that is sent, and a note; "" if there are none.
 
     Emulated links carry all of them, as far as they fit into memory.
@@ -235,7 +244,7 @@ def _exchange_ratio(job: Job, smaller: Design, waits: Waits, lengths: Lengths) -
         ratio = min(
             ratio,
             rate / program.ranks * float((seconds / mesh_bytes).min()),  # all meshes may exchange at once
-            rate * lengths.step / float((mesh_bytes * flows.parts[rows]).sum()),
+            rate * durations.step / float((mesh_bytes * flows.parts[rows]).sum()),
             boundary_tensor(smaller).bytes / boundary_tensor(job.design).bytes,
         )
     if ratio >= 1:
@@ -341,7 +350,7 @@ class WaitingExecutor(Executor):
         device, wait = self._device, self._bind_wait(slot)
 
         def run() -> None:
-            if device.clear_to_send():
+            if device.finish_sending():
                 for each in (slot.row, slot.last):
                     self._start[each] = self._ready[each] = self._stamp()
             slot.run()
@@ -352,7 +361,7 @@ class WaitingExecutor(Executor):
     def _bind_wait(self, slot: Slot) -> Callable[[], None]:
         """Return a function that waits for the time of a slot, in parts if it communicates in between."""
         row = self._first_row + slot.row
-        device, total_ns, sends = self._device, int(self._waits.ns[row]), self._waits.sent_by(row)
+        device, total_ns, sends = self._device, int(self._waits.ns[row]), self._waits.flows_sent(row)
         flows = self._waits.exchanges(row)
         if not flows or self._collectives is None:
             return lambda: device.compute(total_ns, sends)
@@ -366,7 +375,7 @@ class WaitingExecutor(Executor):
                 for collective in collectives:
                     collective()
                 synchronize_stream(self._world.device)
-                device.go_on_until(self._exchange_end(flow, requested, time.perf_counter_ns()))
+                device.extend_until(self._exchange_end(flow, requested, time.perf_counter_ns()))
             device.announce(sends)
 
         return wait
@@ -374,7 +383,7 @@ class WaitingExecutor(Executor):
     def _exchange_end(self, flow: int, requested: int, arrived: int) -> int:
         """Return when an exchange ends: by the shared links, or by emulated ones plus the latency that they lack."""
         if self._device.shares_links:
-            due = self._device.wait_for(flow)
+            due = self._device.wait_for_flow(flow)
             return max(due, arrived) if is_late(due, requested, arrived) else due
         flows = self._waits.flows
         assert flows is not None, "an exchange has a flow"

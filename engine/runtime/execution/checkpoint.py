@@ -152,7 +152,7 @@ class Checkpointer:
         save(dict(staged), storage_writer=writer, planner=_save_planner(), process_group=self._group)
         files = self._checksums(unfinished)
         if self._process == 0:
-            write_document(unfinished / MANIFEST, self._about.of_step(steps, files).model_dump())
+            write_document(unfinished / MANIFEST, self._about.step_manifest(steps, files).model_dump())
             unfinished.rename(target)
             self._remove_old()
 

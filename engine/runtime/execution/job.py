@@ -13,7 +13,7 @@ from meshwave.engine.findings import DesignError
 from meshwave.engine.program.program import Program, ProgramFile
 from meshwave.engine.run_files import RunFile, read_document
 from meshwave.engine.runs.checkpoints import Checkpoints
-from meshwave.engine.runs.dry_run import ASKED, Rehearsal
+from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES, Rehearsal
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 
@@ -43,7 +43,7 @@ class Job:
     hang_timeout_s: float = HANG_TIMEOUT_S
 
     def __post_init__(self) -> None:
-        _check_supported(self.design, self.program, ASKED if self.rehearsal else None)
+        _check_supported(self.design, self.program, BLOCKS_MESSAGES if self.rehearsal else None)
 
     @property
     def layout(self) -> ProcessLayout:

@@ -13,7 +13,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.action import Op
-from meshwave.engine.runs.accuracy import Comparison, Link, compare, profile_of
+from meshwave.engine.runs.accuracy import Comparison, Link, compare, run_profile
 from meshwave.engine.runs.recording import (
     WITHIN,
     Clocks,
@@ -254,7 +254,7 @@ def test_units_are_compared_with_a_rehearsal_alone(tmp_path: Path) -> None:
     assert rehearsal.iteration.measured_s == pytest.approx(prediction.timeline.makespan, rel=1e-4)
     assert rehearsal.label == "rehearsal: computations were waits, 0.02 s for a unit; times are divided by that"
     with pytest.raises(InputError, match="a rehearsal waits what was predicted"):
-        profile_of(rehearsal)
+        run_profile(rehearsal)
 
 
 def test_memory_is_compared_mesh_by_mesh_with_the_fullest_device(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_what_was_measured_becomes_the_cost_of_the_same_design(
     times = times[prediction.program.op]
     found = compared(tmp_path, prediction, times * prediction.costs.seconds)
 
-    store_profile(profile_of(found, "a run"), "run-1.json")
+    store_profile(run_profile(found, "a run"), "run-1.json")
     calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
 
     assert calibrated.program == prediction.program

@@ -230,7 +230,7 @@ def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_
     as_drawn, told, again, slower = (over(drawn, *how) for how in ([], [at(1e5)], [at(1e5)], [at(5e4)]))
 
     shown = said_by(["runs", "show", told], capsys)
-    words = "predicted for hosts linked at 100 kB/s, which the run was told, not at the 100 MB/s that is drawn"
+    words = "predicted for hosts linked at 100 kB/s (option of the run; the design has 100 MB/s)"
     assert f"\n{words}\n" in shown
     assert re.search(r"\niteration .* predicted, .* measured, as predicted\n", shown)
     assert "because" not in shown
@@ -254,7 +254,7 @@ def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_
     assert (profile.machine.cores, profile.machine.device) == (2, "CPU"), (
         "so that it is told where it is used elsewhere"
     )
-    assert profile.machine.network.startswith("2 emulated hosts of 2 + 2 processes, as drawn; links of ")
+    assert profile.machine.network.startswith("2 emulated hosts of 2 + 2 processes, as in the design; links of ")
 
     long = over(drawn.model_copy(update={"name": "n" * 200}))
     assert load_stored_profile(said_by(["runs", "profile", long], capsys).partition(":")[0]).machine.run == "n" * 200
@@ -390,7 +390,7 @@ def test_a_rehearsal_is_marked_wherever_it_is_told_of(
     assert re.fullmatch(r"a step should take [0-9.]+ ms, all 2 [0-9.]+ ms", foretold)
     assert started.endswith("2 processes, rehearsal, time x 0.001")
     assert re.search(r"step 2 of 2  [0-9.]+ units per step", err)
-    assert "note      a rehearsal: nothing is computed, each action waits 0.001 s for a unit" in out
+    assert "note      dry run: nothing is computed, each action waits 0.001 s per unit" in out
     assert "loss" not in out
 
     assert cli.main(["runs", "list"]) == 0

@@ -24,11 +24,11 @@ from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs import Hosts, Options, Record, Run, State
 from meshwave.engine.runs.accuracy import compare
 from meshwave.engine.runs.dry_run import Rehearsal
-from meshwave.engine.runs.emulation.hosts import host_topology, read_as_run
+from meshwave.engine.runs.emulation.hosts import host_topology, read_executed_bundle
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK
 from meshwave.engine.runs.emulation.topology import read_topology
 from meshwave.engine.runs.launchers import specify_run
-from meshwave.engine.runs.outcome import Exit, Verdict, judge, to_json
+from meshwave.engine.runs.outcome import Exit, judge, success, to_json
 from meshwave.engine.runs.recording import (
     SPAN,
     Clocks,
@@ -41,10 +41,10 @@ from meshwave.engine.runs.recording import (
     write_clocks,
     write_routing,
 )
-from meshwave.engine.runs.run import read_result
+from meshwave.engine.runs.run import Progress, read_result
 from meshwave.engine.runs.run_comparison import (
+    compare_run,
     comparison_lines,
-    comparison_of,
     design_history,
     outcomes_json,
     read_outcome,
@@ -76,7 +76,7 @@ def write_run(folder: Path) -> None:
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     error = {"process": 0, "rank": 0, "time": 1.0, "error": "it broke", "action": "0F0", "traceback": ""}
     (folder / "error-0.json").write_text(json.dumps(error))
-    (folder / "result.json").write_text(json.dumps(to_json("run", Verdict(State.SUCCEEDED, "done"), design, [])))
+    (folder / "result.json").write_text(json.dumps(to_json("run", success(Progress(2, 2)), design, [])))
     (folder / "rank-0.log").write_text("step 1\nstep 2\n")
     compared = {"format": "meshwave-compared/1", "cost": "roofline", "unit": "s", "predicted_s": 1.0, "measured_s": 2.0}
     (folder / "compared.json").write_text(json.dumps({**compared, "error": 1.0, "memory_error": None, "cause": ""}))
@@ -179,16 +179,16 @@ def with_strange_spans(content: bytes, random: Random) -> bytes:
 def read_all(folder: Path, there: Record, run: Run) -> None:
     """All that looks at a run that is over, one after the other; each may refuse what it finds."""
     calls: list[Callable[[], Any]] = [
-        lambda: comparison_lines(compare(read_as_run(folder).prediction, read_recording(folder))),
-        lambda: json.dumps(compare(read_as_run(folder).prediction, read_recording(folder)).as_data()),
-        lambda: comparison_of(run, read_as_run(folder)),
+        lambda: comparison_lines(compare(read_executed_bundle(folder).prediction, read_recording(folder))),
+        lambda: json.dumps(compare(read_executed_bundle(folder).prediction, read_recording(folder)).as_data()),
+        lambda: compare_run(run, read_executed_bundle(folder)),
         lambda: read_recording(folder).timeline().exposed_communication,
         lambda: read_recording(folder).seconds,
         lambda: [read_inside(folder, [0], Action(Op.F, stage, 0)) for stage in range(4)],
         lambda: read_routing(folder),
         lambda: read_topology(folder),
         lambda: judge(folder, load_design(example("17-experts-on-two-cores")), [Exit(0, 1, False, 2.0)],
-                      was_cancelled=False, steps=""),
+                      was_cancelled=False, progress=Progress(0, 2)),
         lambda: read_result(folder),
         lambda: [run.notes(), run.metrics(), run.latest(), run.log(), run.progress, run.first_step_s, run.result()],
         lambda: read_outcome(run.entry, folder),
@@ -232,7 +232,7 @@ def test_a_damaged_file_is_a_sentence_or_left_out(seed: int, pristine: Path) -> 
 
 def test_what_is_whole_is_read(pristine: Path, tmp_path: Path) -> None:
     """Else the test above would prove nothing."""
-    found = compare(read_as_run(pristine).prediction, read_recording(pristine))
+    found = compare(read_executed_bundle(pristine).prediction, read_recording(pristine))
 
     assert found.iteration.steps == 2
     assert found.by_layer
@@ -251,4 +251,4 @@ def test_spans_of_another_program_are_refused(pristine: Path, tmp_path: Path) ->
         path.write_bytes(json.dumps(header).encode() + b"\n" + spans.tobytes())
 
     with pytest.raises(RunFolderError, match="are not those of its program; launch the design again"):
-        compare(read_as_run(tmp_path / "run").prediction, read_recording(tmp_path / "run"))
+        compare(read_executed_bundle(tmp_path / "run").prediction, read_recording(tmp_path / "run"))

@@ -14,16 +14,17 @@ from meshwave.engine.document import Design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
 from meshwave.engine.runs.dry_run import (
-    LONGEST_STEP_S,
-    MADE_GOOD,
-    SHORTEST_S,
+    CATCH_UP_FRACTION,
+    DEFAULT_STEP_LIMIT_S,
+    SHORTEST_WAIT_S,
     STEPS,
+    ActionDurations,
     Device,
-    Lengths,
     Stopped,
-    in_words,
-    shortened,
-    usual_scale,
+    action_durations,
+    default_scale,
+    dry_run_note,
+    limit_steps,
     wait_until,
 )
 from tests.engine.runs.play import draw
@@ -43,23 +44,25 @@ def in_units(schedule: str, model: str = "latency", **more: Any) -> Design:
 
 
 def test_the_shortest_action_takes_long_enough_to_be_true() -> None:
-    assert usual_scale(Lengths(shortest=1e-3, step=0.1), processes=4, cores=2) == pytest.approx(SHORTEST_S / 1e-3)
+    assert default_scale(ActionDurations(shortest=1e-3, step=0.1), processes=4, cores=2) == pytest.approx(
+        SHORTEST_WAIT_S / 1e-3
+    )
 
 
 def test_more_processes_than_cores_can_wake_in_time_wait_longer() -> None:
-    lengths = Lengths(shortest=1e-3, step=0.1)
+    lengths = ActionDurations(shortest=1e-3, step=0.1)
 
-    assert usual_scale(lengths, 64, cores=2) == pytest.approx(4 * usual_scale(lengths, 16, cores=2))
+    assert default_scale(lengths, 64, cores=2) == pytest.approx(4 * default_scale(lengths, 16, cores=2))
 
 
 def test_nobody_waits_too_long_for_a_step() -> None:
-    assert usual_scale(Lengths(shortest=1e-6, step=1.0), 4, cores=2) == pytest.approx(LONGEST_STEP_S)
-    assert usual_scale(Lengths(shortest=10.0, step=5000.0), 4, cores=2) == pytest.approx(SHORTEST_S / 10)
+    assert default_scale(ActionDurations(shortest=1e-6, step=1.0), 4, cores=2) == pytest.approx(DEFAULT_STEP_LIMIT_S)
+    assert default_scale(ActionDurations(shortest=10.0, step=5000.0), 4, cores=2) == pytest.approx(SHORTEST_WAIT_S / 10)
 
 
 def test_what_is_slow_enough_is_played_in_its_own_time() -> None:
-    assert usual_scale(Lengths(shortest=0.05, step=1.5), 4, cores=2) == 1.0
-    assert usual_scale(Lengths(0.0, 0.0), 4, cores=2) == 1.0
+    assert default_scale(ActionDurations(shortest=0.05, step=1.5), 4, cores=2) == 1.0
+    assert default_scale(ActionDurations(0.0, 0.0), 4, cores=2) == 1.0
 
 
 def test_the_shortest_action_is_one_that_matters() -> None:
@@ -68,7 +71,7 @@ def test_the_shortest_action_is_one_that_matters() -> None:
     costs = estimate(design, program)
     costs.seconds[np.flatnonzero(program.op == Op.F)[0]] = 1e-9
 
-    assert Lengths.of(program, costs).shortest == 1.0
+    assert action_durations(program, costs).shortest == 1.0
 
 
 def test_each_part_of_a_computation_that_exchanges_has_to_be_long_enough() -> None:
@@ -84,18 +87,18 @@ def test_each_part_of_a_computation_that_exchanges_has_to_be_long_enough() -> No
     costs = estimate(halves, program)
     assert costs.network is not None
     assert set(costs.network.parts[program.op == Op.F].tolist()) == {4}
-    assert Lengths.of(program, costs).shortest <= costs.seconds[program.op == Op.F].min() / 4
+    assert action_durations(program, costs).shortest <= costs.seconds[program.op == Op.F].min() / 4
 
 
 def test_it_is_told_how_true_it_is() -> None:
-    assert "each action waits 20 times its modelled time" in in_words(Lengths(1e-3, 0.1), 20.0, "s")
-    assert "0.02 s for a unit" in in_words(Lengths(1.0, 30.0), 0.02, "units")
-    assert "a larger --scale is truer" in in_words(Lengths(1e-3, 0.1), 2.0, "s")
+    assert "each action waits 20 times its modelled time" in dry_run_note(ActionDurations(1e-3, 0.1), 20.0, "s")
+    assert "0.02 s per unit" in dry_run_note(ActionDurations(1.0, 30.0), 0.02, "units")
+    assert "a larger --scale is more accurate" in dry_run_note(ActionDurations(1e-3, 0.1), 2.0, "s")
 
 
 def test_it_plays_no_more_steps_than_it_needs() -> None:
-    assert shortened(draw(steps=1000)).training.steps == STEPS
-    assert shortened(draw(steps=2)) == draw(steps=2)
+    assert limit_steps(draw(steps=1000)).training.steps == STEPS
+    assert limit_steps(draw(steps=2)) == draw(steps=2)
 
 
 # ---- waits ----
@@ -123,12 +126,12 @@ def test_a_sender_that_is_blocked_waits_for_what_it_sent() -> None:
         device.start(now)
         device.send(2_000_000)
 
-    assert not free.clear_to_send()
-    assert blocked.clear_to_send()
+    assert not free.finish_sending()
+    assert blocked.finish_sending()
     assert time.perf_counter_ns() >= now + 2_000_000
     blocked.compute(1_000_000)
     assert blocked.free_ns >= now + 3_000_000
-    assert not blocked.clear_to_send()
+    assert not blocked.finish_sending()
 
 
 def test_a_device_makes_good_what_the_machine_was_late_and_no_more() -> None:
@@ -139,7 +142,7 @@ def test_a_device_makes_good_what_the_machine_was_late_and_no_more() -> None:
 
     device.compute(1_000_000)
 
-    assert device.free_ns >= woken + (1 - MADE_GOOD) * 1_000_000
+    assert device.free_ns >= woken + (1 - CATCH_UP_FRACTION) * 1_000_000
 
 
 def test_what_is_due_later_is_held_until_then() -> None:
@@ -147,5 +150,5 @@ def test_what_is_due_later_is_held_until_then() -> None:
     device.start(time.perf_counter_ns())
     due = device.free_ns + 3_000_000
 
-    assert device.hold(due) == due
+    assert device.wait_for_input(due) == due
     assert time.perf_counter_ns() >= due

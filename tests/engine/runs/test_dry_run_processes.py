@@ -16,7 +16,7 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.timeline import overlay
 from meshwave.engine.runs import Options, Record, Run, State
-from meshwave.engine.runs.dry_run import MADE_GOOD, Rehearsal, slot_seconds
+from meshwave.engine.runs.dry_run import CATCH_UP_FRACTION, Rehearsal, slot_seconds
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import Recording, read_recording
@@ -106,13 +106,13 @@ def test_processes_play_every_action_in_order_and_none_too_short(launcher: Local
     assert len(joined.measured) == len(prediction.timeline), "every action and every message"
     _no_wait_ends_early(prediction, timeline.end - timeline.start, joined, scale)
     assert _orders(timeline) == _orders(prediction.timeline)
-    assert timeline.makespan >= (1 - MADE_GOOD) * prediction.timeline.makespan - SLACK_S / scale
+    assert timeline.makespan >= (1 - CATCH_UP_FRACTION) * prediction.timeline.makespan - SLACK_S / scale
     _every_input_was_there(timeline)
     assert found.run.entry.is_rehearsal
     assert "loss" not in found.run.metrics()[0]
     assert found.run.metrics()[0]["unit"] == prediction.costs.unit
     assert found.run.notes()[0].startswith("messages use ")
-    assert "a rehearsal: nothing is computed" in found.run.notes()[1]
+    assert "dry run: nothing is computed" in found.run.notes()[1]
     assert all_gone(found.run)
 
 
@@ -121,7 +121,7 @@ def _no_wait_ends_early(prediction: Prediction, took: Any, joined: Any, scale: f
     program = prediction.program
     priced = slot_seconds(program, prediction.costs.seconds)[program.slot[program.spans]]
     worked = prediction.timeline.is_work[joined.predicted]
-    least = (1 - MADE_GOOD) * priced[joined.predicted][worked] - SLACK_S / scale
+    least = (1 - CATCH_UP_FRACTION) * priced[joined.predicted][worked] - SLACK_S / scale
     assert (took[joined.measured][worked] >= least).all()
 
 

@@ -14,7 +14,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.simulation import simulate
-from meshwave.engine.runs.dry_run import MADE_GOOD, Stopped, Waits
+from meshwave.engine.runs.dry_run import CATCH_UP_FRACTION, Stopped, plan_waits
 from meshwave.engine.runs.dry_run_threads import play
 from tests.engine.runs.play import draw
 from tests.engine.runs.test_dry_run import in_units
@@ -37,15 +37,15 @@ def test_threads_play_every_action_in_order_and_none_too_short(schedule: str, mo
     scale = 0.002
     predicted = simulate(program, costs.seconds, costs.transfer_model)
 
-    waits = Waits.of(program, costs, scale)
+    waits = plan_waits(program, costs, scale)
     played = play(waits)
 
     own = program.is_compute & ~program.fused
-    assert ((played.end - played.start)[own] >= (1 - MADE_GOOD) * waits.ns[own] - 1e5).all()
+    assert ((played.end - played.start)[own] >= (1 - CATCH_UP_FRACTION) * waits.ns[own] - 1e5).all()
     for rank in range(program.ranks):
         rows = np.flatnonzero(own[program.rows(rank)]) + program.rows(rank).start
         assert all(played.end[row] <= played.start[following] for row, following in pairwise(rows))
-    assert played.seconds >= (1 - MADE_GOOD) * scale * predicted.makespan - 1e-3
+    assert played.seconds >= (1 - CATCH_UP_FRACTION) * scale * predicted.makespan - 1e-3
     took = np.isin(program.op, (Op.RECV_F, Op.RECV_B))
     assert (played.end[took] > 0).all(), "every message was taken"
 
@@ -55,7 +55,7 @@ def test_gradients_are_reduced_before_anybody_steps() -> None:
     program = lower(design)
     costs = estimate(design, program)
 
-    waits = Waits.of(program, costs, 1.0)
+    waits = plan_waits(program, costs, 1.0)
     played = play(waits)
 
     steps, reduced = program.op == Op.STEP, program.op == Op.REDUCE_GRAD
@@ -91,7 +91,7 @@ def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
     shared, alone = costs.play(program).makespan, simulate(program, costs.seconds, "latency").makespan
     scale = 2.0 / shared
 
-    played = play(Waits.of(program, costs, scale))
+    played = play(plan_waits(program, costs, scale))
 
     assert shared > 1.1 * alone, "else nothing is shared that matters"
     assert played.seconds / scale == pytest.approx(shared, rel=0.08)
@@ -104,4 +104,4 @@ def test_a_rehearsal_in_threads_can_be_stopped() -> None:
     threading.Timer(0.05, stop.set).start()
 
     with pytest.raises(Stopped):
-        play(Waits.of(program, estimate(design, program), 1000.0), stop)
+        play(plan_waits(program, estimate(design, program), 1000.0), stop)

@@ -25,9 +25,9 @@ from meshwave.engine.runs.emulation import hosts
 from meshwave.engine.runs.emulation import network as networks
 from meshwave.engine.runs.emulation.hosts import (
     FASTEST_LINK,
-    predicted_for,
-    predicts_links_of,
-    read_as_run,
+    matches_links,
+    prediction_links,
+    read_executed_bundle,
     read_links,
     scale_for_links,
 )
@@ -76,7 +76,7 @@ def network(design: Design, options: Options) -> Topology:
 # ---- what is asked for ----
 
 
-def test_drawn_nodes_are_hosts_and_others_are_filled_in_order() -> None:
+def test_nodes_of_the_design_become_hosts_and_other_hosts_are_filled_in_order() -> None:
     drawn = draw(pp=3, cluster=nodes(4, 2))
     meshes = [{"name": name, "devices": [device], "axes": {}} for name, device in (("A", 5), ("B", 0), ("C", 4))]
     scattered = draw(pp=3, cluster=nodes(3, 2), meshes=meshes)
@@ -88,11 +88,12 @@ def test_drawn_nodes_are_hosts_and_others_are_filled_in_order() -> None:
     assert as_drawn.node_of == (1, 0, 1)
     assert [as_drawn.address(process) for process in range(3)] == ["10.78.1.1", "10.78.0.1", "10.78.1.2"]
     assert (
-        as_drawn.note == "2 emulated hosts of 1 + 2 processes, as drawn; links of 100 MB/s a process and 10 MB/s a NIC"
+        as_drawn.note
+        == "2 emulated hosts of 1 + 2 processes, as in the design; links of 100 MB/s per process and 10 MB/s per NIC"
     )
 
 
-def test_links_slow_down_as_time_is_stretched_and_no_faster_than_a_machine_carries_them() -> None:
+def test_links_slow_down_with_time_dilation_and_are_no_faster_than_the_machine() -> None:
     design = draw(pp=4, cluster=nodes(1, 4, nics_per_node=2))
     fast = on(2, scale=40, intra_bandwidth=3e11, inter_bandwidth=2e10)
 
@@ -101,8 +102,8 @@ def test_links_slow_down_as_time_is_stretched_and_no_faster_than_a_machine_carri
     assert (found.intra * PAYLOAD, found.inter * PAYLOAD) == pytest.approx((FASTEST_LINK, 5e8))
     assert (found.nics, found.latency_s) == (2, 40 * 1e-5)
     assert found.note == (
-        "2 emulated hosts of 2 + 2 processes, filled in order; links of 500 MB/s a process (7.5 GB/s is more than can be "
-        "emulated here) and 500 MB/s a NIC, 40 times slower as time is stretched"
+        "2 emulated hosts of 2 + 2 processes, filled in order; links of 500 MB/s per process (limited: 7.5 GB/s cannot be "
+        "emulated here) and 500 MB/s per NIC, slowed down by the time-dilation factor 40"
     )
     assert fast.hosts is not None
     assert scale_for_links(40, fast.hosts, step_s=0.001) == 600, "then all links are as drawn"
@@ -110,9 +111,7 @@ def test_links_slow_down_as_time_is_stretched_and_no_faster_than_a_machine_carri
     assert scale_for_links(400, fast.hosts, step_s=0.02) == 400
     in_units = draw(pp=4, cost={"kind": "unit"})
     assert network(in_units, on(2, scale=40)).inter * PAYLOAD == pytest.approx(1e7), "a unit is no second"
-    assert network(in_units, on(2, scale=40)).note.endswith(
-        "not slowed as time is: costs in units say nothing of bytes a second"
-    )
+    assert network(in_units, on(2, scale=40)).note.endswith("not slowed down: costs in units define no link rates")
 
 
 def test_hosts_that_cannot_be_are_refused() -> None:
@@ -164,7 +163,7 @@ DRAWN = nodes(2, 2, intra_node=NEAR, inter_node=FAR)
 SLOW = {"inter_bandwidth": 1e5, "intra_bandwidth": 2e8}
 
 
-def test_a_run_is_predicted_for_the_links_that_it_was_told(tmp_path: Path) -> None:
+def test_a_run_is_predicted_for_the_links_of_its_options(tmp_path: Path) -> None:
     """As the design with those links drawn is."""
     drawn = draw(pp=4, cluster=DRAWN)
     slow = draw(pp=4, cluster={**DRAWN, "inter_node": {**LINK, "bandwidth": 1e5}})
@@ -174,11 +173,11 @@ def test_a_run_is_predicted_for_the_links_that_it_was_told(tmp_path: Path) -> No
     assert run.prediction.program == predict(drawn).program
     assert run.prediction.timeline.makespan == predict(slow).timeline.makespan > 1.1 * predict(drawn).timeline.makespan
     assert (run.design.cluster, run.drawn) == (slow.cluster, drawn)
-    assert predicted_for(run) == (
-        "predicted for hosts linked at 100 kB/s, which the run was told, not at the 100 MB/s that is drawn"
+    assert prediction_links(run) == (
+        "predicted for hosts linked at 100 kB/s (option of the run; the design has 100 MB/s)"
     )
-    assert (predicts_links_of(run, drawn), predicts_links_of(run, slow)) == (False, True)
-    assert read_as_run(run.folder) == read_bundle(run.folder) == run
+    assert (matches_links(run, drawn), matches_links(run, slow)) == (False, True)
+    assert read_executed_bundle(run.folder) == read_bundle(run.folder) == run
 
 
 def test_a_folder_of_an_earlier_version_is_read_with_the_links_that_its_run_had(tmp_path: Path) -> None:
@@ -188,11 +187,11 @@ def test_a_folder_of_an_earlier_version_is_read_with_the_links_that_its_run_had(
 
     old = write_bundle(RunSpec(predict(drawn, now.program), drawn, told), tmp_path / "old")
 
-    run = read_as_run(old.folder)
+    run = read_executed_bundle(old.folder)
     assert (run.design.cluster, run.design.meshes) == (now.design.cluster, now.design.meshes)
-    assert predicted_for(run) == predicted_for(now) != ""
+    assert prediction_links(run) == prediction_links(now) != ""
     assert run.prediction.timeline.makespan == now.prediction.timeline.makespan
-    assert not predicts_links_of(run, drawn)
+    assert not matches_links(run, drawn)
     assert read_links(old.folder) == read_links(now.folder) != hosts.message_links(drawn)
 
 
@@ -202,7 +201,7 @@ def test_a_run_of_other_links_that_nothing_is_sent_over_is_predicted_as_drawn(tm
     run = bundled(tmp_path / "run", drawn, on(1, intra_bandwidth=1e6))
 
     assert run.design != run.drawn
-    assert predicted_for(run) == ""
+    assert prediction_links(run) == ""
 
 
 def test_what_is_emulated_as_drawn_is_predicted_as_drawn(tmp_path: Path) -> None:
@@ -212,11 +211,11 @@ def test_what_is_emulated_as_drawn_is_predicted_as_drawn(tmp_path: Path) -> None
 
     assert run.design == run.drawn
     assert not (run.folder / "drawn.json").exists()
-    assert (predicted_for(run), predicts_links_of(run, drawn)) == ("", True)
-    assert not predicts_links_of(run, draw(pp=4, cluster=nodes(2, 2))), "its links are not those that are drawn since"
+    assert (prediction_links(run), matches_links(run, drawn)) == ("", True)
+    assert not matches_links(run, draw(pp=4, cluster=nodes(2, 2))), "its links are not those that are drawn since"
 
 
-def test_processes_on_more_hosts_than_drawn_are_predicted_to_send_across(tmp_path: Path) -> None:
+def test_processes_on_more_hosts_than_nodes_are_predicted_to_send_between_hosts(tmp_path: Path) -> None:
     drawn = draw(pp=3, cluster=nodes(1, 3, intra_node=NEAR))
 
     run = bundled(tmp_path / "run", drawn, on(2, intra_bandwidth=2e8, inter_bandwidth=1e6))
@@ -225,9 +224,9 @@ def test_processes_on_more_hosts_than_drawn_are_predicted_to_send_across(tmp_pat
     assert hosts.host_topology(run.design, run.drawn, run.options).node_of == (0, 0, 1)
     times = run.prediction.costs.seconds[run.prediction.program.send_rows[0]]
     assert sorted({*times.tolist()}) == pytest.approx([1e-5 + 768 / 2e8, 1e-5 + 768 / 1e6]), "M0 to M1, M1 to M2"
-    assert predicted_for(run) == (
-        "predicted for 2 hosts, which the run was told, not for the one that is drawn; for hosts linked at 1 MB/s, "
-        "which the run was told, not at the 1 GB/s that is drawn"
+    assert prediction_links(run) == (
+        "predicted for 2 hosts (option of the run; the design has 1); for hosts linked at 1 MB/s (option of the run; "
+        "the design has 1 GB/s)"
     )
 
 
@@ -241,14 +240,14 @@ def test_a_prediction_is_no_faster_than_links_can_be_emulated(tmp_path: Path) ->
 
     links = run.design.cluster.intra_node, run.design.cluster.inter_node
     assert [link.bandwidth for link in links] == [FASTEST_LINK, FASTEST_LINK]
-    assert predicted_for(run) == (
-        "predicted for hosts linked at 500 MB/s, the most that can be emulated here, not at the 4 GB/s that is drawn; "
-        "for processes of a host linked at 500 MB/s, the most that can be emulated here, not at the 1 GB/s that is drawn"
+    assert prediction_links(run) == (
+        "predicted for hosts linked at 500 MB/s (the most that can be emulated here; the design has 4 GB/s); "
+        "for processes of a host linked at 500 MB/s (the most that can be emulated here; the design has 1 GB/s)"
     )
     assert stretched.design == drawn
 
 
-def test_a_rehearsal_is_stretched_as_suits_the_links_that_it_was_told() -> None:
+def test_a_dry_run_is_dilated_for_the_links_of_its_options() -> None:
     """A step that is long already is stretched less, so that nobody waits for it."""
     drawn = draw(pp=4, cluster=DRAWN)
     prediction = predict(drawn)
@@ -268,7 +267,7 @@ def test_costs_in_units_are_for_any_links(tmp_path: Path) -> None:
     run = bundled(tmp_path / "run", drawn, on(2, **SLOW))
 
     assert run.prediction.timeline.makespan == predict(drawn).timeline.makespan
-    assert (predicted_for(run), predicts_links_of(run, drawn)) == ("", True)
+    assert (prediction_links(run), matches_links(run, drawn)) == ("", True)
 
 
 def test_a_profile_does_not_price_links_that_are_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,11 +283,11 @@ def test_a_profile_does_not_price_links_that_are_emulated(tmp_path: Path, monkey
     assert run.prediction.costs.seconds[sends] == pytest.approx(predict(by_drawn).costs.seconds[sends])
     computes = run.prediction.program.is_compute
     assert run.prediction.costs.seconds[computes] == pytest.approx(predict(drawn).costs.seconds[computes])
-    assert predicted_for(run) == (
-        "predicted for processes of a host linked at 1 MB/s, as drawn, not as known.json has it"
+    assert prediction_links(run) == (
+        "predicted for processes of a host linked at 1 MB/s (as in the design; replaces the links of known.json)"
     )
-    assert not predicts_links_of(run, drawn)
-    assert predicts_links_of(run, parse_design({**drawn.model_dump(mode="json"), "cost": {**cost, "links": "drawn"}}))
+    assert not matches_links(run, drawn)
+    assert matches_links(run, parse_design({**drawn.model_dump(mode="json"), "cost": {**cost, "links": "drawn"}}))
 
 
 def test_stages_keep_the_layers_that_they_were_given_for_other_links(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_flows_of_one_connection_follow_one_another() -> None:
     live.announce(0, 1.0)
 
     assert (live.end(0), live.end(1)) == (4.0, 7.0)
-    assert (live.sent(0), live.sent(1)) == (1.0, 4.0)
+    assert (live.start_time(0), live.start_time(1)) == (1.0, 4.0)
 
 
 def test_a_flow_that_is_announced_late_is_ready_at_the_committed_time() -> None:
@@ -197,7 +197,7 @@ def test_who_waits_for_a_flow_sleeps_until_it_is_complete() -> None:
 
     assert due == start + 70 * MS
     assert time.perf_counter_ns() >= due
-    assert receiver.sent(1) == start + 40 * MS
+    assert receiver.start_ns(1) == start + 40 * MS
 
 
 def test_a_flow_waits_for_all_who_take_part() -> None:

@@ -166,11 +166,11 @@ def test_a_process_that_is_stopped_is_named_until_it_is_continued(
     monkeypatch.setenv("MESHWAVE_HOME", str(launcher.record.place))
     run, tell = submit(launcher, draw("sleep")), Progress()
     pid = processes(run)[2].pid
-    assert run.stopped() == []
+    assert run.stopped_process_lines() == []
 
     os.kill(pid, signal.SIGSTOP)
 
-    words = f"process 2 is stopped and does not answer; continue it (kill -CONT {pid}), or cancel the run"
+    words = f"process 2 is stopped and does not respond; continue it (kill -CONT {pid}), or cancel the run"
     assert until(run.stopped) == [words]
     assert words in run.notes()
     tell(run)
@@ -181,7 +181,7 @@ def test_a_process_that_is_stopped_is_named_until_it_is_continued(
     cli.main(["runs", "--json"])
     assert json.loads(capsys.readouterr().out)["runs"][0]["stopped"] == [words]
     os.kill(pid, signal.SIGCONT)
-    until(lambda: not run.stopped())
+    until(lambda: not run.stopped_process_lines())
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")

@@ -1,4 +1,4 @@
-"""Of everything that went wrong in a run, what went wrong first is its reason."""
+"""The verdict on a run names the earliest cause."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from meshwave.engine.runs import State
 from meshwave.engine.runs.outcome import Exit, Verdict, judge
+from meshwave.engine.runs.run import Progress
 from tests.engine.runs.play import draw
 
 
@@ -17,17 +18,18 @@ def write_error(folder: Path, process: int, time: float, error: str, action: str
 
 
 def verdict(folder: Path, *exits: Exit, was_cancelled: bool = False) -> Verdict:
-    return judge(folder, draw(), exits, was_cancelled=was_cancelled, steps="2 of 3 steps")
+    return judge(folder, draw(), exits, was_cancelled=was_cancelled, progress=Progress(2, 3))
 
 
-def test_the_earliest_error_comes_before_the_flood(tmp_path: Path) -> None:
+def test_the_earliest_error_is_the_cause(tmp_path: Path) -> None:
     write_error(tmp_path, 0, 10.2, "RuntimeError('Connection closed by peer')")
     write_error(tmp_path, 2, 10.1, "rank 2, action 3 of 9, 2F1: ValueError('no')", "2F1")
     write_error(tmp_path, 1, 10.3, "RuntimeError('Connection closed by peer')")
 
     found = verdict(tmp_path, Exit(0, 1, False, 10.4), Exit(2, 1, False, 10.5), Exit(1, -15, True, 10.6))
 
-    assert found == Verdict(State.FAILED, "mesh M2, rank 2, action 3 of 9, 2F1: ValueError('no')", 2)
+    assert (found.state, found.code, found.process) == (State.FAILED, "action_failed", 2)
+    assert found.reason == "mesh M2, rank 2, action 3 of 9, 2F1: ValueError('no')"
 
 
 def test_a_killed_process_comes_before_the_errors_of_others(tmp_path: Path) -> None:
@@ -36,7 +38,7 @@ def test_a_killed_process_comes_before_the_errors_of_others(tmp_path: Path) -> N
     found = verdict(tmp_path, Exit(0, 1, False, 10.1), Exit(3, -signal.SIGKILL, False, 10.2))
 
     assert found.process == 3
-    assert found.reason.startswith("mesh M3, process 3 was ended by SIGKILL (exit -9); Meshwave did not send that")
+    assert found.reason.startswith("mesh M3, process 3 was ended by SIGKILL (exit -9); Meshwave did not send it")
 
 
 def test_an_abort_hints_at_a_size_mismatch(tmp_path: Path) -> None:
@@ -49,33 +51,33 @@ def test_an_abort_hints_at_a_size_mismatch(tmp_path: Path) -> None:
     assert found.reason.endswith("the last line of its log: terminate called")
 
 
-def test_a_process_that_said_what_was_wrong_before_it_crashed_is_believed(tmp_path: Path) -> None:
+def test_the_written_error_of_a_killed_process_is_the_cause(tmp_path: Path) -> None:
     write_error(tmp_path, 1, 10.0, "it was I")
 
     assert verdict(tmp_path, Exit(1, -6, False, 10.1)).reason == "mesh M1, process 1: it was I"
 
 
-def test_what_we_ended_is_not_the_cause(tmp_path: Path) -> None:
+def test_a_process_ended_by_meshwave_is_not_the_cause(tmp_path: Path) -> None:
     found = verdict(tmp_path, Exit(0, -9, True, 10.0), Exit(1, 3, False, 10.1))
 
     assert found.reason == "mesh M1, process 1 ended with status 3 and left no error"
 
 
-def test_a_cancelled_run_says_how_far_it_came(tmp_path: Path) -> None:
+def test_a_cancelled_run_has_its_number_of_steps(tmp_path: Path) -> None:
     (tmp_path / "cancel").write_text("")
 
     found = verdict(tmp_path, Exit(0, -15, True, 10.0), was_cancelled=True)
 
-    assert found == Verdict(State.CANCELLED, "cancelled after 2 of 3 steps")
+    assert found == Verdict(State.CANCELLED, "cancelled_run", {"done": 2, "total": 3})
 
 
-def test_a_run_that_was_done_before_the_wish_to_cancel_it_has_succeeded(tmp_path: Path) -> None:
+def test_a_run_that_was_finished_before_it_was_cancelled_has_succeeded(tmp_path: Path) -> None:
     found = verdict(tmp_path, Exit(0, 0, False, 10.0), Exit(1, 0, True, 10.0), was_cancelled=True)
 
     assert found.state is State.SUCCEEDED
 
 
-def test_half_an_error_is_passed_over(tmp_path: Path) -> None:
+def test_an_incomplete_error_file_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "error-0.json").write_text('{"process": 0, "ti')
     (tmp_path / "error-1.json").write_text("[]")
 

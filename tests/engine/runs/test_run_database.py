@@ -104,7 +104,7 @@ def test_a_run_is_found_by_part_of_its_id(record: Record) -> None:
 
     assert record.find(one).id == one
     assert record.find(one[-5:]).id == one
-    with pytest.raises(InputError, match=f"{other}, {one}"):
+    with pytest.raises(InputError, match=f"{other} and {one}"):
         record.find(one[:8])
     with pytest.raises(InputError, match=r"there is no run '1999'.*Known: "):
         record.find("1999")
@@ -145,12 +145,14 @@ def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         Record(tmp_path / "file")
 
 
-def test_a_full_disk_is_told_and_the_record_stays_as_it_was(record: Record) -> None:
+def test_a_full_disk_is_reported_and_leaves_the_record_unchanged(record: Record) -> None:
     entry = enter(record)
     pages = record._db.execute("PRAGMA page_count").fetchone()[0]
     record._db.execute(f"PRAGMA max_page_count = {pages}")
 
-    with pytest.raises(RunError, match=f"the record of runs in {record.place} cannot be used: .* full; make room"):
+    with pytest.raises(
+        RunError, match=f"the record of runs in {record.place} cannot be used: .* full; free some disk space"
+    ):
         record.move(entry.id, State.FAILED, "why" * 10_000)
 
     assert record.get(entry.id).state is State.STARTING
@@ -244,7 +246,7 @@ def test_a_damaged_transition_is_left_out(record: Record, state: object) -> None
 
 
 @pytest.mark.parametrize("damage", [b"no database", b"SQLite format 3\0" + b"x" * 5000])
-def test_a_damaged_index_is_told_and_made_anew_of_the_run_folders(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_index_is_reported_and_rebuilt_from_the_run_folders(tmp_path: Path, damage: bytes) -> None:
     with closing(Record(tmp_path)) as record:
         done = enter(record, name="done")
         design = draw("done", steps=7)
@@ -268,7 +270,7 @@ def test_a_damaged_index_is_told_and_made_anew_of_the_run_folders(tmp_path: Path
 
     assert (entry.name, entry.state, entry.reason, entry.steps) == ("done", State.FAILED, "it broke", 7)
     assert (entry.processes, entry.manner, entry.is_rehearsal) == (4, "rehearsal", True)
-    assert (lost.state, lost.reason) == (State.LOST, "its end was not written down; what it wrote is kept")
+    assert (lost.state, lost.reason) == (State.LOST, "its end was not recorded; the files that it wrote are kept")
 
 
 def test_an_index_without_its_tables_is_damaged(record: Record) -> None:

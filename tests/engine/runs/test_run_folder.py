@@ -15,7 +15,7 @@ from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs import Bundle, Hosts, Options, read_bundle, read_options, write_bundle
 from meshwave.engine.runs import run_folder as bundle
 from meshwave.engine.runs.dry_run import Rehearsal
-from meshwave.engine.runs.run_folder import RunSpec, mesh_of
+from meshwave.engine.runs.run_folder import RunSpec, rank_and_mesh
 from tests.engine.runs.play import draw
 
 
@@ -79,7 +79,7 @@ def test_a_damaged_design_is_named(tmp_path: Path) -> None:
 
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="is no run folder: it has no design.json; name another run"):
+    with pytest.raises(RunFolderError, match="is not a run folder: it has no design.json; name another run"):
         read_bundle(tmp_path)
 
 
@@ -97,21 +97,21 @@ def test_the_text_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, l
     assert brought.samefile(text) == (largest_copy == 0)
 
 
-def test_a_text_that_is_missing_is_asked_for(tmp_path: Path) -> None:
+def test_a_missing_text_is_refused(tmp_path: Path) -> None:
     design = draw(training={"data": "mine.txt"})
 
     with pytest.raises(InputError, match=r"training\.data names mine\.txt"):
         write(tmp_path / "run", design)
-    with pytest.raises(InputError, match="cannot take the text"):
+    with pytest.raises(InputError, match="cannot read the text"):
         write(tmp_path / "run", design, tmp_path / "mine.txt")
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         write(tmp_path / "run", design, tmp_path)
 
 
 def test_processes_are_counted_mesh_by_mesh() -> None:
     design = draw(pp=2, dp=2)
 
-    assert [mesh_of(design, process) for process in range(4)] == [(0, "M0"), (0, "M0"), (1, "M1"), (1, "M1")]
+    assert [rank_and_mesh(design, process) for process in range(4)] == [(0, "M0"), (0, "M0"), (1, "M1"), (1, "M1")]
 
 
 @pytest.mark.parametrize(

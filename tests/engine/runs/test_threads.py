@@ -51,7 +51,7 @@ def test_it_is_a_run_with_a_recording_of_every_action(rehearser: ThreadsLauncher
     assert [row["unit"] for row in run.metrics()] == ["units", "units"]
     assert "loss" not in run.metrics()[0]
     assert run.progress == (2, 2)
-    assert any("each action waits 0.001 s for a unit" in note for note in run.notes())
+    assert any("each action waits 0.001 s per unit" in note for note in run.notes())
     result = run.result()
     assert result is not None
     assert (result.state, result.exits) == ("SUCCEEDED", ())

@@ -57,7 +57,7 @@ def test_a_design_trains_the_same_on_emulated_hosts(launcher: LocalLauncher) -> 
     assert spread.wait(timeout_s=60) is State.SUCCEEDED, spread.reason
     assert [row["loss"] for row in spread.metrics()] == [row["loss"] for row in run.metrics()]
     assert re.search(
-        "gloo over 2 emulated hosts of 2 [+] 2 processes, filled in order; links of 40 MB/s a process and 10 MB/s a NIC; "
+        "gloo over 2 emulated hosts of 2 [+] 2 processes, filled in order; links of 40 MB/s per process and 10 MB/s per NIC; "
         "latency between hosts is at least [0-9.]+ .?s on this machine [(]10 µs in the design[)]",
         spread.notes()[0],
     ), spread.notes()

@@ -9,7 +9,7 @@ import pytest
 from meshwave.engine.document.training import Training
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError
-from meshwave.engine.runs.training_texts import find_text, keep_text, plain_name, text_of, texts_folder
+from meshwave.engine.runs.training_texts import find_text, keep_text, plain_name, texts_folder, training_text
 from tests.engine.runs.play import draw
 
 
@@ -32,17 +32,17 @@ def test_the_file_that_was_named_wins_then_the_folders_in_order_then_the_user_s_
     given, beside, kept = put(home / "given", home / "beside", texts_folder())
     folders = [home / "beside", home / "elsewhere"]
 
-    assert text_of(design, given, folders) == given
-    assert text_of(design, None, folders) == beside
+    assert training_text(design, given, folders) == given
+    assert training_text(design, None, folders) == beside
     beside.unlink()
-    assert text_of(design, None, folders) == kept
+    assert training_text(design, None, folders) == kept
 
 
 def test_a_design_that_names_none_takes_the_one_that_comes_with_meshwave(home: Path) -> None:
     (given,) = put(home)
 
-    assert text_of(draw()) is None
-    assert text_of(draw(), given) == given
+    assert training_text(draw()) is None
+    assert training_text(draw(), given) == given
 
 
 def test_a_text_that_is_nowhere_is_a_problem_that_says_where_it_was_looked_for(home: Path) -> None:
@@ -54,9 +54,9 @@ def test_a_text_that_is_nowhere_is_a_problem_that_says_where_it_was_looked_for(h
     assert f"the text mine.txt does not exist (looked in {home}, {texts_folder()})" in problem.message
     assert "--data FILE" in problem.message
     with pytest.raises(DesignError, match="does not exist"):
-        text_of(draw(), home / "mine.txt")
+        training_text(draw(), home / "mine.txt")
     with pytest.raises(DesignError, match="is not a file; training needs a text"):
-        text_of(draw(), home)
+        training_text(draw(), home)
 
 
 @pytest.mark.parametrize(

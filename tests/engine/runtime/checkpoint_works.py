@@ -25,7 +25,7 @@ def train(argument: dict[str, Any]) -> dict[str, Any]:
     trainer = Trainer(job, World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), "gloo", ""))
     found = complete_checkpoints(folder)
     first = trainer.resume(found[-1]) if found else 0
-    about = Checkpoint.for_design(job.design)
+    about = Checkpoint.initial_manifest(job.design)
     checkpointer = Checkpointer(folder / "checkpoints", about, trainer.state(), argument.get("keep", 2))
     losses = []
     for number in range(first, argument["until"]):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.document import parse_design
-from meshwave.engine.runs.checkpoints import bring_checkpoint, complete_checkpoints, read_checkpoint
+from meshwave.engine.runs.checkpoints import complete_checkpoints, link_checkpoint, read_checkpoint
 
 Document = dict[str, Any]
 Outcomes = list[dict[str, Any]]
@@ -155,5 +155,5 @@ def test_a_checkpoint_is_brought_to_another_run(train: Any, draw: Any, tmp_path:
     document = laid_out(draw, LAYOUTS["1f1b"])
     train(document, tmp_path / "first", 2)
 
-    assert bring_checkpoint(tmp_path / "first", tmp_path / "second").steps == 2
+    assert link_checkpoint(tmp_path / "first", tmp_path / "second").steps == 2
     assert train(document, tmp_path / "second", 4)[0]["first"] == 2

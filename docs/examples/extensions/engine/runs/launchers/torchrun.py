@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
+from meshwave.engine.findings import Problem
 from meshwave.engine.runs import Options, Run
 from meshwave.engine.runs.dry_run import Stopped
 from meshwave.engine.runs.launchers import Capabilities, ThreadedLauncher, environment, launchers
@@ -28,14 +29,14 @@ class TorchrunLauncher(ThreadedLauncher):
 
     def probe(self) -> Capabilities:
         if find_spec("torch") is None:
-            return Capabilities("torchrun comes with torch, which is not installed: pip install torch")
+            return Capabilities(Problem("", "runs_without_torch"))
         return Capabilities(most_processes=64, note="torchrun starts a fresh interpreter for each process")
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
             raise RunError("torchrun emulates no hosts; launch on this machine instead")
 
-    def see_through(self, bundle: Bundle, stop: threading.Event) -> Verdict:
+    def run_steps(self, bundle: Bundle, stop: threading.Event) -> Verdict:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         worker = ["--nproc-per-node", str(bundle.processes), "--module", WORKER, str(bundle.folder)]
         with (
@@ -50,5 +51,5 @@ class TorchrunLauncher(ThreadedLauncher):
         if stop.is_set():
             raise Stopped
         ended = [Exit(process=0, code=process.returncode, ours=False, time_s=time.time())]
-        steps = str(Run(self.record, bundle.run, self).progress)
-        return judge(bundle.folder, bundle.design, ended, was_cancelled=False, steps=steps)
+        progress = Run(self.record, bundle.run, self).progress
+        return judge(bundle.folder, bundle.design, ended, was_cancelled=False, progress=progress)
