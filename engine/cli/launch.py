@@ -269,7 +269,7 @@ def run_summary(run: Run, found: Comparison | None) -> dict[str, Any]:
         "digest": entry.digest,
         "notes": run.notes(),
         "metrics": run.metrics(),
-        "comparison": found.as_data() if found else None,
+        "comparison": found.to_json() if found else None,
     }
 
 

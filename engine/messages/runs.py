@@ -160,7 +160,21 @@ MESSAGES: dict[str, Message] = {
     ),
     "process_stopped": "mesh {mesh}, process {process} at {action} of step {step} is stopped by a signal (send SIGCONT)",
     "processes_wait_for_each_other": "these processes wait for each other",
-    # profiles of runs
+    # comparisons and profiles of runs
+    "prediction_in_units": (
+        "the prediction is in units, which cannot be compared with seconds; use cost kind roofline or calibrated"
+    ),
+    "spans_of_another_program": "the spans in {folder} do not belong to its program; launch the design again",
+    "no_recorded_step": "not all ranks have recorded a training step yet",
+    "step_not_recorded": "step {step} was not recorded by all ranks; {count} complete steps were recorded",
+    "no_recorded_processes": "not all processes of this mesh have recorded a step",
+    "no_recorded_action": "the recording has no {action} on this mesh",
+    "no_recorded_inside": "no step was recorded with the inside of its actions",
+    "unknown_layer_steps": "the recording has steps of layers that this version does not know: {steps:list}",
+    "profile_of_dry_run": (
+        "a dry run waits for predicted times, so it measures no computation; make the profile from a training run"
+    ),
+    # checkpoints
     "checkpoint_missing": "run {run} has no checkpoint; launch it with --checkpoint-every to write some",
     "checkpoint_of_another_model": "the checkpoint of run {run} has another model.{key}; resume a design of the same model",
     "checkpoint_of_another_optimizer": "the checkpoint of run {run} holds the state of optimizer {optimizer}; use {optimizer}",
@@ -172,7 +186,6 @@ MESSAGES: dict[str, Message] = {
     "archive_exists": "{file} exists; choose another name with --out",
     "archive_unwritable": "cannot write {file}: {error}; choose another place with --out",
     "not_a_run_archive": "{file} is not an exported run: {reason}; choose a file that meshwave runs export has written",
-    # launchers
     "unsupported_system": "runs need Linux or macOS; on Windows, start Meshwave inside WSL 2",
     "runs_without_torch": "runs need torch, which is not installed: pip install torch (see meshwave doctor)",
     "too_many_processes": _too_many_processes,

@@ -119,8 +119,8 @@ def comparison_lines(found: Comparison) -> list[str]:
     if found.cause:
         lines.append(f"cause     {found.cause.words}")
     lines += [f"priced    {each}" for each in found.unmeasured]
-    if found.doubts:
-        lines.append(f"clocks    {found.doubts}")
+    if found.clock_note:
+        lines.append(f"clocks    {found.clock_note}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Durations of the actions of a run, in the sense in which the simulator takes its costs."""
+"""Measured durations of the actions of a run, defined like the costs of the simulator."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from numpy.typing import NDArray
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import RECEIVES, SENDS, Op
 from meshwave.engine.program.program import Program
-from meshwave.engine.runs.recording import Recording, Spans, stood_still
+from meshwave.engine.runs.recording import Recording, Spans, has_waited
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 MOST_SPANS = 3_000_000
-"""That are looked at for what the actions took: a hundred bytes each."""
+"""The most spans that are read for durations, a hundred bytes each."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRows:
-    """Durations of each action of a program, in the sense in which the simulator takes its costs."""
+    """Measured durations of the actions of a program, defined like the costs of the simulator."""
 
     seconds: Floats  # [rows]
-    known: Bools  # [rows] False for a SEND that nobody ever waited for: its seconds are a guess
-    at_most: Floats  # [rows] the seconds that are known, and of such a SEND those that it took at most
+    known: Bools  # [rows] False for a SEND that no receiver waited for: its seconds are an estimate
+    at_most: Floats  # [rows] the known seconds, and upper bounds for the other SENDs
 
 
 def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
-    """The median over the steps that are timed.
+    """Return the median duration of each action over the timed steps.
 
-    A slot's seconds are shared between its two rows as was predicted. A reduction takes from when the last of
-    those who share it has begun it, and what its rank reduced before is done, to when its result is there; an
-    optimizer step from when all is there that it waits for. A transfer takes from its SEND (of a run, from when
-    its receiver was ready for it, where that is later) until it arrived; how long, is known where its receiver stood
-    still for it.
+    The duration of a slot is divided between its two actions in proportion to their predictions. A reduction starts
+    when the last participant has begun it and the reduction before it on its rank is done. An optimizer step starts
+    when all its inputs have arrived. A transfer starts with its SEND or, outside dry runs, when its receiver is ready
+    for it if that is later; its end is known if the receiver waited for it.
     """
     program, predicted = prediction.program, prediction.costs.seconds
     timed = recording.timed
@@ -45,8 +44,8 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     start, end = ((spans[column] - spans["start_ns"].min()) / 1e9 for column in ("start_ns", "end_ns"))
     took = end - start
     _share_slots(program, predicted, took)
-    reduced = _shared(prediction)
-    took[:, program.op == Op.REDUCE_GRAD] = 0.0  # a weight that nobody shares is not reduced at all
+    reduced = _replicated_reductions(prediction)
+    took[:, program.op == Op.REDUCE_GRAD] = 0.0  # weights without copies are not reduced
     took[:, reduced] = _reductions(program, reduced, start, end)
     _steps(program, reduced, spans, start, end, took)
     seconds = np.median(took, axis=0)
@@ -54,7 +53,7 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     sends, until, waited = _transfers(program, spans, start, end, recording)
     seconds[sends], known[sends] = _transfer_seconds(program, sends, until, waited, predicted)
     seconds[np.isin(program.op, RECEIVES)] = 0.0
-    others = ~program.is_compute  # of a slot the second row may take less than nothing
+    others = ~program.is_compute  # the second row of a slot may have a negative duration
     seconds[others] = np.maximum(seconds[others], 0.0)
     at_most = seconds.copy()
     at_most[sends] = np.where(known[sends], seconds[sends], np.maximum(until.min(axis=0), 0.0))
@@ -69,7 +68,7 @@ def _share_slots(program: Program, predicted: Floats, took: Floats) -> None:
     took[:, second] *= share
 
 
-def _shared(prediction: Prediction) -> Rows:
+def _replicated_reductions(prediction: Prediction) -> Rows:
     """Return the reductions of weights that have copies."""
     program, meshes = prediction.program, prediction.design.meshes
     rows = np.flatnonzero(program.op == Op.REDUCE_GRAD)
@@ -80,7 +79,7 @@ def _shared(prediction: Prediction) -> Rows:
 
 
 def _reductions(program: Program, reduced: Rows, start: Floats, end: Floats) -> Floats:
-    """Return ``[steps, reductions]`` seconds of each."""
+    """Return the seconds of each reduction, ``[steps, reductions]``."""
     took = np.zeros((len(start), len(reduced)))
     before: dict[int, Floats] = {}
     for number, row in enumerate(reduced.tolist()):
@@ -92,7 +91,7 @@ def _reductions(program: Program, reduced: Rows, start: Floats, end: Floats) -> 
 
 
 def _steps(program: Program, reduced: Rows, spans: Spans, start: Floats, end: Floats, took: Floats) -> None:
-    """Set the durations of optimizer steps, which may begin with the norm of all gradients."""
+    """Set the durations of optimizer steps, which include the norm of all gradients if they are clipped."""
     rows = np.flatnonzero(program.op == Op.STEP)
     ready = start[:, rows] - spans["wait_ns"][:, rows] / 1e9
     place = np.searchsorted(program.rank[rows], program.rank)  # of the step of each row's rank
@@ -106,22 +105,24 @@ def _steps(program: Program, reduced: Rows, spans: Spans, start: Floats, end: Fl
 def _transfers(
     program: Program, spans: Spans, start: Floats, end: Floats, recording: Recording
 ) -> tuple[NDArray[np.intp], Floats, Bools]:
-    """The rows of all SENDs; [steps, sends] the seconds of each until it was in hand, and whether its receiver stood
-    still for it, so that these are the transfer's own. In a rehearsal a message sets out whoever is ready for it.
+    """Return the transfers of the recorded steps.
 
-    One that had not been sent when its receiver stood still for it takes from when it was: who was late is its sender.
+    Returns:
+        The rows of all SENDs, and ``[steps, sends]`` the seconds until each arrived and whether its receiver waited
+        for it, so that these seconds are the duration of the transfer. In a dry run a message leaves before its
+        receiver is ready. Waiting for a message before its SEND does not count: the sender was late.
     """
-    sends, receives = _matched(program)
+    sends, receives = _send_receive_pairs(program)
     begun = start[:, sends]
     if recording.source != "rehearsed":
         begun = np.maximum(begun, start[:, receives])
     took = end[:, receives] - begun
-    waited = stood_still(spans["wait_ns"][:, receives], 1e9 * took)
+    waited = has_waited(spans["wait_ns"][:, receives], 1e9 * took)
     return sends, took, np.full_like(waited, True) if recording.knows_arrivals else waited
 
 
-def _matched(program: Program) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows of all SENDs, and the row of the RECV of each."""
+def _send_receive_pairs(program: Program) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows of all SENDs, and the rows of their RECVs."""
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
     rows = np.flatnonzero(message)
     op, stage, other = program.op[rows], program.stage[rows].astype(np.int64), program.other[rows]
@@ -137,10 +138,10 @@ def _matched(program: Program) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def _transfer_seconds(
     program: Program, sends: NDArray[np.intp], until: Floats, waited: Bools, predicted: Floats
 ) -> tuple[Floats, Bools]:
-    """Return ``[sends]`` seconds, the median of the steps in which somebody waited for it.
+    """Return the seconds of each SEND, and whether they are known, ``[sends]``.
 
-    A transfer that nobody waited for takes as long as others of its kind and link, or as predicted, but no longer
-    than until it was received.
+    They are known as the median of the steps in which the receiver waited. A transfer that no receiver waited for
+    gets the median of others of its kind and link, or else its prediction, but no more than its upper bound.
     """
     bound = until.min(axis=0)
     known = np.asarray(waited.any(axis=0))
@@ -157,6 +158,6 @@ def _transfer_seconds(
 
 
 def keeps_busy(program: Program) -> Bools:
-    """Return ``[rows]`` whether each keeps a device busy."""
+    """Return which actions keep a device busy, ``[rows]``."""
     busy: Bools = program.is_compute | (program.op == Op.STEP)
     return busy

@@ -1,4 +1,4 @@
-"""The inside of blocks with experts, predicted and measured: what their layers do, and how long devices stand still."""
+"""Predicted and measured inside of blocks with experts: the steps of their layers, and waits for messages."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Within:
+class Inside:
     """The inside of one action of a rank, on the devices that compute it together."""
 
     rank: int
     action: Action
-    expected: BlockTimeline
-    took: BlockTimeline
+    predicted: BlockTimeline
+    measured: BlockTimeline
 
 
-class Waits(NamedTuple):
-    """``[rows]`` seconds of each computation in which its devices wait for a message inside it; 0 if unknown."""
+class BlockWaits(NamedTuple):
+    """Seconds of each computation in which its devices wait for a message inside it, ``[rows]``; 0 if unknown."""
 
     predicted: Floats
     measured: Floats
 
 
-def insides(prediction: Prediction, recording: Recording) -> Iterator[Within]:
-    """The first computation of each kind of each stage, of a mesh of which the run has recorded the inside."""
+def insides(prediction: Prediction, recording: Recording) -> Iterator[Inside]:
+    """Return the recorded insides: of the first computation of each kind and stage on each mesh with experts."""
     design, program, first = prediction.design, prediction.program, 0
     for rank, mesh in enumerate(design.meshes if design.model.moe else ()):
         processes = [first + place for place in block_places(design, rank)]
         first += len(mesh.devices)
-        for action in _first_of_each(program, rank):
+        for action in _first_computations(program, rank):
             try:
                 found = read_inside(recording.folder, processes, action)
                 if not any(len(rows) for rows in found.steps):
                     continue
-                expected = predict_block(design, rank, action.stage, action.op)
-                took = measured_inside(design, rank, action.op, found)
+                predicted = predict_block(design, rank, action.stage, action.op)
+                measured = measured_inside(design, rank, action.op, found)
             except MeshwaveError:
-                return  # no inside was recorded, or units say nothing of it
-            yield Within(rank, action._replace(fused=0), expected, took)
+                return  # no inside was recorded, or costs in units do not predict it
+            yield Inside(rank, action._replace(fused=0), predicted, measured)
 
 
-def _first_of_each(program: Program, rank: int) -> Iterable[Action]:
+def _first_computations(program: Program, rank: int) -> Iterable[Action]:
     """Return the first computation of each kind of each stage of a rank."""
     found: dict[tuple[Op, int], Action] = {}
     for action in program.actions(rank):
@@ -65,33 +65,33 @@ def _first_of_each(program: Program, rank: int) -> Iterable[Action]:
     return found.values()
 
 
-def by_name(found: BlockTimeline) -> dict[str, float]:
+def step_seconds(found: BlockTimeline) -> dict[str, float]:
     """Return the seconds of each step of each expert layer, and of dense computation, averaged over the devices."""
     seconds: dict[str, float] = defaultdict(float)
-    took = found.timeline.end - found.timeline.start
-    for word, step, each in zip(found.labels, found.steps, took.tolist(), strict=True):
-        seconds[word.partition(", chunk")[0] if step is not None else DENSE_LAYERS] += each / len(found.block)
+    durations = found.timeline.end - found.timeline.start
+    for label, step, each in zip(found.labels, found.steps, durations.tolist(), strict=True):
+        seconds[label.partition(", chunk")[0] if step is not None else DENSE_LAYERS] += each / len(found.block)
     return seconds
 
 
-def waits(program: Program, predicted: Floats, measured: Floats, found: Sequence[Within]) -> Waits:
-    """Return the waits of all actions from the shares of the recorded ones.
+def block_waits(program: Program, predicted: Floats, measured: Floats, found: Sequence[Inside]) -> BlockWaits:
+    """Return the waits inside all computations, extrapolated from the recorded insides.
 
-    ``predicted`` and ``measured`` are ``[rows]`` seconds; all actions of a kind and stage of a rank wait for the
-    same share.
+    ``predicted`` and ``measured`` are durations in seconds, ``[rows]``. All actions of a kind and stage of a rank wait
+    for the same share of their duration.
     """
     shares = np.zeros((2, len(program)))
     for each in found:
         op, stage = each.action.op, each.action.stage
         rows = (program.op == op) & (program.stage == stage) & (program.rank == each.rank)
-        shares[:, rows] = [[_waited(each.expected)], [_waited(each.took)]]
-    return Waits(*(shares * (predicted, measured)))
+        shares[:, rows] = [[_wait_share(each.predicted)], [_wait_share(each.measured)]]
+    return BlockWaits(*(shares * (predicted, measured)))
 
 
-def _waited(found: BlockTimeline) -> float:
-    """Return the share of its time in which a device of the block computes nothing, on average.
+def _wait_share(found: BlockTimeline) -> float:
+    """Return the share of its time in which a device of the block computes nothing, averaged over the devices.
 
-    Messages overlap with each other and with computations: their times do not add up to that.
+    The times of messages do not add up to it, since they overlap with each other and with computations.
     """
     lanes = np.array(found.lanes)[found.timeline.rank]  # [spans, device and lane]
     start, end = found.timeline.start, found.timeline.end

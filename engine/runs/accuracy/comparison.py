@@ -1,4 +1,4 @@
-"""A prediction held against the recording of a run, question by question."""
+"""Comparison of a prediction with the recording of a run: step time, actions, meshes, links, layers and memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.engine.messages import render
 from meshwave.engine.messages.predictions import COVERAGE
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import WORDS, Action, Op
 from meshwave.engine.program.timeline import Timeline, check_same_program
 from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs.accuracy.action_durations import MeasuredRows, keeps_busy, measured_rows
-from meshwave.engine.runs.accuracy.block_comparison import Waits, Within, by_name, insides, waits
+from meshwave.engine.runs.accuracy.block_comparison import BlockWaits, Inside, block_waits, insides, step_seconds
 from meshwave.engine.runs.accuracy.error_causes import Cause, Search
 from meshwave.engine.runs.recording import WITHIN, Recording
 from meshwave.engine.units import duration, number
@@ -24,51 +25,51 @@ from meshwave.engine.units import duration, number
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-DOUBTFUL = 0.05
-"""From this share of the shortest transfer on, the clocks' uncertainty is worth a word."""
-LONGEST, MIDDLE, SHORTEST = 75, 50, 25
-"""The percentiles that say how steps spread."""
-COMPILED = "blocks were compiled, of which no prediction knows"
+CLOCK_NOTE_SHARE = 0.05
+"""The least uncertainty of the clocks, as a share of the shortest transfer, that is noted."""
+QUARTILES = (25, 50, 75)
+"""The percentiles of the step time that are reported."""
+COMPILED_NOTE = "blocks were compiled, which no prediction includes"
 ERROR_IS = "(measured - predicted) / predicted, above 0 where it took longer"
 
 
 class Compared(NamedTuple):
-    """The same thing predicted and measured; seconds are of one of ``number`` such things."""
+    """A predicted and a measured duration, each the mean of ``number`` occurrences."""
 
     predicted_s: float
     measured_s: float
     number: int = 1
     at_most: bool = False
-    """A transfer that nobody ever waited for: how long it took is known from above alone."""
+    """True for transfers that no receiver waited for: the measured duration is an upper bound."""
 
     @property
     def error(self) -> float | None:
-        """None also where it took at most more than was predicted, which may be less."""
+        """The relative error; None if it is not known, also for an upper bound above the prediction."""
         known = not self.at_most or self.measured_s <= self.predicted_s
         return error(self.predicted_s, self.measured_s) if known else None
 
 
 def error(predicted: float, measured: float) -> float | None:
-    """See ``ERROR_IS``; None where nothing was predicted."""
+    """Return the relative error as defined by ``ERROR_IS``; None if nothing was predicted."""
     return measured / predicted - 1 if predicted else None
 
 
 class Link(NamedTuple):
-    """What is sent from a mesh to another."""
+    """The ranks of a source and a target mesh."""
 
-    source: int  # rank
+    source: int
     target: int
 
 
 class Iteration(NamedTuple):
-    """How long a step takes: the median of those that are timed, and the middle half of them."""
+    """The predicted step time, and the median and quartiles of the timed steps."""
 
     predicted_s: float
     measured_s: float
     low_s: float
     high_s: float
     steps: int
-    warm_up: int  # steps that were left out at the beginning
+    warm_up: int  # steps at the beginning that are not timed
 
     @property
     def error(self) -> float | None:
@@ -76,13 +77,13 @@ class Iteration(NamedTuple):
 
 
 class MeshMemory(NamedTuple):
-    """The most that a device of a mesh holds at once; measured on the fullest of them."""
+    """Peak memory of a device of a mesh; measured on the device with the highest peak."""
 
     mesh: str
     predicted_bytes: float
     measured_bytes: float
     predicted: Mapping[str, float]  # by category
-    measured: Mapping[str, float]  # as far as it can be told apart
+    measured: Mapping[str, float]  # by category, where categories can be measured apart
     how: str
 
     @property
@@ -91,7 +92,7 @@ class MeshMemory(NamedTuple):
 
     @property
     def by_category(self) -> dict[str, tuple[float, float]]:
-        """Predicted and measured, as finely as both tell it: what comes and goes within a step is measured together."""
+        """Predicted and measured bytes by category; categories that can only be measured together are added up."""
         alone = {kind: (size, self.measured[kind]) for kind, size in self.predicted.items() if kind in self.measured}
         together = sum(size for kind, size in self.predicted.items() if kind not in alone)
         rest = {kind: (0.0, size) for kind, size in self.measured.items() if kind not in alone}
@@ -99,7 +100,7 @@ class MeshMemory(NamedTuple):
 
 
 class LayerTime(NamedTuple):
-    """A step of a layer within one action of a stage, on the average of the devices that compute it together."""
+    """A step of an expert layer in an action of a stage, averaged over the devices that compute it together."""
 
     mesh: str
     action: Action
@@ -109,55 +110,57 @@ class LayerTime(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A prediction held against the recording of a run of its program."""
+    """A prediction and the recording of a run of its program."""
 
     prediction: Prediction
     recording: Recording
     timeline: Timeline  # of the typical step
     predicted_for: str = ""
-    """What the prediction is made for where that is not what is drawn, such as other links; a sentence's words."""
+    """A text that names the links of the prediction, if they differ from the design's."""
 
     # ---- the step ----
 
     @property
     def comparable(self) -> bool:
-        """Whether there is anything to be off by: units are no seconds, but a rehearsal waits and is read in them."""
+        """True if prediction and measurement have the same unit: seconds, or the units of a dry run."""
         return self.prediction.costs.unit == "s" or self.recording.source == "rehearsed"
 
     @property
     def unit(self) -> str:
-        """Of what was measured: ``s``, or the units that a rehearsal was of."""
+        """The unit of measured times: ``s``, or that of the costs of a dry run."""
         return self.prediction.costs.unit if self.recording.source == "rehearsed" else "s"
 
     @cached_property
     def iteration(self) -> Iteration:
-        took = self.recording.seconds
-        low, middle, high = (float(each) for each in np.percentile(took, (SHORTEST, MIDDLE, LONGEST)))
-        return Iteration(self.prediction.timeline.makespan, middle, low, high, len(took), self.recording.warm_up)
+        seconds = self.recording.seconds
+        low, median, high = (float(each) for each in np.percentile(seconds, QUARTILES))
+        return Iteration(self.prediction.timeline.makespan, median, low, high, len(seconds), self.recording.warm_up)
 
     @cached_property
     def rows(self) -> MeasuredRows:
-        """What every action took."""
+        """The measured duration of every action."""
         return measured_rows(self.prediction, self.recording)
 
-    # ---- by what it is ----
+    # ---- by kind, mesh, link and layer ----
 
     @cached_property
     def by_kind(self) -> dict[Op, Compared]:
-        """The mean over the actions of each kind; a RECV is a part of its SEND."""
+        """The mean duration of each kind of action; a SEND includes its RECV."""
         program = self.prediction.program
         return {Op(int(op)): self._mean(program.op == op) for op in np.unique(program.op[program.spans])}
 
     @cached_property
     def by_mesh(self) -> dict[int, Compared]:
-        """Seconds in which a mesh computes in a step, the optimizer's included, by its rank."""
+        """The computing seconds of a mesh in a step, the optimizer step included, by rank."""
         program = self.prediction.program
         return {rank: self._total(keeps_busy(program) & (program.rank == rank)) for rank in range(program.ranks)}
 
     @cached_property
     def by_link(self) -> dict[Link, Compared]:
-        """What a transfer takes, from its SEND (or, where that is later, from when its receiver was ready for it)
-        to its arrival, on the average of those from a mesh to another."""
+        """The mean duration of transfers by link, from the SEND to the arrival.
+
+        A transfer whose receiver was ready later than the SEND starts when the receiver was ready.
+        """
         program = self.prediction.program
         sends = program.is_send
         pairs = sorted({*zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)})
@@ -166,34 +169,34 @@ class Comparison:
         }
 
     @cached_property
-    def insides(self) -> list[Within]:
-        """The actions of which the run has recorded the inside: of meshes with experts."""
+    def insides(self) -> list[Inside]:
+        """The actions of meshes with experts whose inside the run has recorded."""
         return [*insides(self.prediction, self.recording)]
 
     @cached_property
     def by_layer(self) -> list[LayerTime]:
-        """The layers of each block of which the run has recorded the inside."""
+        """The duration of each layer step in the recorded insides."""
         return [each for within in self.insides for each in self._layers(within)]
 
-    def _layers(self, within: Within) -> Iterator[LayerTime]:
-        expected, took = by_name(within.expected), by_name(within.took)
-        for name in dict.fromkeys((*expected, *took)):
-            compared = Compared(expected.get(name, 0.0), took.get(name, 0.0))
+    def _layers(self, within: Inside) -> Iterator[LayerTime]:
+        predicted, measured = step_seconds(within.predicted), step_seconds(within.measured)
+        for name in dict.fromkeys((*predicted, *measured)):
+            compared = Compared(predicted.get(name, 0.0), measured.get(name, 0.0))
             yield LayerTime(self.timeline.meshes[within.rank], within.action, name, compared)
 
     @cached_property
-    def waits(self) -> Waits:
-        """How long devices stand still within their computations, as far as the run has recorded it."""
-        return waits(self.prediction.program, self._predicted, self.rows.seconds, self.insides)
+    def waits(self) -> BlockWaits:
+        """The seconds that computations wait for messages inside them, as far as recorded."""
+        return block_waits(self.prediction.program, self._predicted, self.rows.seconds, self.insides)
 
     @cached_property
     def memory(self) -> list[MeshMemory]:
-        """The meshes of which memory was measured."""
-        return [*_memory(self.prediction, self.recording)]
+        """The peak memory of each mesh on which it was measured."""
+        return [*_mesh_memory(self.prediction, self.recording)]
 
     @cached_property
     def cause(self) -> Cause | None:
-        """Where the error of the step comes from; None where there is none, or nothing to be off by."""
+        """The main cause of the error of the step time; None without an error, or if it is not comparable."""
         if not self.comparable:
             return None
         measured_s = self.iteration.measured_s
@@ -201,43 +204,42 @@ class Comparison:
 
     @property
     def label(self) -> str:
-        """What is to be known before anything is compared: that it was a rehearsal, and at which scale; for which links
-        the prediction is, where these are not drawn; and what the run did that no prediction knows of."""
-        compiled = self.prediction.design.training.compile and self.recording.source == "measured"
-        said = (self._rehearsed, self.predicted_for, COMPILED if compiled else "")
-        return "; ".join(filter(None, said))
+        """Notes about the comparison: a dry run, the links of the prediction, compiled blocks; empty without any."""
+        is_compiled = self.prediction.design.training.compile and self.recording.source == "measured"
+        notes = (self._dry_run_note, self.predicted_for, COMPILED_NOTE if is_compiled else "")
+        return "; ".join(filter(None, notes))
 
     @property
-    def _rehearsed(self) -> str:
+    def _dry_run_note(self) -> str:
         if self.recording.source != "rehearsed":
             return ""
         scale = number(self.recording.scale)
         if self.unit == "s" and self.recording.scale == 1:
-            return "rehearsal: computations were waits, as long as they are predicted to take"
-        stretched = f"{scale} times as long" if self.unit == "s" else f"{scale} s for a unit"
-        return f"rehearsal: computations were waits, {stretched}; times are divided by that"
+            return "dry run: actions waited for their predicted times"
+        dilation = f"{scale} times their predicted times" if self.unit == "s" else f"{scale} s per unit"
+        return f"dry run: actions waited for {dilation}; measured times are divided by this factor"
 
     @cached_property
     def unmeasured(self) -> list[str]:
-        """What its profile has not measured of the design, where calibrated costs have predicted it."""
+        """What the calibration profile does not cover of the design; empty for other costs."""
         return [problem.message for problem in self.prediction.warnings if problem.code in COVERAGE]
 
     @cached_property
-    def doubts(self) -> str:
-        """What is to be known of the clocks before two meshes are compared; empty where they were not."""
-        words, within = self.recording.clocks.words, self.recording.clocks.uncertainty_s / self.recording.scale
+    def clock_note(self) -> str:
+        """The accuracy of comparisons between meshes, given the clocks; empty if the clocks were not compared."""
+        note, error_s = self.recording.clocks.note, self.recording.clocks.uncertainty_s / self.recording.scale
         known = [each.measured_s for each in self.by_link.values() if not each.at_most and each.measured_s > 0]
-        if words and within and known and within > DOUBTFUL * min(known):
+        if note and error_s and known and error_s > CLOCK_NOTE_SHARE * min(known):
             least = min(known)
-            return f"{words}: a transfer of {duration(least, self.unit)} may be off by {within / least:.0%}"
-        return words
+            return f"{note}: a transfer of {duration(least, self.unit)} has an error of up to {error_s / least:.0%}"
+        return note
 
     def _mean(self, rows: Bools) -> Compared:
-        """Of those that are known; where none is, of all what they took at most."""
+        """Return the mean of the rows with known durations; if none is known, of the upper bounds of all."""
         known = rows & self.rows.known
-        told = known if known.any() else rows
-        each = max(int(told.sum()), 1)
-        predicted_s, measured_s = (seconds[told].sum() for seconds in (self._predicted, self.rows.at_most))
+        counted = known if known.any() else rows
+        each = max(int(counted.sum()), 1)
+        predicted_s, measured_s = (seconds[counted].sum() for seconds in (self._predicted, self.rows.at_most))
         return Compared(float(predicted_s) / each, float(measured_s) / each, int(rows.sum()), at_most=not known.any())
 
     def _total(self, rows: Bools) -> Compared:
@@ -247,16 +249,12 @@ class Comparison:
     def _predicted(self) -> Floats:
         return self.prediction.costs.seconds
 
-    # ---- as data ----
+    # ---- as JSON ----
 
-    def as_data(self) -> dict[str, Any]:
-        """What ``meshwave run --json`` prints of it; SI units."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison for ``meshwave run --json``, in SI units."""
         iteration, meshes, timelines = self.iteration, self.timeline.meshes, (self.prediction.timeline, self.timeline)
-        why = (
-            None
-            if self.comparable
-            else ("the prediction is in units, which are no seconds: there is nothing to be off by; use roofline costs")
-        )
+        why = None if self.comparable else render("prediction_in_units", {})
         pairs = {"predicted": timelines[0], "measured": timelines[1]}
         return {
             "source": self.recording.source,
@@ -274,23 +272,23 @@ class Comparison:
             "cause": self.cause.to_json() if self.cause else None,
             "bubble_ratio": {name: each.bubble_ratio for name, each in pairs.items()},
             "exposed_communication_s": {name: each.exposed_communication.tolist() for name, each in pairs.items()},
-            "by_kind": {op.name: {"words": WORDS[op.name], **self._as_data(each)} for op, each in self.by_kind.items()},
-            "by_mesh": [{"mesh": meshes[rank], **self._as_data(each)} for rank, each in self.by_mesh.items()],
+            "by_kind": {op.name: {"words": WORDS[op.name], **self._row(each)} for op, each in self.by_kind.items()},
+            "by_mesh": [{"mesh": meshes[rank], **self._row(each)} for rank, each in self.by_mesh.items()],
             "by_link": [
-                {"from": meshes[link.source], "to": meshes[link.target], **self._as_data(each)}
+                {"from": meshes[link.source], "to": meshes[link.target], **self._row(each)}
                 for link, each in self.by_link.items()
             ],
             "by_layer": [
-                {"mesh": each.mesh, "action": str(each.action), "layer": each.name, **self._as_data(each.compared)}
+                {"mesh": each.mesh, "action": str(each.action), "layer": each.name, **self._row(each.compared)}
                 for each in self.by_layer
             ],
             "memory": [
                 {**each._asdict(), "error": each.error, "by_category": each.by_category} for each in self.memory
             ],
-            "clocks": {"words": self.doubts, "uncertainty_s": self.recording.clocks.uncertainty_s},
+            "clocks": {"words": self.clock_note, "uncertainty_s": self.recording.clocks.uncertainty_s},
         }
 
-    def _as_data(self, compared: Compared) -> dict[str, Any]:
+    def _row(self, compared: Compared) -> dict[str, Any]:
         return {
             "predicted_s": compared.predicted_s,
             "measured_s": compared.measured_s,
@@ -301,31 +299,29 @@ class Comparison:
 
 
 def compare(prediction: Prediction, recording: Recording, predicted_for: str = "") -> Comparison:
-    """``predicted_for`` says what the prediction is made for where that is not what is drawn.
+    """Compare a prediction with a recording; ``predicted_for`` is :attr:`Comparison.predicted_for`.
 
     Raises:
-        RunError: no step was recorded by all ranks yet.
-        InputError: the run was of another program.
+        RunError: not all ranks have recorded a step yet.
+        InputError: the recording is of another program.
     """
     if recording.steps:
         check_same_program(prediction.program.digest, recording.digest)
         if recording.rows(recording.steps[:1]).shape[1] != len(prediction.program):
-            raise RunFolderError(
-                f"the spans in {recording.folder} are not those of its program; launch the design again"
-            )
+            raise RunFolderError("spans_of_another_program", {"folder": str(recording.folder)})
     return Comparison(prediction, recording, recording.timeline(), predicted_for)
 
 
 # ---- memory ----
 
 
-def _memory(prediction: Prediction, recording: Recording) -> Iterator[MeshMemory]:
+def _mesh_memory(prediction: Prediction, recording: Recording) -> Iterator[MeshMemory]:
     predicted, first = prediction.memory, 0
     for rank, mesh in enumerate(prediction.design.meshes):
         processes = range(first, first := first + len(mesh.devices))
         found = [recording.memory[process] for process in processes if process in recording.memory]
         if found:
-            fullest = max(found, key=lambda each: each.peak_bytes)
+            highest = max(found, key=lambda each: each.peak_bytes)
             by_category = {kind: float(size[rank]) for kind, size in predicted.by_category.items()}
             total = float(predicted.total_bytes[rank])
-            yield MeshMemory(mesh.name, total, fullest.peak_bytes, by_category, fullest.by_category, fullest.how)
+            yield MeshMemory(mesh.name, total, highest.peak_bytes, by_category, highest.by_category, highest.how)

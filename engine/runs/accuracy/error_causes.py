@@ -14,15 +14,15 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import SENDS, WORDS, Op
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs.accuracy.action_durations import keeps_busy
-from meshwave.engine.runs.accuracy.block_comparison import Waits
+from meshwave.engine.runs.accuracy.block_comparison import BlockWaits
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 MOST_TRIED = 8
-"""Meshes, stages or links that are tried as the cause of an error: the most promising, since each takes a simulation."""
+"""The most meshes, stages or links that are tried as the cause of an error; each takes a simulation."""
 MANY_ROWS = 100_000
-"""From here on a simulation takes a tenth of a second and more, so the error is traced to a kind of action only."""
+"""Size of a program whose errors are only traced to a kind of action: a simulation takes 0.1 s and more."""
 DOMINANT_SHARE = 0.9
 """A part with this share of the effect of the whole is named instead of it."""
 AS_PREDICTED = 0.005
@@ -78,7 +78,13 @@ class Search:
     """Simulates the program with the measured times of one part and the predicted times of the others."""
 
     def __init__(
-        self, prediction: Prediction, measured: Floats, waits: Waits, timeline: Timeline, unit: str, measured_s: float
+        self,
+        prediction: Prediction,
+        measured: Floats,
+        waits: BlockWaits,
+        timeline: Timeline,
+        unit: str,
+        measured_s: float,
     ) -> None:
         """Start from the predicted and the measured times.
 
@@ -107,7 +113,7 @@ class Search:
         predicted = self._predicted_s
         if not predicted or abs(self._error_s) <= AS_PREDICTED * predicted:
             return None
-        part, effect = self._best([*self._kinds(), *self._on_meshes()])
+        part, effect = self._best([*self._kinds(), *self._mesh_parts()])
         everything = _Part({}, np.ones(len(self._program), np.bool_), self._all)
         between = self._measured_s - self._makespan(everything)
         if abs(between) > abs(effect) and between * self._error_s > 0:
@@ -116,10 +122,10 @@ class Search:
         if effect * self._error_s <= 0:
             return None
         if len(self._program) < MANY_ROWS:
-            part, effect = self._narrowed(part, effect)
-        return self._as_cause(part, effect)
+            part, effect = self._narrow_down(part, effect)
+        return self._cause_of_part(part, effect)
 
-    def _narrowed(self, part: _Part, effect: float) -> tuple[_Part, float]:
+    def _narrow_down(self, part: _Part, effect: float) -> tuple[_Part, float]:
         """Return the smallest part of a part that explains nearly all of its effect."""
         for finer in (self._split_by_link, self._split_by_stage, self._split_by_measure):
             parts = [
@@ -137,7 +143,7 @@ class Search:
         for op in np.unique(self._program.op[self._program.spans]).tolist():
             yield _Part(_kind_label(Op(op)), self._program.op == op, self._all)
 
-    def _on_meshes(self) -> Iterator[_Part]:
+    def _mesh_parts(self) -> Iterator[_Part]:
         works = keeps_busy(self._program)
         for rank, mesh in enumerate(self._meshes):
             of_mesh = self._program.rank == rank
@@ -203,7 +209,7 @@ class Search:
         seconds = np.where(sends, np.maximum(0.0, self._costs.seconds + change), self._costs.seconds + change)
         return self._costs.play(self._program, seconds).makespan
 
-    def _as_cause(self, part: _Part, effect: float) -> Cause:
+    def _cause_of_part(self, part: _Part, effect: float) -> Cause:
         predicted, measured = (float(seconds[part.rows].sum()) for seconds in part.seconds[:2])
         times, share = measured / predicted if predicted else None, effect / self._error_s
         params = {"part": part.params, "times": times, "measured": measured, "unit": self._unit, "share": share}

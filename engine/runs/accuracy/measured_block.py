@@ -1,4 +1,4 @@
-"""The measured inside of a block of the pipeline, as the predicted one is shown."""
+"""The measured inside of a block of the pipeline, in the form of the predicted one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.document.meshes import Mesh
-from meshwave.engine.errors import RunError
 from meshwave.engine.experts import StepOp
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.predict.block_timeline import (
     COMPUTE,
     DENSE_LAYERS,
@@ -24,39 +24,37 @@ from meshwave.engine.predict.block_timeline import (
 from meshwave.engine.program.action import Op
 from meshwave.engine.runs.recording import LayerSteps, MeasuredInside, Way
 
-# ---- measured ----
-
 
 def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) -> BlockTimeline:
-    """What a run has measured of a forward or a backward, on the devices of :func:`~meshwave.engine.predict.block_timeline.block_places`.
+    """Return the measured timeline of a forward or backward, on the devices of its block.
 
-    A collective lies on the links between nodes where its group touches several; one that shares its
-    links with an earlier one is shown from when that was there. What is computed between the layers of
-    experts is one span, from when one is done to when the next begins.
+    These are the devices of :func:`~meshwave.engine.predict.block_timeline.block_places`. A collective whose group
+    spans several nodes is on the lane of links between nodes. A collective that overlaps with an earlier one on the
+    same links is shown after it. The computation between two expert layers is one span.
 
     Raises:
-        RunError: it has steps that this version does not know.
+        RunError: the recording has kinds of steps that this version does not know.
     """
     if unknown := sorted({*found.ops} - {*StepOp}):
-        raise RunError(f"the run recorded steps of layers that this version does not know: {', '.join(unknown)}")
+        raise RunRefusal("unknown_layer_steps", {"steps": unknown})
     spans = BlockTimelineBuilder(design, rank, op)
     lanes = _lanes(design, design.meshes[rank], spans.block)
     zero = min(found.start_ns)
     for device, rows in enumerate(found.steps):
         begins, ends = ((each[device] - zero) / 1e9 for each in (found.start_ns, found.end_ns))
         free = [0.0] * len(LANES)
-        for start, end, words, step in _in_order(rows, found.ops, zero, begins, ends):
+        for start, end, label, step in _device_steps(rows, found.ops, zero, begins, ends):
             lane = COMPUTE if step is None else lanes[device].get(step, COMPUTE)
             start = max(start, free[lane])
             free[lane] = end = max(start, end)
-            spans.add(BlockSpan(device, lane, start, end, words, step, 0.0, spans.last_span(device)))
+            spans.add(BlockSpan(device, lane, start, end, label, step, 0.0, spans.last_span(device)))
     return spans.build("measured")
 
 
-def _in_order(
+def _device_steps(
     rows: LayerSteps, ops: tuple[str, ...], zero: int, begins: float, ends: float
 ) -> Iterator[tuple[float, float, str, StepOp | None]]:
-    """The steps of one device and what is dense between its layers: start, end, words, step."""
+    """Return start, end, label and kind of the layer steps of a device, and of the computation between them."""
     now, at = begins, None
     for row in rows:
         start, end = ((int(row[column]) - zero) / 1e9 for column in ("start_ns", "end_ns"))
@@ -71,7 +69,7 @@ def _in_order(
 
 
 def _lanes(design: Design, mesh: Mesh, block: tuple[int, ...]) -> list[Mapping[StepOp, int]]:
-    """[devices] the lane of each collective of an expert layer."""
+    """Return the lane of each collective of an expert layer, ``[devices]``."""
     if design.model.moe is None:
         return [{} for _ in block]
     priced = price_expert_layer(design, mesh)

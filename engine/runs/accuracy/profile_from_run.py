@@ -1,4 +1,4 @@
-"""What a run measured, as a profile that prices designs."""
+"""A calibration profile from the measurements of a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from meshwave.engine.costs.expert_blocks import expert_layers_per_stage
 from meshwave.engine.costs.line_fits import fit_line
 from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.costs.profile import ActionTime, LinkLine, Machine, Pair, Profile
-from meshwave.engine.costs.profile_prices import measured_design as measured_cluster
-from meshwave.engine.errors import InputError
+from meshwave.engine.costs.profile_prices import measured_design
+from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
@@ -26,22 +26,24 @@ from meshwave.engine.runs.accuracy.comparison import Comparison
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-NEWTON = 3
-LEAST_SPREAD = 0.1
+NEWTON_STEPS = 3
+LEAST_FACTOR = 0.1
+"""The least change of the durations in one Newton step."""
 
 
 def run_profile(comparison: Comparison, run: str = "") -> Profile:
-    """What a run measured, as costs for other designs, and for this one.
+    """Return the measurements of a run as a profile that prices other designs, and this one.
 
-    Each kind of action has its median; the time between actions is spread over them, so that the design that ran is
-    predicted to take what it took. Messages are a line for each kind of link of which a transfer was waited for.
+    Each kind of action has its median duration. The time between actions is distributed over them, so that the
+    prediction of the executed design equals its measured step time. Messages have a line for each kind of link with
+    known transfers.
 
     Raises:
-        InputError: it was a rehearsal, which measures nothing but the prediction that it waits.
+        InputError: it was a dry run, which measures no computation.
     """
     prediction, recording = comparison.prediction, comparison.recording
     if recording.source == "rehearsed":
-        raise InputError("a rehearsal waits what was predicted, so it is no measurement of computing; run the design")
+        raise Refusal("profile_of_dry_run")
     design, program = prediction.design, prediction.program
     links = [*_lines(comparison)]
     bare = Profile(machine=_machine(comparison, run), reference=design.cluster.device, links=tuple(links))
@@ -56,16 +58,15 @@ def run_profile(comparison: Comparison, run: str = "") -> Profile:
         if ratio > 0:
             found[key] = float(np.median(roofline[rows]))
             predicted[rows] = ratio * roofline[rows]
-    spread = _spread(
-        comparison, predicted, np.isin(np.arange(len(program)), [row for rows in by_key.values() for row in rows])
-    )
+    priced = np.isin(np.arange(len(program)), [row for rows in by_key.values() for row in rows])
+    factor = _step_time_factor(comparison, predicted, priced)
     actions = [
         ActionTime(
             **dict(zip(_KEY, key, strict=True)),
-            seconds=spread * float(np.median(predicted[by_key[key]])),
-            roofline_s=of_roof,
+            seconds=factor * float(np.median(predicted[by_key[key]])),
+            roofline_s=roofline_s,
         )
-        for key, of_roof in found.items()
+        for key, roofline_s in found.items()
     ]
     return bare.model_copy(update={"actions": tuple(actions)})
 
@@ -79,7 +80,7 @@ def _is_timed(program: Program) -> Bools:
 
 
 def _key(prediction: Prediction, row: int) -> tuple[Any, ...]:
-    """What a profile knows of an action: see :class:`meshwave.engine.costs.profile.ActionTime`."""
+    """Return the key of an action in a profile; see :class:`meshwave.engine.costs.profile.ActionTime`."""
     design, program, layers = prediction.design, prediction.program, prediction.costs.layers
     op, rank, stage = Op(int(program.op[row])), int(program.rank[row]), int(program.stage[row])
     stages = program.stages_of(rank) if op == Op.STEP else [stage]
@@ -95,21 +96,21 @@ def _key(prediction: Prediction, row: int) -> tuple[Any, ...]:
 
 
 def _roofline(prediction: Prediction, profile: Profile) -> Floats:
-    """[rows] seconds by roofline, on links that are as fast as the profile says."""
+    """Return the roofline seconds of each action on the links of the profile, ``[rows]``."""
     roofline = RooflineCost()
     priced = prediction.design.model_copy(update={"cost": roofline})
     program, layers = prediction.program, prediction.costs.layers
     distinct, held = kinds(program), device_sizes(priced, program, layers)
-    return roofline.seconds(measured_cluster(priced, profile), program, distinct, layers, held)[distinct.of_row]
+    return roofline.seconds(measured_design(priced, profile), program, distinct, layers, held)[distinct.of_row]
 
 
 def _lines(comparison: Comparison) -> Iterator[LinkLine]:
-    """A line for messages inside a node, and one for those across; through what somebody waited for."""
+    """Return a line for messages inside a node, and one for messages between nodes, fitted to known transfers."""
     design, program = comparison.prediction.design, comparison.prediction.program
     rows, costs, cluster = comparison.rows, comparison.prediction.costs, design.cluster
     samples: dict[Pair, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     played = np.maximum(comparison.prediction.simulated_seconds, 1e-300)
-    alone = rows.seconds * np.where(costs.seconds > 0, costs.seconds / played, 1.0)  # without what sharing should add
+    alone = rows.seconds * np.where(costs.seconds > 0, costs.seconds / played, 1.0)  # without predicted link sharing
     for row in np.flatnonzero(program.is_send & rows.known & (rows.seconds > 0)).tolist():
         source, target = (design.meshes[int(each[row])] for each in (program.rank, program.peer))
         if is_direct(source, target):
@@ -121,27 +122,29 @@ def _lines(comparison: Comparison) -> Iterator[LinkLine]:
         drawn = cluster.intra_node if pair == "same_node" else cluster.inter_node
         if len(points) > 1:
             yield LinkLine(pair=pair, samples=points, **fit_line(points)._asdict())
-        else:  # one size alone does not tell what a message costs at all: at most what is drawn
+        else:  # a single size does not determine alpha: use at most the latency of the design
             ((size, took),) = points
             alpha = min(drawn.latency_s, took)
             yield LinkLine(pair=pair, alpha_s=alpha, beta_s_per_byte=(took - alpha) / size, r2=1.0, samples=points)
 
 
-def _spread(comparison: Comparison, seconds: Floats, rows: Bools) -> float:
-    """How many times longer these actions have to be for the step to take what it took; the step is a convex line of
-    that, so that a few steps of Newton's find it."""
-    prediction, took = comparison.prediction, comparison.iteration.measured_s
+def _step_time_factor(comparison: Comparison, seconds: Floats, rows: Bools) -> float:
+    """Return the factor for the durations of ``rows`` at which the simulated step time equals the measured one.
 
-    def makespan(times: float) -> float:
-        stretched = np.where(rows, times * seconds, seconds)
-        return prediction.costs.play(prediction.program, stretched).makespan
+    The step time is a convex, piecewise linear function of the factor, so that a few Newton steps find it.
+    """
+    prediction, measured_s = comparison.prediction, comparison.iteration.measured_s
 
-    times, slope_at = 1.0, 1e-3
-    for _ in range(NEWTON):
-        here = makespan(times)
-        slope = (makespan(times * (1 + slope_at)) - here) / (times * slope_at)
-        times = max(times + (took - here) / slope, times * LEAST_SPREAD) if slope > 0 else times
-    return times
+    def makespan(factor: float) -> float:
+        scaled = np.where(rows, factor * seconds, seconds)
+        return prediction.costs.play(prediction.program, scaled).makespan
+
+    factor, difference = 1.0, 1e-3
+    for _ in range(NEWTON_STEPS):
+        here = makespan(factor)
+        slope = (makespan(factor * (1 + difference)) - here) / (factor * difference)
+        factor = max(factor + (measured_s - here) / slope, factor * LEAST_FACTOR) if slope > 0 else factor
+    return factor
 
 
 def _machine(comparison: Comparison, run: str) -> Machine:

@@ -17,33 +17,33 @@ FORMAT = "meshwave-clocks/1"
 Int64s = NDArray[np.int64]
 
 
-class Sighting(NamedTuple):
+class ClockOffset(NamedTuple):
     """The offset of a clock from that of process 0, measured by the message with the shortest round trip."""
 
-    at_ns: int  # by that clock
-    ahead_ns: int  # of the clock of process 0
+    at_ns: int  # time of the measurement, by that clock
+    ahead_ns: int  # offset from the clock of process 0
     round_trip_ns: int
 
 
 @dataclass(frozen=True)
 class ProcessClock:
-    """The clock of one process; processes of one host share that of process 0."""
+    """The clock of one process; processes on the host of process 0 share its clock."""
 
     same_host: bool = True
-    seen: tuple[Sighting, ...] = ()  # before the run, and after it
+    seen: tuple[ClockOffset, ...] = ()  # before the run, and after it
 
     @property
     def uncertainty_ns(self) -> float:
-        """Half of the round trip, within which the answer was given; 0 for a shared clock."""
+        """Half of the largest round trip; 0 for a shared clock."""
         return 0.0 if self.same_host else max((each.round_trip_ns / 2 for each in self.seen), default=0.0)
 
-    def to_first(self, ns: Int64s) -> Int64s:
-        """Convert times to the clock of process 0; between two measurements the clock drifts evenly."""
+    def convert(self, ns: Int64s) -> Int64s:
+        """Convert times to the clock of process 0, assuming a constant drift between two measurements."""
         if self.same_host or not self.seen:
             return ns
         at, ahead, _ = zip(*self.seen, strict=True)
-        by_first: Int64s = ns - np.interp(ns, at, ahead).astype(np.int64)
-        return by_first
+        converted: Int64s = ns - np.interp(ns, at, ahead).astype(np.int64)
+        return converted
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Clocks:
         return max((clock.uncertainty_ns for clock in self.of), default=0.0) / 1e9
 
     @property
-    def words(self) -> str:
-        """How the clocks were aligned and how well, in a sentence; empty where they were not compared."""
+    def note(self) -> str:
+        """A text on the alignment of the clocks and its accuracy; empty if they were not compared."""
         if len(self.of) < 2:
             return ""
         others = [clock for clock in self.of if not clock.same_host]
@@ -73,10 +73,10 @@ class Clocks:
                 f"were aligned to within {quantity(self.uncertainty_s, 's')}"
             )
         seen = [each for clock in self.of for each in clock.seen]
-        off, trip = (max((abs(each[column]) for each in seen), default=0) / 1e9 for column in (1, 2))
+        offset, trip = (max((abs(each[column]) for each in seen), default=0) / 1e9 for column in (1, 2))
         return (
-            f"all processes read one clock (compared all the same: {quantity(off, 's')} apart at most, "
-            f"and messages tell no better than {quantity(trip / 2, 's')})"
+            f"all processes share one clock (measured offset at most {quantity(offset, 's')}, resolution "
+            f"{quantity(trip / 2, 's')})"
         )
 
 
@@ -105,5 +105,5 @@ def read_clocks(folder: Path) -> Clocks:
     found = read_document(folder / "clocks.json", _File)
     processes = found.processes if found else ()
     return Clocks(
-        tuple(ProcessClock(each.same_host, tuple(Sighting(*seen) for seen in each.seen)) for each in processes)
+        tuple(ProcessClock(each.same_host, tuple(ClockOffset(*seen) for seen in each.seen)) for each in processes)
     )

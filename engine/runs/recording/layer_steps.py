@@ -1,4 +1,4 @@
-"""The steps of the expert layers inside the actions, of every process."""
+"""The steps of expert layers inside the actions of each process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import RootModel
 
-from meshwave.engine.errors import RunError
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.run_files import (
     Count,
@@ -27,7 +27,7 @@ from meshwave.engine.run_files import (
     write_document,
 )
 from meshwave.engine.runs.recording.clocks import Clocks, read_clocks
-from meshwave.engine.runs.recording.spans import Track, by_first, read_track
+from meshwave.engine.runs.recording.spans import Track, align, read_track
 
 FORMAT = "meshwave-steps/1"
 LayerSteps = NDArray[np.void]  # of STEP
@@ -36,21 +36,21 @@ STEP = np.dtype(
     [
         ("step", "<i4"),  # of training
         ("layer", "<i4"),  # of the model
-        ("op", "<i2"),  # its place among the header's ops
-        ("way", "<i2"),  # of Way
-        ("chunk", "<i4"),  # -1 where all slots go at once
+        ("op", "<i2"),  # its index in the ops of the header
+        ("way", "<i2"),  # a Way
+        ("chunk", "<i4"),  # -1 for a step that is not divided into chunks
         ("start_ns", "<i8"),
-        ("end_ns", "<i8"),  # what it is for was in hand
+        ("end_ns", "<i8"),  # its result was available
     ]
 )
 
 
 class Way(IntEnum):
-    """The pass for which an expert layer runs."""
+    """The pass of an expert layer."""
 
     FORWARD = 0
     BACKWARD = 1
-    WEIGHTS = 2  # their gradients, where these come later than those of the input
+    WEIGHTS = 2  # weight gradients that are computed apart from the input gradients
 
 
 class _Header(RunFile):
@@ -63,15 +63,15 @@ class StepsRecorder(Records):
     """Appends the steps of the expert layers of one process to ``steps-<process>.bin``, one write per training step."""
 
     def __init__(self, folder: Path, process: int, ops: Sequence[str]) -> None:
-        """``ops`` are the names of all that a layer can do."""
+        """Open the file of a process; ``ops`` are the names of all kinds of layer steps."""
         header = {"format": FORMAT, "process": process, "ops": list(ops), "clock": "perf_counter_ns"}
         super().__init__(folder / f"steps-{process}.bin", header)
 
     @staticmethod
     def is_due(step: int) -> bool:
-        """Whether to record the inside of ``step``: the first ten, then nine in every decade.
+        """Return True for the training steps whose inside is recorded: the first ten, then nine in every decade.
 
-        A step has many more layer steps than actions; every process picks the same ones.
+        A training step has many more layer steps than actions. Every process selects the same training steps.
         """
         return bool(step % 10 ** (len(str(step)) - 1) == 0)
 
@@ -86,17 +86,17 @@ class MeasuredInside:
     """The inside of one action of a rank on some of its processes, in one training step."""
 
     step: int
-    ops: tuple[str, ...]  # what the numbers of ops mean
+    ops: tuple[str, ...]  # names of the kinds of layer steps, by number
     start_ns: tuple[int, ...]  # of the action, on each process
     end_ns: tuple[int, ...]
-    steps: tuple[LayerSteps, ...]  # of the expert layers, on each process, as they began
+    steps: tuple[LayerSteps, ...]  # of each process, by start time
 
 
 def read_inside(folder: Path | str, processes: Sequence[int], action: Action) -> MeasuredInside:
     """Return the inside of an action, in the recorded step with its median time on the first of ``processes``.
 
     Raises:
-        RunError: no training step was recorded with its inside by all of them.
+        RunError: no training step was recorded with its inside by all processes.
     """
     folder = Path(folder)
     clocks = read_clocks(folder)
@@ -104,46 +104,46 @@ def read_inside(folder: Path | str, processes: Sequence[int], action: Action) ->
     insides = [_read_steps(folder / f"steps-{process}.bin", clocks) for process in processes]
     tracks = [track for track in found if track is not None and len(track.spans)]
     if not tracks or len(tracks) < len(found):
-        raise RunError("not all processes of this mesh have recorded a step")
-    at = [_row_of(track, action) for track in tracks]
+        raise RunRefusal("no_recorded_processes")
+    at = [_action_row(track, action) for track in tracks]
     step = _median_step(tracks, at[0])
-    spans = [track.at([step])[0, row] for track, row in zip(tracks, at, strict=True)]
+    spans = [track.step_spans([step])[0, row] for track, row in zip(tracks, at, strict=True)]
     within = [
-        _within(rows[rows["step"] == step], span, action.op, alone=not _shares_its_slot(track, row))
+        _steps_inside(rows[rows["step"] == step], span, action.op, alone=not _shares_slot(track, row))
         for (_, rows), span, track, row in zip(insides, spans, tracks, at, strict=True)
     ]
     start, end = (tuple(int(span[column]) for span in spans) for column in ("start_ns", "end_ns"))
     return MeasuredInside(step, insides[0][0], start, end, tuple(within))
 
 
-def _row_of(track: Track, action: Action) -> int:
-    """Return the row of an action of a track."""
+def _action_row(track: Track, action: Action) -> int:
+    """Return the row of an action in a track."""
     rows = track.spans[0]
     same = (rows["op"] == action.op) & (rows["stage"] == action.stage) & (rows["microbatch"] == action.microbatch)
     if not same.any():
-        raise RunError(f"the run has no {action} on this mesh")
+        raise RunRefusal("no_recorded_action", {"action": str(action)})
     return int(np.argmax(same))
 
 
 def _median_step(tracks: Sequence[Track], row: int) -> int:
-    """Return the step, of those recorded by all, in which the row had its median time on the first track."""
+    """Return the step recorded by all tracks in which the row had its median duration on the first track."""
     due = set.intersection(*({step for step in track.steps.tolist() if StepsRecorder.is_due(step)} for track in tracks))
     steps = sorted(due.difference(tracks[0].header.apart)) or sorted(due)
     if not steps:
-        raise RunError("no step was recorded with the inside of its actions")
-    took = tracks[0].at(steps)[:, row]
+        raise RunRefusal("no_recorded_inside")
+    took = tracks[0].step_spans(steps)[:, row]
     order = np.argsort(took["end_ns"] - took["start_ns"], kind="stable")
     order = order[order > 0] if len(order) > 2 else order  # the first step warms up
     return int(steps[order[(len(order) - 1) // 2]])
 
 
-def _shares_its_slot(track: Track, row: int) -> bool:
-    """Whether a forward and a backward share a slot there."""
+def _shares_slot(track: Track, row: int) -> bool:
+    """Return True if a forward and a backward share the slot of a row."""
     return bool(track.fused[row : row + 2].any())
 
 
-def _within(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
-    """Return the layer steps of a span; in a slot of two actions, those of this one."""
+def _steps_inside(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
+    """Return the layer steps inside a span; in a slot of two actions, those of the action ``op``."""
     inside = (rows["start_ns"] >= span["start_ns"]) & (rows["end_ns"] <= span["end_ns"])
     if not alone:
         inside &= (rows["way"] == Way.FORWARD) == (op == Op.F)
@@ -159,14 +159,14 @@ def _read_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], LayerSteps
     """
     found = read_records(path, _Header)
     if found is None:
-        raise damaged_file(path, "it ends in its first line")
+        raise damaged_file(path, "its header is incomplete")
     header, body = found
     rows = np.frombuffer(body, STEP, len(body) // STEP.itemsize)
     if not (np.isin(rows["op"], range(len(header.ops))) & np.isin(rows["way"], [*Way]) & (rows["layer"] >= 0)).all():
-        raise damaged_file(path, "a step is of no kind that its first line names")
+        raise damaged_file(path, "a step has a kind that its header does not name")
     if not are_clock_times(rows["start_ns"], rows["end_ns"]):
         raise damaged_file(path, "a time is over 31 years")
-    return header.ops, by_first(rows, clocks[header.process])
+    return header.ops, align(rows, clocks[header.process])
 
 
 class _File(RunFile, RootModel[dict[Count, tuple[NotNegative, ...]]]):

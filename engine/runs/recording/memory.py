@@ -11,7 +11,7 @@ from meshwave.engine.run_files import Count, NotNegative, RunFile, files_by_proc
 
 FORMAT = "meshwave-memory/1"
 WITHIN = "within the step"
-"""The category of all that comes and goes: gradients, activations, messages and what an operation needs."""
+"""The category of memory that is allocated and freed during a step: gradients, activations, messages, temporaries."""
 
 
 class _File(RunFile):
@@ -28,19 +28,19 @@ class MeasuredMemory:
 
     step: int
     peak_bytes: float
-    by_category: Mapping[str, float]  # at that moment; those of a prediction, as far as they can be told apart
-    how: str  # it was found out
+    by_category: Mapping[str, float]  # at that moment; categories of the prediction that can be measured apart
+    how: str  # the method of measurement
 
     def write(self, folder: Path, process: int) -> None:
-        """Write it into the run folder."""
+        """Write the measurement to the run folder."""
         write_document(folder / f"memory-{process}.json", {"format": FORMAT, **asdict(self)})
 
 
 def read_memory(folder: Path) -> dict[int, MeasuredMemory]:
-    """By process what was measured of its memory; those that have measured none are left out.
+    """Return the measured memory by process; processes without a measurement are left out.
 
     Raises:
-        RunFolderError: what was written is damaged.
+        RunFolderError: a file is damaged.
     """
     files = files_by_process(folder, "memory", ".json")
     documents = {process: read_document(path, _File) for process, path in files.items()}

@@ -1,4 +1,4 @@
-"""The actions of one process: when each had its inputs, when it ended, and how long it waited."""
+"""The recorded actions of one process: start, end and wait of each."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SPAN = np.dtype(
         ("stage", "<i4"),
         ("microbatch", "<i4"),
         ("peer", "<i4"),  # the other rank of a SEND or RECV, else -1
-        ("start_ns", "<i8"),  # the action held its inputs; a RECV was posted
-        ("end_ns", "<i8"),  # it was done; what a RECV or REDUCE_GRAD is for was in hand
-        ("wait_ns", "<i8"),  # the rank stood still for the inputs; for a RECV its consumer did
+        ("start_ns", "<i8"),  # the action had its inputs; a RECV was posted
+        ("end_ns", "<i8"),  # the action was done; the result of a RECV or REDUCE_GRAD was available
+        ("wait_ns", "<i8"),  # the wait for the inputs; for a RECV, that of its consumer
     ]
 )
 
@@ -54,7 +54,7 @@ class SpansHeader(RunFile):
     @model_validator(mode="after")
     def _is_consistent(self) -> SpansHeader:
         if self.rank >= len(self.meshes):
-            raise ValueError(f"rank {self.rank} is none of its {len(self.meshes)} meshes")
+            raise ValueError(f"rank {self.rank} exceeds its {len(self.meshes)} meshes")
         if max((*self.fused, *(row for row, _ in self.others)), default=0) >= self.rows:
             raise ValueError(f"fused and others name rows beyond its {self.rows}")
         return self
@@ -76,12 +76,18 @@ class Recorder(Records):
         apart: Sequence[int] = (),
         arrivals: bool = False,
     ) -> None:
-        """``meshes`` are the names of all ranks.
+        """Open the file of a process.
 
-        The seconds of a rehearsal are ``scale`` times as long as those that it stands for, and are read so.
-        Steps that are ``apart`` had something to do that others have not, such as counting memory: they are
-        recorded and say nothing of how long a step takes. With ``arrivals`` the end of a RECV is when the
-        message was there, also where nobody waited for it.
+        Args:
+            folder: the run folder.
+            program: the program of the run.
+            meshes: the mesh names of all ranks.
+            process: the number of the process.
+            rank: its rank.
+            source: "measured", or "rehearsed" for a dry run.
+            scale: the time-dilation factor of a dry run, by which times are divided when they are read.
+            apart: steps with additional work, such as counting memory, which are not timed.
+            arrivals: True if the end of a RECV is the arrival of the message, even if no action waited for it.
         """
         rows = program.rows(rank)
         self._spans = np.zeros(rows.stop - rows.start, SPAN)
@@ -106,14 +112,14 @@ class Recorder(Records):
 
     @staticmethod
     def is_due(step: int) -> bool:
-        """Whether to record ``step``: the first hundred, then ninety in every decade.
+        """Return True for the steps that are recorded: the first hundred, then ninety in every decade.
 
-        A long run does not fill the disk, and every process picks the same steps.
+        So a long run does not fill the disk. Every process selects the same steps.
         """
         return step < 100 or step % 10 ** (len(str(step)) - 2) == 0
 
     def write(self, step: int, start: Int64s, end: Int64s, wait: Int64s) -> None:
-        """Append a step: nanoseconds for each row of the program of this rank."""
+        """Append a step; times are nanoseconds for each row of the rank's program."""
         self._spans["step"] = step
         self._spans["start_ns"], self._spans["end_ns"], self._spans["wait_ns"] = start, end, wait
         self.append(self._spans)
@@ -121,7 +127,7 @@ class Recorder(Records):
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """The recording of one process, whole steps only."""
+    """The complete steps of the recording of one process."""
 
     header: SpansHeader
     spans: Spans  # [steps, rows]
@@ -133,24 +139,24 @@ class Track:
 
     @property
     def fused(self) -> NDArray[np.bool_]:
-        """``[rows]`` whether each shares its slot with the row before it."""
+        """Rows that share a slot with the row before them, ``[rows]``."""
         return np.isin(np.arange(self.spans.shape[1]), self.header.fused)
 
     @property
     def other(self) -> NDArray[np.int32]:
-        """``[rows]`` the stage at the other end of a message that skips stages, else -1."""
+        """The stage at the other end of a message that skips stages, else -1, ``[rows]``."""
         found = np.full(self.spans.shape[1], -1, np.int32)
         for row, other in self.header.others:
             found[row] = other
         return found
 
-    def at(self, steps: Sequence[int]) -> Spans:
-        """Return ``[steps, rows]`` the spans of some steps."""
+    def step_spans(self, steps: Sequence[int]) -> Spans:
+        """Return the spans of some steps, ``[steps, rows]``."""
         return self.spans[np.searchsorted(self.steps, steps)]
 
 
 def read_track(path: Path, clocks: Clocks) -> Track | None:
-    """Return the recording of one process; None if its file ends within the first line.
+    """Return the recording of one process; None if the header of its file is incomplete.
 
     Raises:
         RunFolderError: the file is missing, of another version, or damaged.
@@ -163,7 +169,7 @@ def read_track(path: Path, clocks: Clocks) -> Track | None:
     spans = np.frombuffer(body, SPAN, steps * header.rows).reshape(steps, header.rows)
     if problem := _problem(header, spans):
         raise damaged_file(path, problem)
-    return Track(header, by_first(spans, clocks[header.process], header.scale))
+    return Track(header, align(spans, clocks[header.process], header.scale))
 
 
 def _problem(header: SpansHeader, spans: Spans) -> str:
@@ -174,7 +180,7 @@ def _problem(header: SpansHeader, spans: Spans) -> str:
     if any((spans[column] != first[column]).any() for column in ("op", "stage", "microbatch", "peer")):
         return "its steps have different actions"
     if not np.isin(first["op"], [*Op]).all() or np.isin(first["op"], RECEIVES).all():
-        return "its actions are none that a rank can do"
+        return "it has unknown actions, or only receives"
     if min(first["stage"].min(), first["microbatch"].min(), first["peer"].min()) < -1:
         return "a stage, microbatch or peer is negative"
     if first["peer"].max() >= len(header.meshes):
@@ -186,13 +192,13 @@ def _problem(header: SpansHeader, spans: Spans) -> str:
     return ""
 
 
-def by_first(rows: Spans, clock: ProcessClock, scale: float = 1.0) -> Spans:
+def align(rows: Spans, clock: ProcessClock, scale: float = 1.0) -> Spans:
     """Convert spans to the clock of process 0, and to the modelled time of a dry run."""
     if clock.same_host and scale == 1:
         return rows
     rows = rows.copy()
     for column in ("start_ns", "end_ns"):
-        rows[column] = clock.to_first(rows[column]) / scale
+        rows[column] = clock.convert(rows[column]) / scale
     if scale != 1:
         rows["wait_ns"] = rows["wait_ns"] / scale
     return rows

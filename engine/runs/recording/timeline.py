@@ -1,4 +1,4 @@
-"""The timeline of one recorded step: the spans of all ranks, joined by their messages."""
+"""The timeline of a recorded step: the spans of all ranks, connected by their messages."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from meshwave.engine.program.action import RECEIVES, SENDS, Action, MessageKey, 
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs.recording.spans import Spans, Track
 
-AT_ONCE_NS = 50_000
-"""A wait shorter than this is the cost of asking: the input was there."""
-PART_OF_ITS_WAY = 0.1
-"""So is a wait that is a smaller part of the time since a message set out, such as a busy machine's for what lay there:
-hardly ever does one come so soon after somebody turns to it who could have had it so long ago."""
+OVERHEAD_NS = 50_000
+"""Waits up to this are the overhead of taking an input that had arrived."""
+OVERHEAD_SHARE = 0.1
+"""Waits up to this share of the time in transit are overhead, too, such as on a busy machine."""
 Int64s = NDArray[np.int64]
 
 
-def stood_still(wait_ns: Any, on_its_way_ns: Any = 0, scale: float = 1.0) -> Any:
-    """Whether a wait was for something that arrived meanwhile, ``on_its_way_ns`` after it could start; elementwise.
+def has_waited(wait_ns: Any, transit_ns: Any = 0, scale: float = 1.0) -> Any:
+    """Return whether waits were for inputs that had not arrived, rather than overhead; elementwise.
 
-    Times are modelled by a dry run of that ``scale``, but asking takes real time.
+    ``transit_ns`` are the times from the start of a transfer to its end. All times are modelled by a dry run with the
+    time-dilation factor ``scale``, but overhead takes real time.
     """
-    return wait_ns > np.maximum(AT_ONCE_NS / scale, PART_OF_ITS_WAY * on_its_way_ns)
+    return wait_ns > np.maximum(OVERHEAD_NS / scale, OVERHEAD_SHARE * transit_ns)
 
 
-def joined(tracks: Sequence[Track], step: int) -> Timeline:
+def step_timeline(tracks: Sequence[Track], step: int) -> Timeline:
     """Return the timeline of a step of all ranks.
 
-    A transfer lasts from its SEND until its receiver has the tensor. A message that arrives
-    while its receiver computes is received when the receiver asks for it.
+    A transfer lasts from its SEND until its receiver has the tensor. A message that arrives while its receiver
+    computes ends when the receiver takes it.
     """
     header = tracks[0].header
     scale = header.scale
-    blocks = [track.at([step])[0] for track in tracks]
+    blocks = [track.step_spans([step])[0] for track in tracks]
     spans = np.concatenate(blocks)
     rank = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(block) for block in blocks])
     fused = np.concatenate([track.fused for track in tracks])
@@ -48,9 +48,9 @@ def joined(tracks: Sequence[Track], step: int) -> Timeline:
     end, awaited = spans["end_ns"].copy(), dict[int, MessageKey]()
     for row, message in sends.items():
         if message in taken:
-            posted, end[row], waited = (int(taken[message][column]) for column in ("start_ns", "end_ns", "wait_ns"))
-            set_out = end[row] if header.arrivals else max(posted, int(spans["start_ns"][row]))
-            if stood_still(waited, end[row] - set_out, scale):
+            posted, end[row], wait = (int(taken[message][column]) for column in ("start_ns", "end_ns", "wait_ns"))
+            start = end[row] if header.arrivals else max(posted, int(spans["start_ns"][row]))
+            if has_waited(wait, end[row] - start, scale):
                 awaited[row] = message
     zero = spans["start_ns"].min()
     return Timeline(
@@ -87,7 +87,7 @@ def _causes(
     awaited: Mapping[int, MessageKey],
     scale: float,
 ) -> Int64s:
-    """Return ``[spans]`` what each waited for: an awaited transfer or reduction, or the span before it."""
+    """Return the cause of each span, ``[spans]``: the transfer or reduction it waited for, or the span before it."""
     sent, held_up = _last_for_each(sends, end), _last_for_each(awaited, end)
     cause = np.full(len(spans), -1, np.int64)
     before, previous, reduction, at = -1, -1, -1, -1
@@ -95,15 +95,15 @@ def _causes(
         if rank[row] != at:
             before, previous, reduction, at = -1, -1, -1, rank[row]
         if fused[row]:
-            previous = before  # it began with the row before, not after it
+            previous = before  # it started together with the row before it
         needed = -1
         if op < Op.W:
             message = op == Op.F, int(spans["stage"][row]), int(spans["microbatch"][row])
             needed = held_up.get(message, sent.get(message, -1) if previous < 0 else -1)
-        elif op == Op.STEP and (previous < 0 or stood_still(spans["wait_ns"][row], scale=scale)):
+        elif op == Op.STEP and (previous < 0 or has_waited(spans["wait_ns"][row], scale=scale)):
             needed = reduction
         cause[row] = needed if needed >= 0 else previous
-        if op == Op.REDUCE_GRAD:  # goes on beside what follows
+        if op == Op.REDUCE_GRAD:  # overlaps with the spans after it
             reduction = row if reduction < 0 or end[row] > end[reduction] else reduction
         elif row not in sends:
             before, previous = previous, row

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from meshwave.engine.runs.recording import Clocks, ProcessClock, Sighting
+from meshwave.engine.runs.recording import ClockOffset, Clocks, ProcessClock
 from meshwave.engine.runtime.device.accelerator import is_accelerator
 
 PINGS = 50
@@ -129,7 +129,7 @@ class ClockComparison:
         if size > 1:
             dist.all_gather(hosts, torch.tensor([_host_number()]), group=self._group)
         self._shares_host = [bool(host == hosts[0]) for host in hosts]
-        self._sightings: list[list[Sighting]] = [[] for _ in range(size)]
+        self._sightings: list[list[ClockOffset]] = [[] for _ in range(size)]
 
     def compare(self) -> None:
         """Compare the clocks now, one process after the other; all processes call it."""
@@ -148,14 +148,14 @@ class ClockComparison:
         rows = zip(self._shares_host, map(tuple, self._sightings), strict=True)
         return Clocks(tuple(ProcessClock(*row) for row in rows))
 
-    def _ask(self, other: int) -> Sighting:
+    def _ask(self, other: int) -> ClockOffset:
         token = torch.zeros(1, dtype=torch.int64)
         asked = time.perf_counter_ns()
         dist.send(token, other, group=self._group)
         dist.recv(token, other, group=self._group)
         answered = time.perf_counter_ns()
         at = int(token)
-        return Sighting(at, at - (asked + answered) // 2, answered - asked)
+        return ClockOffset(at, at - (asked + answered) // 2, answered - asked)
 
     def _answer(self) -> None:
         token = torch.zeros(1, dtype=torch.int64)

@@ -16,10 +16,10 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.runs.accuracy import Comparison, Link, compare, run_profile
 from meshwave.engine.runs.recording import (
     WITHIN,
+    ClockOffset,
     Clocks,
     MeasuredMemory,
     ProcessClock,
-    Sighting,
     read_recording,
     write_clocks,
 )
@@ -70,7 +70,7 @@ def test_what_took_what_was_predicted_has_no_error_and_no_cause(tmp_path: Path, 
         else:
             assert each.measured_s == pytest.approx(each.predicted_s, rel=2e-3, abs=2e-9)
     assert found.timeline.bubble_ratio == pytest.approx(prediction.timeline.bubble_ratio, abs=1e-3)
-    assert found.doubts == ""
+    assert found.clock_note == ""
 
 
 @pytest.mark.parametrize(
@@ -245,15 +245,15 @@ def test_units_are_compared_with_a_rehearsal_alone(tmp_path: Path) -> None:
     prediction = predict(draw(pp=2, cost={"kind": "unit"}))
 
     run = compared(tmp_path, prediction, prediction.costs.seconds)
-    assert run.as_data()["error"] is None
-    assert run.as_data()["no_error_since"].startswith("the prediction is in units, which are no seconds")
+    assert run.to_json()["error"] is None
+    assert run.to_json()["no_error_since"].startswith("the prediction is in units, which cannot be compared")
     assert run.cause is None
 
     rehearsal = compared(tmp_path, prediction, prediction.costs.seconds, source="rehearsed", scale=0.02)
-    assert rehearsal.as_data()["error"] == pytest.approx(0, abs=1e-4)
+    assert rehearsal.to_json()["error"] == pytest.approx(0, abs=1e-4)
     assert rehearsal.iteration.measured_s == pytest.approx(prediction.timeline.makespan, rel=1e-4)
-    assert rehearsal.label == "rehearsal: computations were waits, 0.02 s for a unit; times are divided by that"
-    with pytest.raises(InputError, match="a rehearsal waits what was predicted"):
+    assert rehearsal.label == "dry run: actions waited for 0.02 s per unit; measured times are divided by this factor"
+    with pytest.raises(InputError, match="a dry run waits for predicted times"):
         run_profile(rehearsal)
 
 
@@ -305,8 +305,8 @@ def test_what_a_prediction_does_not_know_is_said_before_it_is_judged(
 
     found = compare(prediction, read_recording(tmp_path), "predicted for hosts linked at 1 MB/s")
 
-    assert found.label == ("predicted for hosts linked at 1 MB/s; blocks were compiled, of which no prediction knows")
-    assert found.as_data()["label"] == found.label
+    assert found.label == ("predicted for hosts linked at 1 MB/s; blocks were compiled, which no prediction includes")
+    assert found.to_json()["label"] == found.label
     assert "the profile covers blocks in fp32 only; bf16 is priced like these" in found.unmeasured
 
 
@@ -315,7 +315,7 @@ def with_cost(design: Design, cost: dict[str, Any]) -> Design:
 
 
 def test_another_program_and_an_empty_folder_are_refused(tmp_path: Path, prediction: Prediction) -> None:
-    with pytest.raises(RunError, match="no training step"):
+    with pytest.raises(RunError, match="not all ranks have recorded a training step"):
         compare(prediction, read_recording(tmp_path))
     record(tmp_path, prediction, prediction.costs.seconds)
     with pytest.raises(InputError, match="another program"):
@@ -324,7 +324,7 @@ def test_another_program_and_an_empty_folder_are_refused(tmp_path: Path, predict
 
 def test_clocks_that_are_apart_are_aligned_and_their_doubt_is_said(tmp_path: Path, prediction: Prediction) -> None:
     ahead = 5_000_000_000
-    seen = (Sighting(10**12, ahead, 30_000), Sighting(2 * 10**12, ahead, 20_000))
+    seen = (ClockOffset(10**12, ahead, 30_000), ClockOffset(2 * 10**12, ahead, 20_000))
     clocks = Clocks((ProcessClock(), *(ProcessClock(False, seen) for _ in range(3))))
     record(tmp_path, prediction, 1e3 * prediction.costs.seconds, ahead_ns=(0, ahead, ahead, ahead))
     write_clocks(tmp_path, clocks)
@@ -334,13 +334,13 @@ def test_clocks_that_are_apart_are_aligned_and_their_doubt_is_said(tmp_path: Pat
     assert found.iteration.measured_s == pytest.approx(1e3 * found.iteration.predicted_s, rel=1e-3)
     assert found.recording.clocks.uncertainty_s == pytest.approx(15e-6)
     assert found.timeline.doubt_s == pytest.approx(15e-6)
-    assert found.doubts == "the clocks of 3 of 4 processes, up to 5 s apart, were aligned to within 15 µs"
+    assert found.clock_note == "the clocks of 3 of 4 processes, up to 5 s apart, were aligned to within 15 µs"
 
 
 def test_a_doubt_as_large_as_a_transfer_is_put_beside_it(tmp_path: Path, prediction: Prediction) -> None:
-    seen = (Sighting(10**12, 0, 30_000),)
+    seen = (ClockOffset(10**12, 0, 30_000),)
     write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, seen))))
 
     found = compared(tmp_path, prediction, np.where(prediction.program.op > Op.W, 1e-4, 1e-3))
 
-    assert found.doubts.endswith(": a transfer of 100 µs may be off by 15%")
+    assert found.clock_note.endswith(": a transfer of 100 µs has an error of up to 15%")

@@ -31,10 +31,10 @@ from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.outcome import Exit, judge, success, to_json
 from meshwave.engine.runs.recording import (
     SPAN,
+    ClockOffset,
     Clocks,
     MeasuredMemory,
     ProcessClock,
-    Sighting,
     read_inside,
     read_recording,
     read_routing,
@@ -66,7 +66,7 @@ def write_run(folder: Path) -> None:
     seconds = bundle.prediction.costs.seconds
     record(folder, bundle.prediction, seconds, scale=2.0)
     record_inside(folder, bundle.prediction, np.zeros_like(seconds))
-    write_clocks(folder, Clocks((ProcessClock(), ProcessClock(False, (Sighting(5, 7, 9), Sighting(50, 7, 9))))))
+    write_clocks(folder, Clocks((ProcessClock(), ProcessClock(False, (ClockOffset(5, 7, 9), ClockOffset(50, 7, 9))))))
     MeasuredMemory(1, 1e6, {"weights": 1e6}, "counted").write(folder, 0)
     write_routing(folder, 0, {1: [1.0, 2.0], 3: [3.0, 0.0]})
     rows = [{"time": 1.0, "event": "started", "device": "CPU", "note": "computes"}]
@@ -180,7 +180,7 @@ def read_all(folder: Path, there: Record, run: Run) -> None:
     """All that looks at a run that is over, one after the other; each may refuse what it finds."""
     calls: list[Callable[[], Any]] = [
         lambda: comparison_lines(compare(read_executed_bundle(folder).prediction, read_recording(folder))),
-        lambda: json.dumps(compare(read_executed_bundle(folder).prediction, read_recording(folder)).as_data()),
+        lambda: json.dumps(compare(read_executed_bundle(folder).prediction, read_recording(folder)).to_json()),
         lambda: compare_run(run, read_executed_bundle(folder)),
         lambda: read_recording(folder).timeline().exposed_communication,
         lambda: read_recording(folder).seconds,

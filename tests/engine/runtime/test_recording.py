@@ -17,11 +17,11 @@ from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs.recording import (
     SPAN,
     STEP,
+    ClockOffset,
     Clocks,
     MeasuredMemory,
     ProcessClock,
     Recorder,
-    Sighting,
     StepsRecorder,
     Way,
     read_clocks,
@@ -121,7 +121,7 @@ def test_a_recording_that_was_cut_off_shows_its_whole_steps(kept: int, tmp_path:
     if steps:
         assert len(recording.timeline(steps - 1)) == 10
     else:
-        with pytest.raises(RunError, match="no training step"):
+        with pytest.raises(RunError, match="not all ranks have recorded a training step"):
             recording.timeline()
 
 
@@ -211,7 +211,7 @@ def test_of_a_long_run_the_inside_of_some_steps_is_kept() -> None:
 def test_what_is_not_recorded_is_told(tmp_path: Path) -> None:
     record_inside(tmp_path, (100, 100))
 
-    with pytest.raises(RunError, match="the run has no 3F0 on this mesh"):
+    with pytest.raises(RunError, match="the recording has no 3F0 on this mesh"):
         read_inside(tmp_path, [0], Action(Op.F, 3, 0))
     spans = tmp_path / "spans-0.bin"
     whole = spans.read_bytes()
@@ -277,23 +277,23 @@ def test_what_came_long_ago_and_is_taken_last_holds_nobody_up(tmp_path: Path) ->
 
 
 def test_a_clock_that_drifts_is_followed_and_of_one_host_nothing_is_changed(tmp_path: Path) -> None:
-    seen = (Sighting(1_000_000, 1000, 40), Sighting(3_000_000, 3000, 60))
+    seen = (ClockOffset(1_000_000, 1000, 40), ClockOffset(3_000_000, 3000, 60))
     write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, seen), ProcessClock(True, seen))))
 
     clocks = read_clocks(tmp_path)
 
     times = np.array([0, 1_000_000, 2_000_000, 9_000_000])
-    assert (times - clocks[1].to_first(times)).tolist() == [1000, 1000, 2000, 3000]
+    assert (times - clocks[1].convert(times)).tolist() == [1000, 1000, 2000, 3000]
     assert (clocks[1].uncertainty_ns, clocks.uncertainty_s) == (30, 30e-9)
-    assert clocks[2].to_first(times).tolist() == clocks[7].to_first(times).tolist() == times.tolist()
-    assert clocks.words == "the clocks of 1 of 3 processes, up to 3 µs apart, were aligned to within 30 ns"
-    assert Clocks((clocks[0], clocks[2])).words.startswith("all processes read one clock (compared all the same: 3 µs")
+    assert clocks[2].convert(times).tolist() == clocks[7].convert(times).tolist() == times.tolist()
+    assert clocks.note == "the clocks of 1 of 3 processes, up to 3 µs apart, were aligned to within 30 ns"
+    assert Clocks((clocks[0], clocks[2])).note.startswith("all processes share one clock (measured offset at most 3 µs")
 
 
 def test_ranks_whose_clocks_are_apart_are_joined_by_one(tmp_path: Path) -> None:
     record(tmp_path)
     together = read_recording(tmp_path).timeline()
-    write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, (Sighting(0, 10_000_000, 2),) * 2))))
+    write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, (ClockOffset(0, 10_000_000, 2),) * 2))))
 
     apart = read_recording(tmp_path).timeline()
 
