@@ -114,7 +114,7 @@ def read_whole(path: Path | str, what: str, most: int) -> bytes:
     return content
 
 
-def see_writable(name: Path | str) -> None:
+def check_writable(name: Path | str) -> None:
     """See that :func:`write_whole` can write a file, before there is anything to write; nothing of the trial stays.
 
     Raises:

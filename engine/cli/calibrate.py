@@ -17,7 +17,7 @@ from meshwave.engine.costs.profile_store import (
     write_spare_profile,
 )
 from meshwave.engine.errors import InputError, nearest
-from meshwave.engine.files import see_writable
+from meshwave.engine.files import check_writable
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.runtime.calibration.collective_plan import COLLECTIVE_BYTES
@@ -179,7 +179,7 @@ def _measure(options: Any) -> Profile:
     """Measure this machine, after checking that the profile can be written."""
     measurements = wanted_measurements(options)
     if options.out:
-        see_writable(options.out)
+        check_writable(options.out)
     else:
         check_can_store(options.name)
     return calibrate_machine(measurements, _PrintedProgress())

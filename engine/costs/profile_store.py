@@ -10,7 +10,7 @@ from pathlib import Path
 
 from meshwave.engine.costs.profile import Profile, load_profile
 from meshwave.engine.errors import InputError, closest
-from meshwave.engine.files import home, see_writable, write_whole
+from meshwave.engine.files import check_writable, home, write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.machine import processor
 
@@ -83,7 +83,7 @@ def check_can_store(name: str = DEFAULT_PROFILE) -> None:
     Raises:
         InputError: the name is not a valid file name, or the file cannot be written.
     """
-    see_writable(_profile_path(name))
+    check_writable(_profile_path(name))
 
 
 def _profile_path(name: str) -> Path:

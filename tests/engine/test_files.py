@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.files import example, examples, find_design, home, see_writable, write_private, write_whole
+from meshwave.engine.files import check_writable, example, examples, find_design, home, write_private, write_whole
 
 
 def test_a_design_is_a_file_or_else_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,20 +57,20 @@ def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(b"one")
 
     for name in ("old", "new"):
-        see_writable(tmp_path / name)
+        check_writable(tmp_path / name)
 
     assert (tmp_path / "old").read_bytes() == b"one"
     assert os.listdir(tmp_path) == ["old"]
     for name, said in (("", "Is a directory"), ("nowhere/x", "No such file"), ("old/x", "Not a directory")):
         with pytest.raises(InputError, match=f"cannot write .*: {said}"):
-            see_writable(tmp_path / name)
+            check_writable(tmp_path / name)
 
 
 def test_a_pipe_that_has_no_path_can_be_written_to() -> None:
     """That of ``/dev/stdout`` in a shell's pipeline: what it resolves to is there for nobody."""
     out, into = os.pipe()
     try:
-        see_writable(f"/proc/self/fd/{into}")
+        check_writable(f"/proc/self/fd/{into}")
         write_whole(f"/proc/self/fd/{into}", b"through")
         assert os.read(out, 100) == b"through"
     finally:

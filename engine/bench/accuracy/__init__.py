@@ -1,7 +1,7 @@
-"""How true predictions are on this machine: ``meshwave bench accuracy`` and ``meshwave bench rehearsal``.
+"""Accuracy of predictions on this machine: ``meshwave bench accuracy`` and ``meshwave bench rehearsal``.
 
-Designs are data (``cases``, ``hanayo``), so are results (``results``): a table and a picture are made from these
-alone, and those of a bench that was stopped are kept.
+Designs are data (``cases``, ``hanayo``), and so are results (``results``). The page and the picture are made from the
+results alone, and a benchmark that was stopped keeps its results.
 """
 
 from meshwave.engine.bench.accuracy.command import accuracy, rehearsal, to_text

@@ -1,4 +1,4 @@
-"""The designs that are measured, as data: what each changes of the one that they all come from."""
+"""The designs of the accuracy benchmark, as data: each lists its differences from a common design."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, Literal
 from meshwave.engine.document import Design, parse_design
 
 Way = Literal["rehearsed", "measured"]
-"""Whether stages wait or compute, in the words of a timeline's source."""
+"""Kind of run, as the source of its timeline: "rehearsed" for a dry run, "measured" for training."""
 Document = Mapping[str, Any]
-Drawn = tuple[tuple[int, int], ...]
-"""``(dp, tp)`` of each mesh; devices are taken in order."""
+MeshShapes = tuple[tuple[int, int], ...]
+"""``(dp, tp)`` of each mesh; devices are assigned in order."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One design, and how it is measured."""
+    """A design, and how it is measured."""
 
     name: str
-    group: str  # what it stands for
+    group: str
     document: Document
     way: Way = "rehearsed"
-    rivals: str = ""  # names the training, where others are the same one in other schedules
-    scale: float | None = None  # of a rehearsal, where it is not for the bench to choose
-    on_hosts: bool = False  # over links that the kernel shapes
-    tags: Mapping[str, Any] = field(default_factory=dict)  # what a table needs to find it
+    rivals: str = ""  # name of the training, if other cases do the same training with other schedules
+    scale: float | None = None  # time-dilation factor of a dry run; None: chosen by the benchmark
+    uses_hosts: bool = False  # True on emulated hosts
+    tags: Mapping[str, Any] = field(default_factory=dict)  # values by which a table finds the case
 
     def design(self, steps: int) -> Design:
-        """The design, to be trained so many steps."""
+        """Return the design with a number of training steps."""
         return parse_design(
             {**self.document, "name": self.name, "training": {**self.document["training"], "steps": steps}}
         )
@@ -37,11 +37,11 @@ class Case:
 
 UNIT = {"kind": "unit", "forward": 1.0, "backward": 2.0}
 MODEL = {"kind": "gpt", "layers": 32, "hidden": 64, "heads": 4, "sequence": 64, "vocab": 257}
-"""Wherever costs are units: small, since its tensors are not what it is about, but with a layer for each of many stages."""
+"""Model of designs with costs in units: small tensors, and layers for many stages."""
 WIDE = {**MODEL, "layers": 16, "hidden": 256, "sequence": 128}
-"""Wherever costs are seconds: a microbatch of two sequences hands on 256 KiB."""
+"""Model of designs with costs in seconds: the activations of a microbatch of two sequences have 256 KiB."""
 DEEP = {**WIDE, "hidden": 128, "sequence": 256}
-"""Wherever weights travel too: fewer of them, on longer texts."""
+"""Model of designs that reduce gradients: fewer weights, longer sequences."""
 CORE = {
     "name": "CPU core",
     "peak_flops": 6e10,
@@ -50,16 +50,16 @@ CORE = {
     "efficiency": 0.5,
 }
 LINK = {"latency_s": 1e-4, "bandwidth": 6e7}
-"""As much slower than a core as a network card is than a GPU, and what this machine can carry for all of a design in
-the stretched time of its rehearsal."""
+"""A link that is as slow relative to a core as a NIC is to a GPU. This machine can carry all messages of a dry run over
+such links in dilated time."""
 SLOW = {"latency_s": 1e-4, "bandwidth": 8e6}
-"""On which 256 KiB take half as long as a forward of a stage of four layers."""
+"""A link on which 256 KiB take half as long as the forward of a stage of four layers."""
 MICROBATCHES = 8
 
 
-def document(
+def case_document(
     schedule: Mapping[str, Any],
-    meshes: Drawn = ((1, 1),) * 4,
+    meshes: MeshShapes = ((1, 1),) * 4,
     *,
     microbatches: int = MICROBATCHES,
     model: Document = WIDE,
@@ -71,8 +71,11 @@ def document(
     training: Document | None = None,
     **sections: Document,
 ) -> dict[str, Any]:
-    """A document on the bench's own cluster; ``between`` is its link between nodes of ``per_node`` devices. ``devices``
-    are those of each mesh, where they are not taken in order."""
+    """Return a design document on the cluster of this benchmark.
+
+    ``between`` is the link between nodes of ``per_node`` devices, ``devices`` the devices of each mesh if they are not
+    assigned in order.
+    """
     in_order = iter(range(sum(dp * tp for dp, tp in meshes)))
     placed = devices or [[next(in_order) for _ in range(dp * tp)] for dp, tp in meshes]
     drawn = [
@@ -94,7 +97,7 @@ def document(
     }
 
 
-EVERY: Mapping[str, Document] = {
+SCHEDULES: Mapping[str, Document] = {
     "gpipe": {"schedule": "gpipe"},
     "1f1b": {"schedule": "1f1b"},
     "eager 1f1b": {"schedule": "eager-1f1b"},
@@ -114,23 +117,29 @@ EVERY: Mapping[str, Document] = {
     "dualpipe-v": {"schedule": "dualpipe-v"},
     "auto": {"schedule": "auto"},
 }
-"""Every schedule that orders by itself, with the options that its name stands for here."""
+"""All schedules except custom orders, by a name for the schedule and its options."""
 
 
-def _of(*names: str) -> Iterator[tuple[str, Document]]:
-    return ((name, EVERY[name]) for name in names)
+def _select(*names: str) -> Iterator[tuple[str, Document]]:
+    return ((name, SCHEDULES[name]) for name in names)
 
 
-def _in(schedules: Iterable[tuple[str, Document]], training: str, group: str = "", **what: Any) -> Iterator[Case]:
-    """The same training in several schedules."""
+def _rivals(
+    schedules: Iterable[tuple[str, Document]], training: str, group: str = "", **options: Any
+) -> Iterator[Case]:
+    """Return cases of the same training with several schedules."""
     for name, schedule in schedules:
-        yield Case(f"{training}: {name}", group or training, document(schedule, **what), rivals=training)
+        yield Case(f"{training}: {name}", group or training, case_document(schedule, **options), rivals=training)
 
 
-def rehearsals() -> Iterator[Case]:
-    """All schedules; 2 to 8 meshes; dp, tp, experts, unequal meshes; transfers from nothing to a forward's length."""
+def dry_run_cases() -> Iterator[Case]:
+    """Return the dry runs without emulated hosts.
+
+    All schedules; 2 to 8 meshes; dp, tp, experts and unequal meshes; transfers that take from no time up to the time of
+    a forward.
+    """
     four, two, eight = ((1, 1),) * 4, ((1, 1),) * 2, ((1, 1),) * 8
-    yield from _in(EVERY.items(), "4 meshes", "every schedule, 4 meshes", meshes=four, model=MODEL, cost=UNIT)
+    yield from _rivals(SCHEDULES.items(), "4 meshes", "every schedule, 4 meshes", meshes=four, model=MODEL, cost=UNIT)
     some: tuple[str, ...] = (
         "gpipe",
         "1f1b",
@@ -141,48 +150,48 @@ def rehearsals() -> Iterator[Case]:
         "zb-h1",
         "zb-v",
     )
-    yield from _in(_of(*some), "8 meshes", meshes=eight, model=MODEL, cost={**UNIT, "transfer": 0.1})
+    yield from _rivals(_select(*some), "8 meshes", meshes=eight, model=MODEL, cost={**UNIT, "transfer": 0.1})
     some = ("gpipe", "1f1b", "eager 1f1b", "interleaved 1f1b", "hanayo, 1 wave", "hanayo, 2 waves", "zb-h1")
-    yield from _in(_of(*some), "4 meshes, slow links", meshes=four, link=SLOW)
-    yield from _in(_of("1f1b", "hanayo, 2 waves", "zb-v"), "2 meshes", meshes=two)
-    yield from _cut()
-    yield from _experts()
-    yield from _unequal()
-    yield from _sizes()
-    yield from _models()
+    yield from _rivals(_select(*some), "4 meshes, slow links", meshes=four, link=SLOW)
+    yield from _rivals(_select("1f1b", "hanayo, 2 waves", "zb-v"), "2 meshes", meshes=two)
+    yield from _parallel_cases()
+    yield from _expert_cases()
+    yield from _unequal_mesh_cases()
+    yield from _message_cases()
+    yield from _model_cases()
 
 
-def _cut() -> Iterator[Case]:
+def _parallel_cases() -> Iterator[Case]:
     copies, halves = "data parallel", "tensor parallel"
-    some = _of("gpipe", "1f1b", "interleaved 1f1b")
-    yield from _in(some, "2 meshes of dp 2", copies, meshes=((2, 1),) * 2, model=DEEP)
-    yield from _in(_of("1f1b"), "4 meshes of dp 2", copies, meshes=((2, 1),) * 4, model=DEEP)
-    some = _of("1f1b", "hanayo, 1 wave", "zb-h1")
-    yield from _in(some, "2 meshes of tp 2", halves, meshes=((1, 2),) * 2, model=DEEP)
-    yield from _in(_of("1f1b"), "2 meshes of dp 2 x tp 2", halves, meshes=((2, 2),) * 2, model=DEEP)
+    some = _select("gpipe", "1f1b", "interleaved 1f1b")
+    yield from _rivals(some, "2 meshes of dp 2", copies, meshes=((2, 1),) * 2, model=DEEP)
+    yield from _rivals(_select("1f1b"), "4 meshes of dp 2", copies, meshes=((2, 1),) * 4, model=DEEP)
+    some = _select("1f1b", "hanayo, 1 wave", "zb-h1")
+    yield from _rivals(some, "2 meshes of tp 2", halves, meshes=((1, 2),) * 2, model=DEEP)
+    yield from _rivals(_select("1f1b"), "2 meshes of dp 2 x tp 2", halves, meshes=((2, 2),) * 2, model=DEEP)
 
 
 MOE = {"experts": 8, "top_k": 2, "capacity_factor": 1.25, "every": 2}
 
 
-def _experts() -> Iterator[Case]:
+def _expert_cases() -> Iterator[Case]:
     model = {**DEEP, "layers": 8, "moe": MOE}
-    alone = document({"schedule": "1f1b"}, ((2, 2),), microbatches=4, model=model, experts={"ep": 4})
+    alone = case_document({"schedule": "1f1b"}, ((2, 2),), microbatches=4, model=model, experts={"ep": 4})
     yield Case("experts: one mesh of dp 2 x tp 2, ep 4", "experts", alone)
     pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "model": model, "experts": {"ep": 2}}
-    yield from _in(_of("1f1b", "hanayo, 1 wave"), "experts: 2 meshes of dp 2", "experts", **pair)
+    yield from _rivals(_select("1f1b", "hanayo, 1 wave"), "experts: 2 meshes of dp 2", "experts", **pair)
     four = {**pair, "meshes": ((2, 1),) * 4, "model": {**model, "layers": 16}}
-    yield from _in(_of("interleaved 1f1b"), "experts: 4 meshes of dp 2", "experts", **four)
+    yield from _rivals(_select("interleaved 1f1b"), "experts: 4 meshes of dp 2", "experts", **four)
 
 
-def _unequal() -> Iterator[Case]:
-    shapes: Mapping[str, Drawn] = {
+def _unequal_mesh_cases() -> Iterator[Case]:
+    shapes: Mapping[str, MeshShapes] = {
         "dp 2 to tp 2": ((2, 1), (1, 2)),
         "1, 2 and 1 devices": ((1, 1), (2, 1), (1, 1)),
         "tp 2 to dp 2 to dp 2 x tp 2": ((1, 2), (2, 1), (2, 2)),
     }
     for name, meshes in shapes.items():
-        drawn = document({"schedule": "eager-1f1b"}, meshes, model=DEEP)
+        drawn = case_document({"schedule": "eager-1f1b"}, meshes, model=DEEP)
         yield Case(f"unequal meshes: {name}", "unequal meshes", drawn)
 
 
@@ -192,32 +201,34 @@ SIZES: Mapping[str, tuple[int, int, float]] = {
     "1 MiB": (256, 4, 2.2e7),
     "4 MiB": (256, 16, 8.5e6),
 }
-"""By what a microbatch hands on: tokens of a sequence, sequences, and bytes/s at which that takes a tenth of the forward
-that made it, a fifth for 1 MiB and half of it for 4 MiB: as fast as this bench's machine brings so much."""
+"""Tokens per sequence, sequences and link rate in bytes/s, by the size of the activations of a microbatch.
+
+At that rate a transfer takes a tenth of the time of its forward, a fifth for 1 MiB and half for 4 MiB: the most that
+this machine can carry."""
 
 
-def _sizes() -> Iterator[Case]:
+def _message_cases() -> Iterator[Case]:
     for name, (sequence, batch, bandwidth) in SIZES.items():
         model, link = {**WIDE, "sequence": sequence}, {"latency_s": 1e-4, "bandwidth": bandwidth}
-        drawn = document({"schedule": "1f1b"}, model=model, link=link, training={"micro_batch_size": batch})
+        drawn = case_document({"schedule": "1f1b"}, model=model, link=link, training={"micro_batch_size": batch})
         yield Case(f"messages of {name}", "messages", drawn)
 
 
-def _models() -> Iterator[Case]:
+def _model_cases() -> Iterator[Case]:
     skips = {**WIDE, "kind": "u-transformer", "layers": 12}
-    yield from _in(_of("1f1b", "hanayo, 1 wave"), "skip connections", model=skips)
+    yield from _rivals(_select("1f1b", "hanayo, 1 wave"), "skip connections", model=skips)
     uneven = {"schedule": "1f1b", "stages": [7, 3, 3, 3]}
-    yield Case("uneven stages: 7, 3, 3 and 3 layers", "other", document(uneven))
-    yield Case("recomputation: 1f1b", "other", document({"schedule": "1f1b", "recompute": "full"}))
+    yield Case("uneven stages: 7, 3, 3 and 3 layers", "other", case_document(uneven))
+    yield Case("recomputation: 1f1b", "other", case_document({"schedule": "1f1b", "recompute": "full"}))
     nodes: dict[str, Any] = {"between": SLOW, "per_node": 2}
-    yield Case("two nodes: interleaved 1f1b", "other", document(EVERY["interleaved 1f1b"], **nodes))
+    yield Case("two nodes: interleaved 1f1b", "other", case_document(SCHEDULES["interleaved 1f1b"], **nodes))
 
 
-# ---- shared links that the kernel shapes ----
+# ---- links that the kernel shares between emulated hosts ----
 
 INSIDE = {"latency_s": 1e-5, "bandwidth": 6e7}
-"""Of a node: its latency is what this machine's own is."""
-SPREAD = ((1, 1),) * 4, [[0], [2], [1], [3]]
+"""The link inside a node; its latency is that of this machine."""
+ALTERNATING = ((1, 1),) * 4, [[0], [2], [1], [3]]
 """Four meshes on nodes 0, 1, 0 and 1, so that every message passes the NICs."""
 
 
@@ -225,99 +236,105 @@ def _nic(megabytes: float) -> Document:
     return {"latency_s": 1e-5, "bandwidth": megabytes * 1e6}
 
 
-def _on_hosts(schedules: Iterable[tuple[str, Document]], training: str, group: str, **what: Any) -> Iterator[Case]:
-    """The same training in several schedules on two emulated hosts, unless ``per_node`` makes more."""
-    size = sum(dp * tp for dp, tp in what["meshes"])
+def _host_rivals(
+    schedules: Iterable[tuple[str, Document]], training: str, group: str, **options: Any
+) -> Iterator[Case]:
+    """Return cases of the same training with several schedules on two emulated hosts."""
+    size = sum(dp * tp for dp, tp in options["meshes"])
     for name, schedule in schedules:
-        drawn = document(schedule, link=INSIDE, **{"per_node": size // 2, **what})
-        yield Case(f"hosts, {training}: {name}", f"hosts, {group}", drawn, rivals=f"hosts, {training}", on_hosts=True)
+        drawn = case_document(schedule, link=INSIDE, **{"per_node": size // 2, **options})
+        yield Case(f"hosts, {training}: {name}", f"hosts, {group}", drawn, rivals=f"hosts, {training}", uses_hosts=True)
 
 
 INTERLEAVED = {"schedule": "interleaved-1f1b", "chunks": 4}
 
 
-def on_hosts() -> Iterator[Case]:
-    """Designs whose flows share links, on emulated hosts: there the kernel shares them, whatever the model says."""
-    meshes, devices = SPREAD
-    some = _of("1f1b", "eager 1f1b", "interleaved 1f1b", "hanayo, 2 waves", "zb-h1")
-    yield from _on_hosts(some, "alternating, 8 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(8))
-    some = _of("gpipe", "1f1b", "eager 1f1b", "interleaved 1f1b")
-    yield from _on_hosts(some, "alternating, 3 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(3))
+def host_cases() -> Iterator[Case]:
+    """Return dry runs whose flows share links on emulated hosts, where the kernel shares them, and not the model."""
+    meshes, devices = ALTERNATING
+    some = _select("1f1b", "eager 1f1b", "interleaved 1f1b", "hanayo, 2 waves", "zb-h1")
+    yield from _host_rivals(some, "alternating, 8 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(8))
+    some = _select("gpipe", "1f1b", "eager 1f1b", "interleaved 1f1b")
+    yield from _host_rivals(some, "alternating, 3 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(3))
     two = ((1, 1),) * 2
     more = ("interleaved 1f1b, 4 chunks", INTERLEAVED)
-    several = (*_of("1f1b", "hanayo, 2 waves", "looped bfs"), more)
-    yield from _on_hosts(several, "one link, 2.5 MB/s", "one link", meshes=two, between=_nic(2.5))
-    several = (*_of("hanayo, 2 waves"), more)
-    yield from _on_hosts(several, "one link, 1.5 MB/s", "one link", meshes=two, between=_nic(1.5))
-    yield from _reductions_on_hosts()
-    yield from _exchanges_on_hosts()
-    yield from _resharding_on_hosts()
+    several = (*_select("1f1b", "hanayo, 2 waves", "looped bfs"), more)
+    yield from _host_rivals(several, "one link, 2.5 MB/s", "one link", meshes=two, between=_nic(2.5))
+    several = (*_select("hanayo, 2 waves"), more)
+    yield from _host_rivals(several, "one link, 1.5 MB/s", "one link", meshes=two, between=_nic(1.5))
+    yield from _host_reduction_cases()
+    yield from _host_exchange_cases()
+    yield from _host_resharding_cases()
 
 
-def _reductions_on_hosts() -> Iterator[Case]:
-    """Gradients and transfers both pass the NICs: neighbours in a pipeline and in a ring are on different nodes."""
+def _host_reduction_cases() -> Iterator[Case]:
+    """Return cases whose gradients and transfers share the NICs."""
     pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "devices": [[0, 2], [3, 1]], "model": DEEP}
-    some = _of("1f1b", "interleaved 1f1b")
-    yield from _on_hosts(some, "2 meshes of dp 2", "data parallel", between=_nic(12), **pair)
+    some = _select("1f1b", "interleaved 1f1b")
+    yield from _host_rivals(some, "2 meshes of dp 2", "data parallel", between=_nic(12), **pair)
     four: dict[str, Any] = {"meshes": ((2, 1),) * 4, "devices": [[0, 4], [5, 1], [2, 6], [7, 3]], "model": DEEP}
-    yield from _on_hosts(_of("1f1b"), "4 meshes of dp 2", "data parallel", between=_nic(12), **four)
-    yield from _on_hosts(_of("chimera"), "replicas", "data parallel", meshes=((1, 1),) * 4, between=_nic(8))
+    yield from _host_rivals(_select("1f1b"), "4 meshes of dp 2", "data parallel", between=_nic(12), **four)
+    yield from _host_rivals(_select("chimera"), "replicas", "data parallel", meshes=((1, 1),) * 4, between=_nic(8))
 
 
-def _exchanges_on_hosts() -> Iterator[Case]:
-    """Collectives inside stages pass the NICs, beside each other and beside transfers."""
+def _host_exchange_cases() -> Iterator[Case]:
+    """Return cases whose collectives inside stages share the NICs with each other and with transfers."""
     halves: dict[str, Any] = {"meshes": ((1, 2),) * 2, "model": DEEP, "between": _nic(24)}
-    some = _of("1f1b", "hanayo, 1 wave")
-    yield from _on_hosts(some, "2 meshes of tp 2", "tensor parallel", devices=[[0, 2], [1, 3]], **halves)
-    yield from _on_hosts(_of("zb-h1"), "tp 2, turned", "tensor parallel", devices=[[0, 2], [3, 1]], **halves)
+    some = _select("1f1b", "hanayo, 1 wave")
+    yield from _host_rivals(some, "2 meshes of tp 2", "tensor parallel", devices=[[0, 2], [1, 3]], **halves)
+    yield from _host_rivals(_select("zb-h1"), "tp 2, turned", "tensor parallel", devices=[[0, 2], [3, 1]], **halves)
     experts: dict[str, Any] = {"model": {**DEEP, "layers": 8, "moe": MOE}, "between": _nic(16)}
     pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "experts": {"ep": 2}, **experts}
-    some = _of("1f1b", "hanayo, 1 wave")
-    yield from _on_hosts(some, "experts on 2 meshes", "experts", devices=[[0, 2], [1, 3]], **pair)
-    yield from _on_hosts(_of("1f1b"), "experts, turned", "experts", devices=[[0, 2], [3, 1]], **pair)
+    some = _select("1f1b", "hanayo, 1 wave")
+    yield from _host_rivals(some, "experts on 2 meshes", "experts", devices=[[0, 2], [1, 3]], **pair)
+    yield from _host_rivals(_select("1f1b"), "experts, turned", "experts", devices=[[0, 2], [3, 1]], **pair)
     alone: dict[str, Any] = {"meshes": ((4, 1),), "microbatches": 4, "experts": {"ep": 4}, **experts}
-    yield from _on_hosts(_of("1f1b"), "experts on 4 devices", "experts", **alone)
+    yield from _host_rivals(_select("1f1b"), "experts on 4 devices", "experts", **alone)
 
 
-def _resharding_on_hosts() -> Iterator[Case]:
-    """Boundaries at which tensors are cut and put together again, between nodes."""
-    eager, what = _of("eager 1f1b"), {"model": DEEP, "between": _nic(2.5)}
-    yield from _on_hosts(eager, "dp 2 to tp 2", "resharding", meshes=((2, 1), (1, 2)), **what)
+def _host_resharding_cases() -> Iterator[Case]:
+    """Return cases that reshard tensors between nodes."""
+    eager, what = _select("eager 1f1b"), {"model": DEEP, "between": _nic(2.5)}
+    yield from _host_rivals(eager, "dp 2 to tp 2", "resharding", meshes=((2, 1), (1, 2)), **what)
     shapes: dict[str, Any] = {"meshes": ((1, 1), (2, 1), (1, 1)), "devices": [[0], [2, 3], [1]]}
-    yield from _on_hosts(_of("eager 1f1b"), "1, 2 and 1 devices", "resharding", **shapes, **what)
+    yield from _host_rivals(_select("eager 1f1b"), "1, 2 and 1 devices", "resharding", **shapes, **what)
     shapes = {"meshes": ((1, 2), (2, 1), (2, 2)), "devices": [[0, 1], [4, 5], [2, 3, 6, 7]]}
-    yield from _on_hosts(_of("eager 1f1b"), "tp 2 to dp 2 to dp 2 x tp 2", "resharding", **shapes, **what)
+    yield from _host_rivals(_select("eager 1f1b"), "tp 2 to dp 2 to dp 2 x tp 2", "resharding", **shapes, **what)
 
 
-# ---- real compute: as many processes as there are cores ----
+# ---- training: as many processes as there are cores ----
 
-PROFILE, TAUGHT = "accuracy-bench.json", "accuracy-bench-run.json"
-"""By which these are predicted: the bench calibrates this machine before it runs them, and of two stages the first run
-is a profile, too, by which the runs after it are predicted once more."""
-TEACHES, LEARNS = "teaches", "learns"
+PROFILE, RUN_PROFILE = "accuracy-bench.json", "accuracy-bench-run.json"
+"""The calibration profile of these predictions, and the profile of the first run with two stages, from which the later
+runs with two stages are predicted once more."""
+GIVES_PROFILE, USES_PROFILE = "teaches", "learns"
+"""Tags of the runs that make and use the profile of a run."""
 SMALL = {**WIDE, "layers": 4}
 
 
-def real() -> Iterator[Case]:
-    """What two cores can truly compute: one process, two stages, two copies, two halves."""
+def training_cases() -> Iterator[Case]:
+    """Return training runs with one or two processes: one stage, two stages, data parallelism, tensor parallelism."""
     one, two = ((1, 1),), ((1, 1),) * 2
     for name, meshes, schedule, model, batch in (
-        ("one process", one, EVERY["1f1b"], SMALL, 2),
-        ("one process, 4 sequences", one, EVERY["1f1b"], SMALL, 4),
-        ("one process, hidden 384", one, EVERY["1f1b"], {**SMALL, "hidden": 384}, 2),
-        ("one process, recomputation", one, {**EVERY["1f1b"], "recompute": "full"}, SMALL, 2),
-        ("two copies", ((2, 1),), EVERY["1f1b"], SMALL, 2),
-        ("two halves (tp 2)", ((1, 2),), EVERY["1f1b"], SMALL, 2),
-        ("experts on two copies", ((2, 1),), EVERY["1f1b"], {**SMALL, "moe": MOE}, 2),
-        *((f"two stages: {name}", two, {**EVERY[name], "stages": stages}, SMALL, 2) for name, stages in REAL.items()),
+        ("one process", one, SCHEDULES["1f1b"], SMALL, 2),
+        ("one process, 4 sequences", one, SCHEDULES["1f1b"], SMALL, 4),
+        ("one process, hidden 384", one, SCHEDULES["1f1b"], {**SMALL, "hidden": 384}, 2),
+        ("one process, recomputation", one, {**SCHEDULES["1f1b"], "recompute": "full"}, SMALL, 2),
+        ("two copies", ((2, 1),), SCHEDULES["1f1b"], SMALL, 2),
+        ("two halves (tp 2)", ((1, 2),), SCHEDULES["1f1b"], SMALL, 2),
+        ("experts on two copies", ((2, 1),), SCHEDULES["1f1b"], {**SMALL, "moe": MOE}, 2),
+        *(
+            (f"two stages: {name}", two, {**SCHEDULES[name], "stages": stages}, SMALL, 2)
+            for name, stages in STAGE_LAYERS.items()
+        ),
     ):
         cost, training = {"kind": "calibrated", "profile": PROFILE}, {"micro_batch_size": batch}
-        drawn = document(schedule, meshes, microbatches=4, model=model, cost=cost, training=training)
-        tags = {LEARNS if name != "two stages: 1f1b" else TEACHES: "two stages"} if meshes == two else {}
+        drawn = case_document(schedule, meshes, microbatches=4, model=model, cost=cost, training=training)
+        tags = {USES_PROFILE if name != "two stages: 1f1b" else GIVES_PROFILE: "two stages"} if meshes == two else {}
         yield Case(f"real, {name}", "real compute", drawn, "measured", "two stages" * (meshes == two), tags=tags)
 
 
-REAL: Mapping[str, Sequence[int]] = {
+STAGE_LAYERS: Mapping[str, Sequence[int]] = {
     "1f1b": [2, 2],
     "gpipe": [2, 2],
     "interleaved 1f1b": [1, 1, 1, 1],
@@ -325,36 +342,36 @@ REAL: Mapping[str, Sequence[int]] = {
     "zb-h1": [2, 2],
     "zb-v": [1, 1, 1, 1],
 }
-"""The layers of each stage; the first teaches."""
+"""The layers of each stage, by schedule; the first one gives the profile."""
 
 
-# ---- what limits a rehearsal ----
+# ---- limits of dry runs ----
 
 SHORTEST_MS = (2, 5, 10, 20, 40)
 RANKS = (2, 4, 8, 16)
 MESSAGES: Mapping[str, int] = {"64 KiB": 1, "1 MiB": 16, "4 MiB": 64, "16 MiB": 256}
-"""By what a microbatch hands on: how many sequences of 64 KiB."""
+"""Sequences of 64 KiB in a microbatch, by the size of its activations."""
 
 
-def limits() -> Iterator[Case]:
-    """1F1B where it gets hard: shorter actions, more ranks, larger messages than links should bring at once."""
+def limit_cases() -> Iterator[Case]:
+    """Return dry runs of 1F1B with short actions, many ranks, or messages that exceed the rate of links."""
     plain: dict[str, Any] = {"model": MODEL, "cost": UNIT}
     for shortest in SHORTEST_MS:
-        drawn = document(EVERY["1f1b"], **plain)
+        drawn = case_document(SCHEDULES["1f1b"], **plain)
         tags = {"limit": "shortest action", "value": f"{shortest} ms"}
         yield Case(f"limit: actions of {shortest} ms", "limits", drawn, scale=shortest / 1e3, tags=tags)
     for ranks in RANKS:
-        drawn = document(EVERY["1f1b"], ((1, 1),) * ranks, **plain)
+        drawn = case_document(SCHEDULES["1f1b"], ((1, 1),) * ranks, **plain)
         tags = {"limit": "processes", "value": str(ranks)}
         yield Case(f"limit: {ranks} processes", "limits", drawn, scale=0.02, tags=tags)
     model = {**MODEL, "layers": 4, "hidden": 128, "sequence": 128}
     for size, batch in MESSAGES.items():
         cost = {**UNIT, "transfer": 0.5}
-        drawn = document(EVERY["1f1b"], model=model, cost=cost, training={"micro_batch_size": batch})
+        drawn = case_document(SCHEDULES["1f1b"], model=model, cost=cost, training={"micro_batch_size": batch})
         tags = {"limit": "message", "value": size}
         yield Case(f"limit: transfers of 10 ms, {size}", "limits", drawn, scale=0.02, tags=tags)
 
 
-def accuracy() -> list[Case]:
-    """All of ``meshwave bench accuracy``."""
-    return [*rehearsals(), *on_hosts(), *limits(), *real()]
+def all_cases() -> list[Case]:
+    """Return the cases of ``meshwave bench accuracy``."""
+    return [*dry_run_cases(), *host_cases(), *limit_cases(), *training_cases()]

@@ -1,4 +1,4 @@
-"""The two parts of the bench: some designs measured into a file, and what is told of all that the file holds."""
+"""The parts ``accuracy`` and ``rehearsal`` of the benchmark: measure designs, and summarize the file of results."""
 
 from __future__ import annotations
 
@@ -10,45 +10,47 @@ from typing import Any, Protocol
 
 from meshwave.engine.bench.accuracy import cases, hanayo
 from meshwave.engine.bench.accuracy.cases import Case
-from meshwave.engine.bench.accuracy.machine_load import in_words
-from meshwave.engine.bench.accuracy.measure import bench
+from meshwave.engine.bench.accuracy.machine_load import describe_machine
+from meshwave.engine.bench.accuracy.measure import open_bench
 from meshwave.engine.bench.accuracy.picture import svg
-from meshwave.engine.bench.accuracy.results import Result, Results, read, write
-from meshwave.engine.bench.accuracy.summary import summary
-from meshwave.engine.bench.accuracy.table import emulated, markdown, real, rehearsed
-from meshwave.engine.errors import InputError, MeshwaveError
-from meshwave.engine.files import home, see_writable, write_whole
+from meshwave.engine.bench.accuracy.results import Result, Results, read_results, write_results
+from meshwave.engine.bench.accuracy.summary import summarize
+from meshwave.engine.bench.accuracy.table import dry_run_results, host_results, markdown, training_results
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.files import check_writable, home, write_whole
+from meshwave.engine.findings import Refusal
 
 Say = Callable[[str], None]
 MISSING = "missing"
-"""Instead of a word: those of which there is no result yet."""
+"""The word that selects the cases without a result."""
 
 
 class Measures(Protocol):
-    """Measures one design after the other."""
+    """Measures cases."""
 
     def measure(self, case: Case) -> Result:
-        """
+        """Measure a case.
+
         Raises:
-            MeshwaveError: this one cannot be measured.
+            MeshwaveError: the case cannot be measured.
         """
         ...
 
 
 def accuracy(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
-    """rehearse and run more than a hundred designs and hold them against their predictions; about half an hour"""
-    return _part(cases.accuracy(), only, out, say)
+    """compare predictions with dry runs and training runs of more than a hundred designs; about half an hour"""
+    return _measure_and_summarize(cases.all_cases(), only, out, say)
 
 
 def rehearsal(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
-    """rehearse Hanayo and its rivals as on each of the paper's clusters; about ten minutes"""
-    return _part(hanayo.cases(), only, out, say)
+    """compare predictions with dry runs of Hanayo and its baselines on the clusters of the paper; about ten minutes"""
+    return _measure_and_summarize(hanayo.paper_cases(), only, out, say)
 
 
-def _part(known: Sequence[Case], only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
+def _measure_and_summarize(known: Sequence[Case], only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
     path = out or home() / "accuracy.json"
-    failed = measure_all(known, only, path, say, lambda: bench(say))
-    return {**_as_data(read(path) or _no_results()), "failed": failed, "file": str(path)}
+    failed = measure_all(known, only, path, say, lambda: open_bench(say))
+    return {**_figures(read_results(path) or _no_results()), "failed": failed, "file": str(path)}
 
 
 def measure_all(
@@ -56,39 +58,48 @@ def measure_all(
     only: Sequence[str],
     path: Path,
     say: Say,
-    opened: Callable[[], AbstractContextManager[Measures]],
+    open_bench: Callable[[], AbstractContextManager[Measures]],
 ) -> dict[str, str]:
-    """Measure those of some designs that are wanted, on a bench that is opened for them. The file of results is written
-    after each; page and picture at the end, also where that comes early.
+    """Measure the selected cases, and write the file of results after each of them.
 
-    Returns why designs were left out, by their names.
+    Page and picture are written at the end, also after an interruption.
+
+    Args:
+        known: all cases.
+        only: words that select cases by name or group, or :data:`MISSING`; empty selects all.
+        path: the file of results.
+        say: reports progress.
+        open_bench: opens the bench that measures.
+
+    Returns:
+        The reasons why cases were skipped, by their names.
 
     Raises:
-        InputError: no design is meant by a word of ``only``, or the file holds something else or cannot be written.
+        InputError: a word of ``only`` selects nothing, or the file has other content or cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot keep results in {path.parent}: {error.strerror}") from None
-    see_writable(path)
-    results = (read(path) or _no_results()).model_copy(update={"machine": in_words()})
-    wanted = _wanted(known, only, results)
+        raise Refusal("folder_not_made", {"folder": str(path.parent), "reason": error.strerror}) from None
+    check_writable(path)
+    results = (read_results(path) or _no_results()).model_copy(update={"machine": describe_machine()})
+    selected = _select_cases(known, only, results)
     failed: dict[str, str] = {}
     try:
-        with opened() as measuring:
-            for number, case in enumerate(wanted, start=1):
-                where = f"{number} of {len(wanted)}  {case.name}"
+        with open_bench() as measuring:
+            for number, case in enumerate(selected, start=1):
+                progress = f"{number} of {len(selected)}  {case.name}"
                 try:
                     found = measuring.measure(case)
                 except MeshwaveError as error:
                     failed[case.name] = str(error)
-                    say(f"{where}: left out: {error}")
+                    say(f"{progress}: skipped: {error}")
                     continue
-                results = results.with_one(found, f"{datetime.now(UTC):%Y-%m-%d}")
-                write(results, path)
-                say(f"{where}: {found.error:+.1%}")
+                results = results.replace_result(found, f"{datetime.now(UTC):%Y-%m-%d}")
+                write_results(results, path)
+                say(f"{progress}: {found.error:+.1%}")
     finally:
-        draw(results, path)
+        write_page(results, path)
     return failed
 
 
@@ -96,68 +107,68 @@ def _no_results() -> Results:
     return Results(machine="", date="")
 
 
-def _wanted(known: Sequence[Case], only: Sequence[str], results: Results) -> list[Case]:
-    """Those whose name or group holds one of the words; all where there is none.
+def _select_cases(known: Sequence[Case], only: Sequence[str], results: Results) -> list[Case]:
+    """Return the cases whose name or group contains one of the words; all without words.
 
     Raises:
-        InputError: a word is in none of them.
+        InputError: a word selects nothing.
     """
     done = {result.case for result in results.results}
-    wanted = [case for case in known if not only or any(_is_meant(case, word, done) for word in only)]
+    selected = [case for case in known if not only or any(_matches(case, word, done) for word in only)]
     for word in only:
-        if word != MISSING and not any(_is_meant(case, word, done) for case in known):
-            groups = ", ".join(dict.fromkeys(case.group for case in known))
-            raise InputError(f"no design of this bench has {word!r} in its name or group; the groups are: {groups}")
-    return wanted
+        if word != MISSING and not any(_matches(case, word, done) for case in known):
+            groups = list(dict.fromkeys(case.group for case in known))
+            raise Refusal("no_matching_case", {"word": word, "groups": groups})
+    return selected
 
 
-def _is_meant(case: Case, word: str, done: set[str]) -> bool:
+def _matches(case: Case, word: str, done: set[str]) -> bool:
     return case.name not in done if word == MISSING else word in case.name or word in case.group
 
 
-def draw(results: Results, path: Path) -> None:
-    """Write the page and the picture of a file of results beside it: of what stands in the file, where numbers are short."""
-    results = read(path) or results
+def write_page(results: Results, path: Path) -> None:
+    """Write the page and the picture of the results next to their file."""
+    results = read_results(path) or results  # as rounded in the file
     write_whole(path.with_suffix(".md"), markdown(results).encode())
-    if shown := [*emulated(results), *rehearsed(results), *real(results)]:
+    if shown := [*host_results(results), *dry_run_results(results), *training_results(results)]:
         write_whole(path.with_suffix(".svg"), svg(shown).encode())
 
 
-def _as_data(results: Results) -> dict[str, Any]:
-    known = {case.name for case in hanayo.cases()}
+def _figures(results: Results) -> dict[str, Any]:
+    known = {case.name for case in hanayo.paper_cases()}
     papers = [result for result in results.results if result.case in known]
     return {
         "machine": results.machine,
-        "on_hosts": summary(emulated(results)).as_data(),
-        "rehearsals": summary(rehearsed(results)).as_data(),
-        "real": summary(real(results)).as_data(),
-        "papers": [each._asdict() for each in hanayo.speed_ups(papers)],
+        "on_hosts": summarize(host_results(results)).to_json(),
+        "rehearsals": summarize(dry_run_results(results)).to_json(),
+        "real": summarize(training_results(results)).to_json(),
+        "papers": [each._asdict() for each in hanayo.measured_speed_ups(papers)],
         "results": [{**result.model_dump(mode="json"), "error": result.error} for result in results.results],
     }
 
 
 def to_text(figures: Mapping[str, Any]) -> list[str]:
-    """The lines in which a terminal shows it: the page says the rest."""
+    """Return a summary as lines for a terminal; the page has the details."""
     lines = [f"  measured on {figures['machine']}"]
-    parts = {"rehearsals on emulated hosts": "on_hosts", "rehearsals without": "rehearsals", "real runs": "real"}
-    for what, found in ((what, figures[key]) for what, key in parts.items()):
+    parts = {"dry runs on emulated hosts": "on_hosts", "other dry runs": "rehearsals", "training runs": "real"}
+    for title, found in ((title, figures[key]) for title, key in parts.items()):
         if iteration := found["iteration"]:
             lines.append(
-                f"  {iteration['designs']} {what}: error {iteration['median']:.1%} at the median, {iteration['tail']:.1%} at the "
-                f"90th percentile, {iteration['worst']:.1%} at worst; bias {iteration['bias']:+.1%}"
+                f"  {iteration['designs']} {title}: median error {iteration['median']:.1%}, 90th percentile "
+                f"{iteration['tail']:.1%}, maximum {iteration['worst']:.1%}; bias {iteration['bias']:+.1%}"
             )
         if found["ranking"]["pairs"]:
             lines.append(
-                f"  order of schedules right in {found['ranking']['right']} of {found['ranking']['pairs']} pairs"
+                f"  order of schedules correct in {found['ranking']['right']} of {found['ranking']['pairs']} pairs"
             )
             lines += [f"    {sentence}" for sentence in found["ranking"]["wrong"]]
         if memory := found["memory"]:
-            lines.append(f"  peak memory: {memory['median']:.1%} off at the median, {memory['worst']:.1%} at worst")
+            lines.append(f"  peak memory: median error {memory['median']:.1%}, maximum {memory['worst']:.1%}")
     for each in figures["papers"]:
         paper = "" if each["paper"] is None else f"{each['paper']:.2f}"
-        where = f"{hanayo.place_of(each['cluster'], int(each['ranks']))}: {each['who']}"
+        where = f"{hanayo.place_title(each['cluster'], int(each['ranks']))}: {each['who']}"
         lines.append(
-            f"  {where:<32}paper {paper:>5}  predicted {each['predicted']:.2f}  rehearsed {each['measured']:.2f}"
+            f"  {where:<32}paper {paper:>5}  predicted {each['predicted']:.2f}  dry run {each['measured']:.2f}"
         )
-    lines += [f"  left out: {name}: {why}" for name, why in figures["failed"].items()]
-    return [*lines, f"  kept in {figures['file']}; beside it a page and a picture"]
+    lines += [f"  skipped: {name}: {reason}" for name, reason in figures["failed"].items()]
+    return [*lines, f"  results in {figures['file']}, with a page and a picture next to it"]

@@ -1,4 +1,4 @@
-"""The machine that measures, in words, and who else is using it."""
+"""A description of this machine, and its load by other processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from meshwave.engine.machine import processor
 from meshwave.engine.units import quantity
 
-LOOK_S = 0.25
+SAMPLE_S = 0.25
 
 
-def in_words() -> str:
-    """``2 cores of AMD EPYC, 25 GB, Linux 6.18, Python 3.11.7, torch 2.13.0+cpu``."""
+def describe_machine() -> str:
+    """Return a text such as ``2 cores of AMD EPYC, 25 GB, Linux 6.18, Python 3.11.7, torch 2.13.0+cpu``."""
     return ", ".join(_parts())
 
 
@@ -33,39 +33,42 @@ def _parts() -> Iterator[str]:
         yield "no torch"
 
 
-def others(look_s: float = LOOK_S) -> float:
-    """The share of the cores, 0 to 1, that is busy while we do nothing; where the system does not
-    count it, its load of the last minute."""
-    before = _busy_and_all()
+def busy_share(sample_s: float = SAMPLE_S) -> float:
+    """Return the share of the cores, 0 to 1, that other processes use while this one sleeps.
+
+    If the system does not count it, return the load of the last minute per core.
+    """
+    before = _busy_and_total_ticks()
     if before is None:
         return min(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) if hasattr(os, "getloadavg") else 0.0
-    time.sleep(look_s)
-    after = _busy_and_all() or before
+    time.sleep(sample_s)
+    after = _busy_and_total_ticks() or before
     return (after[0] - before[0]) / max(1, after[1] - before[1])
 
 
-def stolen() -> tuple[int, int]:
-    """Ticks of all cores since the start: those that the machine's host gave to others, and altogether; zeros where
-    the system does not count them."""
-    ticks = _ticks()
+def steal_ticks() -> tuple[int, int]:
+    """Return the ticks that the host of a virtual machine took from its cores, and all ticks, since the boot.
+
+    Both are 0 if the system does not count them.
+    """
+    ticks = _cpu_ticks()
     return (ticks[7], sum(ticks)) if ticks else (0, 0)
 
 
-def share_stolen(since: tuple[int, int]) -> float:
-    """The share of the cores' time, 0 to 1, that was taken by the host since ``stolen()`` said this."""
-    now = stolen()
+def steal_share(since: tuple[int, int]) -> float:
+    """Return the share of the cores' time, 0 to 1, that the host took since a call of :func:`steal_ticks`."""
+    now = steal_ticks()
     return (now[0] - since[0]) / max(1, now[1] - since[1])
 
 
-def _busy_and_all() -> tuple[int, int] | None:
-    """Ticks of all cores since the start: busy, and altogether."""
-    ticks = _ticks()
-    return (sum(ticks) - ticks[3] - ticks[4], sum(ticks)) if ticks else None  # without idle and waiting for a disk
+def _busy_and_total_ticks() -> tuple[int, int] | None:
+    """Return the busy and all ticks of the cores since the boot."""
+    ticks = _cpu_ticks()
+    return (sum(ticks) - ticks[3] - ticks[4], sum(ticks)) if ticks else None  # without idle and iowait
 
 
-def _ticks() -> list[int]:
-    """Of all cores: user, nice, system, idle, waiting for a disk, interrupts of two kinds, stolen; none where the system
-    does not count them."""
+def _cpu_ticks() -> list[int]:
+    """Return the ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal; empty if not counted."""
     try:
         ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Predictions beside measurements as a picture: every design a dot, the aims as bands."""
+"""A picture of predicted and measured step times, with a dot for each design and bands for the targets."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from math import ceil, floor, log10, sqrt
 from meshwave.engine.bench.accuracy.cases import Way
 from meshwave.engine.bench.accuracy.results import Result
 from meshwave.engine.bench.accuracy.summary import MEDIAN_AIM, TAIL_AIM
-from meshwave.engine.errors import InputError
 from meshwave.engine.exports.pictures.palette import OPS, SURFACES, Theme, mix
 from meshwave.engine.exports.pictures.shapes import Box, Line, Picture, Shape, Text
 from meshwave.engine.exports.svg import theme_aware_svg
+from meshwave.engine.findings import Refusal
 from meshwave.engine.units import quantity
 
 WIDTH, MARGIN, HEAD, FOOT = 1080, 24, 96, 44  # pixels
 SQUARE, NAMES, BEYOND, ROW = 360, 190, 44, 23
 DOT = 7
 WIDEST = 0.12
-"""The error at the edges of the right side; what is off by more lies on the edge and says by how much."""
+"""The error at the edges of the right side; a larger error is shown at the edge, with its value."""
 TITLE = "Predicted and measured step times"
 WAYS: Mapping[Way, str] = {"rehearsed": "dry runs: stages wait, messages are real", "measured": "measured runs"}
 BANDS = ((TAIL_AIM, 0.12), (MEDIAN_AIM, 0.26))
-"""How far an aim reaches to both sides, and how much of its colour there is in its band."""
+"""The half width of each band, and the share of colour in it."""
 
 
 def svg(results: Sequence[Result]) -> str:
-    """Draw results of rehearsals and of real runs, in light and in dark.
+    """Return a picture of results in the light and the dark theme.
 
     Raises:
-        InputError: there are none.
+        InputError: there are no results.
     """
     if not results:
-        raise InputError("there is nothing to draw: no design was measured yet; run meshwave bench accuracy")
-    return theme_aware_svg(_drawn(results, "light"), _drawn(results, "dark"), TITLE) + "\n"
+        raise Refusal("no_accuracy_results")
+    return theme_aware_svg(_picture(results, "light"), _picture(results, "dark"), TITLE) + "\n"
 
 
-def _drawn(results: Sequence[Result], theme: Theme) -> Picture:
+def _picture(results: Sequence[Result], theme: Theme) -> Picture:
     sheet = _Sheet(results, theme)
     return Picture(WIDTH, sheet.height, theme, list(sheet.shapes()))
 
 
 class _Sheet:
-    """On the left measured over predicted seconds of the clock, on the right errors by group."""
+    """The shapes of the picture: measured over predicted wall time on the left, errors by group on the right."""
 
     def __init__(self, results: Sequence[Result], theme: Theme) -> None:
         self.results, self.colours = results, SURFACES[theme]
@@ -81,8 +81,8 @@ class _Sheet:
 
     # ---- measured over predicted ----
 
-    def _at(self, seconds: float) -> float:
-        """Pixels from the corner of the square."""
+    def _offset(self, seconds: float) -> float:
+        """Return the distance from the corner of the square in pixels."""
         return (log10(seconds) - self.low) / (self.high - self.low) * SQUARE
 
     def _square(self) -> Iterator[Shape]:
@@ -93,7 +93,7 @@ class _Sheet:
             yield Line(left, base, left + SQUARE, self.top, mix(self.colours["background"], self.band, part), wide)
         yield Line(left, base, left + SQUARE, self.top, self.colours["muted"], 0.8)
         for seconds in _ticks(self.low, self.high):
-            at, words = self._at(seconds), quantity(seconds, "s", 1)
+            at, words = self._offset(seconds), quantity(seconds, "s", 1)
             yield Line(left + at, self.top, left + at, base, self.colours["line"], 0.6)
             yield Line(left, base - at, left + SQUARE, base - at, self.colours["line"], 0.6)
             yield Text(left + at, base + 14, words, self.colours["muted"], 10.5, "middle")
@@ -102,7 +102,7 @@ class _Sheet:
         yield Text(left + 6, self.top - 12, "measured", self.colours["muted"], 12)
         for result in self.results:
             predicted, measured = _seconds(result)
-            yield self._dot(result, left + self._at(predicted), base - self._at(measured))
+            yield self._dot(result, left + self._offset(predicted), base - self._offset(measured))
 
     # ---- errors by group ----
 
@@ -124,8 +124,8 @@ class _Sheet:
             yield Text(self.strip - BEYOND, y, group, self.colours["text"], 12, "end")
             yield Line(self.strip, y, self.right, y, self.colours["line"], 0.6)
             yield from self._row([result for result in self.results if result.group == group], y, middle, half)
-        yield Text(self.right, base + 14, "took longer than predicted", self.colours["muted"], 12, "end")
-        yield Text(self.strip, base + 14, "took less", self.colours["muted"], 12)
+        yield Text(self.right, base + 14, "longer than predicted", self.colours["muted"], 12, "end")
+        yield Text(self.strip, base + 14, "shorter", self.colours["muted"], 12)
 
     def _row(self, results: Iterable[Result], y: float, middle: float, half: float) -> Iterator[Shape]:
         for result in sorted(results, key=lambda result: result.error):
@@ -139,22 +139,19 @@ class _Sheet:
                 yield Text(middle + side * (half + 8), y, f"{worst:+.0%}", self.colours["text"], 10.5, anchor)
 
     def _dot(self, result: Result, x: float, y: float) -> Box:
-        says = f"{result.case}: predicted {_told(result, 0)}, {result.way} {_told(result, 1)}, {result.error:+.1%}"
-        return Box(x - DOT / 2, y - DOT / 2, DOT, DOT, self.dot[result.way], DOT / 2, says)
+        predicted, measured = (quantity(seconds, "s") for seconds in _seconds(result))
+        label = f"{result.case}: predicted {predicted}, {result.way} {measured}, {result.error:+.1%}"
+        return Box(x - DOT / 2, y - DOT / 2, DOT, DOT, self.dot[result.way], DOT / 2, label)
 
 
 def _seconds(result: Result) -> tuple[float, float]:
-    """Predicted and measured, by the clock on the wall."""
+    """Return the predicted and measured wall time of a step."""
     scale = result.scale or 1.0
     return result.predicted * scale, result.measured * scale
 
 
-def _told(result: Result, which: int) -> str:
-    return quantity(_seconds(result)[which], "s")
-
-
 def _ticks(low: float, high: float) -> Iterator[float]:
-    """1, 2 and 5 times each power of ten between two logarithms."""
+    """Return 1, 2 and 5 times each power of ten between two logarithms."""
     for power in range(floor(low), ceil(high) + 1):
         for digit in (1, 2, 5):
             if low <= log10(digit) + power <= high:

@@ -1,4 +1,4 @@
-"""What was measured of the designs, as data: one file, written anew after each of them."""
+"""The results of the accuracy benchmark as data, in one file that is rewritten after each case."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from meshwave.engine.bench.accuracy.cases import Way
-from meshwave.engine.errors import InputError
+from meshwave.engine.bench.accuracy.cases import Case, Way
 from meshwave.engine.files import write_whole
+from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part
+from meshwave.engine.run_files import first_problem
 
 FORMAT: Literal["meshwave-accuracy/1"] = "meshwave-accuracy/1"
 
 
 class Result(Part):
-    """One design: predicted, and measured over some steps."""
+    """The prediction and the measurement of a case."""
 
     case: str
-    """Its name."""
+    """Name of the case."""
     group: str
-    """What it stands for."""
+    """Group of the case."""
     way: Way
-    """Whether its stages waited or computed."""
+    """Kind of run: "rehearsed" for a dry run, "measured" for training."""
     rivals: str
-    """Names the training that others do in other schedules; empty where none do."""
+    """Name of the training, if other cases do the same training with other schedules; empty otherwise."""
     meshes: int
     """Pipeline ranks."""
     processes: int
-    """One a device."""
+    """Processes, one per device."""
     unit: Literal["s", "units"]
-    """Of the times that are predicted and measured."""
+    """Unit of predicted and measured times."""
     scale: float | None
-    """Seconds of a rehearsal for each of its design's seconds or units; null: stages computed."""
+    """Time-dilation factor of a dry run: wall seconds per second or unit; null for training."""
     steps: int
-    """That count: without the first, which warms up."""
+    """Timed steps, without the first one."""
     predicted: float
-    """Of one iteration."""
+    """Predicted step time."""
     learned: float | None = None
-    """The same, priced by what a run of another schedule took; null: there was none to learn from."""
+    """Step time predicted from the profile of a run with another schedule; null without such a run."""
     ranges: tuple[float, ...] = ()
-    """Of the same prediction, where each computation is up to a percent longer by chance: from the shortest iteration to
-    the longest. Empty where nobody asked."""
+    """Shortest and longest predicted step time if each computation is up to 1% longer at random; empty without hosts."""
     measured: float
-    """Of one iteration: the median."""
+    """Median of the measured step times."""
     spread: float
-    """Of those iterations: from the fastest to the slowest."""
+    """Slowest minus fastest measured step time."""
     shortest_s: float
-    """The shortest computation of the program, as it was played."""
+    """Wall time of the shortest computation."""
     predicted_bubble: float
-    """The share of all devices' time that is idle."""
+    """Predicted bubble ratio."""
     measured_bubble: float
-    """The same as it was."""
+    """Measured bubble ratio."""
     predicted_bytes: tuple[float, ...] = ()
-    """[meshes] the most that a device holds."""
+    """Predicted peak memory of each mesh, ``[meshes]``."""
     measured_bytes: tuple[float, ...] = ()
-    """[meshes] the same as torch allocated it; empty where stages waited, or nothing counts it."""
+    """Peak memory that torch allocated on each mesh, ``[meshes]``; empty for dry runs, or if it was not counted."""
     others: float
-    """The share of this machine's cores that others kept busy just before."""
+    """Share of the cores of this machine that other processes used before the run."""
     note: str = ""
     """Note of a dry run on the size of its messages."""
     message_bytes: float | None = None
@@ -68,69 +68,68 @@ class Result(Part):
     modelled_message_bytes: float | None = None
     """Largest message of the design."""
     said: str = ""
-    """Where the largest error comes from."""
+    """Main cause of the error."""
     tags: dict[str, str] = Field(default_factory=dict)
-    """What a table finds it by."""
+    """Values by which a table finds the result."""
 
     @property
     def error(self) -> float:
-        """``measured / predicted - 1``: above 0 where it took longer."""
+        """``measured / predicted - 1``: positive if the run took longer."""
         return self.measured / self.predicted - 1
 
     @property
-    def by_a_run(self) -> Result:
-        """As if what was learned of a run were all that it is predicted by."""
+    def predicted_from_run(self) -> Result:
+        """The result with the prediction from the profile of a run, if there is one."""
         return self if self.learned is None else self.model_copy(update={"predicted": self.learned})
 
     @property
     def memory_errors(self) -> list[float]:
-        """[meshes] ``predicted / measured - 1``: above 0 where less was needed; empty where it was not measured."""
+        """``predicted / measured - 1`` of each mesh, ``[meshes]``; empty without a measurement."""
         pairs = zip(self.predicted_bytes, self.measured_bytes, strict=False)
         return [predicted / measured - 1 for predicted, measured in pairs if measured]
 
 
 class Results(Part):
-    """All of one machine."""
+    """All results of one machine."""
 
     format: Literal["meshwave-accuracy/1"] = FORMAT
-    """The version of this document."""
+    """Version of this document."""
     machine: str
-    """In words."""
+    """Description of the machine."""
     date: str
-    """Of the last one that was measured."""
+    """Date of the last measurement."""
     results: tuple[Result, ...] = ()
 
-    def with_one(self, result: Result, date: str) -> Results:
-        """With one more, or with a new one in the place of an old one of that name."""
+    def replace_result(self, result: Result, date: str) -> Results:
+        """Return the results with a new one, in the place of an earlier one of the same case."""
         kept = [each for each in self.results if each.case != result.case]
         at = next((place for place, each in enumerate(self.results) if each.case == result.case), len(kept))
         return self.model_copy(update={"results": (*kept[:at], result, *kept[at:]), "date": date})
 
-    def of(self, names: Iterable[str]) -> list[Result]:
-        """Those of that name that there are, in the order of the names."""
+    def select(self, cases: Iterable[Case]) -> list[Result]:
+        """Return the results of some cases, in the order of the cases; cases without a result are left out."""
         known = {result.case: result for result in self.results}
-        return [known[name] for name in names if name in known]
+        return [known[case.name] for case in cases if case.name in known]
 
 
-def read(path: Path) -> Results | None:
-    """What was measured before; None where there is no such file.
+def read_results(path: Path) -> Results | None:
+    """Read a file of results; return None if it does not exist.
 
     Raises:
-        InputError: it holds something else.
+        InputError: the file cannot be read, or has other content.
     """
     try:
         return Results.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+        raise Refusal("unreadable_results", {"path": str(path), "reason": error.strerror}) from None
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"])) or "the file"
-        raise InputError(f"{path} holds no results of this bench ({where}: {error.errors()[0]['msg']})") from None
+        raise Refusal("invalid_results", {"path": str(path), "problem": first_problem(error)}) from None
 
 
-def write(results: Results, path: Path) -> None:
-    """Write them, a result a line, so that a change of one is a change of one line."""
+def write_results(results: Results, path: Path) -> None:
+    """Write a file of results with a line for each result, so that differences of versions are readable."""
     document = results.model_dump(mode="json")
     rows = ",\n    ".join(json.dumps(_rounded(row)) for row in document.pop("results"))
     head = ",\n  ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
@@ -138,7 +137,7 @@ def write(results: Results, path: Path) -> None:
 
 
 def _rounded(value: object) -> object:
-    """Six digits are more than any clock here gives."""
+    """Return a JSON value with its numbers rounded to six digits, more than clocks can resolve."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):

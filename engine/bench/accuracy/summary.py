@@ -1,4 +1,4 @@
-"""How good the predictions are: errors, and whether the faster schedule was predicted to be the faster."""
+"""A summary of results: errors of predictions, and the order of schedules by step time."""
 
 from __future__ import annotations
 
@@ -10,85 +10,87 @@ import numpy as np
 
 from meshwave.engine.bench.accuracy.results import Result
 
-APART = 0.05
-"""Of two predictions the longer has to be so much longer than the shorter for their order to count."""
+LEAST_DIFFERENCE = 0.05
+"""The relative difference of two predictions from which on their order counts."""
 MEDIAN_AIM, TAIL_AIM, MEMORY_AIM = 0.03, 0.08, 0.10
+"""Targets of the median error, the 90th percentile of the error, and the error of peak memory."""
 
 
-class Spread(NamedTuple):
-    """Sizes of errors, whichever way they go, of so many designs (of memory, meshes)."""
+class ErrorStatistics(NamedTuple):
+    """Statistics of absolute errors."""
 
-    designs: int
+    designs: int  # the number of errors
     median: float
     tail: float  # the 90th percentile
     worst: float
-    bias: float  # the median with its sign
+    bias: float  # the median of the signed errors
 
-    def as_data(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, float]:
         return dict(self._asdict())
 
 
-def spread(errors: Iterable[float]) -> Spread | None:
-    """What is to say of some errors; None of none."""
+def error_statistics(errors: Iterable[float]) -> ErrorStatistics | None:
+    """Return the statistics of some errors; None without errors."""
     signed = np.fromiter(errors, np.float64)
     if not signed.size:
         return None
     sizes = np.abs(signed)
     figures = (np.median(sizes), np.percentile(sizes, 90), sizes.max(), np.median(signed))
-    return Spread(signed.size, *map(float, figures))
+    return ErrorStatistics(signed.size, *map(float, figures))
 
 
 class Ranking(NamedTuple):
-    """Pairs of designs that are the same training in two schedules."""
+    """Order of pairs of designs that do the same training with two schedules."""
 
     pairs: int
-    right: int  # the one that was predicted to be faster was
-    wrong: tuple[str, ...]  # in words
-    close: int  # predicted within 5 % of each other: not counted
+    right: int  # pairs whose measured order is the predicted one
+    wrong: tuple[str, ...]  # a sentence for each other pair
+    close: int  # pairs whose predictions are too close to count
 
-    def as_data(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {**self._asdict(), "wrong": list(self.wrong)}
 
 
-def ranking(results: Sequence[Result]) -> Ranking:
-    """Whether measurements put schedules into the order that predictions put them, pair by pair of one training."""
+def rank_pairs(results: Sequence[Result]) -> Ranking:
+    """Compare the measured with the predicted order of all pairs of schedules of the same training."""
     pairs = [
         sorted(pair, key=lambda result: result.predicted)
         for pair in combinations([result for result in results if result.rivals], 2)
         if pair[0].rivals == pair[1].rivals
     ]
-    apart = [(fast, slow) for fast, slow in pairs if slow.predicted > (1 + APART) * fast.predicted]
-    wrong = tuple(_wrong(fast, slow) for fast, slow in apart if fast.measured >= slow.measured)
+    apart = [(fast, slow) for fast, slow in pairs if slow.predicted > (1 + LEAST_DIFFERENCE) * fast.predicted]
+    wrong = tuple(_wrong_order(fast, slow) for fast, slow in apart if fast.measured >= slow.measured)
     return Ranking(len(apart), len(apart) - len(wrong), wrong, len(pairs) - len(apart))
 
 
-def _wrong(fast: Result, slow: Result) -> str:
+def _wrong_order(fast: Result, slow: Result) -> str:
     predicted, measured = slow.predicted / fast.predicted - 1, slow.measured / fast.measured - 1
     return f"{slow.case} was predicted to take {predicted:.1%} longer than {fast.case}, and took {measured:+.1%}"
 
 
 class Summary(NamedTuple):
-    """Of one way of measuring."""
+    """Errors of step time and peak memory of some results, and the order of their schedules."""
 
-    iteration: Spread | None
+    iteration: ErrorStatistics | None
     ranking: Ranking
-    memory: Spread | None
-    groups: Mapping[str, Spread]
+    memory: ErrorStatistics | None
+    groups: Mapping[str, ErrorStatistics]
 
-    def as_data(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
-            "iteration": self.iteration.as_data() if self.iteration else None,
-            "ranking": self.ranking.as_data(),
-            "memory": self.memory.as_data() if self.memory else None,
-            "groups": {group: spread.as_data() for group, spread in self.groups.items()},
+            "iteration": self.iteration.to_json() if self.iteration else None,
+            "ranking": self.ranking.to_json(),
+            "memory": self.memory.to_json() if self.memory else None,
+            "groups": {group: statistics.to_json() for group, statistics in self.groups.items()},
         }
 
 
-def summary(results: Sequence[Result]) -> Summary:
+def summarize(results: Sequence[Result]) -> Summary:
+    """Summarize some results."""
     groups = {
         group: found
         for group in dict.fromkeys(result.group for result in results)
-        if (found := spread(result.error for result in results if result.group == group))
+        if (found := error_statistics(result.error for result in results if result.group == group))
     }
-    memory = spread(error for result in results for error in result.memory_errors)
-    return Summary(spread(result.error for result in results), ranking(results), memory, groups)
+    memory = error_statistics(error for result in results for error in result.memory_errors)
+    return Summary(error_statistics(result.error for result in results), rank_pairs(results), memory, groups)

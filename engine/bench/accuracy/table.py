@@ -7,9 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from meshwave.engine.bench.accuracy import cases, hanayo
 from meshwave.engine.bench.accuracy.results import Result, Results
-from meshwave.engine.bench.accuracy.summary import APART, MEDIAN_AIM, MEMORY_AIM, TAIL_AIM, Spread, Summary, summary
+from meshwave.engine.bench.accuracy.summary import (
+    LEAST_DIFFERENCE,
+    MEDIAN_AIM,
+    MEMORY_AIM,
+    TAIL_AIM,
+    ErrorStatistics,
+    Summary,
+    summarize,
+)
 from meshwave.engine.bench.papers.hanayo_bars import WAVES
-from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, by_data_sheet
+from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, data_sheet_ratio
 from meshwave.engine.units import quantity
 
 WIDTH = 118
@@ -35,7 +43,7 @@ which are held until the model of shared links says that they are complete. They
 of messages, but not the sharing of links.
 """
 
-WHY_REAL = """\
+TRAINING_NOTE = """\
 On cores that processes share, compute varies more than on a GPU: two processes halve the memory bandwidth that each had while
 its blocks were measured alone, gloo copies messages with the same two cores, and other work on the machine takes from both.
 A profile of a run includes these effects as they were during that run.
@@ -50,31 +58,32 @@ def markdown(results: Results) -> str:
         "![Predicted and measured step times](accuracy.svg)",
         *_aims(results),
         *_limits(results),
-        *_real(results),
+        *_training(results),
         *_papers(results),
-        *_every(results),
+        *_dry_runs(results),
     ]
-    return "\n\n".join(_wrapped(section.strip()) for section in sections) + "\n"
+    return "\n\n".join(_wrap(section.strip()) for section in sections) + "\n"
 
 
-def _wrapped(section: str) -> str:
+def _wrap(section: str) -> str:
     """Return a paragraph in lines of at most ``WIDTH``; tables and headings are unchanged."""
     plain = "\n" not in section and section[0] not in "#|!-"
     return textwrap.fill(section, WIDTH, break_long_words=False, break_on_hyphens=False) if plain else section
 
 
-def rehearsed(results: Results) -> list[Result]:
+def dry_run_results(results: Results) -> list[Result]:
     """Return the dry runs without emulated hosts."""
-    return results.of(case.name for case in cases.rehearsals())
+    return results.select(cases.dry_run_cases())
 
 
-def emulated(results: Results) -> list[Result]:
+def host_results(results: Results) -> list[Result]:
     """Return the dry runs on emulated hosts, whose links the kernel shares."""
-    return results.of(case.name for case in cases.on_hosts())
+    return results.select(cases.host_cases())
 
 
-def real(results: Results) -> list[Result]:
-    return results.of(case.name for case in cases.real())
+def training_results(results: Results) -> list[Result]:
+    """Return the training runs."""
+    return results.select(cases.training_cases())
 
 
 def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -86,48 +95,48 @@ def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def _aims(results: Results) -> Iterator[str]:
-    waited, shared, computed = rehearsed(results), emulated(results), real(results)
-    learned = [each.by_a_run for each in computed if each.learned is not None]
+    waited, shared, computed = dry_run_results(results), host_results(results), training_results(results)
+    from_run = summarize([each.predicted_from_run for each in computed if each.learned is not None])
     found = [
-        *_told(summary(shared), "dry runs on emulated hosts"),
-        *_told(summary(waited), "dry runs without hosts"),
-        *_told(summary(computed), "measured runs, predicted by calibration", aims=False),
-        *_told(summary(learned)._replace(memory=None), "measured runs, predicted from one run of 1F1B", aims=False),
+        *_summary_rows(summarize(shared), "dry runs on emulated hosts"),
+        *_summary_rows(summarize(waited), "dry runs without hosts"),
+        *_summary_rows(summarize(computed), "measured runs, predicted by calibration", has_aims=False),
+        *_summary_rows(from_run._replace(memory=None), "measured runs, predicted from one run of 1F1B", has_aims=False),
     ]
     yield rows(("quantity", "target", "measured"), found)
     head = ("group", "designs", "median", "90th percentile", "worst", "bias")
     if shared:
         yield "Dry runs on emulated hosts, where the kernel shares the links, by what shares them:"
-        yield rows(head, _groups(summary(shared)))
+        yield rows(head, _group_rows(summarize(shared)))
     if waited:
         yield "Dry runs without emulated hosts (circular for transfers, see above), by group:"
-        yield rows(head, _groups(summary(waited)))
-    wrong = summary([*shared, *waited, *computed]).ranking.wrong
+        yield rows(head, _group_rows(summarize(waited)))
+    wrong = summarize([*shared, *waited, *computed]).ranking.wrong
     if wrong:
         yield "Pairs of schedules that were predicted in the wrong order:\n\n" + "\n".join(
             f"- {sentence}" for sentence in wrong
         )
 
 
-def _told(found: Summary, what: str, *, aims: bool = True) -> Iterator[tuple[str, str, str]]:
+def _summary_rows(found: Summary, runs: str, *, has_aims: bool = True) -> Iterator[tuple[str, str, str]]:
     if found.iteration is None:
         return
-    of = f"{found.iteration.designs} {what}"
-    yield f"step time, median error of {of}", f"{MEDIAN_AIM:.0%}" if aims else "", f"{found.iteration.median:.1%}"
-    yield "step time, 90th percentile of the error", f"{TAIL_AIM:.0%}" if aims else "", f"{found.iteration.tail:.1%}"
+    median_aim, tail_aim = (f"{MEDIAN_AIM:.0%}", f"{TAIL_AIM:.0%}") if has_aims else ("", "")
+    yield f"step time, median error of {found.iteration.designs} {runs}", median_aim, f"{found.iteration.median:.1%}"
+    yield "step time, 90th percentile of the error", tail_aim, f"{found.iteration.tail:.1%}"
     if found.ranking.pairs:
-        words = f"order of two schedules whose predictions differ by more than {APART:.0%}"
+        words = f"order of two schedules whose predictions differ by more than {LEAST_DIFFERENCE:.0%}"
         yield words, "all", f"{found.ranking.right} of {found.ranking.pairs} pairs correct"
     if found.memory:
         yield "peak memory, largest error of a mesh", f"{MEMORY_AIM:.0%}", f"{found.memory.worst:.1%}"
         yield "peak memory, median error", "", f"{found.memory.median:.1%}"
 
 
-def _groups(found: Summary) -> Iterator[tuple[str, ...]]:
-    return ((group, *_spread(spread)) for group, spread in found.groups.items())
+def _group_rows(found: Summary) -> Iterator[tuple[str, ...]]:
+    return ((group, *_statistics_cells(statistics)) for group, statistics in found.groups.items())
 
 
-def _spread(found: Spread) -> tuple[str, ...]:
+def _statistics_cells(found: ErrorStatistics) -> tuple[str, ...]:
     sizes = (f"{value:.1%}" for value in (found.median, found.tail, found.worst))
     return f"{found.designs}", *sizes, f"{found.bias:+.1%}"
 
@@ -145,7 +154,7 @@ intended, but is not as large."""
 
 
 def _limits(results: Results) -> Iterator[str]:
-    found = results.of(case.name for case in cases.limits())
+    found = results.select(cases.limit_cases())
     if not found:
         return
     yield LIMITS
@@ -154,14 +163,14 @@ def _limits(results: Results) -> Iterator[str]:
             each.tags["limit"],
             each.tags["value"],
             f"{each.error:+.1%}",
-            quantity(_late_s(each), "s"),
+            quantity(_delay_s(each), "s"),
             _share(each.others),
             _message_size(each),
         )
         for each in found
     )
     yield rows(("condition", "", "error", "delay per step of the longest path", "load", "messages"), lines)
-    free = [_late_s(each) for each in found if each.tags["limit"] != "message"]
+    free = [_delay_s(each) for each in found if each.tags["limit"] != "message"]
     if free:
         yield (
             f"If transfers are free, each step of the longest path is delayed by {quantity(min(free), 's')} to "
@@ -181,33 +190,33 @@ def _message_size(result: Result) -> str:
     return f"at most {quantity(sent, 'B')} instead of {quantity(modelled, 'B')} per process"
 
 
-def _late_s(result: Result) -> float:
+def _delay_s(result: Result) -> float:
     """Return the delay of a step in seconds per computation of its longest path.
 
     The path of 1F1B has ``2 (ranks + microbatches - 1)`` computations.
     """
-    late_s = (result.measured - result.predicted) * (result.scale or 1.0)
-    return late_s / (2 * (result.meshes + cases.MICROBATCHES - 1))
+    delay_s = (result.measured - result.predicted) * (result.scale or 1.0)
+    return delay_s / (2 * (result.meshes + cases.MICROBATCHES - 1))
 
 
-# ---- real runs ----
+# ---- training runs ----
 
 
-def _real(results: Results) -> Iterator[str]:
-    found = real(results)
+def _training(results: Results) -> Iterator[str]:
+    found = training_results(results)
     if not found:
         return
     yield "## Measured runs"
-    yield WHY_REAL
+    yield TRAINING_NOTE
     lines = (
         (
             each.case.removeprefix("real, "),
             quantity(each.predicted, "s"),
             quantity(each.measured, "s"),
             f"{each.error:+.1%}",
-            "" if each.learned is None else f"{each.by_a_run.error:+.1%}",
+            "" if each.learned is None else f"{each.predicted_from_run.error:+.1%}",
             f"{each.spread / each.measured:.0%}",
-            _memory(each),
+            _memory_text(each),
             each.said,
         )
         for each in found
@@ -220,11 +229,11 @@ def _real(results: Results) -> Iterator[str]:
     )
 
 
-def _memory(result: Result) -> str:
+def _memory_text(result: Result) -> str:
     return ", ".join(f"{error:+.1%}" for error in result.memory_errors) or "not measured"
 
 
-# ---- the papers on the machine ----
+# ---- the Hanayo paper ----
 
 PAPERS = """\
 ## The Hanayo paper on this machine
@@ -242,77 +251,80 @@ Chimera-wave is the paper's baseline, one wave over half of the devices in twice
 replicas. *gain*: of the best number of waves that the paper shows, over Chimera-wave."""
 
 Place = tuple[str, int]
-OfPlace = dict[str, hanayo.SpeedUp]
-"""By who it is, on one cluster with so many devices."""
+SpeedUps = dict[str, hanayo.SpeedUp]
+"""Speed-ups on one cluster and number of devices, by schedule."""
 SHOWN = [f"H-{waves}" for waves in WAVES]
 
 
 def _papers(results: Results) -> Iterator[str]:
-    known = {case.name for case in hanayo.cases()}
-    found = hanayo.speed_ups([result for result in results.results if result.case in known])
+    known = {case.name for case in hanayo.paper_cases()}
+    found = hanayo.measured_speed_ups([result for result in results.results if result.case in known])
     if not found:
         return
-    yield PAPERS.format(first=textwrap.fill(hanayo.said_first(), WIDTH))
-    who = [name for name in hanayo.WHO if name != "GPipe"]
-    by_place: dict[Place, OfPlace] = {}
+    yield PAPERS.format(first=textwrap.fill(hanayo.introduction(), WIDTH))
+    names = [name for name in hanayo.WHO if name != "GPipe"]
+    by_place: dict[Place, SpeedUps] = {}
     for each in found:
         by_place.setdefault((each.cluster, each.ranks), {})[each.who] = each
     lines = (
-        (_place(*place), *_ratios(*place), *(_of_three(of.get(name)) for name in who), _gain(of))
-        for place, of in by_place.items()
+        (_place_cell(*place), *_transfer_cells(*place), *(_cell(own.get(name)) for name in names), _gain_cell(own))
+        for place, own in by_place.items()
     )
-    yield rows(("cluster", "T_C", "by data sheet", *who, "gain"), lines)
-    yield _best(by_place)
+    yield rows(("cluster", "T_C", "by data sheet", *names, "gain"), lines)
+    yield _best_waves(by_place)
 
 
-def _place(cluster: str, ranks: int) -> str:
-    name, _, layout = hanayo.place_of(cluster, ranks).partition(" ")
+def _place_cell(cluster: str, ranks: int) -> str:
+    name, _, layout = hanayo.place_title(cluster, ranks).partition(" ")
     return f"{name.upper()}, {layout}"
 
 
-def _ratios(cluster: str, ranks: int) -> tuple[str, str]:
-    return f"{TRANSFERS[cluster, ranks]:.4f}", f"{by_data_sheet(cluster, ranks):.4f}"
+def _transfer_cells(cluster: str, ranks: int) -> tuple[str, str]:
+    return f"{TRANSFERS[cluster, ranks]:.4f}", f"{data_sheet_ratio(cluster, ranks):.4f}"
 
 
-def _of_three(found: hanayo.SpeedUp | None) -> str:
+def _cell(found: hanayo.SpeedUp | None) -> str:
     if found is None:
         return ""
     paper = "" if found.paper is None else f"{found.paper:.2f}"
     return f"{paper or '–'} / {found.predicted:.2f} / {found.measured:.2f}"
 
 
-def _gain(of: OfPlace) -> str:
+def _gain_cell(found: SpeedUps) -> str:
     """Return the gain of the best number of waves over Chimera-wave: in the paper, predicted and in dry runs."""
-    if not {"Chimera-wave", *SHOWN} <= of.keys():
+    if not {"Chimera-wave", *SHOWN} <= found.keys():
         return ""
     gains = (
-        max(figure(of[name]) for name in SHOWN) / figure(of["Chimera-wave"]) - 1
-        for figure in (_in_paper, lambda each: each.predicted, lambda each: each.measured)
+        max(figure(found[name]) for name in SHOWN) / figure(found["Chimera-wave"]) - 1
+        for figure in (_paper_figure, lambda each: each.predicted, lambda each: each.measured)
     )
     return " / ".join(f"{gain:.1%}" for gain in gains)
 
 
-def _best(by_place: Mapping[Place, OfPlace]) -> str:
-    """Return a sentence on where the best number of waves is that of the paper."""
-    whole = [of for of in by_place.values() if of.keys() >= {*SHOWN}]
+def _best_waves(by_place: Mapping[Place, SpeedUps]) -> str:
+    """Return a sentence on the cases whose best number of waves is that of the paper."""
+    complete = [found for found in by_place.values() if found.keys() >= {*SHOWN}]
     same = [
-        max(SHOWN, key=lambda name: of[name].measured) == max(SHOWN, key=lambda name: _in_paper(of[name]))
-        for of in whole
+        max(SHOWN, key=lambda name: found[name].measured) == max(SHOWN, key=lambda name: _paper_figure(found[name]))
+        for found in complete
     ]
     return (
         f"The best of two, four and eight waves in dry runs is that of the paper in {sum(same)} of {len(same)} cases."
     )
 
 
-def _in_paper(found: hanayo.SpeedUp) -> float:
+def _paper_figure(found: hanayo.SpeedUp) -> float:
     return found.paper or 0.0
 
 
-# ---- everything ----
+# ---- all dry runs ----
 
 
-def _every(results: Results) -> Iterator[str]:
-    parts = (("All dry runs on emulated hosts", emulated(results)), ("All other dry runs", rehearsed(results)))
+def _dry_runs(results: Results) -> Iterator[str]:
+    parts = (
+        ("All dry runs on emulated hosts", host_results(results)),
+        ("All other dry runs", dry_run_results(results)),
+    )
     for title, found in parts:
         if not found:
             continue
@@ -320,29 +332,30 @@ def _every(results: Results) -> Iterator[str]:
         yield (
             "*scale*: time dilation, in seconds per second (or unit) of the design. *shortest*: wall time of its shortest "
             "action. *idle*: bubble ratio, predicted and measured. *load*: share of the cores that was busy before "
-            f"the run began. {_smaller(found)}"
+            f"the run began. {_message_note(found)}"
         )
         ranges = any(each.ranges for each in found)
         if ranges:
-            yield RANGES
-        yield rows((*EVERY_HEAD, *(["range"] if ranges else [])), ((*_one(each), *_range(each)) for each in found))
+            yield RANGE_NOTE
+        lines = ((*_dry_run_cells(each), *_range_cells(each)) for each in found)
+        yield rows((*DRY_RUN_HEAD, *(["range"] if ranges else [])), lines)
 
 
-RANGES = (
+RANGE_NOTE = (
     "*range*: of the predicted step time, relative to the listed one, if each action is up to 1% longer at random. A wide range "
     "means that the order of two messages decides what follows, and that the listed prediction is one of several equally "
     "likely ones; an error outside the range has another cause."
 )
 
 
-EVERY_HEAD = ("design", "processes", "predicted", "measured", "error", "spread", "scale", "shortest", "idle", "load")
+DRY_RUN_HEAD = ("design", "processes", "predicted", "measured", "error", "spread", "scale", "shortest", "idle", "load")
 
 
-def _range(each: Result) -> list[str]:
+def _range_cells(each: Result) -> list[str]:
     return [" to ".join(f"{end / each.predicted - 1:+.1%}" for end in each.ranges)] if each.ranges else []
 
 
-def _one(each: Result) -> tuple[str, ...]:
+def _dry_run_cells(each: Result) -> tuple[str, ...]:
     return (
         each.case.removeprefix("hosts, "),
         f"{each.processes}",
@@ -357,7 +370,7 @@ def _one(each: Result) -> tuple[str, ...]:
     )
 
 
-def _smaller(found: Sequence[Result]) -> str:
+def _message_note(found: Sequence[Result]) -> str:
     """Return a sentence on the dry runs whose messages were smaller than in the design."""
     smaller = [each.case for each in found if _message_size(each) != AS_DESIGNED]
     if not smaller:

@@ -94,7 +94,7 @@ def bar_of(bars: Mapping[str, float | None], scheme: str) -> float:
     return bar
 
 
-def printed(place: Place) -> dict[str, float]:
+def paper_throughputs(place: Place) -> dict[str, float]:
     """Return the bars of one place by scheme."""
     bars = dict(zip(("GPipe", "1F1B", "Chimera-wave"), BASELINES[place], strict=True))
     return bars | {f"H-{waves}": bar for waves, bar in zip(WAVES, MEASURED[place], strict=True)}

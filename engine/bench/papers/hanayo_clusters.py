@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, WAVES, Place, printed
+from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, WAVES, Place, paper_throughputs
 from meshwave.engine.bench.papers.hanayo_designs import SEQUENCE, Number, Setting, played
 from meshwave.engine.bench.papers.hanayo_fit import (
     TRANSFERS,
@@ -71,7 +71,7 @@ def speed_ups(place: Place, basis: Basis) -> Mapping[str, float]:
 
 def printed_speed_ups(place: Place) -> dict[str, float]:
     """The same of the paper's bars."""
-    bars = printed(place)
+    bars = paper_throughputs(place)
     return {who: bar / bars["GPipe"] for who, bar in bars.items()}
 
 

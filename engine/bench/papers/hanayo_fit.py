@@ -81,7 +81,7 @@ def backward_ratio(cluster: str, ranks: int) -> float:
     return backward / forward
 
 
-def by_data_sheet(cluster: str, ranks: int) -> float:
+def data_sheet_ratio(cluster: str, ranks: int) -> float:
     """Return T_C / T_F by data sheets, with 16-bit numbers on tensor cores."""
     _, forward, transfer = shares_on(cluster, ranks, "bf16")
     return transfer / forward

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, SEARCH, Layout, bar_of, printed
+from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, SEARCH, Layout, bar_of, paper_throughputs
 from meshwave.engine.bench.papers.hanayo_designs import PEAKS, SEQUENCE, Number, Setting, played
 from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
 
@@ -37,7 +37,7 @@ def counting() -> Table:
     """Two layouts of the same devices, and what a throughput of them counts."""
     rows: list[Row] = []
     for cluster in CLUSTERS:
-        two, one = printed((cluster, 4)), printed((cluster, 8))
+        two, one = paper_throughputs((cluster, 4)), paper_throughputs((cluster, 8))
         settings = (Setting(cluster, "1F1B", EIGHT[4]), Setting(cluster, "1F1B", EIGHT[8]))
         what = f"{cluster.upper()}, 8 GPUs, 1F1B: D=2 P=4 over D=1 P=8"
         rows += _counted(what, two["1F1B"] / one["1F1B"], settings, LIKELY)
@@ -74,7 +74,7 @@ def precision() -> Table:
     """Two clusters with links that hardly matter, whose devices differ by 2.5 or by 1.24, as the precision is."""
     rows = []
     for ranks, scheme in ((8, "1F1B"), (8, "H-2"), (4, "1F1B"), (4, "H-2")):
-        paper = printed(("tc", ranks))[scheme] / printed(("fc", ranks))[scheme]
+        paper = paper_throughputs(("tc", ranks))[scheme] / paper_throughputs(("fc", ranks))[scheme]
         for number in ("fp32", "16 bit"):
             ours = _rate("tc", scheme, ranks, number) / _rate("fc", scheme, ranks, number)
             why = f"V100 over A100 is {_peaks(number):.2f} in the peaks of {number}"
@@ -148,4 +148,4 @@ def needed_efficiency() -> Grid:
 def needed(cluster: str, scheme: str, tokens: int) -> float:
     """The share of the peak at which one bar of 8 GPUs is met."""
     found = played(Setting(cluster, scheme, EIGHT[8], sequence=tokens))
-    return EFFICIENCY * printed((cluster, 8))[scheme] / found.as_counted
+    return EFFICIENCY * paper_throughputs((cluster, 8))[scheme] / found.as_counted

@@ -10,11 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from meshwave.engine.bench.accuracy.cases import DEEP, EVERY, MOE, document  # noqa: E402
+from meshwave.engine.bench.accuracy.cases import DEEP, MOE, SCHEDULES, case_document  # noqa: E402
+from meshwave.engine.case_document import Design, parse_design  # noqa: E402
 from meshwave.engine.costs import layers_per_stage  # noqa: E402
 from meshwave.engine.costs.collective_flows import blocks_of_stages, exchange_usages  # noqa: E402
 from meshwave.engine.costs.network import Fabric  # noqa: E402
-from meshwave.engine.document import Design, parse_design  # noqa: E402
 from meshwave.engine.lowering.lower import lower  # noqa: E402
 from meshwave.engine.program.action import Action, Op  # noqa: E402
 from meshwave.engine.runtime.communication.groups import Group  # noqa: E402
@@ -36,7 +36,7 @@ RINGS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 
 
 def make_design(name: str) -> Design:
-    return parse_design(document(EVERY["1f1b"], per_node=2, **DESIGNS[name]))
+    return parse_design(case_document(SCHEDULES["1f1b"], per_node=2, **DESIGNS[name]))
 
 
 class Recorder:

@@ -18,13 +18,13 @@ from meshwave.engine.schedules import schedules
 @pytest.fixture(scope="module")
 def drawn() -> list[tuple[Case, Design]]:
     """All designs of both parts."""
-    return [(case, case.design(2)) for case in (*cases.accuracy(), *hanayo.cases())]
+    return [(case, case.design(2)) for case in (*cases.all_cases(), *hanayo.paper_cases())]
 
 
 @pytest.fixture(scope="module")
 def rehearsed(drawn: list[tuple[Case, Design]]) -> list[Design]:
     """Those by which rehearsals are judged."""
-    return [design for _, design in drawn][: len(list(cases.rehearsals()))]
+    return [design for _, design in drawn][: len(list(cases.dry_run_cases()))]
 
 
 def test_each_has_its_own_name_and_can_run(drawn: list[tuple[Case, Design]]) -> None:
@@ -53,7 +53,7 @@ def test_there_are_copies_halves_experts_and_unequal_meshes(rehearsed: list[Desi
 def test_messages_are_as_large_as_their_names_say() -> None:
     handed_on = {
         case.name: design.training.micro_batch_size * design.model.sequence * design.model.hidden * 4
-        for case in cases.rehearsals()
+        for case in cases.dry_run_cases()
         if case.group == "messages"
         for design in [case.design(1)]
     }
@@ -68,11 +68,11 @@ def test_messages_are_as_large_as_their_names_say() -> None:
 
 def test_more_than_twenty_share_links_that_the_kernel_shapes() -> None:
     """On two nodes; for half of them sharing makes the step longer by so much that it can be told."""
-    found = list(cases.on_hosts())
+    found = list(cases.host_cases())
     predictions = [predict(case.design(1)) for case in found]
 
     assert len(found) >= 20
-    assert all(case.on_hosts and case.way == "rehearsed" for case in found)
+    assert all(case.uses_hosts and case.way == "rehearsed" for case in found)
     assert {prediction.design.cluster.nodes for prediction in predictions} == {2}
     assert {case.group for case in found} == {
         "hosts, alternating",
@@ -88,10 +88,10 @@ def test_more_than_twenty_share_links_that_the_kernel_shapes() -> None:
 
 
 def test_real_runs_have_a_core_for_each_process() -> None:
-    devices = [sum(len(mesh.devices) for mesh in case.design(1).meshes) for case in cases.real()]
+    devices = [sum(len(mesh.devices) for mesh in case.design(1).meshes) for case in cases.training_cases()]
 
     assert set(devices) == {1, 2}
-    assert {case.way for case in cases.real()} == {"measured"}
+    assert {case.way for case in cases.training_cases()} == {"measured"}
 
 
 def test_rivals_differ_in_their_schedule_alone(drawn: list[tuple[Case, Design]]) -> None:
@@ -120,7 +120,7 @@ def test_the_transfers_of_a_cluster_are_what_its_bars_tell() -> None:
 
 def test_two_pipelines_train_copies_and_chimera_wave_twice_as_many() -> None:
     """Each on the same eight devices and the same sequences a step."""
-    designs = {case.tags["who"]: case.design(1) for case in hanayo.cases() if case.rivals in ("pc D=2 P=4", "")}
+    designs = {case.tags["who"]: case.design(1) for case in hanayo.paper_cases() if case.rivals in ("pc D=2 P=4", "")}
     drawn = {who: [(mesh.dp, mesh.tp) for mesh in design.meshes] for who, design in designs.items()}
 
     assert drawn.pop("Chimera-wave") == [(4, 1)] * 2
@@ -129,9 +129,9 @@ def test_two_pipelines_train_copies_and_chimera_wave_twice_as_many() -> None:
 
 
 def test_the_page_first_says_what_is_fitted_to_what() -> None:
-    said = hanayo.said_first()
+    said = hanayo.introduction()
 
     assert said.startswith(f"{len(TRANSFERS)} transfer times")
     assert f"fitted to {3 * len(MEASURED)} bars" in said
-    assert f"in {hanayo.waves_by(TRANSFERS)} of {len(MEASURED)} cases" in said
-    assert hanayo.waves_by(dict.fromkeys(TRANSFERS, 1.0)) < hanayo.waves_by(TRANSFERS)
+    assert f"in {hanayo.count_correct_waves(TRANSFERS)} of {len(MEASURED)} cases" in said
+    assert hanayo.count_correct_waves(dict.fromkeys(TRANSFERS, 1.0)) < hanayo.count_correct_waves(TRANSFERS)

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from meshwave.engine.bench.accuracy.cases import LEARNS, MODEL, PROFILE, TEACHES, UNIT, Case, document
-from meshwave.engine.bench.accuracy.measure import Bench, bench, scale_of
+from meshwave.engine.bench.accuracy.cases import GIVES_PROFILE, MODEL, PROFILE, UNIT, USES_PROFILE, Case, case_document
+from meshwave.engine.bench.accuracy.measure import Bench, case_scale, open_bench
 from meshwave.engine.costs.profile import Machine, Profile
 from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.predict.prediction import predict
@@ -18,10 +18,10 @@ BY_PROFILE = {"kind": "calibrated", "profile": PROFILE}
 
 
 def test_the_shortest_computation_is_long_enough_unless_a_step_gets_too_long() -> None:
-    few, many = (document({"schedule": "1f1b"}, microbatches=count, model=MODEL, cost=UNIT) for count in (8, 80))
+    few, many = (case_document({"schedule": "1f1b"}, microbatches=count, model=MODEL, cost=UNIT) for count in (8, 80))
 
-    assert scale_of(predict(Case("few", "", few).design(1))) == pytest.approx(0.02)  # a forward is a unit
-    assert scale_of(predict(Case("many", "", many).design(1))) == pytest.approx(2.0 / (3 * 83))
+    assert case_scale(predict(Case("few", "", few).design(1))) == pytest.approx(0.02)  # a forward is a unit
+    assert case_scale(predict(Case("many", "", many).design(1))) == pytest.approx(2.0 / (3 * 83))
 
 
 @pytest.mark.torch
@@ -33,13 +33,13 @@ def test_a_rehearsal_and_a_real_run_are_held_against_their_predictions(
         Profile(machine=Machine(ranks=1, ranks_per_node=1, made_s=time.time())), PROFILE
     )  # as if just calibrated
 
-    with bench(say=pytest.fail) as measuring:  # it would say that it calibrates
-        _rehearses(measuring)
-        _teaches_and_learns(measuring)
+    with open_bench(say=pytest.fail) as measuring:  # it would say that it calibrates
+        _measures_dry_run(measuring)
+        _measures_with_run_profile(measuring)
 
 
-def _rehearses(measuring: Bench) -> None:
-    drawn = document({"schedule": "1f1b"}, ((1, 1),) * 2, cost=UNIT, **SMALL)
+def _measures_dry_run(measuring: Bench) -> None:
+    drawn = case_document({"schedule": "1f1b"}, ((1, 1),) * 2, cost=UNIT, **SMALL)
 
     found = measuring.measure(Case("a wave", "waves", drawn, rivals="waves", scale=0.01, tags={"limit": "x"}))
 
@@ -54,10 +54,12 @@ def _rehearses(measuring: Bench) -> None:
     assert not found.measured_bytes
 
 
-def _teaches_and_learns(measuring: Bench) -> None:
-    drawn = document({"schedule": "1f1b"}, ((1, 1),), cost=BY_PROFILE, **SMALL)
+def _measures_with_run_profile(measuring: Bench) -> None:
+    drawn = case_document({"schedule": "1f1b"}, ((1, 1),), cost=BY_PROFILE, **SMALL)
 
-    found = measuring.measure(Case("real", "", drawn, "measured", tags={TEACHES: "itself", LEARNS: "of itself"}))
+    found = measuring.measure(
+        Case("real", "", drawn, "measured", tags={GIVES_PROFILE: "itself", USES_PROFILE: "of itself"})
+    )
 
     assert found.learned is not None
     assert found.learned == pytest.approx(found.measured, rel=0.05)  # the design that taught is predicted so

@@ -13,12 +13,12 @@ import pytest
 from meshwave.engine.bench.accuracy import cases, hanayo
 from meshwave.engine.bench.accuracy.cases import Case
 from meshwave.engine.bench.accuracy.command import measure_all
-from meshwave.engine.bench.accuracy.machine_load import in_words, others, share_stolen, stolen
+from meshwave.engine.bench.accuracy.machine_load import busy_share, describe_machine, steal_share, steal_ticks
 from meshwave.engine.bench.accuracy.picture import svg
-from meshwave.engine.bench.accuracy.results import Result, read, write
-from meshwave.engine.bench.accuracy.summary import ranking, spread, summary
+from meshwave.engine.bench.accuracy.results import Result, read_results, write_results
+from meshwave.engine.bench.accuracy.summary import error_statistics, rank_pairs, summarize
 from meshwave.engine.bench.accuracy.table import markdown
-from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, by_data_sheet
+from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, data_sheet_ratio
 from meshwave.engine.bench.speed import run_benchmarks
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.exports.pictures.palette import SURFACES
@@ -31,11 +31,11 @@ SPACE = "{http://www.w3.org/2000/svg}"
 
 
 def test_errors_count_whichever_way_they_go() -> None:
-    found = spread([-0.04, 0.01, 0.02, 0.03, -0.10])
+    found = error_statistics([-0.04, 0.01, 0.02, 0.03, -0.10])
 
     assert found is not None
     assert found == pytest.approx((5, 0.03, 0.076, 0.10, 0.01))
-    assert spread([]) is None
+    assert error_statistics([]) is None
 
 
 def test_an_order_counts_where_predictions_are_five_percent_apart() -> None:
@@ -45,14 +45,14 @@ def test_an_order_counts_where_predictions_are_five_percent_apart() -> None:
         result("c", 1.20, 0.95, rivals="x"),
     )
 
-    found = ranking([slow, near, fast, result("d", 5.0, 0.1, rivals="another"), result("e", 9.0, 0.1)])
+    found = rank_pairs([slow, near, fast, result("d", 5.0, 0.1, rivals="another"), result("e", 9.0, 0.1)])
 
     assert (found.pairs, found.right, found.close) == (2, 1, 1)
     assert found.wrong == ("c was predicted to take 20.0% longer than a, and took -5.0%",)
 
 
 def test_memory_is_off_by_a_share_of_what_torch_allocated() -> None:
-    found = summary([result("a", predicted_bytes=(90.0, 110.0), measured_bytes=(100.0, 100.0)), result("b")])
+    found = summarize([result("a", predicted_bytes=(90.0, 110.0), measured_bytes=(100.0, 100.0)), result("b")])
 
     assert found.memory is not None
     assert (found.memory.designs, found.memory.worst) == (2, pytest.approx(0.1))
@@ -66,15 +66,15 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
         result("a", tags={"limit": "processes"}), result("b", way="measured", scale=None, measured_bytes=(1.0,))
     )
 
-    write(kept, tmp_path / "accuracy.json")
+    write_results(kept, tmp_path / "accuracy.json")
 
-    assert read(tmp_path / "accuracy.json") == kept
+    assert read_results(tmp_path / "accuracy.json") == kept
     assert len((tmp_path / "accuracy.json").read_text().splitlines()) == 9  # a result a line
-    assert read(tmp_path / "nothing.json") is None
+    assert read_results(tmp_path / "nothing.json") is None
 
 
 def test_a_new_result_takes_the_place_of_the_old_one() -> None:
-    found = results(result("a"), result("b"), result("c")).with_one(result("b", 2.0), "later")
+    found = results(result("a"), result("b"), result("c")).replace_result(result("b", 2.0), "later")
 
     assert [(each.case, each.predicted) for each in found.results] == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
     assert found.date == "later"
@@ -84,7 +84,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"format": "meshwave/1"}')
 
     with pytest.raises(InputError, match="holds no results of this bench"):
-        read(tmp_path / "x.json")
+        read_results(tmp_path / "x.json")
 
 
 # ---- a bench ----
@@ -107,7 +107,7 @@ def measured(
 ) -> tuple[list[str], dict[str, str]]:
     """The names of all that the file holds afterwards, and what was left out."""
     failed = measure_all(THREE, only, path, lambda line: None, lambda: nullcontext(Stub(find)))
-    kept = read(path)
+    kept = read_results(path)
     return [each.case for each in kept.results] if kept else [], failed
 
 
@@ -124,10 +124,10 @@ def test_what_was_measured_before_a_bench_is_stopped_is_kept(tmp_path: Path) -> 
     assert measured(path, ["a1"]) == (["a1", "a2"], {})
     assert path.with_suffix(".md").exists()
     assert measured(path, ["missing"], lambda name: result(name, 7.0)) == (["a1", "a2", "b1"], {})
-    kept = read(path)
+    kept = read_results(path)
     assert kept is not None
     assert [each.predicted for each in kept.results] == [1.0, 1.0, 7.0]
-    assert kept.machine == in_words()
+    assert kept.machine == describe_machine()
 
 
 def test_a_design_that_fails_is_left_out_with_its_reason(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_options_of_a_long_part_are_refused_where_none_is_named() -> None:
 
 
 def test_the_machine_is_named_in_words() -> None:
-    assert "core" in in_words()
-    assert 0 <= others(0.001) <= 1
-    assert 0 <= share_stolen(stolen()) <= 1
+    assert "core" in describe_machine()
+    assert 0 <= busy_share(0.001) <= 1
+    assert 0 <= steal_share(steal_ticks()) <= 1
 
 
 # ---- the picture ----
@@ -179,7 +179,7 @@ def test_every_design_is_a_dot_with_its_words_on_both_sides_and_in_both_themes()
 
 
 def test_all_of_a_picture_lies_on_its_sheet() -> None:
-    groups = list(dict.fromkeys(case.group for case in cases.rehearsals()))
+    groups = list(dict.fromkeys(case.group for case in cases.dry_run_cases()))
     found = [result(group, 10**place, 10**place * 1.2**place, group=group) for place, group in enumerate(groups)]
     picture = ElementTree.fromstring(svg(found))
 
@@ -197,7 +197,7 @@ def test_a_picture_of_nothing_is_refused() -> None:
 
 
 def test_the_page_says_what_was_reached_and_leaves_out_what_was_not_measured() -> None:
-    names = [case.name for case in cases.rehearsals()][:3]
+    names = [case.name for case in cases.dry_run_cases()][:3]
     found = [result(name, 1.0, measured) for name, measured in zip(names, (1.01, 1.02, 1.10), strict=True)]
 
     page = markdown(results(*found))
@@ -211,7 +211,7 @@ def test_the_page_says_what_was_reached_and_leaves_out_what_was_not_measured() -
 
 
 def test_the_page_keeps_what_the_kernel_shares_apart_from_what_is_held_to_the_model() -> None:
-    shared, waited = next(iter(cases.on_hosts())), next(iter(cases.rehearsals()))
+    shared, waited = next(iter(cases.host_cases())), next(iter(cases.dry_run_cases()))
     found = [result(shared.name, 1.0, 1.04, group=shared.group, ranges=(0.99, 1.05)), result(waited.name, 1.0, 1.01)]
 
     page = markdown(results(*found))
@@ -224,7 +224,7 @@ def test_the_page_keeps_what_the_kernel_shares_apart_from_what_is_held_to_the_mo
 
 
 def test_the_page_says_what_limits_a_rehearsal() -> None:
-    (case,) = [case for case in cases.limits() if case.name == "limit: 4 processes"]
+    (case,) = [case for case in cases.limit_cases() if case.name == "limit: 4 processes"]
 
     sizes = {"message_bytes": 98e3, "modelled_message_bytes": 1e6}
     of_units = result(case.name, 33.0, 33.66, scale=0.02, unit="units", tags=dict(case.tags), **sizes)
@@ -236,7 +236,7 @@ def test_the_page_says_what_limits_a_rehearsal() -> None:
 
 
 def test_the_page_of_real_runs_names_errors_and_memory() -> None:
-    case = next(iter(cases.real()))
+    case = next(iter(cases.training_cases()))
     computed = result(
         case.name,
         way="measured",
@@ -258,7 +258,7 @@ def test_the_page_of_real_runs_names_errors_and_memory() -> None:
 
 
 def test_the_page_holds_the_papers_beside_what_was_rehearsed() -> None:
-    of_tc = [case for case in hanayo.cases() if case.group == "tc D=2 P=4"]
+    of_tc = [case for case in hanayo.paper_cases() if case.group == "tc D=2 P=4"]
     times = {"GPipe": 21.0, "H-2": 15.0, "H-4": 14.0, "H-8": 13.9, "H-1": 18.0}
     found = [
         result(case.name, 21.0, times.get(case.tags["who"], 20.0), tags=dict(case.tags), rivals=case.rivals)
@@ -267,7 +267,7 @@ def test_the_page_holds_the_papers_beside_what_was_rehearsed() -> None:
 
     page = markdown(results(*found))
 
-    transfers = f"{TRANSFERS['tc', 4]:.4f} | {by_data_sheet('tc', 4):.4f}"
+    transfers = f"{TRANSFERS['tc', 4]:.4f} | {data_sheet_ratio('tc', 4):.4f}"
     assert f"| TC, D=2 P=4 | {transfers} |" in page
     assert page.index(" transfer times T_C, one per cluster") < page.index("| TC, D=2 P=4 |")
     assert "1.51 / 1.00 / 1.51" in page  # eight waves
@@ -277,7 +277,7 @@ def test_the_page_holds_the_papers_beside_what_was_rehearsed() -> None:
 
 def test_what_is_in_the_repository_is_made_of_its_data() -> None:
     docs = Path(__file__).resolve().parents[3] / "docs"
-    kept = read(docs / "accuracy.json")
+    kept = read_results(docs / "accuracy.json")
     if kept is None:
         assert not (docs / "accuracy.md").exists()
         return
