@@ -179,13 +179,14 @@ MESSAGES: dict[str, Message] = {
     "checkpoint_of_another_model": "the checkpoint of run {run} has another model.{key}; resume a design of the same model",
     "checkpoint_of_another_optimizer": "the checkpoint of run {run} holds the state of optimizer {optimizer}; use {optimizer}",
     "checkpoint_is_later": "run {run} has trained {done} steps already; set training.steps above {done}",
-    # the record of runs
+    # archives of runs
     "run_is_active": "run {run} is not over; wait for it, or cancel it: meshwave runs cancel {run}",
     "run_exists": "run {run} exists here already; delete it first: meshwave runs delete {run}",
     "run_not_deleted": "run {run} cannot be deleted: {error}",
     "archive_exists": "{file} exists; choose another name with --out",
     "archive_unwritable": "cannot write {file}: {error}; choose another place with --out",
     "not_a_run_archive": "{file} is not an exported run: {reason}; choose a file that meshwave runs export has written",
+    # launchers
     "unsupported_system": "runs need Linux or macOS; on Windows, start Meshwave inside WSL 2",
     "runs_without_torch": "runs need torch, which is not installed: pip install torch (see meshwave doctor)",
     "too_many_processes": _too_many_processes,

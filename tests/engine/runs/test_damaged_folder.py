@@ -250,5 +250,5 @@ def test_spans_of_another_program_are_refused(pristine: Path, tmp_path: Path) ->
         header.update(rows=spans.shape[1], fused=[], others=[])
         path.write_bytes(json.dumps(header).encode() + b"\n" + spans.tobytes())
 
-    with pytest.raises(RunFolderError, match="are not those of its program; launch the design again"):
+    with pytest.raises(RunFolderError, match="do not belong to its program; launch the design again"):
         compare(read_executed_bundle(tmp_path / "run").prediction, read_recording(tmp_path / "run"))

@@ -83,7 +83,7 @@ def test_a_new_result_takes_the_place_of_the_old_one() -> None:
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"format": "meshwave/1"}')
 
-    with pytest.raises(InputError, match="holds no results of this bench"):
+    with pytest.raises(InputError, match="is not a file of results of this benchmark"):
         read_results(tmp_path / "x.json")
 
 
@@ -140,7 +140,7 @@ def test_a_design_that_fails_is_left_out_with_its_reason(tmp_path: Path) -> None
 
 
 def test_a_word_that_means_no_design_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no design .* 'c' .* groups are: group a, group b"):
+    with pytest.raises(InputError, match=r"no design .* 'c' .* groups are group a and group b"):
         measured(tmp_path / "accuracy.json", ["a1", "c"])
     assert measured(tmp_path / "accuracy.json", ["group b"]) == (["b1"], {})
 
@@ -189,7 +189,7 @@ def test_all_of_a_picture_lies_on_its_sheet() -> None:
 
 
 def test_a_picture_of_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match="nothing to draw"):
+    with pytest.raises(InputError, match="no results to draw"):
         svg([])
 
 
@@ -288,6 +288,6 @@ def test_what_is_in_the_repository_is_made_of_its_data() -> None:
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    for path, said in (("file/x.json", "cannot keep results in .*file: File exists"), ("", "Is a directory")):
+    for path, said in (("file/x.json", "the folder .*file cannot be made: File exists"), ("", "Is a directory")):
         with pytest.raises(InputError, match=said):
             measured(tmp_path / path, [], lambda name: pytest.fail("it was measured"))
