@@ -1,18 +1,17 @@
-"""Expert schedules measured beside their prediction, on a small cluster that is emulated here.
+"""Expert schedules measured and predicted on a small emulated cluster.
 
-Two nodes of four processes, whose links are shaped, play the schedules that spread their experts over
-all of them, and PPMoE beside those, for layers among which the fastest schedule changes. In every
-round the collectives are measured, then the speed of computing, then a forward and a backward of
-every schedule of every layer: whatever else the machine does meets all of them alike. A time lasts
-from the last process that comes to the last that leaves; of the rounds the median counts.
+Two nodes of four processes, with emulated links, execute the schedules that distribute their experts over all
+processes, and PPMoE, for layers with different fastest schedules. Every round measures the collectives, then the
+speed of computation, then a forward and a backward of every schedule of every layer, so that other load of the
+machine affects all of them equally. A time lasts from the last process that starts to the last that ends; the median
+of the rounds counts.
 
-The prediction is that of :func:`meshwave.engine.experts.price` with the lines fitted to those collectives, and with
-the speed at which a process computes while all of them do, since they share the machine's cores.
-Nothing in it was fitted to a layer. Weights are not updated and gradients not summed over the copies
-of a layer: under all schedules that is the same.
+The prediction is that of :func:`meshwave.engine.experts.price` with lines fitted to these collectives, and with the
+speed at which a process computes while all others do, since they share the cores. Nothing is fitted to a layer.
+Updates of weights and reductions of gradients are left out: they are the same for all schedules.
 
-Plain expert parallelism is not among them: where experts are not cut it is what ``deepspeed`` does,
-step by step, and where they are it cannot run.
+Plain expert parallelism is not included: with whole experts it has the same steps as ``deepspeed``, and with sharded
+experts it cannot run.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ from meshwave.engine.runtime.calibration.machine_profile import describe_machine
 from meshwave.engine.units import quantity
 
 SPREAD = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
-"""They spread their experts over all ranks, and so need the same memory."""
+"""Schedules that distribute their experts over all ranks, and so need the same memory."""
 BASELINE, PARM = SPREAD[0], SPREAD[2:]
 NAMES = (*SPREAD, "ppmoe")
 RANKS, RANKS_PER_NODE = 8, 4
 RATES = 40e6, 10e6
-"""Bytes/s of a process's link and of a node's uplink: slow enough for two cores to carry with ease, and for
-what eight processes compute on them to count for little."""
+"""Bytes/s of a process's link and of a node's uplink: slow enough that two cores carry the messages with ease, and that
+the computation of eight processes on them matters little."""
 SIZES = (2**18, 2**19, 2**21)
-"""Bytes of the buffers that lines are fitted to, such as the layers send."""
+"""Bytes of the messages that lines are fitted to, similar to those of the layers."""
 ROUNDS = 5
 GAIN = 1.10
-"""How many times as fast as the baseline a schedule is predicted to be, where it is held to it."""
+"""The least predicted speed-up over the baseline that a measurement has to confirm."""
 CLOSE = 1.05
-"""A choice is as good as the best up to this times its seconds."""
+"""The ratio to the best time up to which a choice counts as correct."""
 GPU_TOKENS = 16
-"""Times as many tokens where GPUs send: their links are that much faster and more."""
+"""The factor for tokens on GPUs, whose links are faster."""
 MIB = 2**20
 
 
 def _layer(mp: int, esp: int, input_bytes: float, routes: float, hidden: int = 512, ffn_hidden: int = 32) -> Layer:
-    """A layer whose input weighs ``input_bytes`` and whose slots hold ``routes`` times as much."""
+    """Return a layer with an input of ``input_bytes``, and slots of ``routes`` times that size."""
     top_k = 2 if routes > 1 else 1
     return Layer(
         mp=mp,
@@ -79,8 +78,8 @@ LAYERS = (
     _layer(8, 1, 2 * MIB, 0.5, hidden=1024),
     _layer(8, 2, MIB / 2, 1, hidden=256),
 )
-"""Experts whole and cut, slots that outweigh the input and slots that do not, tensor-parallel groups
-inside a node and over both. Communication outweighs the products: cores are shared here, links are not."""
+"""Layers with whole and sharded experts, with slots larger and smaller than the input, and with tensor-parallel groups
+inside a node and over both. Communication takes longer than computation, since processes share cores, but not links."""
 
 
 class Times(NamedTuple):
@@ -93,7 +92,7 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """One layer: what was measured and what was predicted of each schedule."""
+    """Measured and predicted times of the schedules of a layer."""
 
     layer: Layer
     choice: Choice  # of parm-auto
@@ -101,20 +100,21 @@ class Compared:
     predicted: Mapping[str, Times]
 
     def gain(self, name: str, times: Mapping[str, Times]) -> float:
-        """How many times as fast as the baseline."""
+        """Return the speed-up of a schedule over the baseline."""
         return times[BASELINE].both / times[name].both
 
     def fastest(self, times: Mapping[str, Times], names: Iterable[str]) -> str:
+        """Return the fastest of some schedules."""
         return min(names, key=lambda name: times[name].both)
 
     def loss(self, name: str, names: Iterable[str]) -> float:
-        """How many times as long as the fastest of ``names`` the choice ``name`` took."""
+        """Return the ratio of the measured time of a schedule to the fastest of ``names``."""
         return self.measured[name].both / self.measured[self.fastest(self.measured, names)].both
 
 
 @dataclass(frozen=True)
-class Bench:
-    """All that was measured in one run."""
+class ExpertMeasurements:
+    """The result of the benchmark."""
 
     profile: Profile
     rates: Rates
@@ -122,20 +122,20 @@ class Bench:
     layers: tuple[Compared, ...]
 
 
-def bench(
+def measure_schedules(
     cluster: ProcessCluster,
     layers: Sequence[Layer],
     sizes: Sequence[int] = SIZES,
     rounds: int = ROUNDS,
     say: Callable[[str], None] = lambda line: None,
-) -> Bench:
-    """Measure the collectives that the schedules need, the speed of computing, and the layers.
+) -> ExpertMeasurements:
+    """Measure the collectives that the schedules need, the speed of computation, and the layers.
 
     Raises:
         InputError: this machine cannot emulate links.
-        RunError: a process failed, or two schedules disagree about a layer.
+        RunError: a process failed, or two schedules gave different results for a layer.
     """
-    layers = [_on(cluster, layer) for layer in layers]
+    layers = [replace(layer, nodes=cluster.node_by_rank) for layer in layers]
     layouts = [(layer.mp, layer.esp) for layer in layers]
     plan = CollectivePlan.for_layouts(cluster.ranks, layouts, sizes, {*_collectives(layers)})
     machine = describe_machine(cluster)
@@ -147,17 +147,12 @@ def bench(
     rates = Rates(found["products"], found["moves"], inf)  # products were measured with all that they move
     rows = iter(found["runs"])
     measured = [{name: Times(*next(rows)) for name in of_layer} for of_layer in names]
-    compared = [_compared(*each, profile, rates) for each in zip(layers, measured, strict=True)]
-    return Bench(profile, rates, rounds, tuple(compared))
-
-
-def _on(cluster: ProcessCluster, layer: Layer) -> Layer:
-    """The layer on the nodes of the cluster."""
-    return replace(layer, nodes=cluster.node_by_rank)
+    compared = [_compare(*each, profile, rates) for each in zip(layers, measured, strict=True)]
+    return ExpertMeasurements(profile, rates, rounds, tuple(compared))
 
 
 def _collectives(layers: Iterable[Layer]) -> Iterator[tuple[str, str]]:
-    """What is called over which kinds of group, in either direction."""
+    """Return the collectives of all schedules and layers, with their kind of group."""
     for layer in layers:
         for name in NAMES:
             forward = expert_schedules[name]().steps(layer)
@@ -166,50 +161,50 @@ def _collectives(layers: Iterable[Layer]) -> Iterator[tuple[str, str]]:
                     yield step.collective, step.group
 
 
-def _compared(layer: Layer, measured: Mapping[str, Times], profile: Profile, rates: Rates) -> Compared:
+def _compare(layer: Layer, measured: Mapping[str, Times], profile: Profile, rates: Rates) -> Compared:
     fit = {
         name: Line(line["alpha_s"], line["beta_s_per_byte"]) for name, line in profile.fit(layer.mp, layer.esp).items()
     }
-    links = Links(Line(), Line(), fit)  # nothing but what was measured
+    links = Links(Line(), Line(), fit)  # only measured collectives
     choice = price("parm-auto", layer, links, rates).choice
     assert choice is not None
-    return Compared(layer, choice, measured, {name: _predicted(name, layer, links, rates) for name in measured})
+    return Compared(layer, choice, measured, {name: _predict(name, layer, links, rates) for name in measured})
 
 
-def _predicted(name: str, layer: Layer, links: Links, rates: Rates) -> Times:
+def _predict(name: str, layer: Layer, links: Links, rates: Rates) -> Times:
     priced = price(name, layer, links, rates)
-    ways = priced.seconds(priced.forward), priced.seconds(priced.backward)
-    return Times(*ways, sum(ways))
+    directions = priced.seconds(priced.forward), priced.seconds(priced.backward)
+    return Times(*directions, sum(directions))
 
 
-# ---- what it says of the schedules ----
+# ---- claims about the schedules ----
 
 
-class Verdict(NamedTuple):
-    """In how many of the cases that it is about a claim holds, and in which it does not."""
+class ClaimCheck(NamedTuple):
+    """A claim of the model, the number of cases it is about, and the cases that contradict it."""
 
     claim: str
     cases: int
     failing: tuple[str, ...]
 
 
-def verdicts(found: Bench) -> Iterator[Verdict]:
-    """What the model promised of the layers, held against what was measured."""
+def check_claims(found: ExpertMeasurements) -> Iterator[ClaimCheck]:
+    """Compare the claims of the model about the layers with the measurements."""
     promised = [(each, name) for each in found.layers for name in PARM if each.gain(name, each.predicted) > GAIN]
-    yield Verdict(
+    yield ClaimCheck(
         f"Parm's schedules beat {BASELINE} where the model says by more than {GAIN - 1:.0%}",
         len(promised),
-        tuple(f"{_named(each.layer)}: {name}" for each, name in promised if each.gain(name, each.measured) <= 1),
+        tuple(f"{_layer_name(each.layer)}: {name}" for each, name in promised if each.gain(name, each.measured) <= 1),
     )
     for claim, names, choose in (
         ("parm-auto chose the faster of S1 and S2", PARM, _chosen),
-        ("the model's fastest of all that spread their experts was so", SPREAD, _fastest),
+        ("the predicted fastest of all schedules that distribute their experts was the fastest", SPREAD, _fastest),
     ):
         losses = [(each, choose(each), each.loss(choose(each), names)) for each in found.layers]
         failing = (
-            f"{_named(each.layer)}: {name}, {loss - 1:.0%} slower" for each, name, loss in losses if loss > CLOSE
+            f"{_layer_name(each.layer)}: {name}, {loss - 1:.0%} slower" for each, name, loss in losses if loss > CLOSE
         )
-        yield Verdict(f"{claim}, or within {CLOSE - 1:.0%} of it", len(losses), tuple(failing))
+        yield ClaimCheck(f"{claim}, or within {CLOSE - 1:.0%} of it", len(losses), tuple(failing))
 
 
 def _chosen(each: Compared) -> str:
@@ -220,7 +215,7 @@ def _fastest(each: Compared) -> str:
     return each.fastest(each.predicted, SPREAD)
 
 
-def _named(layer: Layer) -> str:
+def _layer_name(layer: Layer) -> str:
     routes = layer.top_k * (layer.capacity_factor or 1)
     return (
         f"mp {layer.mp}, ep {layer.ep}, esp {layer.esp}; {layer.tokens:,} tokens of {layer.hidden}, experts of "
@@ -228,8 +223,8 @@ def _named(layer: Layer) -> str:
     )
 
 
-def figures(found: Bench) -> dict[str, Any]:
-    """All of it as plain data, seconds as measured and as predicted."""
+def figures(found: ExpertMeasurements) -> dict[str, Any]:
+    """Return the result for ``--json``."""
     return {
         "network": found.profile.machine.network,
         "rounds": found.rounds,
@@ -238,13 +233,13 @@ def figures(found: Bench) -> dict[str, Any]:
         "memory_bytes_per_s": found.rates.memory,
         "collectives": [each.model_dump(mode="json", exclude_none=True) for each in found.profile.collectives],
         "layers": [_layer_figures(each) for each in found.layers],
-        "verdicts": [verdict._asdict() for verdict in verdicts(found)],
+        "verdicts": [check._asdict() for check in check_claims(found)],
     }
 
 
 def _layer_figures(each: Compared) -> dict[str, Any]:
     return {
-        "name": _named(each.layer),
+        "name": _layer_name(each.layer),
         "input_bytes": each.layer.input_bytes,
         "slots_bytes": each.layer.slots_bytes,
         "chosen": each.choice.name,
@@ -263,12 +258,12 @@ def _layer_figures(each: Compared) -> dict[str, Any]:
 
 
 def to_text(found: Mapping[str, Any]) -> list[str]:
-    """The lines in which a terminal shows :func:`figures`."""
+    """Return the result of :func:`figures` as lines for a terminal."""
     speed, moves = quantity(found["flops"], "FLOP/s"), quantity(found["memory_bytes_per_s"], "B/s")
     lines = [
         f"  {found['network']}",
-        f"  medians of {found['rounds']} rounds of a forward and a backward; all processes at once reach {speed} and "
-        f"move {moves} each",
+        f"  medians of {found['rounds']} rounds of a forward and a backward; each process reaches {speed} and "
+        f"{moves} while all compute",
     ]
     for each in found["layers"]:
         sizes = f"X = {quantity(each['input_bytes'], 'B')}, D = {quantity(each['slots_bytes'], 'B')}"
@@ -276,9 +271,9 @@ def to_text(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {'':<16}{'measured':>10}{'predicted':>11}{'ratio':>8}{'gain':>9}{'predicted':>11}")
         lines += [_row(name, schedule) for name, schedule in each["schedules"].items()]
     for verdict in found["verdicts"]:
-        held = verdict["cases"] - len(verdict["failing"])
-        lines += ["", f"  {verdict['claim']}: in {held} of {verdict['cases']}"]
-        lines += [f"    not so: {case}" for case in verdict["failing"]]
+        correct = verdict["cases"] - len(verdict["failing"])
+        lines += ["", f"  {verdict['claim']}: in {correct} of {verdict['cases']} cases"]
+        lines += [f"    not in: {case}" for case in verdict["failing"]]
     return lines
 
 
@@ -290,23 +285,23 @@ def _row(name: str, schedule: Mapping[str, Any]) -> str:
     )
 
 
-# ---- the part of the bench ----
+# ---- the benchmark ----
 
 
 def moe(gpus: int = 0, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Two nodes emulated on this machine; with several GPUs those, over NCCL and as one node.
+    """Measure on two emulated nodes; with several GPUs on these, over NCCL and as one node.
 
     Raises:
         InputError: this machine cannot emulate links.
         RunError: a process failed.
     """
     if gpus > 1:
-        return figures(bench(*on_gpus(gpus), say=say))
-    return figures(bench(ProcessCluster(RANKS // RANKS_PER_NODE, RANKS_PER_NODE, *RATES), LAYERS, say=say))
+        return figures(measure_schedules(*gpu_layers(gpus), say=say))
+    return figures(measure_schedules(ProcessCluster(RANKS // RANKS_PER_NODE, RANKS_PER_NODE, *RATES), LAYERS, say=say))
 
 
-def on_gpus(gpus: int) -> tuple[ProcessCluster, list[Layer]]:
-    """As many of them as divide among groups, and the layers that fit on these, enlarged."""
+def gpu_layers(gpus: int) -> tuple[ProcessCluster, list[Layer]]:
+    """Return a cluster of GPUs whose number is a power of two, and the layers that fit on it, enlarged."""
     ranks = min(RANKS, 1 << gpus.bit_length() - 1)
     fitting = (layer for layer in LAYERS if max(layer.mp, layer.esp) <= ranks)
     larger = [replace(layer, ep=ranks // layer.esp, tokens=layer.tokens * GPU_TOKENS) for layer in fitting]

@@ -1,7 +1,7 @@
-"""What the papers print beside what is simulated here, table by table: ``meshwave bench papers``.
+"""Figures of the papers next to ours, table by table: ``meshwave bench papers``.
 
-Every table is played anew: orders by the schedules, costs as the paper has them. Where the two
-differ, the row says why. One file a paper, or several named by it; in each ``tables()`` tells them in order.
+Every table is computed: orders by the schedules, with the costs of the paper. A row whose figures differ states the
+reason. Each paper has one module, or several with a common prefix; ``tables()`` returns its tables.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from meshwave.engine.bench.papers import (
     resharding_training,
     zero_bubble,
 )
-from meshwave.engine.bench.papers.table import Grid, Line, Row, Table, differs, ranked, to_json, to_text
+from meshwave.engine.bench.papers.table import Grid, Line, Row, Table, differs, ranking_text, to_json, to_text
 
-__all__ = ["Grid", "Line", "Row", "Table", "differs", "papers", "ranked", "tables", "to_json", "to_text"]
+__all__ = ["Grid", "Line", "Row", "Table", "differs", "papers", "ranking_text", "tables", "to_json", "to_text"]
 
-TOLD = (hanayo, zero_bubble, controllable_memory, dualpipe, parm, ppmoe, resharding, resharding_training)
-"""The papers, in the order in which they are told."""
+PAPERS = (hanayo, zero_bubble, controllable_memory, dualpipe, parm, ppmoe, resharding, resharding_training)
+"""Modules of the papers, in the order of the report."""
 
 
 def papers() -> dict[str, Any]:
-    """what the papers print beside what is simulated here, with the reason where the two differ"""
+    """Compare figures of the papers with ours, with the reason for each difference."""
     return {"tables": [to_json(table) for table in tables()]}
 
 
 def tables() -> Iterator[Table | Grid]:
-    """Every table, in the order in which they are told."""
-    for paper in TOLD:
+    """Return all tables, in the order of the report."""
+    for paper in PAPERS:
         yield from paper.tables()

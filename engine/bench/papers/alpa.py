@@ -1,7 +1,7 @@
-"""What alpa did before broadcast: plain sends, and the local all-gather of a whole tensor.
+"""Transfers of alpa before broadcast: point-to-point sends, and the local all-gather of a whole tensor.
 
-The strategy ``local-allgather`` gathers slice by slice, as the paper describes it. alpa does something else
-(its released sources), which is the strategy ``rewrite-allgather``.
+The strategy ``local-allgather`` gathers slice by slice, as the paper describes it. The released sources of alpa do
+something else, which is the strategy ``rewrite-allgather``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from meshwave.engine.resharding import Job, Links, Load, Side, Tensor, UnitTask,
 
 
 def send_recv_seconds(tensor: Tensor, source: Side, destination: Side, links: Links) -> float:
-    """Receiver by receiver, and for each slice by slice, in the order of the destination's boxes; each message comes
-    from the device that has sent the fewest bytes so far, the lowest of equals (the released code takes any)."""
+    """Return the seconds of a transfer by point-to-point sends.
+
+    Messages go receiver by receiver, and slice by slice in the order of the destination's boxes. Each comes from the
+    device that has sent the fewest bytes so far, the lowest rank of equals (the released code takes any).
+    """
     return _sent_seconds(unit_tasks(tensor, *source, *destination), links)
 
 
-def seconds(tensor: Tensor, source: Side, destination: Side, links: Links) -> float:
-    """The same for the parts of the rewritten destination, which are gathered at the end."""
+def local_allgather_seconds(tensor: Tensor, source: Side, destination: Side, links: Links) -> float:
+    """Return the seconds of a transfer by sends of the rewritten destination's parts and a local all-gather."""
     member = strategies["rewrite-allgather"]()
     tasks = member.unit_tasks(Load(tensor, source, destination))
     return _sent_seconds(tasks, links) + member.gather_seconds(tasks, links)
@@ -41,7 +44,7 @@ def _sent_seconds(tasks: Sequence[UnitTask], links: Links) -> float:
 
 
 def _messages(tasks: Sequence[UnitTask]) -> Iterator[tuple[UnitTask, int]]:
-    """Pairs of a slice and who is sent it: of slices that are handed on in rings, the first of each ring."""
+    """Return pairs of a slice and its receiver; for slices that are passed on in rings, the first of each ring."""
     for receivers, same in groupby(tasks, key=lambda task: tuple(ring[0] for ring in task.rings) or task.receivers):
         slices = list(same)
         yield from ((task, receiver) for receiver in receivers for task in slices)

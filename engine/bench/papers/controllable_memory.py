@@ -1,21 +1,21 @@
-"""Controllable Memory (Qi et al., arXiv:2405.15362): bubble for memory."""
+"""Controllable Memory (Qi et al., arXiv:2405.15362): bubble against activation memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwave.engine.bench.papers.playback import held, longest_idle, played_at, program_of
+from meshwave.engine.bench.papers.playback import longest_idle, peak_activations, schedule_program, simulate_uniform
 from meshwave.engine.bench.papers.table import Row, Table
 from meshwave.engine.schedules import schedules
 
 
 def tables() -> Iterator[Table]:
-    """The paper's trade-off."""
+    """Return the tables of the paper."""
     yield less_memory()
 
 
 def less_memory() -> Table:
-    """Controllable memory's trade-off, as parts of what 1F1B has."""
+    """Return bubble and activations of the schedules, relative to 1F1B."""
     p, m = 12, 36
     one = (p - 1) * 3.0  # the bubble of 1F1B
     rows = []
@@ -28,10 +28,10 @@ def less_memory() -> Table:
         ("v-min", 2 / 3, 1 / 3, "a rank holds the blocks that overlap, which round up"),
     )
     for name, bubble, most, why in claims:
-        program = program_of(name, p, m)
-        idle = longest_idle(played_at(program)) * p / program.stages
+        program = schedule_program(name, p, m)
+        idle = longest_idle(simulate_uniform(program)) * p / program.stages
         rows.append(Row(f"{schedules[name].title}: bubble", bubble, idle / one, squeezed))
-        rows.append(Row(f"{schedules[name].title}: activations", most, max(held(name, p, m)) / p, why))
+        rows.append(Row(f"{schedules[name].title}: activations", most, max(peak_activations(name, p, m)) / p, why))
     return Table(
         f"Controllable Memory: parts of 1F1B's bubble and activations, F=I=W, P={p}, M={m}", rows, tolerance=0.005
     )

@@ -1,7 +1,7 @@
 """Figures of the Hanayo paper (Liu et al., SC'23, arXiv:2308.15762), section 5, read from its vector graphics.
 
-Throughputs are in the paper's "sequences/s"; :mod:`meshwave.engine.bench.papers.hanayo_throughput` asks what that counts.
-``batch`` is the label *B* of the figures, which halves where the data-parallel pipelines double.
+Throughputs are in the paper's "sequences/s"; :mod:`meshwave.engine.bench.papers.hanayo_throughput` analyses what that
+unit counts. ``batch`` is the label *B* of the figures, which halves when the data-parallel pipelines double.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Place = tuple[str, int]
 
 
 class Layout(NamedTuple):
-    """How many pipelines train copies of the model, on how many devices each, with which B each."""
+    """The number of data-parallel pipelines, the devices of each, and the B of each."""
 
     pipelines: int
     ranks: int
@@ -46,13 +46,13 @@ BASELINES: Mapping[Place, tuple[float, float, float]] = {
     ("tacc", 4): (2.082, 2.142, 2.514),
     ("tc", 4): (1.687, 1.688, 1.991),
 }
-"""The same of GPipe, DAPPLE (1F1B) and Chimera-wave."""
+"""BERT on 8 GPUs: GPipe, DAPPLE (1F1B) and Chimera-wave, on the same layouts."""
 
 WAVES = (2, 4, 8)
 """The numbers of waves in :data:`MEASURED`."""
 
 EIGHT: Mapping[int, Layout] = {8: Layout(1, 8, 2), 4: Layout(2, 4, 1)}
-"""How the 8 GPUs of :data:`MEASURED` are laid out, by the devices of a pipeline."""
+"""Layouts of the 8 GPUs of :data:`MEASURED`, by the devices of a pipeline."""
 
 SEARCH: Mapping[tuple[str, Layout], Mapping[str, float | None]] = {
     ("gpt", Layout(4, 8, 2)): {"GPipe": 1.636, "1F1B": 1.609, "Chimera-wave": 1.995, "H-2": 2.173, "H-4": 2.104},
@@ -82,11 +82,11 @@ VARIANCES: Mapping[str, float] = {"GPipe": 1.33, "1F1B": 16.85, "Chimera-wave": 
 """Variance over 32 GPUs of the peak memory in GB."""
 
 
-def bar_of(bars: Mapping[str, float | None], scheme: str) -> float:
-    """Return a bar that is there.
+def known_bar(bars: Mapping[str, float | None], scheme: str) -> float:
+    """Return the bar of a scheme.
 
     Raises:
-        KeyError: the scheme has none, or ran out of memory.
+        KeyError: the scheme has no bar, or ran out of memory.
     """
     bar = bars[scheme]
     if bar is None:
@@ -95,6 +95,6 @@ def bar_of(bars: Mapping[str, float | None], scheme: str) -> float:
 
 
 def paper_throughputs(place: Place) -> dict[str, float]:
-    """Return the bars of one place by scheme."""
+    """Return the paper's throughputs on a cluster and layout, by scheme."""
     bars = dict(zip(("GPipe", "1F1B", "Chimera-wave"), BASELINES[place], strict=True))
     return bars | {f"H-{waves}": bar for waves, bar in zip(WAVES, MEASURED[place], strict=True)}

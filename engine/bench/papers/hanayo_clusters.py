@@ -1,4 +1,4 @@
-"""Hanayo (arXiv:2308.15762): BERT on 8 GPUs of four clusters, with transfers by data sheets and fitted to the bars."""
+"""Hanayo (arXiv:2308.15762): BERT on 8 GPUs of four clusters, with transfer times from data sheets and fitted to the bars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, WAVES, Place, paper_throughputs
-from meshwave.engine.bench.papers.hanayo_designs import SEQUENCE, Number, Setting, played
+from meshwave.engine.bench.papers.hanayo_designs import SEQUENCE, Number, Setting, predict_experiment
 from meshwave.engine.bench.papers.hanayo_fit import (
     TRANSFERS,
     backward_ratio,
@@ -22,7 +22,7 @@ from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
 
 
 class Basis(NamedTuple):
-    """Where the transfer times of a prediction come from."""
+    """The source of the transfer times of a prediction."""
 
     title: str
     number: Number
@@ -37,7 +37,7 @@ BASES = (
 HANAYO = tuple(f"H-{waves}" for waves in WAVES)
 OTHERS = ("1F1B", "Chimera-wave")
 SHOWN = ("1F1B", "Chimera-wave", "H-1", *HANAYO)
-"""H-1 is the other reading of Chimera-wave: one wave over all devices of a pipeline."""
+"""Schemes of the tables. H-1 is the other interpretation of Chimera-wave: one wave over all devices of a pipeline."""
 ASSUMED = (
     f"Assumed: {SEQUENCE} tokens, half of the peak, B of the figures as the sequences of a microbatch, as many "
     "microbatches as a pipeline has devices, AdamW, a pipeline on consecutive devices"
@@ -45,41 +45,41 @@ ASSUMED = (
 
 
 def tables() -> Iterator[Table | Grid]:
-    """In the order in which they are told."""
+    """Return the tables in the order of the report."""
     yield agreement()
     yield bars()
     yield best_waves()
-    yield gains()
+    yield wave_gains()
 
 
-def title_of(place: Place) -> str:
-    """``PC, D=1 P=8``."""
+def place_name(place: Place) -> str:
+    """Return a name such as ``PC, D=1 P=8``."""
     cluster, ranks = place
     return f"{cluster.upper()}, D={EIGHT[ranks].pipelines} P={ranks}"
 
 
 @lru_cache(maxsize=64)
-def speed_ups(place: Place, basis: Basis) -> Mapping[str, float]:
-    """Times faster than GPipe, by scheme, through designs of D pipelines whose gradients are reduced."""
+def predicted_speed_ups(place: Place, basis: Basis) -> Mapping[str, float]:
+    """Return the predicted speed-ups over GPipe by scheme, for D data-parallel pipelines that reduce gradients."""
     cluster, ranks = place
     settings = {
         who: Setting(cluster, who, EIGHT[ranks], number=basis.number, fitted=basis.fitted) for who in ("GPipe", *SHOWN)
     }
-    rates = {who: played(setting).sequences_per_s for who, setting in settings.items()}
+    rates = {who: predict_experiment(setting).sequences_per_s for who, setting in settings.items()}
     return {who: rate / rates["GPipe"] for who, rate in rates.items()}
 
 
-def printed_speed_ups(place: Place) -> dict[str, float]:
-    """The same of the paper's bars."""
+def paper_speed_ups(place: Place) -> dict[str, float]:
+    """Return the speed-ups over GPipe of the paper's bars."""
     bars = paper_throughputs(place)
     return {who: bar / bars["GPipe"] for who, bar in bars.items()}
 
 
-# ---- what is fitted ----
+# ---- fits ----
 
 
 def agreement() -> Grid:
-    """How many numbers are fitted to how many bars, and what comes out."""
+    """Return the numbers that are fitted, and the errors of the predictions."""
     return Grid(
         "Hanayo, BERT on 8 GPUs: what is fitted to the bars, and what comes out",
         (
@@ -90,15 +90,15 @@ def agreement() -> Grid:
             "error of 1F1B and C, %",
         ),
         [_agreement(basis) for basis in BASES],
-        note=f"{verdict()} Bars are speed-ups over GPipe; errors are medians. {ASSUMED}. Fitted: one T_C for each "
+        note=f"{fit_summary()} Bars are speed-ups over GPipe; errors are medians. {ASSUMED}. Fitted: one T_C for each "
         "cluster and P, to the bars of 2, 4 and 8 waves, in unit costs, where reductions and the optimizer are free.",
     )
 
 
-def verdict() -> str:
-    """Say in words what is fitted and how often the best number of waves is right."""
+def fit_summary() -> str:
+    """Return a text on the fitted numbers, and on how often the best number of waves is predicted correctly."""
     places = len(MEASURED)
-    *sheets, fitted = (f"{right_waves(basis)} of {places} places" for basis in BASES)
+    *sheets, fitted = (f"{count_correct_cases(basis)} of {places} places" for basis in BASES)
     by_sheets = " and ".join(
         f"in {right} by {basis.title}" for right, basis in zip(sheets, BASES[: len(sheets)], strict=True)
     )
@@ -109,13 +109,13 @@ def verdict() -> str:
 
 
 def fitted_bars() -> int:
-    """The bars that the fits see: two, four and eight waves of each place."""
+    """Return the number of bars that are fitted: two, four and eight waves of each case."""
     return sum(len(MEASURED[place]) for place in TRANSFERS)
 
 
-def right_waves(basis: Basis) -> int:
-    """On how many places the best number of waves is the paper's."""
-    return sum(_best(speed_ups(place, basis)) == _best(printed_speed_ups(place)) for place in MEASURED)
+def count_correct_cases(basis: Basis) -> int:
+    """Return in how many cases the predicted best number of waves is that of the paper."""
+    return sum(_best(predicted_speed_ups(place, basis)) == _best(paper_speed_ups(place)) for place in MEASURED)
 
 
 def _best(speeds: Mapping[str, float]) -> int:
@@ -124,12 +124,14 @@ def _best(speeds: Mapping[str, float]) -> int:
 
 def _agreement(basis: Basis) -> Line:
     fitted = (len(TRANSFERS), fitted_bars()) if basis.fitted else (0, 0)
-    return Line(basis.title, (*fitted, right_waves(basis), _error(basis, HANAYO), _error(basis, OTHERS)))
+    return Line(basis.title, (*fitted, count_correct_cases(basis), _error(basis, HANAYO), _error(basis, OTHERS)))
 
 
 def _error(basis: Basis, schemes: tuple[str, ...]) -> float:
     errors = [
-        abs(speed_ups(place, basis)[who] / printed_speed_ups(place)[who] - 1) for place in MEASURED for who in schemes
+        abs(predicted_speed_ups(place, basis)[who] / paper_speed_ups(place)[who] - 1)
+        for place in MEASURED
+        for who in schemes
     ]
     return 100 * float(np.median(errors))
 
@@ -138,14 +140,14 @@ def _error(basis: Basis, schemes: tuple[str, ...]) -> float:
 
 
 def bars() -> Grid:
-    """Every bar over GPipe's, as printed and by each basis."""
+    """Return all speed-ups over GPipe, of the paper and for each source of transfer times."""
     lines = []
     for place in MEASURED:
-        paper = printed_speed_ups(place)
-        lines.append(Line(f"{title_of(place)}: paper", [paper.get(who) for who in SHOWN]))
+        paper = paper_speed_ups(place)
+        lines.append(Line(f"{place_name(place)}: paper", [paper.get(who) for who in SHOWN]))
         for basis in BASES:
-            found = speed_ups(place, basis)
-            lines.append(Line(f"{title_of(place)}: {basis.title}", [found[who] for who in SHOWN]))
+            found = predicted_speed_ups(place, basis)
+            lines.append(Line(f"{place_name(place)}: {basis.title}", [found[who] for who in SHOWN]))
     return Grid(
         "Hanayo, BERT on 8 GPUs: times faster than GPipe",
         ("1F1B", "Chimera-wave", "one wave over P", *HANAYO),
@@ -159,10 +161,12 @@ def bars() -> Grid:
 
 
 def _too_small() -> str:
-    """The clusters whose devices cannot hold half of the model."""
+    """Return the clusters whose devices cannot hold half of the model."""
     places = [place for place in MEASURED if place[1] == 4]
     lacking = [
-        place[0].upper() for place in places if not played(Setting(place[0], "Chimera-wave", EIGHT[place[1]])).fits
+        place[0].upper()
+        for place in places
+        if not predict_experiment(Setting(place[0], "Chimera-wave", EIGHT[place[1]])).fits
     ]
     return " and ".join(lacking) or "no cluster"
 
@@ -171,16 +175,16 @@ def _too_small() -> str:
 
 
 def best_waves() -> Table:
-    """The best of 2, 4 and 8 waves, measured there and predicted here."""
+    """Return the best of 2, 4 and 8 waves in the paper and in the predictions."""
     rows = []
     for place, measured in MEASURED.items():
         for basis in BASES:
-            theirs, ours = _best(printed_speed_ups(place)), _best(speed_ups(place, basis))
-            rows.append(Row(title_of(place), theirs, ours, _why_waves(place, measured, basis), basis.title))
+            theirs, ours = _best(paper_speed_ups(place)), _best(predicted_speed_ups(place, basis))
+            rows.append(Row(place_name(place), theirs, ours, _why_waves(place, measured, basis), basis.title))
     return Table(
         "Hanayo: best of 2, 4 and 8 waves, BERT of 64 layers on the paper's clusters",
         rows,
-        note=f"{verdict()} {ASSUMED}.",
+        note=f"{fit_summary()} {ASSUMED}.",
     )
 
 
@@ -198,20 +202,20 @@ def _why_waves(place: Place, measured: tuple[float, float, float], basis: Basis)
 
 
 def bar_waves(measured: tuple[float, float, float]) -> float:
-    """Return the W* of three bars at 2, 4 and 8 waves: of ``a + b/W + cW``, which passes through them, sqrt(b/c)."""
+    """Return the best number of waves by three bars: sqrt(b/c) for the ``a + b/W + cW`` through their step times."""
     law = np.array([[1, 1 / waves, waves] for waves in WAVES])
     _, b, c = np.linalg.solve(law, 1 / np.array(measured))
     return sqrt(b / c)
 
 
-def gains() -> Table:
-    """The eight numbers of the text, the abstract's 30.4 % among them."""
+def wave_gains() -> Table:
+    """Return the eight gains that the paper states, such as the 30.4% of its abstract."""
     rows = []
     for place in MEASURED:
-        paper = printed_speed_ups(place)
+        paper = paper_speed_ups(place)
         for basis in BASES[1:]:
-            found = speed_ups(place, basis)
-            rows.append(Row(title_of(place), _gain(paper), _gain(found), _why_gain(place, basis), basis.title))
+            found = predicted_speed_ups(place, basis)
+            rows.append(Row(place_name(place), _gain(paper), _gain(found), _why_gain(place, basis), basis.title))
     return Table(
         "Hanayo: gain of the best number of waves over Chimera-wave",
         rows,
@@ -228,9 +232,9 @@ def _gain(speeds: Mapping[str, float]) -> float:
 def _why_gain(place: Place, basis: Basis) -> str:
     if place[1] == 8 and not basis.fitted:
         return "by data sheets waves wait too little for transfers: what each message costs besides its bytes is not in them"
-    ours = speed_ups(place, basis)
-    halves, whole, paper = ours["Chimera-wave"], ours["H-1"], printed_speed_ups(place)["Chimera-wave"]
+    ours = predicted_speed_ups(place, basis)
+    halves, whole, paper = ours["Chimera-wave"], ours["H-1"], paper_speed_ups(place)["Chimera-wave"]
     return (
-        f"Chimera-wave is {paper:.2f} times GPipe in print, {halves:.2f} here as pipelines of half the devices and "
-        f"{whole:.2f} as one wave over all; which was measured is not told"
+        f"Chimera-wave is {paper:.2f} times GPipe in the paper, {halves:.2f} here as pipelines of half the devices and "
+        f"{whole:.2f} as one wave over all; the paper does not say which was measured"
     )

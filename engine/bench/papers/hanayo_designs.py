@@ -1,7 +1,7 @@
-"""Designs of the Hanayo paper's experiments (arXiv:2308.15762, section 5), and what is predicted of them.
+"""Designs of the Hanayo paper's experiments (arXiv:2308.15762, section 5), and their predictions.
 
 From the paper: models, clusters, schemes, (D, P, W) and B. From data sheets: peaks, memory and links. Assumed, since
-the paper does not print them: precision, sequence length, efficiency, as many microbatches as a pipeline has devices,
+the paper does not state them: precision, sequence length, efficiency, as many microbatches as a pipeline has devices,
 B sequences in each of them, AdamW, no recomputation, and pipelines that take consecutive devices of the cluster.
 """
 
@@ -39,7 +39,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "bert": {"kind": "bert", "layers": 64, "hidden": 2560, "heads": 64, "vocab": 30522},
     "gpt": {"kind": "gpt", "layers": 128, "hidden": 1024, "heads": 16, "vocab": 50257},
 }
-"""Layers, width and heads are printed; the vocabularies are those of BERT and GPT-2."""
+"""Layers, width and heads are those of the paper; the vocabularies are those of BERT and GPT-2."""
 
 PEAKS: Mapping[tuple[str, Number], float] = {
     ("A100", "16 bit"): 312e12,
@@ -47,14 +47,14 @@ PEAKS: Mapping[tuple[str, Number], float] = {
     ("V100", "16 bit"): 125e12,
     ("V100", "fp32"): 15.7e12,
 }
-"""FLOP/s of the data sheets: tensor cores on 16 bit, or CUDA cores on fp32, which is PyTorch's default for fp32."""
+"""Peak FLOP/s of the data sheets: 16 bit on tensor cores, fp32 on CUDA cores (PyTorch's default for fp32)."""
 
 SEQUENCE = 256
-"""Tokens of a sequence: assumed, for time. 512 do not fit into the peak of fp32 (``hanayo_throughput``)."""
+"""Assumed tokens of a sequence; with 512 the bars exceed the peak of fp32 (``hanayo_throughput``)."""
 
 
 class Setting(NamedTuple):
-    """One experiment, and what is assumed of it."""
+    """An experiment of the paper, and the assumptions about it."""
 
     cluster: str
     scheme: str
@@ -63,73 +63,73 @@ class Setting(NamedTuple):
     number: Number = "fp32"
     sequence: int = SEQUENCE
     placement: Placement = "pipelines"
-    """pipelines: each takes consecutive devices; copies: the devices that hold the same stage do."""
+    """Consecutive devices are those of a pipeline ("pipelines"), or those with copies of the same stage ("copies")."""
     fitted: bool = False
-    """Unit costs with the T_C that was fitted to the bars, instead of a roofline."""
+    """True for unit costs with the fitted T_C, instead of a roofline."""
 
 
-class Played(NamedTuple):
-    """What is predicted of one experiment."""
+class PredictedExperiment(NamedTuple):
+    """The prediction of an experiment."""
 
-    sequences_per_s: float  # of a fitted one: in the time that one forward of the model takes a sequence on one device
-    computing: float  # the share of the step until its last backward ends: what follows is reductions and the optimizer
-    memory_gb: tuple[float, ...]  # of a device of each mesh
+    sequences_per_s: float  # with fitted costs: per forward of one sequence on one device
+    computing: float  # share of the step before the end of its last backward; reductions and the optimizer follow
+    memory_gb: tuple[float, ...]  # peak of a device of each mesh
     fits: bool
     microbatches: int  # of B sequences in each of the D pipelines
 
     @property
-    def as_counted(self) -> float:
-        """D B sequences a step, however many microbatches of B there are: the throughput that fits the bars."""
+    def counted_per_s(self) -> float:
+        """The throughput if a step counts as D B sequences, whatever its number of microbatches, as the bars seem to."""
         return self.sequences_per_s / self.microbatches
 
     @property
-    def without_reductions(self) -> float:
+    def compute_only_per_s(self) -> float:
         """Sequences/s if a step ended with its last backward."""
         return self.sequences_per_s / self.computing
 
     @property
-    def variance(self) -> float:
-        """Of the peak memory in GB over devices, of which every mesh has as many."""
+    def memory_variance(self) -> float:
+        """The variance of the peak memory in GB over the devices."""
         return float(np.var(self.memory_gb))
 
 
 @lru_cache(maxsize=512)
-def played(setting: Setting) -> Played:
-    """Predict one experiment through its design."""
-    prediction = predict(parse_design(document(setting)), program_of(setting))
+def predict_experiment(setting: Setting) -> PredictedExperiment:
+    """Predict an experiment."""
+    prediction = predict(parse_design(experiment_document(setting)), setting_program(setting))
     scale = setting.layout.ranks / setting.layout.batch if setting.fitted else 1.0
-    return Played(
+    return PredictedExperiment(
         scale * prediction.costs.samples / prediction.timeline.makespan,
-        _computing(prediction),
+        _compute_share(prediction),
         tuple((prediction.memory.total_bytes / 1e9).tolist()),
         bool(prediction.memory.fits.all()),
         setting.layout.ranks,
     )
 
 
-def program_of(setting: Setting) -> Program:
-    """Lower an experiment: whatever its costs, its order is that of its scheme, with reductions between copies or not."""
+def setting_program(setting: Setting) -> Program:
+    """Return the program of an experiment, which depends on its scheme, and on whether it has copies to reduce."""
     pipelines, ranks, _ = setting.layout
-    return _lowered(Setting("tacc", setting.scheme, Layout(min(pipelines, 2), ranks, 1)))
+    return _lower_order(Setting("tacc", setting.scheme, Layout(min(pipelines, 2), ranks, 1)))
 
 
 @lru_cache(maxsize=64)
-def _lowered(setting: Setting) -> Program:
-    return lower(parse_design(document(setting)))
+def _lower_order(setting: Setting) -> Program:
+    return lower(parse_design(experiment_document(setting)))
 
 
-def _computing(prediction: Prediction) -> float:
+def _compute_share(prediction: Prediction) -> float:
     timeline = prediction.timeline
     return float(timeline.end[timeline.is_compute].max() - timeline.start.min()) / timeline.makespan
 
 
-def document(setting: Setting) -> dict[str, Any]:
-    """Draw one experiment."""
+def experiment_document(setting: Setting) -> dict[str, Any]:
+    """Return the design document of an experiment."""
     cluster = preset(f"hanayo-{setting.cluster}").cluster.model_dump(mode="json")
     cluster["device"]["peak_flops"] = PEAKS[cluster["device"]["name"][:4], setting.number]
     pipelines, ranks, batch = setting.layout
-    halved = setting.scheme == "Chimera-wave"
-    copies, meshes = (2 * pipelines, ranks // 2) if halved else (pipelines, ranks)
+    is_halved = setting.scheme == "Chimera-wave"
+    copies, meshes = (2 * pipelines, ranks // 2) if is_halved else (pipelines, ranks)
     pipeline = {**SCHEMES[setting.scheme], "microbatches": meshes}
     return {
         "format": "meshwave/1",
@@ -153,7 +153,7 @@ def _devices(setting: Setting, rank: int, meshes: int, copies: int) -> list[int]
 
 
 def _model(setting: Setting, stages: int) -> dict[str, Any]:
-    """The model; in twice as many layers of half the products where there are more stages than layers."""
+    """Return the model, with twice as many layers of half the size if there are more stages than layers."""
     model = {**MODELS[setting.model], "sequence": setting.sequence}
     if stages > model["layers"]:  # 4 h^2 of attention and 2 h f of the rest: 12 h^2 for f = 4 h, half for f = h
         model |= {"layers": 2 * model["layers"], "ffn": model["hidden"]}
@@ -162,7 +162,7 @@ def _model(setting: Setting, stages: int) -> dict[str, Any]:
 
 def _unit_cost(setting: Setting, meshes: int) -> dict[str, Any]:
     ranks = setting.layout.ranks
-    share = ranks / meshes  # units are forwards of 1/P of the model, also where a mesh holds more of it
+    share = ranks / meshes  # a unit is the forward of 1/P of the model, even if a mesh holds more of it
     return {
         "kind": "unit",
         "forward": share,

@@ -1,6 +1,6 @@
-"""Transfer times of the Hanayo paper's clusters (arXiv:2308.15762): fitted to its bars, and by data sheets.
+"""Transfer times of the Hanayo paper's clusters (arXiv:2308.15762): fitted to its bars, and from data sheets.
 
-The paper does not print them. T_C is in forwards of a device's share of the model, T_F.
+The paper does not state them. T_C is in forwards of a device's share of the model, T_F.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import log, sqrt
 import numpy as np
 
 from meshwave.engine.bench.papers.hanayo_bars import BASELINES, MEASURED, WAVES, Place
-from meshwave.engine.bench.papers.playback import devices, in_waves
+from meshwave.engine.bench.papers.playback import device_timeline, hanayo_timeline
 from meshwave.engine.costs.presets import preset
 from meshwave.engine.document import parse_design
 from meshwave.engine.predict.prediction import predict
@@ -28,46 +28,50 @@ TRANSFERS: Mapping[Place, float] = {
     ("tacc", 4): 0.0346,
     ("tc", 4): 0.0128,
 }
-"""T_C / T_F of each place: what :func:`fit` finds."""
+"""T_C / T_F by cluster and devices of a pipeline, as found by :func:`fit`."""
 
 
 def fit(cluster: str, ranks: int) -> float:
-    """Return the T_C / T_F at which predicted speed-ups of two, four and eight waves over GPipe are nearest to the
-    measured ones, in least squares of their logarithms."""
+    """Return the T_C / T_F at which the predicted speed-ups over GPipe are closest to the measured ones.
+
+    Least squares of the logarithms for two, four and eight waves.
+    """
     backward = backward_ratio(cluster, ranks)
     gpipe, *_ = BASELINES[cluster, ranks]
     paper = [log(bar / gpipe) for bar in MEASURED[cluster, ranks]]
 
-    def off(exponent: float) -> float:
+    def squared_error(exponent: float) -> float:
         ours = wave_speed_ups(ranks, backward, 10**exponent)
         return sum((log(mine) - theirs) ** 2 for mine, theirs in zip(ours, paper, strict=True))
 
-    return 10 ** _lowest(off, -4.0, 0.0)
+    return 10 ** _minimize(squared_error, -4.0, 0.0)
 
 
 def fitted_transfer(cluster: str, ranks: int) -> float:
-    """Return T_C / T_F on a pipeline of any length, where T_F shrinks with the devices of a pipeline and T_C stays."""
+    """Return the fitted T_C / T_F for a pipeline of any length; T_F is inversely proportional to its devices."""
     known = ranks if (cluster, ranks) in TRANSFERS else 8
     return TRANSFERS[cluster, known] * ranks / known
 
 
 def wave_speed_ups(ranks: int, backward: float, transfer: float) -> list[float]:
-    """Times faster than GPipe with 2, 4 and 8 waves, in unit costs with T_F = 1."""
+    """Return the speed-ups over GPipe of 2, 4 and 8 waves, in unit costs with T_F = 1."""
     costs = {"backward": backward, "transfer": transfer}
-    gpipe = devices("gpipe", ranks, **costs).makespan
-    return [gpipe / in_waves(ranks, waves, **costs).makespan for waves in WAVES]
+    gpipe = device_timeline("gpipe", ranks, **costs).makespan
+    return [gpipe / hanayo_timeline(ranks, waves, **costs).makespan for waves in WAVES]
 
 
 def best_wave(backward: float, transfer: float) -> float:
-    """Return ``W* = sqrt(T_B / 4 T_C)``: where ``(P-1) T_B / W`` of bubble and ``4 W (P-1) T_C`` of transfers add up to
-    the least; infinite where transfers are free."""
+    """Return the best number of waves, ``W* = sqrt(T_B / 4 T_C)``; infinite if transfers are free.
+
+    It minimizes the sum of the bubble ``(P-1) T_B / W`` and the transfers ``4 W (P-1) T_C``.
+    """
     return sqrt(backward / (4 * transfer)) if transfer else float("inf")
 
 
-def _lowest(
+def _minimize(
     function: Callable[[float], float], low: float, high: float, points: int = 9, within: float = 0.02
 ) -> float:
-    """Where a function of one valley is lowest: the best of some points, and again between its neighbours."""
+    """Return the minimum of a unimodal function, by repeated sampling around the best point."""
     while high - low > within:
         step = (high - low) / (points - 1)
         best = min((low + step * number for number in range(points)), key=function)
@@ -76,20 +80,20 @@ def _lowest(
 
 
 def backward_ratio(cluster: str, ranks: int) -> float:
-    """Return T_B / T_F by data sheets: of fp32 numbers on tensor cores, as the rehearsals have it."""
-    backward, forward, _ = shares_on(cluster, ranks, "fp32")
+    """Return T_B / T_F from data sheets with fp32, as in the dry runs."""
+    backward, forward, _ = cluster_times(cluster, ranks, "fp32")
     return backward / forward
 
 
 def data_sheet_ratio(cluster: str, ranks: int) -> float:
-    """Return T_C / T_F by data sheets, with 16-bit numbers on tensor cores."""
-    _, forward, transfer = shares_on(cluster, ranks, "bf16")
+    """Return T_C / T_F from data sheets with bf16 on tensor cores."""
+    _, forward, transfer = cluster_times(cluster, ranks, "bf16")
     return transfer / forward
 
 
 @lru_cache(maxsize=16)
-def shares_on(cluster: str, ranks: int, precision: str) -> tuple[float, float, float]:
-    """Return T_B, T_F and T_C in seconds of the paper's BERT with 512 tokens, on one pipeline of a cluster."""
+def cluster_times(cluster: str, ranks: int, precision: str) -> tuple[float, float, float]:
+    """Return T_B, T_F and T_C in seconds for the paper's BERT with 512 tokens on one pipeline of a cluster."""
     document = {
         "format": "meshwave/1",
         "cluster": preset(f"hanayo-{cluster}").cluster.model_dump(mode="json"),

@@ -1,4 +1,4 @@
-"""Hanayo (arXiv:2308.15762), peak memory of 32 GPUs of TACC in GB: how it spreads, and who runs out."""
+"""Hanayo (arXiv:2308.15762), peak memory of 32 GPUs of TACC: variance over devices, and out of memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from functools import lru_cache
 from math import sqrt
 
 from meshwave.engine.bench.papers.hanayo_bars import EIGHT, SEARCH, STRONG, VARIANCES, Layout
-from meshwave.engine.bench.papers.hanayo_designs import MODELS, Played, Setting, document, played, program_of
+from meshwave.engine.bench.papers.hanayo_designs import (
+    MODELS,
+    PredictedExperiment,
+    Setting,
+    experiment_document,
+    predict_experiment,
+    setting_program,
+)
 from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
 from meshwave.engine.document import parse_design
 from meshwave.engine.predict.prediction import predict
@@ -19,54 +26,57 @@ READINGS: Mapping[str, Mapping[str, str]] = {
     "Chimera-wave as two halves": {},
     "Chimera-wave as one wave over P": {"Chimera-wave": "H-1"},
 }
-"""Schemes that stand for others."""
+"""Schemes that replace others, by the interpretation of Chimera-wave."""
 
 
 def tables() -> Iterator[Table | Grid]:
-    """In the order in which they are told."""
+    """Return the tables in the order of the report."""
     yield variances()
     yield peaks()
-    yield exhausted()
+    yield out_of_memory()
 
 
 @lru_cache(maxsize=1)
 def fitted_length() -> int:
-    """Return the tokens of a sequence at which the variance of 1F1B is nearest to the printed one."""
-    return min(LENGTHS, key=lambda length: abs(_at(length, "bert", MANY, "1F1B").variance - VARIANCES["1F1B"]))
+    """Return the tokens of a sequence at which the variance of 1F1B is closest to the paper's."""
+    return min(
+        LENGTHS,
+        key=lambda length: abs(_predict_at_length(length, "bert", MANY, "1F1B").memory_variance - VARIANCES["1F1B"]),
+    )
 
 
-def _at(length: int, model: str, layout: Layout, scheme: str) -> Played:
-    return played(Setting("tacc", scheme, layout, model, sequence=length))
+def _predict_at_length(length: int, model: str, layout: Layout, scheme: str) -> PredictedExperiment:
+    return predict_experiment(Setting("tacc", scheme, layout, model, sequence=length))
 
 
-def held(model: str, layout: Layout, scheme: str) -> Played:
-    """Predict an experiment at the sequence length that was fitted to memory."""
-    return _at(fitted_length(), model, layout, scheme)
+def fitted_prediction(model: str, layout: Layout, scheme: str) -> PredictedExperiment:
+    """Predict an experiment with the fitted sequence length."""
+    return _predict_at_length(fitted_length(), model, layout, scheme)
 
 
-def fits(model: str, layout: Layout, scheme: str) -> bool:
-    """Whether an experiment fits the 40 GB of a device."""
-    return held(model, layout, scheme).fits
+def fits_memory(model: str, layout: Layout, scheme: str) -> bool:
+    """Return True if an experiment fits the 40 GB of a device."""
+    return fitted_prediction(model, layout, scheme).fits
 
 
 @lru_cache(maxsize=1)
 def eager_length() -> int:
-    """Return the tokens of a sequence that keep as many bytes in fp32 with attention that is not fused, and dropout.
+    """Return the sequence length with equal activations in fp32 if attention is not fused and dropout is on.
 
-    Besides what is kept here: the probabilities, the same after dropout and its mask (9 bytes for each head and pair
-    of tokens), and the masks of two more dropouts (Korthikanti et al., arXiv:2205.05198, section 4).
+    Additional activations are the attention probabilities before and after dropout and its mask (9 bytes for each
+    head and pair of tokens), and the masks of two more dropouts (Korthikanti et al., arXiv:2205.05198, section 4).
     """
     setting, stage = Setting("tacc", "1F1B", MANY, sequence=fitted_length()), 3
     model = MODELS[setting.model]
-    costs = predict(parse_design(document(setting)), program_of(setting)).costs
+    costs = predict(parse_design(experiment_document(setting)), setting_program(setting)).costs
     kept = float(costs.activation_bytes[stage]) / costs.layers[stage] / MANY.batch
     square, line = 9.0 * model["heads"], kept / fitted_length() + 2 * model["hidden"]
     length: int = round((sqrt(line * line + 4 * square * kept) - line) / (2 * square))
     return length
 
 
-def basis() -> str:
-    """Say what is fitted and assumed."""
+def fit_note() -> str:
+    """Return a text on the fitted sequence length and the assumptions."""
     return (
         f"Fitted: one number, the sequence length of {fitted_length()} tokens, to one variance, that of 1F1B. It represents "
         "the bytes that a layer keeps of a sequence: attention here is fused and keeps no scores, and dropout is off; "
@@ -76,7 +86,7 @@ def basis() -> str:
 
 
 def variances() -> Table:
-    """Variance over devices of the peak memory."""
+    """Return the variance of the peak memory over devices."""
     rows = []
     why = (
         "a GB more or less on the first and last device, where embedding, head and loss lie, moves it as far; the printed "
@@ -88,7 +98,7 @@ def variances() -> Table:
             Row(
                 f"{scheme}{reading}",
                 paper,
-                held("bert", MANY, name).variance,
+                fitted_prediction("bert", MANY, name).memory_variance,
                 why,
                 "fitted to this" if scheme == "1F1B" else "follows",
             )
@@ -98,28 +108,33 @@ def variances() -> Table:
         f"Hanayo, variance of the peak memory in GB over 32 GPUs: BERT, {MANY}",
         rows,
         tolerance=0.3,
-        note=f"{basis()} Which configuration was measured is not printed: the chosen one is assumed.",
+        note=f"{fit_note()} Which configuration was measured is not printed: the chosen one is assumed.",
     )
 
 
 def peaks() -> Grid:
-    """Least, mean and most of a device."""
+    """Return the least, mean and highest peak memory of a device."""
     lines = []
     for layout in (MANY, Layout(2, 16, 4)):
         for scheme in ("GPipe", "1F1B", "Chimera-wave", "H-1", "H-2"):
-            memory = held("bert", layout, scheme).memory_gb
-            figures = (min(memory), sum(memory) / len(memory), max(memory), held("bert", layout, scheme).variance)
+            memory = fitted_prediction("bert", layout, scheme).memory_gb
+            figures = (
+                min(memory),
+                sum(memory) / len(memory),
+                max(memory),
+                fitted_prediction("bert", layout, scheme).memory_variance,
+            )
             lines.append(Line(f"{layout}, {scheme}", figures))
     return Grid(
         "Hanayo, peak memory in GB of a device, BERT on 32 GPUs of 40 GB",
         ("least", "mean", "most", "variance"),
         lines,
-        note=basis(),
+        note=fit_note(),
     )
 
 
 def printed_fits() -> dict[tuple[str, Layout], dict[str, bool]]:
-    """Whether each printed experiment on TACC fits."""
+    """Return which experiments of the paper on TACC fit the memory."""
     shown = {
         ("bert", layout): dict.fromkeys(("GPipe", "1F1B", "Chimera-wave", "H-2", "H-4"), True)
         for layout in EIGHT.values()
@@ -131,25 +146,25 @@ def printed_fits() -> dict[tuple[str, Layout], dict[str, bool]]:
     return shown
 
 
-def exhausted() -> Table:
-    """Who runs out of memory, experiment by experiment."""
+def out_of_memory() -> Table:
+    """Return the schemes that run out of memory, by experiment."""
     rows = []
     for (model, layout), paper in printed_fits().items():
         for reading, stands in READINGS.items():
-            ours = {who: fits(model, layout, stands.get(who, who)) for who in paper}
+            ours = {who: fits_memory(model, layout, stands.get(who, who)) for who in paper}
             most = "; ".join(
-                f"{who} {max(held(model, layout, stands.get(who, who)).memory_gb):.1f} GB" for who in paper
+                f"{who} {max(fitted_prediction(model, layout, stands.get(who, who)).memory_gb):.1f} GB" for who in paper
             )
             why = f"most of a device: {most} of 40"
             rows.append(Row(f"{model.upper()}, {layout}", _names(paper), _names(ours), why, reading))
-    return Table("Hanayo on TACC: who runs out of memory", rows, note=f"{right()}. {basis()}")
+    return Table("Hanayo on TACC: who runs out of memory", rows, note=f"{correct_fits_text()}. {fit_note()}")
 
 
-def right() -> str:
+def correct_fits_text() -> str:
     """Return a sentence on how many experiments are predicted correctly to fit or not to fit."""
     cells = [(model, layout, who, fit) for (model, layout), bars in printed_fits().items() for who, fit in bars.items()]
     counts = [
-        f"{sum(fits(model, layout, stands.get(who, who)) == fit for model, layout, who, fit in cells)} of {len(cells)} "
+        f"{sum(fits_memory(model, layout, stands.get(who, who)) == fit for model, layout, who, fit in cells)} of {len(cells)} "
         f"with {reading}"
         for reading, stands in READINGS.items()
     ]

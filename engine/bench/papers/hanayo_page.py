@@ -43,38 +43,38 @@ bytes that a layer keeps, which unfused attention reaches with fewer tokens. Var
 
 
 def section() -> str:
-    """Compute the section anew."""
+    """Return the section, with computed figures."""
     winners = hanayo_scaling.winners().rows
     parts = [
         BEGIN,
         "## Hanayo",
         'Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism" (arXiv:2308.15762), section 5.',
-        hanayo_clusters.verdict(),
+        hanayo_clusters.fit_summary(),
         _grid(hanayo_clusters.agreement()),
         CLUSTERS,
-        _by_basis(hanayo_clusters.gains()),
+        _basis_table(hanayo_clusters.wave_gains()),
         THROUGHPUT,
-        _grid(hanayo_throughput.absolute()),
+        _grid(hanayo_throughput.roofline_to_paper()),
         SCALING,
-        _by_basis(hanayo_scaling.weak_scaling(), "H-2"),
-        _by_basis(hanayo_scaling.strong_scaling()),
+        _basis_table(hanayo_scaling.weak_scaling(), "H-2"),
+        _basis_table(hanayo_scaling.strong_scaling()),
         f"Configurations (D, P, W) that win the search on 32 GPUs: {_winning(winners)}.",
         MEMORY,
-        _by_basis(hanayo_memory.variances()),
-        f"{hanayo_memory.right()}. {hanayo_memory.basis()}",
-        hanayo_transfers.verdict(),
+        _basis_table(hanayo_memory.variances()),
+        f"{hanayo_memory.correct_fits_text()}. {hanayo_memory.fit_note()}",
+        hanayo_transfers.transfer_summary(),
         END,
     ]
-    return "\n\n".join(map(_wrapped, parts))
+    return "\n\n".join(map(_wrap, parts))
 
 
 def refresh(page: str) -> str:
-    """Replace the section in a page."""
+    """Return a page with its section replaced."""
     before, _, rest = page.partition(BEGIN)
     return before + section() + rest.partition(END)[2]
 
 
-def _wrapped(part: str) -> str:
+def _wrap(part: str) -> str:
     plain = "\n" not in part and part[0] not in "#|<"
     return textwrap.fill(part, WIDTH, break_long_words=False, break_on_hyphens=False) if plain else part
 
@@ -97,20 +97,20 @@ def _grid(grid: Grid) -> str:
     )
 
 
-def _by_basis(table: Table, only: str = "") -> str:
-    """A line for each claim, a column for each basis."""
+def _basis_table(table: Table, only: str = "") -> str:
+    """Return a table with a row for each claim and a column for each basis."""
     rows = [row for row in table.rows if only in row.what]
     bases = list(dict.fromkeys(row.basis for row in rows))
     found: dict[str, dict[str, Row]] = {}
     for row in rows:
         found.setdefault(row.what, {})[row.basis] = row
-    return _lines(("", table.printed, *bases), _of_bases(found, bases, table))
+    return _lines(("", table.printed, *bases), _basis_rows(found, bases, table))
 
 
-def _of_bases(found: dict[str, dict[str, Row]], bases: Sequence[str], table: Table) -> Iterator[Sequence[str]]:
+def _basis_rows(found: dict[str, dict[str, Row]], bases: Sequence[str], table: Table) -> Iterator[Sequence[str]]:
     digits = 1 if table.form == "%" else 2
-    for what, of in found.items():
-        first = next(iter(of.values()))
-        cells = [f"{of[basis].ours:.{digits}f}" if basis in of else "" for basis in bases]
-        marks = ["" if basis not in of or differs(of[basis], table) else " (same)" for basis in bases]
+    for what, rows in found.items():
+        first = next(iter(rows.values()))
+        cells = [f"{rows[basis].ours:.{digits}f}" if basis in rows else "" for basis in bases]
+        marks = ["" if basis not in rows or differs(rows[basis], table) else " (same)" for basis in bases]
         yield what, f"{first.paper:.{digits}f}", *(cell + mark for cell, mark in zip(cells, marks, strict=True))

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwave.engine.bench.papers.hanayo_bars import SEARCH, STRONG, WEAK, Layout, bar_of
-from meshwave.engine.bench.papers.hanayo_designs import SEQUENCE, Number, Placement, Setting, played
-from meshwave.engine.bench.papers.hanayo_memory import fits
+from meshwave.engine.bench.papers.hanayo_bars import SEARCH, STRONG, WEAK, Layout, known_bar
+from meshwave.engine.bench.papers.hanayo_designs import SEQUENCE, Number, Placement, Setting, predict_experiment
+from meshwave.engine.bench.papers.hanayo_memory import fits_memory
 from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
 
 SCHEMES = ("GPipe", "1F1B", "Chimera-wave", "H-2", "H-4")
@@ -26,11 +26,11 @@ ASSUMED = (
 
 
 def tables() -> Iterator[Table | Grid]:
-    """In the order in which they are told."""
+    """Return the tables in the order of the report."""
     yield winners()
     yield search()
     yield weak_scaling()
-    yield ahead()
+    yield two_wave_gains()
     yield placements()
     yield strong_scaling()
 
@@ -39,16 +39,16 @@ def tables() -> Iterator[Table | Grid]:
 
 
 class Measure(NamedTuple):
-    """What candidates of the search are compared by."""
+    """A way to compute the throughput by which candidates of the search are compared."""
 
     title: str
     fitted: bool
     counted: bool
 
-    def of(self, model: str, layout: Layout, scheme: str) -> float:
-        """Throughput of one candidate."""
-        found = played(Setting("tacc", scheme, layout, model, fitted=self.fitted))
-        return found.as_counted if self.counted else found.sequences_per_s
+    def throughput(self, model: str, layout: Layout, scheme: str) -> float:
+        """Return the throughput of a candidate."""
+        found = predict_experiment(Setting("tacc", scheme, layout, model, fitted=self.fitted))
+        return found.counted_per_s if self.counted else found.sequences_per_s
 
 
 MEASURES = (
@@ -57,11 +57,11 @@ MEASURES = (
     Measure("T_C fitted on 8 GPUs, sequences/s", fitted=True, counted=False),
     Measure("T_C fitted on 8 GPUs, D B a step", fitted=True, counted=True),
 )
-"""How a printed sequence/s counts is the subject of :mod:`meshwave.engine.bench.papers.hanayo_throughput`."""
+"""Ways to count sequences/s; see :mod:`meshwave.engine.bench.papers.hanayo_throughput`."""
 
 
 def winners() -> Table:
-    """The configuration that wins for each scheme."""
+    """Return the best configuration of each scheme."""
     rows = []
     for model in ("gpt", "bert"):
         for family, members in FAMILIES.items():
@@ -98,11 +98,11 @@ def _printed_winner(model: str, members: Sequence[str]) -> str:
 
 def _winner(model: str, members: Sequence[str], measure: Measure) -> str:
     rates = {
-        (layout, who): measure.of(model, layout, who)
+        (layout, who): measure.throughput(model, layout, who)
         for (of, layout), bars in SEARCH.items()
         if of == model
         for who in bars
-        if who in members and fits(model, layout, who)
+        if who in members and fits_memory(model, layout, who)
     }
     return _configuration(*max(rates, key=lambda place: rates[place])) if rates else "none fits"
 
@@ -113,7 +113,7 @@ def _configuration(layout: Layout, scheme: str) -> str:
 
 
 def search() -> Grid:
-    """Throughput of every candidate."""
+    """Return the throughput of every candidate."""
     lines = []
     for (model, layout), paper in SEARCH.items():
         title = f"{model.upper()}, {layout}"
@@ -121,7 +121,7 @@ def search() -> Grid:
         lines += [
             Line(
                 f"{title}: {measure.title}",
-                [measure.of(model, layout, who) if who in paper else None for who in SCHEMES],
+                [measure.throughput(model, layout, who) if who in paper else None for who in SCHEMES],
             )
             for measure in MEASURES[:2]
         ]
@@ -137,16 +137,19 @@ def search() -> Grid:
 
 
 ALONE = Layout(1, 8, 2)
-"""Eight GPUs, against which efficiencies are."""
+"""The layout of eight GPUs that efficiencies are relative to."""
 
 
 def _rate(setting: Setting, *, reduced: bool = True) -> float:
-    found = played(setting)
-    return found.sequences_per_s if reduced else found.without_reductions
+    found = predict_experiment(setting)
+    return found.sequences_per_s if reduced else found.compute_only_per_s
 
 
 def efficiency(setting: Setting, *, reduced: bool = True) -> float:
-    """Percent of D times the throughput of one pipeline; without reductions: if a step ended with its last backward."""
+    """Return the throughput in percent of D times that of one pipeline.
+
+    With ``reduced`` False a step ends with its last backward, before gradients are reduced.
+    """
     alone = setting._replace(layout=ALONE)
     return 100 * _rate(setting, reduced=reduced) / (setting.layout.pipelines * _rate(alone, reduced=reduced))
 
@@ -166,7 +169,7 @@ REDUCED = (
 
 
 def weak_scaling() -> Table:
-    """Parallel efficiency at a constant batch for each pipeline."""
+    """Return the parallel efficiency at a constant batch per pipeline."""
     rows = []
     for layout in list(WEAK)[1:]:
         gpus = layout.pipelines * layout.ranks
@@ -186,8 +189,8 @@ def weak_scaling() -> Table:
     )
 
 
-def ahead() -> Table:
-    """How far Hanayo is ahead at each size."""
+def two_wave_gains() -> Table:
+    """Return the gain of Hanayo with two waves at each size."""
     why = "by data sheets two waves wait too little for transfers; with what each message costs besides, Hanayo gains less"
     rows = [
         Row(
@@ -214,7 +217,7 @@ PLACEMENTS: tuple[Placement, ...] = ("pipelines", "copies")
 
 
 def placements() -> Grid:
-    """What the efficiency depends on that the paper does not print."""
+    """Return the parallel efficiency by precision and placement, which the paper does not state."""
     ways = [(number, placement) for number in NUMBERS for placement in PLACEMENTS]
     lines = [
         Line(
@@ -240,13 +243,13 @@ def placements() -> Grid:
 
 
 def strong_scaling() -> Table:
-    """Speed-up at a constant batch of all pipelines."""
+    """Return the speed-up at a constant total batch."""
     alone, *more = STRONG
     rows = []
     for scheme in ("Chimera-wave", "H-2"):
-        base, why = bar_of(STRONG[alone], scheme), _fixed(scheme)
+        base, why = known_bar(STRONG[alone], scheme), _fixed_time_note(scheme)
         for layout in more:
-            paper = 100 * bar_of(STRONG[layout], scheme) / base
+            paper = 100 * known_bar(STRONG[layout], scheme) / base
             ours = 100 * _rate(_tacc(scheme, layout)) / _rate(_tacc(scheme, alone))
             rows.append(Row(f"{layout.pipelines * layout.ranks} GPUs, {scheme}", paper, ours, why, "nothing fitted"))
     return Table(
@@ -258,10 +261,10 @@ def strong_scaling() -> Table:
     )
 
 
-def _fixed(scheme: str) -> str:
-    """Seconds of a step that do not shrink with B, as the paper's three bars have them."""
+def _fixed_time_note(scheme: str) -> str:
+    """Return a text on the part of the step time that does not shrink with B, from the paper's three bars."""
     batch = np.array([layout.batch for layout in STRONG])
-    step = np.array([layout.pipelines * layout.batch / bar_of(bars, scheme) for layout, bars in STRONG.items()])
+    step = np.array([layout.pipelines * layout.batch / known_bar(bars, scheme) for layout, bars in STRONG.items()])
     each, fixed = np.polyfit(batch, step, 1)
     return (
         f"the bars are steps of {fixed:.2f} s + {each:.2f} s a B (D B a step): kernels, launches and the optimizer, which "

@@ -1,16 +1,16 @@
-"""Hanayo (arXiv:2308.15762): what the printed sequences/s count, in which precision, and how far they are explained.
+"""Hanayo (arXiv:2308.15762): the meaning of the paper's sequences/s, the precision, and the remaining difference.
 
-Printed throughput grows with the data-parallel pipelines D and hardly depends on the devices P of a pipeline, also
-where D P is the same. Sequences/s cannot do so: on as many devices a step of the same model has as many FLOPs. Two
-counts are told apart here: D B M sequences a step, with M = P microbatches of B sequences each, and D B a step.
+The paper's throughput grows with the data-parallel pipelines D and hardly depends on the devices P of a pipeline, even
+if D P is constant. Sequences/s cannot do so: on the same devices a step of the same model has the same FLOPs. Two
+counts are compared here: D B M sequences per step, with M = P microbatches of B sequences each, and D B per step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, SEARCH, Layout, bar_of, paper_throughputs
-from meshwave.engine.bench.papers.hanayo_designs import PEAKS, SEQUENCE, Number, Setting, played
+from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, SEARCH, Layout, known_bar, paper_throughputs
+from meshwave.engine.bench.papers.hanayo_designs import PEAKS, SEQUENCE, Number, Setting, predict_experiment
 from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
 
 CLUSTERS = ("pc", "fc", "tacc", "tc")
@@ -18,15 +18,15 @@ COUNTED = "D B a step"
 TRUE = "sequences/s"
 MANY, FEW = Layout(4, 8, 2), Layout(2, 16, 4)
 EFFICIENCY = 0.5
-"""Of the presets: the share of the peak that large matrix products reach."""
+"""The share of the peak that large matrix products reach, as in the presets."""
 
 
 def tables() -> Iterator[Table | Grid]:
-    """In the order in which they are told."""
+    """Return the tables in the order of the report."""
     yield counting()
     yield precision()
-    yield absolute()
-    yield needed_efficiency()
+    yield roofline_to_paper()
+    yield required_efficiencies()
 
 
 LIKELY = "B halves where P does, and a small B costs more a sequence there: ours has no time of kernels and launches"
@@ -34,20 +34,20 @@ ODD = "this bar alone is as high as sequences/s would have it"
 
 
 def counting() -> Table:
-    """Two layouts of the same devices, and what a throughput of them counts."""
+    """Return ratios of two layouts of the same devices, for both counts of sequences."""
     rows: list[Row] = []
     for cluster in CLUSTERS:
         two, one = paper_throughputs((cluster, 4)), paper_throughputs((cluster, 8))
         settings = (Setting(cluster, "1F1B", EIGHT[4]), Setting(cluster, "1F1B", EIGHT[8]))
         what = f"{cluster.upper()}, 8 GPUs, 1F1B: D=2 P=4 over D=1 P=8"
-        rows += _counted(what, two["1F1B"] / one["1F1B"], settings, LIKELY)
+        rows += _count_rows(what, two["1F1B"] / one["1F1B"], settings, LIKELY)
     for model, scheme in (("bert", "1F1B"), ("bert", "Chimera-wave"), ("bert", "H-2"), ("gpt", "1F1B"), ("gpt", "H-2")):
-        paper = bar_of(SEARCH[model, FEW], scheme) / bar_of(SEARCH[model, MANY], scheme)
+        paper = known_bar(SEARCH[model, FEW], scheme) / known_bar(SEARCH[model, MANY], scheme)
         settings = (Setting("tacc", scheme, FEW, model), Setting("tacc", scheme, MANY, model))
         what = f"TACC, 32 GPUs, {model.upper()}, {scheme}: D=2 P=16 over D=4 P=8"
-        rows += _counted(what, paper, settings, ODD if (model, scheme) == ("gpt", "H-2") else LIKELY)
+        rows += _count_rows(what, paper, settings, ODD if (model, scheme) == ("gpt", "H-2") else LIKELY)
     odd = {
-        model: bar_of(SEARCH[model, FEW], "H-2") / bar_of(SEARCH[model, FEW], "Chimera-wave")
+        model: known_bar(SEARCH[model, FEW], "H-2") / known_bar(SEARCH[model, FEW], "Chimera-wave")
         for model in ("gpt", "bert")
     }
     return Table(
@@ -63,15 +63,15 @@ def counting() -> Table:
     )
 
 
-def _counted(what: str, paper: float, settings: tuple[Setting, Setting], why: str) -> Iterator[Row]:
-    above, below = map(played, settings)
+def _count_rows(what: str, paper: float, settings: tuple[Setting, Setting], why: str) -> Iterator[Row]:
+    above, below = map(predict_experiment, settings)
     plain = "in sequences/s no layout of the same GPUs can be so much faster: the FLOPs of a sequence are the same"
     yield Row(what, paper, above.sequences_per_s / below.sequences_per_s, plain, TRUE)
-    yield Row(what, paper, above.as_counted / below.as_counted, why, COUNTED)
+    yield Row(what, paper, above.counted_per_s / below.counted_per_s, why, COUNTED)
 
 
 def precision() -> Table:
-    """Two clusters with links that hardly matter, whose devices differ by 2.5 or by 1.24, as the precision is."""
+    """Return ratios of two clusters whose devices differ by a factor of 2.5 or 1.24, depending on the precision."""
     rows = []
     for ranks, scheme in ((8, "1F1B"), (8, "H-2"), (4, "1F1B"), (4, "H-2")):
         paper = paper_throughputs(("tc", ranks))[scheme] / paper_throughputs(("fc", ranks))[scheme]
@@ -90,26 +90,26 @@ def precision() -> Table:
 
 
 def _rate(cluster: str, scheme: str, ranks: int, number: Number) -> float:
-    return played(Setting(cluster, scheme, EIGHT[ranks], number=number)).sequences_per_s
+    return predict_experiment(Setting(cluster, scheme, EIGHT[ranks], number=number)).sequences_per_s
 
 
 def _peaks(number: Number) -> float:
     return PEAKS["V100", number] / PEAKS["A100", number]
 
 
-def absolute() -> Grid:
-    """From a roofline of tensor cores to the printed 1.453, one assumption after the other."""
+def roofline_to_paper() -> Grid:
+    """Return the throughput from a roofline of tensor cores to the paper's 1.453, one assumption after the other."""
     layout = EIGHT[8]
     tensor = Setting("tacc", "H-2", Layout(1, 8, 1), number="16 bit", sequence=512)
     steps = [
-        ("16 bit on tensor cores, 512 tokens, one sequence a microbatch", played(tensor).sequences_per_s),
-        ("B=2 sequences a microbatch", played(tensor._replace(layout=layout)).sequences_per_s),
-        ("fp32 on CUDA cores", played(tensor._replace(layout=layout, number="fp32")).sequences_per_s),
+        ("16 bit on tensor cores, 512 tokens, one sequence a microbatch", predict_experiment(tensor).sequences_per_s),
+        ("B=2 sequences a microbatch", predict_experiment(tensor._replace(layout=layout)).sequences_per_s),
+        ("fp32 on CUDA cores", predict_experiment(tensor._replace(layout=layout, number="fp32")).sequences_per_s),
     ]
-    last = played(Setting("tacc", "H-2", layout))
+    last = predict_experiment(Setting("tacc", "H-2", layout))
     steps += [
         (f"{SEQUENCE} tokens", last.sequences_per_s),
-        ("D B sequences a step instead of D B M", last.as_counted),
+        ("D B sequences a step instead of D B M", last.counted_per_s),
         ("paper", MEASURED["tacc", 8][0]),
     ]
     before = [steps[0][1], *(rate for _, rate in steps)]
@@ -127,10 +127,10 @@ def absolute() -> Grid:
 LENGTHS = (128, SEQUENCE, 384, 512)
 
 
-def needed_efficiency() -> Grid:
-    """The share of the peak of fp32 at which the roofline gives the printed bars, by sequence length."""
+def required_efficiencies() -> Grid:
+    """Return the share of the fp32 peak at which the roofline gives the paper's bars, by sequence length."""
     rows = [
-        Line(f"{cluster.upper()}, {scheme}", [100 * needed(cluster, scheme, length) for length in LENGTHS])
+        Line(f"{cluster.upper()}, {scheme}", [100 * required_efficiency(cluster, scheme, length) for length in LENGTHS])
         for cluster in CLUSTERS
         for scheme in ("1F1B", "H-2")
     ]
@@ -145,7 +145,7 @@ def needed_efficiency() -> Grid:
     )
 
 
-def needed(cluster: str, scheme: str, tokens: int) -> float:
-    """The share of the peak at which one bar of 8 GPUs is met."""
-    found = played(Setting(cluster, scheme, EIGHT[8], sequence=tokens))
-    return EFFICIENCY * paper_throughputs((cluster, 8))[scheme] / found.as_counted
+def required_efficiency(cluster: str, scheme: str, tokens: int) -> float:
+    """Return the share of the peak at which the prediction equals one bar of 8 GPUs."""
+    found = predict_experiment(Setting(cluster, scheme, EIGHT[8], sequence=tokens))
+    return EFFICIENCY * paper_throughputs((cluster, 8))[scheme] / found.counted_per_s

@@ -1,10 +1,10 @@
-"""Transfers that a step waits for in the drawings of Hanayo, by every model of transfers."""
+"""Exposed transfers in the figures of the Hanayo paper, by each transfer model."""
 
 from __future__ import annotations
 
 from typing import Any, get_args
 
-from meshwave.engine.bench.papers.playback import played_at, program_of
+from meshwave.engine.bench.papers.playback import schedule_program, simulate_uniform
 from meshwave.engine.bench.papers.table import Row, Table
 from meshwave.engine.program.simulation import TransferModel, UnitTransferModel
 from meshwave.engine.schedules import schedules
@@ -18,7 +18,7 @@ DRAWN: tuple[tuple[str, int, dict[str, Any], int], ...] = (
     ("hanayo", 4, {"waves": 2}, 28),
     ("chimera", 8, {}, 22),
 )
-"""Schedules of figure 3, ranks (and as many microbatches), options, and the T_C that the drawing waits for."""
+"""Schedules of figure 3: ranks (equal to microbatches), options, and the exposed transfers in the figure."""
 PAPERS_MODEL: TransferModel = "half-duplex"
 WHY: dict[TransferModel, str] = {
     "latency": "opposite transfers of two ranks do not slow each other down",
@@ -29,15 +29,15 @@ WHY: dict[TransferModel, str] = {
 }
 
 
-def exposed(name: str, ranks: int, transfer_model: TransferModel, **options: Any) -> float:
-    """Return by how many T_C a step is longer than one with free transfers (B = 2F)."""
-    program = program_of(name, ranks, ranks, **options)
-    slow, free = (played_at(program, transfer=each, transfer_model=transfer_model) for each in (TRANSFER, 0.0))
+def exposed_count(name: str, ranks: int, transfer_model: TransferModel, **options: Any) -> float:
+    """Return by how many T_C a step is longer than with free transfers (B = 2F)."""
+    program = schedule_program(name, ranks, ranks, **options)
+    slow, free = (simulate_uniform(program, transfer=each, transfer_model=transfer_model) for each in (TRANSFER, 0.0))
     return round((slow.makespan - free.makespan) / TRANSFER, 9)
 
 
 def exposed_transfers() -> Table:
-    """Printed counts beside those of every model of transfers."""
+    """Return the exposed transfers of the paper and of each transfer model."""
     models: list[TransferModel] = [
         PAPERS_MODEL,
         *(each for each in get_args(UnitTransferModel) if each != PAPERS_MODEL),
@@ -46,7 +46,7 @@ def exposed_transfers() -> Table:
         Row(
             f"{_title(name, ranks, options)}, {model}",
             printed,
-            exposed(name, ranks, model, **options),
+            exposed_count(name, ranks, model, **options),
             WHY.get(model, ""),
         )
         for model in models
@@ -60,9 +60,9 @@ def exposed_transfers() -> Table:
     )
 
 
-def verdict() -> str:
-    """One paragraph for the page of papers."""
-    found = {model: exposed("chimera", 8, model) for model in get_args(UnitTransferModel)}
+def transfer_summary() -> str:
+    """Return a paragraph for the page of papers."""
+    found = {model: exposed_count("chimera", 8, model) for model in get_args(UnitTransferModel)}
     others = ", ".join(f"{found[model]:g} with {model}" for model in found if model != PAPERS_MODEL)
     return (
         f"**Cross-communication.** Figure 3(c) shows 22 T_C on the critical path of Chimera on 8 devices. The transfer model "

@@ -31,8 +31,8 @@ CLUSTER, SERVER = CLUSTERS["pcie"], CLUSTERS["server"]
 def tables() -> Iterator[Table | table.Grid]:
     """The range over its layers, by layout and by links, and its two models."""
     yield expert_layers()
-    yield by_layout()
-    yield by_links()
+    yield gains_by_layout()
+    yield gains_by_links()
     yield models()
     yield models_against_others()
 
@@ -84,7 +84,7 @@ def _shared_part(baseline_s: float, parm_s: float) -> float:
     return (baseline_s - PUBLISHED_GAINS[1] * parm_s) / (PUBLISHED_GAINS[1] - 1) / parm_s
 
 
-def by_layout() -> table.Grid:
+def gains_by_layout() -> table.Grid:
     """Where in the grid the gains lie: by the sizes of its groups, on both of the paper's testbeds."""
     lines = []
     for name, cluster in (("32 GPUs", CLUSTER), ("server of 8", SERVER)):
@@ -103,7 +103,7 @@ def by_layout() -> table.Grid:
     )
 
 
-def by_links() -> table.Grid:
+def gains_by_links() -> table.Grid:
     """Parm against the order of today's systems on several kinds of links."""
     lines = []
     for cluster in CLUSTERS.values():

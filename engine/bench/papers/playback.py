@@ -1,4 +1,4 @@
-"""To play a schedule at a paper's costs."""
+"""Simulation of schedules with the costs of a paper."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from meshwave.engine.schedules import Pipe, schedules
 
 
 @lru_cache(maxsize=64)
-def program_of(name: str, ranks: int, microbatches: int, **options: Any) -> Program:
-    return add_transfers(ordered(name, ranks, microbatches, **options))
+def schedule_program(name: str, ranks: int, microbatches: int, **options: Any) -> Program:
+    """Return the program of a schedule, with transfers."""
+    return add_transfers(compute_program(name, ranks, microbatches, **options))
 
 
-def ordered(name: str, ranks: int, microbatches: int, **options: Any) -> Program:
-    """The computations alone."""
+def compute_program(name: str, ranks: int, microbatches: int, **options: Any) -> Program:
+    """Return the program of a schedule without transfers."""
     schedule: Any = schedules[name]
     program: Program = schedule(**options).program(Pipe(ranks, microbatches))
     return program
 
 
-def played_at(
+def simulate_uniform(
     program: Program,
     forward: float = 1.0,
     backward: float = 2.0,
@@ -37,8 +38,17 @@ def played_at(
     fused: float | None = None,
     transfer_model: TransferModel = "latency",
 ) -> Timeline:
-    """A program at uniform costs of one stage; ``weight`` is a part of ``backward``, half of it unless it
-    is given, and a slot of two takes ``fused``, else their sum."""
+    """Simulate a program with equal costs of all stages.
+
+    Args:
+        program: the program.
+        forward: seconds of a forward.
+        backward: seconds of a full backward.
+        transfer: seconds of a transfer.
+        weight: the part of the backward for weight gradients; by default half of it.
+        fused: seconds of a slot with two actions; by default their sum.
+        transfer_model: the transfer model.
+    """
     weight = backward / 2 if weight is None else weight
     cost = np.zeros(len(Op))
     cost[[Op.F, Op.B, Op.I, Op.W]] = forward, backward, backward - weight, weight
@@ -49,31 +59,35 @@ def played_at(
     return simulate(program, seconds, transfer_model)
 
 
-def stages(name: str, ranks: int, microbatches: int, *costs: Any, **options: Any) -> Timeline:
-    """Costs of one stage: its forward, backward and a transfer."""
-    return played_at(program_of(name, ranks, microbatches, **options), *costs)
+def stage_timeline(name: str, ranks: int, microbatches: int, *costs: Any, **options: Any) -> Timeline:
+    """Simulate a schedule with costs of a stage: forward, backward and transfer."""
+    return simulate_uniform(schedule_program(name, ranks, microbatches, **options), *costs)
 
 
-def devices(
+def device_timeline(
     name: str, ranks: int, forward: float = 1.0, backward: float = 2.0, transfer: float = 0.0, **options: Any
 ) -> Timeline:
-    """The Hanayo paper's units: T_F and T_B of a device's share of the model, and as many microbatches as devices."""
-    program = program_of(name, ranks, ranks, **options)
+    """Simulate a schedule in the units of the Hanayo paper.
+
+    T_F and T_B are those of a device's share of the model; there are as many microbatches as devices.
+    """
+    program = schedule_program(name, ranks, ranks, **options)
     share = ranks / program.stages
-    return played_at(program, forward * share, backward * share, transfer)
+    return simulate_uniform(program, forward * share, backward * share, transfer)
 
 
-def in_waves(ranks: int, waves: int, **costs: float) -> Timeline:
-    return devices("hanayo", ranks, waves=waves, **costs)
+def hanayo_timeline(ranks: int, waves: int, **costs: float) -> Timeline:
+    """Simulate Hanayo in the units of its paper."""
+    return device_timeline("hanayo", ranks, waves=waves, **costs)
 
 
-def held(name: str, ranks: int, microbatches: int, **options: Any) -> list[float]:
-    """``[ranks]`` the most activations alive at once, in shares of the model of one device."""
-    return [float(peak) for peak in peak_inflight(program_of(name, ranks, microbatches, **options))]
+def peak_activations(name: str, ranks: int, microbatches: int, **options: Any) -> list[float]:
+    """Return the peak number of activations of each rank, ``[ranks]``, in shares of the model of one device."""
+    return [float(peak) for peak in peak_inflight(schedule_program(name, ranks, microbatches, **options))]
 
 
 def longest_idle(timeline: Timeline) -> float:
-    """The most that a rank idles between its own first start and last end."""
+    """Return the longest idle time of a rank between its own first start and last end."""
     idle = []
     for rank in range(timeline.ranks):
         mine = timeline.is_compute & (timeline.rank == rank)

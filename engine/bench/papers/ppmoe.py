@@ -20,14 +20,14 @@ from meshwave.engine.program.action import Op
 
 
 def tables() -> Iterator[Table | table.Grid]:
-    """Two formulas, two models, and what their micro-batches change."""
+    """Return the tables of the paper."""
     yield printed_ratios()
     yield experts_in_pipelines()
-    yield by_micro_batch()
+    yield micro_batch_effects()
 
 
 def printed_ratios() -> Table:
-    """The two ratios that PPMoE's argument rests on."""
+    """Return the two ratios of communication to computation in the paper's argument."""
     peak, network, nvlink = 125e12, 12.5e9, 300e9
     ring = "the formula charges every step of the ring with the whole tensor, of which a step carries an eighth"
     pairs = (
@@ -70,12 +70,12 @@ def printed_ratios() -> Table:
 
 
 BATCH, SEQUENCE = 256, 2048
-"""Sequences of a training step, and tokens of one: neither is printed."""
+"""Sequences of a training step, and tokens of a sequence; the paper states neither."""
 GPU_BYTES = 32e9
 
 
 class Scale(NamedTuple):
-    """One of the two sizes at which the paper trains its models."""
+    """One of the two model sizes of the paper."""
 
     name: str
     nodes: int
@@ -83,11 +83,11 @@ class Scale(NamedTuple):
     hidden: int
     heads: int
     micro_batches: tuple[int, ...]
-    """Sequences of a micro-batch that are tried."""
+    """The micro-batch sizes that are tried."""
 
 
 SMALL, LARGE = Scale("6.7B", 4, 24, 1024, 16, (1, 2, 4, 8)), Scale("143B", 16, 32, 4096, 32, (1, 2, 4, 8))
-"""64 experts in every second layer of backbones of 0.35 and 6.7 billion parameters."""
+"""Models with 64 experts in every second layer, on backbones of 0.35 and 6.7 billion parameters."""
 LAYOUTS: Mapping[str, str] = {
     "ppmoe": "PPMoE",
     "resent": "DPMoE, tokens sent tp times",
@@ -99,10 +99,12 @@ LAYOUTS: Mapping[str, str] = {
 
 
 def layout_design(scale: Scale, layout: str, micro_batch: int) -> Design:
-    """One of :data:`LAYOUTS` as a design on nodes of eight V100: those of DPMoE are one mesh, the others pipelines.
+    """Return the design of one of :data:`LAYOUTS` on nodes of eight V100.
+
+    Layouts of DPMoE have one mesh, the others are pipelines.
 
     Raises:
-        DesignError: the step has too few sequences for so large a micro-batch.
+        DesignError: the step has too few sequences for this micro-batch size.
     """
     nodes = scale.nodes
     meshes, dp, tp = {"copies": (1, nodes * 8, 1), "backbone": (nodes, 1, 8), "ppmoe": (nodes, 1, 8)}.get(
@@ -148,20 +150,20 @@ V100: Mapping[str, Any] = {
     "intra_node": {"latency_s": 5e-6, "bandwidth": 300e9},
     "inter_node": {"latency_s": 1e-5, "bandwidth": 12.5e9},
 }
-"""The paper's cluster; both bandwidths as it uses them."""
+"""The cluster of the paper, with the bandwidths that the paper uses."""
 
 
 class Step(NamedTuple):
-    """What is predicted of a training step."""
+    """The prediction of a training step."""
 
     tokens_per_s: float
     memory_bytes: float
-    """Of the fullest GPU."""
+    """The highest peak memory of a GPU."""
 
 
 @lru_cache
-def step(scale: Scale, layout: str, micro_batch: int) -> Step | None:
-    """Predict a training step; None where a step has too few sequences for so large a micro-batch."""
+def predict_step(scale: Scale, layout: str, micro_batch: int) -> Step | None:
+    """Predict a training step; return None if it has too few sequences for this micro-batch size."""
     try:
         numbers = predict(layout_design(scale, layout, micro_batch)).numbers
     except DesignError:
@@ -170,21 +172,22 @@ def step(scale: Scale, layout: str, micro_batch: int) -> Step | None:
 
 
 def largest_micro_batch(scale: Scale) -> int:
-    """The largest micro-batch that is tried of which PPMoE fits the memory of a GPU, and that is possible at all."""
+    """Return the largest micro-batch size that is tried at which PPMoE fits the memory of a GPU."""
     return max(
-        size for size in scale.micro_batches if (made := step(scale, "ppmoe", size)) and made.memory_bytes <= GPU_BYTES
+        size
+        for size in scale.micro_batches
+        if (made := predict_step(scale, "ppmoe", size)) and made.memory_bytes <= GPU_BYTES
     )
 
 
-def ratio_of(scale: Scale, one: str, other: str, micro_batch: int) -> float:
-    """How many times as many tokens a second the layout ``one`` trains as the layout ``other``; nan where a step has too
-    few sequences for one of them."""
-    first, second = step(scale, one, micro_batch), step(scale, other, micro_batch)
+def throughput_ratio(scale: Scale, one: str, other: str, micro_batch: int) -> float:
+    """Return the ratio of the throughputs of two layouts; nan if a step has too few sequences for one of them."""
+    first, second = predict_step(scale, one, micro_batch), predict_step(scale, other, micro_batch)
     return first.tokens_per_s / second.tokens_per_s if first and second else nan
 
 
 def experts_in_pipelines() -> Table:
-    """PPMoE's two models on its cluster, against two kinds of plain expert parallelism."""
+    """Return the comparison of PPMoE with two kinds of plain expert parallelism."""
     small, large = largest_micro_batch(SMALL), largest_micro_batch(LARGE)
     shares = {layout: _forward_shares(layout_design(LARGE, layout, large)) for layout in ("ppmoe", "resent", "once")}
     batch = "neither batch is printed: see the table of micro-batches for how much hangs on them"
@@ -197,24 +200,26 @@ def experts_in_pipelines() -> Table:
         Row(
             "PPMoE, 143B: expert layers, % of a forward (second-hand)", 38.2, 100 * shares["ppmoe"]["experts"], kernels
         ),
-        *_both("PPMoE, 143B: over DPMoE (more than)", 1.75, lambda of: ratio_of(LARGE, "ppmoe", of, large), bound),
-        *_both("PPMoE, 6.7B: over DPMoE (second-hand)", 1.23, lambda of: ratio_of(SMALL, "ppmoe", of, small)),
+        *_both(
+            "PPMoE, 143B: over DPMoE (more than)", 1.75, lambda of: throughput_ratio(LARGE, "ppmoe", of, large), bound
+        ),
+        *_both("PPMoE, 6.7B: over DPMoE (second-hand)", 1.23, lambda of: throughput_ratio(SMALL, "ppmoe", of, small)),
         Row(
             "PPMoE, 143B: % of the backbone (second-hand)",
             90.7,
-            100 * ratio_of(LARGE, "ppmoe", "backbone", large),
+            100 * throughput_ratio(LARGE, "ppmoe", "backbone", large),
             batch,
         ),
         Row(
             "PPMoE, 6.7B: % of 32 backbones (second-hand)",
             81.4,
-            100 * ratio_of(SMALL, "ppmoe", "copies", small),
+            100 * throughput_ratio(SMALL, "ppmoe", "copies", small),
             narrow,
         ),
         *_both(
             "DPMoE, 6.7B: % of 32 backbones (second-hand)",
             66.2,
-            lambda of: 100 * ratio_of(SMALL, of, "copies", small),
+            lambda of: 100 * throughput_ratio(SMALL, of, "copies", small),
             narrow,
         ),
     ]
@@ -239,7 +244,7 @@ REASONS = {
 
 
 def _both(what: str, paper: float, ours: Callable[[str], float], more: str = "") -> Iterator[Row]:
-    """A claim about DPMoE under both of its kinds: tokens that are sent tp times, and once."""
+    """Return a claim about both kinds of DPMoE: tokens sent tp times, and once."""
     for layout, why in REASONS.items():
         kind = LAYOUTS[layout].removeprefix("DPMoE, ")
         yield Row(f"{what}; {kind}", paper, ours(layout), f"{why}; {more}" if more else why)
@@ -248,15 +253,15 @@ def _both(what: str, paper: float, ours: Callable[[str], float], more: str = "")
 PAIRS = (("ppmoe", "resent"), ("ppmoe", "once"), ("ppmoe", "cut"))
 
 
-def by_micro_batch() -> table.Grid:
-    """What the size of a micro-batch, which is not printed, changes."""
+def micro_batch_effects() -> table.Grid:
+    """Return the figures by micro-batch size, which the paper does not state."""
     lines = []
     for scale in (SMALL, LARGE):
         for size in scale.micro_batches:
-            made = step(scale, "ppmoe", size)
-            over = [ratio_of(scale, *pair, size) for pair in PAIRS]
-            parts = [ratio_of(scale, of, "backbone", size) for of in ("ppmoe", "resent", "once")]
-            parts += [ratio_of(scale, of, "copies", size) for of in ("ppmoe", "once")]
+            made = predict_step(scale, "ppmoe", size)
+            over = [throughput_ratio(scale, *pair, size) for pair in PAIRS]
+            parts = [throughput_ratio(scale, of, "backbone", size) for of in ("ppmoe", "resent", "once")]
+            parts += [throughput_ratio(scale, of, "copies", size) for of in ("ppmoe", "once")]
             memory = made.memory_bytes / 1e9 if made else nan
             figures = [*over, *(100 * part for part in parts), memory]
             shown = [None if isnan(figure) else figure for figure in figures]
@@ -264,7 +269,7 @@ def by_micro_batch() -> table.Grid:
     lacking = ", ".join(
         f"{LAYOUTS[layout]} {found.memory_bytes / 1e9:.0f} GB"
         for layout in ("resent", "once", "cut")
-        if (found := step(LARGE, layout, largest_micro_batch(LARGE)))
+        if (found := predict_step(LARGE, layout, largest_micro_batch(LARGE)))
     )
     return table.Grid(
         "PPMoE: what micro-batches change: times DPMoE, % of the backbone in its own layout and in 32 or 128 copies, GB a GPU",
@@ -280,7 +285,7 @@ def by_micro_batch() -> table.Grid:
 
 
 def _forward_shares(design: Design) -> dict[str, float]:
-    """Of the forward of a stage on one device: what its expert layers take, and their exchanges."""
+    """Return the shares of expert layers and of their exchanges in the forward of a stage on one device."""
     found = predict_block(design, 0, 0, Op.F)
     lanes = [lane for lane, device in enumerate(found.devices) if device == found.devices[0]]
     took = np.where(np.isin(found.timeline.rank, lanes), found.timeline.end - found.timeline.start, 0.0)

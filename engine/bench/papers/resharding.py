@@ -1,9 +1,9 @@
 """Cross-mesh resharding (Zhuang et al., arXiv:2211.05322): the cases of its artifact, by every strategy and ordering.
 
 The cluster: p3.8xlarge instances, four V100 each behind one NIC of 10 Gb/s. Two models of its links: by
-*bandwidth alone* a NIC is all that takes time, a device's memory and the links inside a host are free; by
+*bandwidth alone* only a NIC takes time, the memory of devices and the links inside a host are free; by
 *alpha and beta* a message between hosts costs 50 µs and one inside a host 10 µs at 40 GB/s, which are
-assumptions: the paper prints none. Its plots show the bits of the tensor over the time, in units of 2^30.
+assumptions: the paper states none. Its plots show the bits of the tensor over the time, in units of 2^30.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ FREE = Link(0.0, None), Link(0.0, NIC)
 ASSUMED = Link(1e-5, 4e10), Link(5e-5, NIC)
 FIRST_RECEIVING_HOST = 10
 CHUNKS = {FREE: 1024, ASSUMED: None}
-"""Where a message costs nothing more chunks are always better: as many as a plan may have; else the best number."""
+"""Chunks of a broadcast: the most if messages have no latency, since more are then always better; None: the best."""
 
 Model = tuple[Link, Link]
 
 
 class Case(NamedTuple):
-    """One transfer of the artifact."""
+    """A transfer of the artifact."""
 
     source: tuple[int, int]  # hosts, devices of each
     destination: tuple[int, int]
@@ -80,7 +80,7 @@ CASES: Mapping[int, Case] = {
     8: Case((1, 4), (2, 4), TENSOR, "S1 R R", "R R R"),
     9: Case((2, 4), (2, 4), TENSOR, "R S0 R", "R R S0"),
 }
-"""Many devices to many (sections 5.1.2 and 5.3.1). 7 and 8 are the same in the release."""
+"""Many devices to many (sections 5.1.2 and 5.3.1). Cases 7 and 8 are the same in the release."""
 
 RECEIVERS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (3, 2), (4, 2))
 """Hosts, and devices of each, to which one device sends (section 5.1.1)."""
@@ -88,11 +88,11 @@ SIZES = {"1 MB": 1 << 20, "16 MB": 1 << 24, "64 MB": 1 << 26, "1 GB": 1 << 30}
 """Bytes of the tensors in its plots."""
 
 SERIES = ("Send/Recv", "Alpa", "Naive", "Load balance", "Ours")
-"""As the artifact calls them; the last three are broadcast."""
+"""Names of the artifact; the last three are broadcast."""
 
 
 def tables() -> Iterator[Table | Grid]:
-    """One device to many, many to many, the ablation, and every strategy with every ordering."""
+    """Return the tables of the paper, and all strategies with all orderings."""
     yield one_to_many()
     yield small_messages()
     yield many_to_many(FREE)
@@ -103,36 +103,38 @@ def tables() -> Iterator[Table | Grid]:
     yield everything(ASSUMED)
 
 
-def one_to(receivers: tuple[int, int], size: int = 1 << 30) -> Case:
-    """One device to all of some hosts, each of which gets all of ``size`` bytes."""
+def one_to_many_case(receivers: tuple[int, int], size: int = 1 << 30) -> Case:
+    """Return the transfer of ``size`` bytes from one device to all devices of some hosts."""
     return Case((1, 1), receivers, (size // INT32,), "R", "R")
 
 
 @lru_cache(maxsize=128)
 def plans(case: Case, model: Model) -> Mapping[tuple[str, str], Plan]:
-    """By strategy and ordering."""
+    """Return the plans of a case by strategy and ordering."""
     made = candidate_transfers([Load(case.tensor, *case.ends)], case.links(model), CHUNKS[model])
     return {(each.plan.strategy, each.plan.ordering): each.plan for each in made}
 
 
-def seconds(case: Case, model: Model) -> dict[str, float]:
-    """Of the artifact's series."""
+def series_seconds(case: Case, model: Model) -> dict[str, float]:
+    """Return the seconds of each series of the artifact."""
     made, args = plans(case, model), (case.tensor, *case.ends, case.links(model))
     ablation = (made["broadcast", ordering].makespan_s for ordering in ("naive", "load-balance", "ensemble"))
-    return dict(zip(SERIES, (alpa.send_recv_seconds(*args), alpa.seconds(*args), *ablation), strict=True))
+    return dict(
+        zip(SERIES, (alpa.send_recv_seconds(*args), alpa.local_allgather_seconds(*args), *ablation), strict=True)
+    )
 
 
 def bandwidth(case: Case, took_s: float) -> float:
-    """Of the whole tensor, in 2^30 bit/s, as the plots have it: not what went over the wire."""
+    """Return the size of the tensor over the time, in 2^30 bit/s, as in the plots."""
     return case.tensor.bytes / GIBIT / took_s
 
 
 def one_to_many() -> Grid:
-    """Section 5.1.1 at 1 GiB, by bandwidth alone."""
+    """Return section 5.1.1 at 1 GiB, by bandwidth alone."""
     rows = []
     for receivers in RECEIVERS:
-        case = one_to(receivers)
-        took, made = seconds(case, FREE), plans(case, FREE)
+        case = one_to_many_case(receivers)
+        took, made = series_seconds(case, FREE), plans(case, FREE)
         of_strategies = [bandwidth(case, made[name, "naive"].makespan_s) for name in strategies]
         gains = [took[name] / took["Ours"] for name in SERIES[:2]]
         rows.append(
@@ -149,12 +151,12 @@ def one_to_many() -> Grid:
 
 
 def small_messages() -> Grid:
-    """Section 5.1.1 for all its sizes, by alpha and beta."""
+    """Return section 5.1.1 for all sizes, by alpha and beta."""
     rows = []
     for name, size in SIZES.items():
         for receivers in RECEIVERS:
-            case = one_to(receivers, size)
-            took, made = seconds(case, ASSUMED), plans(case, ASSUMED)
+            case = one_to_many_case(receivers, size)
+            took, made = series_seconds(case, ASSUMED), plans(case, ASSUMED)
             figures = [
                 took["Send/Recv"],
                 took["Alpa"],
@@ -172,14 +174,16 @@ def small_messages() -> Grid:
 
 
 def many_to_many(model: Model) -> Grid:
-    """Sections 5.1.2 and 5.3.1: the artifact's series over its nine cases."""
+    """Return sections 5.1.2 and 5.3.1: the series of the artifact over its nine cases."""
     rows = []
     for number, case in CASES.items():
-        took = seconds(case, model)
+        took = series_seconds(case, model)
         gains = [took["Send/Recv"] / took["Ours"], took["Alpa"] / took["Ours"], took["Naive"] / took["Ours"]]
         tasks = len(plans(case, model)["broadcast", "naive"].tasks)
         rows.append(
-            Line(f"case {number}: {_words(case)}", [tasks, *(bandwidth(case, took[name]) for name in SERIES), *gains])
+            Line(
+                f"case {number}: {_case_text(case)}", [tasks, *(bandwidth(case, took[name]) for name in SERIES), *gains]
+            )
         )
     links = "bandwidth alone" if model is FREE else "alpha and beta"
     return Grid(
@@ -193,14 +197,14 @@ def many_to_many(model: Model) -> Grid:
 
 
 def what_decides() -> Table:
-    """The ablation: what is won by choosing senders, and what more by choosing the order."""
+    """Return the ablation: the gain of choosing senders, and the further gain of choosing the order."""
     claims = {
         1: (1, 1, 1), 2: (2, 1, 2), 3: (1, 1.5, 1.5), 4: (1, 1.9, 1.9), 5: (4 / 3, 1.5, 2), 6: (1, 2, 2),
         7: (1, 1, 1), 8: (1, 1, 1), 9: (1, 1.5, 1.5),
     }  # fmt: skip
     rows = []
     for number, claimed in claims.items():
-        took = seconds(CASES[number], FREE)
+        took = series_seconds(CASES[number], FREE)
         senders, order = took["Naive"] / took["Load balance"], took["Load balance"] / took["Ours"]
         for what, closed, ours in zip(
             ("senders", "order", "both"), claimed, (senders, order, senders * order), strict=True
@@ -217,10 +221,10 @@ def what_decides() -> Table:
 
 
 def headline() -> Table:
-    """The abstract's figure."""
+    """Return the gain that the abstract states."""
     cases = {f"case {number}": case for number, case in CASES.items()}
-    cases |= {f"1 device to {_hosts(receivers)}": one_to(receivers) for receivers in RECEIVERS}
-    took = {name: seconds(case, FREE) for name, case in cases.items()}
+    cases |= {f"1 device to {_hosts(receivers)}": one_to_many_case(receivers) for receivers in RECEIVERS}
+    took = {name: series_seconds(case, FREE) for name, case in cases.items()}
     rows = []
     why = (
         "by bandwidth alone a plain send pays for every copy and for what its order leaves idle: 8 times at the most in the "
@@ -239,15 +243,15 @@ def headline() -> Table:
 
 
 def everything(model: Model) -> Grid:
-    """Each of the nine cases by every strategy and ordering."""
+    """Return the nine cases by every strategy and ordering."""
     rows = []
     for number, case in CASES.items():
         if number == 8:
             continue
         made = plans(case, model)
         for strategy in strategies:
-            told = f"case {'7, 8' if number == 7 else number}, {strategy}"
-            rows.append(Line(told, [made[strategy, ordering].makespan_s for ordering in orderings]))
+            label = f"case {'7, 8' if number == 7 else number}, {strategy}"
+            rows.append(Line(label, [made[strategy, ordering].makespan_s for ordering in orderings]))
     links = "bandwidth alone" if model is FREE else "alpha and beta"
     return Grid(f"Cross-mesh resharding: seconds by every strategy and ordering, by {links}", list(orderings), rows)
 
@@ -256,5 +260,5 @@ def _hosts(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
 
 
-def _words(case: Case) -> str:
+def _case_text(case: Case) -> str:
     return f"{_hosts(case.source)} {case.source_spec} to {_hosts(case.destination)} {case.spec}"

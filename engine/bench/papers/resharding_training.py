@@ -1,9 +1,9 @@
 """Cross-mesh resharding end to end (arXiv:2211.05322, section 5.2): training steps of the artifact's models.
 
-Stages are priced by the simulator's roofline, or for the U-Transformer by its FLOPs; what crosses a boundary takes
-the makespan of its plan. Three ways to run a transfer are told apart. *On the compute stream* both ends stand still
-for it, as alpa's do: each then spends its seconds on top of the stage's. *Beside it* each link carries one at a time
-while both ends compute. A *signal* is a transfer of one byte: what no communication can beat.
+Stages are priced by the roofline, or for the U-Transformer by its FLOPs; a transfer takes the makespan of its plan. Three
+ways to run a transfer are compared. *On the compute stream* both ends wait for it, as in alpa: its seconds are added to
+those of both stages. *Overlapped*, each link carries one transfer at a time while both ends compute. A *signal* is a
+transfer of one byte: a lower bound for all communication.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from meshwave.engine.bench.papers import alpa
 from meshwave.engine.bench.papers import u_transformer_model as u_transformer
-from meshwave.engine.bench.papers.playback import program_of
+from meshwave.engine.bench.papers.playback import schedule_program
 from meshwave.engine.bench.papers.resharding import ASSUMED, DEVICES
-from meshwave.engine.bench.papers.table import Grid, Line, Row, Table, ranked
+from meshwave.engine.bench.papers.table import Grid, Line, Row, Table, ranking_text
 from meshwave.engine.costs import estimate
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.lowering.lower import lower
@@ -38,7 +38,7 @@ SHOWN = ("Send/Recv", "Alpa", "Broadcast", "+ overlap", "Ours", "+ delayed W", "
 
 
 def tables() -> Iterator[Table | Grid]:
-    """Throughput of every series, and the paper's two figures."""
+    """Return the throughput of every series, and the gains that the paper states."""
     found = {**gpts(), **u_transformers()}
     yield throughput(found)
     yield iterations(found)
@@ -48,7 +48,7 @@ def tables() -> Iterator[Table | Grid]:
 
 
 class Series(NamedTuple):
-    """One bar of the artifact: how tensors cross, whether beside compute, and in which order stages compute."""
+    """A series of the artifact: the kind of transfer, overlap with compute, and the schedule."""
 
     crossing: str  # of CROSSINGS
     beside: bool
@@ -75,23 +75,23 @@ SERIES: Mapping[str, Series] = dict(
 
 
 class Trained(NamedTuple):
-    """A model on its meshes: the figures of a step."""
+    """Figures of a training step of a model."""
 
     flops: float  # of a step, recomputation included
     seconds: Mapping[str, float]  # of a step, by series
-    crossing: Mapping[str, float]  # seconds of what crosses the slowest boundary for one microbatch, by series
-    bytes: float  # of that
-    round_s: float  # what the slowest stage computes for one microbatch
+    crossing: Mapping[str, float]  # seconds of the transfers of one microbatch over the slowest boundary, by series
+    bytes: float  # of these transfers
+    round_s: float  # forward and backward of one microbatch on the slowest stage
 
     def tflops(self, series: str) -> float:
         return self.flops / self.seconds[series] / 1e12
 
     def gain(self, over: str) -> float:
-        """Percent more throughput than another series has."""
+        """Return the gain of throughput over another series in percent."""
         return 100 * (self.seconds[over] / self.seconds["Ours"] - 1)
 
 
-# ---- what crosses ----
+# ---- transfers ----
 
 
 def _broadcast(tensor: Tensor, source: Side, destination: Side, links: Links) -> float:
@@ -104,14 +104,14 @@ def _signal(tensor: Tensor, source: Side, destination: Side, links: Links) -> fl
 
 CROSSINGS: Mapping[str, Crossing] = {
     "send-recv": alpa.send_recv_seconds,
-    "alpa": alpa.seconds,
+    "alpa": alpa.local_allgather_seconds,
     "broadcast": _broadcast,
     "signal": _signal,
 }
 
 
 def crossing_seconds(how: str, tensors: Sequence[Tensor], source: Side, destination: Side) -> float:
-    """Tensors one after the other: all leave by the same NIC."""
+    """Return the seconds of several tensors, one after the other, since they leave by the same NIC."""
     hosts = zip((*source[0].ranks, *destination[0].ranks), (*source[0].hosts, *destination[0].hosts), strict=True)
     links = Links(*ASSUMED, dict(hosts))
     crossed = tensors[:1] if how == "signal" else tensors
@@ -119,10 +119,10 @@ def crossing_seconds(how: str, tensors: Sequence[Tensor], source: Side, destinat
 
 
 def step_seconds(program: Program, seconds: Floats, hops: Sequence[float], *, beside: bool) -> float:
-    """A step of a pipeline whose boundary ``s`` to ``s + 1`` takes ``hops[s]``, either way.
+    """Return the step time of a pipeline whose transfers between stages ``s`` and ``s + 1`` take ``hops[s]``.
 
-    On the compute stream maker and taker of a tensor each are longer by its transfer; that they can pass
-    through it together, as the two ends of one message do, is told by a transfer that ends where it began.
+    On the compute stream both ends of a transfer are extended by it. They pass through it at the same time, which a
+    negative duration of the transfer itself expresses.
     """
     seconds = seconds.copy()
     sends, makers = program.send_rows
@@ -140,7 +140,7 @@ def step_seconds(program: Program, seconds: Floats, hops: Sequence[float], *, be
     )
     np.add.at(seconds, makers, hop)
     np.add.at(seconds, takers, hop)
-    seconds[sends] = -hop  # the taker's part of the transfer begins with the maker's
+    seconds[sends] = -hop  # both ends start the transfer together
     return simulate(program, seconds).makespan
 
 
@@ -161,7 +161,7 @@ class Gpt(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Of a step, with recomputation: ``96 B S L H^2 (1 + S / 6H) + 6 B S H V``."""
+        """FLOPs of a step with recomputation: ``96 B S L H^2 (1 + S / 6H) + 6 B S H V``."""
         tokens = self.sequences * SEQUENCE
         blocks = 96 * tokens * self.layers * self.hidden**2 * (1 + SEQUENCE / (6 * self.hidden))
         return blocks + 6 * tokens * self.hidden * VOCABULARY
@@ -177,6 +177,7 @@ GPTS: Mapping[str, Gpt] = {
 
 
 def gpts() -> dict[str, Trained]:
+    """Return the figures of the GPT configurations."""
     return {name: _gpt(of) for name, of in GPTS.items()}
 
 
@@ -191,7 +192,7 @@ def _gpt(of: Gpt) -> Trained:
     }  # fmt: skip
     seconds, rounds = {}, 0.0
     for name, series in SERIES.items():
-        program, of_row = _priced(of, series.schedule)
+        program, of_row = _price(of, series.schedule)
         seconds[name] = step_seconds(program, of_row, hops[series.crossing], beside=series.beside)
         per_stage = np.bincount(program.stage[program.is_compute], of_row[program.is_compute])
         rounds = float(per_stage.max()) / of.microbatches
@@ -201,14 +202,14 @@ def _gpt(of: Gpt) -> Trained:
 
 
 @lru_cache(maxsize=16)
-def _priced(of: Gpt, schedule: tuple[str, tuple[tuple[str, str], ...]]) -> tuple[Program, Floats]:
+def _price(of: Gpt, schedule: tuple[str, tuple[tuple[str, str], ...]]) -> tuple[Program, Floats]:
     design = gpt_design(of, *schedule)
     program = lower(design)
     return program, estimate(design, program).seconds
 
 
 def gpt_design(of: Gpt, schedule: str = "1f1b", options: Sequence[tuple[str, str]] = ()) -> Design:
-    """Its meshes fill the nodes one after another: with fewer devices than a node has, one to each node."""
+    """Return the design of a configuration; its meshes fill the nodes one after another."""
     size = of.dp * of.tp
     each = of.pp * size // of.nodes  # devices that are used of a node
     devices = [node * DEVICES + place for node in range(of.nodes) for place in range(each)]
@@ -251,7 +252,7 @@ def gpt_design(of: Gpt, schedule: str = "1f1b", options: Sequence[tuple[str, str
 
 
 def _side(design: Design, rank: int) -> Side:
-    """``[sequences, s, h]`` on a mesh: each copy holds its share, on all its tensor-parallel devices."""
+    """Return the layout of ``[sequences, s, h]`` on a mesh: sharded over dp, replicated over tp."""
     mesh = design.meshes[rank]
     hosts = tuple(design.cluster.node_of(device) for device in mesh.devices)
     return Mesh((mesh.dp, mesh.tp), tuple(mesh.devices), hosts), ("S0", "R", "R")
@@ -268,7 +269,9 @@ class UTransformer(NamedTuple):
     devices: int  # of a mesh
     images: int = 2048
     microbatches: int = 32
-    copied: bool = False  # each device of a mesh holds all of what crosses, not its share of the images
+    copied: bool = (
+        False  # True if each device of a mesh holds all transferred tensors, rather than its share of the images
+    )
 
 
 U_TRANSFORMERS: Mapping[str, UTransformer] = {
@@ -280,6 +283,7 @@ U_TRANSFORMERS: Mapping[str, UTransformer] = {
 
 
 def u_transformers() -> dict[str, Trained]:
+    """Return the figures of the U-Transformer configurations."""
     return {name: _u_transformer(of) for name, of in U_TRANSFORMERS.items()}
 
 
@@ -301,8 +305,8 @@ def _u_transformer(of: UTransformer) -> Trained:
     seconds = {}
     for name, series in SERIES.items():
         schedule, options = series.schedule
-        program = program_of(schedule, 2, of.microbatches, **dict(options))
-        of_row = _by_parts(program, forward)
+        program = schedule_program(schedule, 2, of.microbatches, **dict(options))
+        of_row = _action_seconds(program, forward)
         seconds[name] = step_seconds(program, of_row, hops[series.crossing], beside=series.beside)
     return Trained(
         flops=4 * of.images * u_transformer.flops(layers),
@@ -313,8 +317,11 @@ def _u_transformer(of: UTransformer) -> Trained:
     )
 
 
-def _by_parts(program: Program, forward: Floats) -> Floats:
-    """``[rows]`` by ``[stages]`` of forwards: a backward takes two, and one more to run the forward again."""
+def _action_seconds(program: Program, forward: Floats) -> Floats:
+    """Return the seconds of each action, ``[rows]``, from the forwards, ``[stages]``.
+
+    A backward takes two forwards, and one more to recompute the forward.
+    """
     parts = np.zeros(len(Op))
     parts[[Op.F, Op.B, Op.I, Op.W]] = 1, 3, 2, 1
     return parts[program.op] * forward[np.maximum(program.stage, 0)]
@@ -334,7 +341,7 @@ FAST = (
 
 
 def throughput(found: Mapping[str, Trained]) -> Grid:
-    """The artifact's bars."""
+    """Return the throughputs of all series."""
     rows = [
         Line(name, [of.bytes / 1e6, of.round_s, of.crossing["Broadcast"], *(of.tflops(series) for series in SHOWN)])
         for name, of in found.items()
@@ -355,13 +362,13 @@ def throughput(found: Mapping[str, Trained]) -> Grid:
 
 
 def iterations(found: Mapping[str, Trained]) -> Grid:
-    """The same as seconds."""
+    """Return the step times of all series."""
     rows = [Line(name, [of.seconds[series] for series in SHOWN]) for name, of in found.items()]
     return Grid("Cross-mesh resharding end to end (5.2): seconds of a step", SHOWN, rows)
 
 
 def gains(found: Mapping[str, Trained]) -> Table:
-    """The abstract's figures: throughput over what was there before."""
+    """Return the gains over Alpa, which the abstract states."""
     rows = []
     for name, of in found.items():
         paper = 50 if name.startswith("U") else 10
@@ -380,7 +387,7 @@ ABLATION = ("Broadcast", "+ overlap", "Ours")
 
 
 def overlap_by_microbatches() -> Grid:
-    """The ablation of overlapping, on the larger U-Transformer."""
+    """Return the ablation of overlap on the larger U-Transformer."""
     rows = []
     for count in MICROBATCHES:
         of = _u_transformer(U_TRANSFORMERS["U-Transformer 2B, 8 GPUs, by image"]._replace(microbatches=count))
@@ -393,9 +400,9 @@ def overlap_by_microbatches() -> Grid:
 
 
 def ablation() -> Table:
-    """Its order in the plot."""
+    """Return the order of the series in the ablation."""
     of = _u_transformer(U_TRANSFORMERS["U-Transformer 2B, 8 GPUs, by image"])
     names = dict(zip(ABLATION, ("Broadcast", "Overlap", "Eager-1F1B"), strict=True))
-    found = ranked({name: of.tflops(series) for series, name in names.items()})
+    found = ranking_text({name: of.tflops(series) for series, name in names.items()})
     rows = [Row("2B, 32 microbatches", "Broadcast < Overlap < Eager-1F1B", found)]
     return Table("Cross-mesh resharding, ablation of overlapping: who is ahead", rows)

@@ -1,4 +1,4 @@
-"""What is told: claims of a paper beside ours, figures in a grid, and how a terminal shows both."""
+"""Tables of claims of a paper with our figures, grids of figures, and their text for a terminal."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ Form = Literal["%", "number"]
 
 
 class Row(NamedTuple):
-    """One claim: what it is about, what is printed, what comes out here, and why where they differ."""
+    """A claim: its subject, the figure of the paper, ours, and the reason if they differ."""
 
     what: str
     paper: float | str
     ours: float | str
     why: str = ""
     basis: str = ""
-    """What ours rests on: what of it is fitted or assumed."""
+    """The basis of our figure: fitted values and assumptions."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Claims that belong together."""
+    """A table of claims."""
 
     title: str
     rows: Sequence[Row]
     form: Form = "number"
     printed: str = "paper"
-    """What the second column holds: figures of the paper, or of a closed form."""
+    """The source of the second column: the paper, or a closed form."""
     tolerance: float = 1e-9
-    """Half of the last digit that is printed: what differs by less does not differ."""
+    """Half of the last digit that the paper states; smaller differences do not count."""
     note: str = ""
 
 
 class Line(NamedTuple):
-    """One line of a grid: what it is about, and a figure for each column; none where there is none."""
+    """A line of a grid: its subject, and a figure for each column or None."""
 
     what: str
     figures: Sequence[float | None]
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Figures of ours alone, in columns: what a paper draws without printing it."""
+    """A grid of our figures, such as those of a plot without printed values."""
 
     title: str
     columns: Sequence[str]
@@ -55,17 +55,18 @@ class Grid:
 
 
 def differs(row: Row, table: Table) -> bool:
+    """Return True if our figure differs from the paper's by more than the tolerance."""
     if isinstance(row.paper, str) or isinstance(row.ours, str):
         return row.paper != row.ours
     return abs(row.ours - row.paper) > table.tolerance
 
 
 def to_json(table: Table | Grid) -> dict[str, Any]:
-    """A grid is told from a table by its ``columns``."""
+    """Return a table or grid for ``--json``; only a grid has ``columns``."""
     if isinstance(table, Grid):
         lines = [{"what": line.what, "figures": list(line.figures)} for line in table.rows]
-        told = {"title": table.title, "columns": list(table.columns), "rows": lines}
-        return {**told, "digits": table.digits, "note": table.note}
+        columns = list(table.columns)
+        return {"title": table.title, "columns": columns, "rows": lines, "digits": table.digits, "note": table.note}
     rows = [{**row._asdict(), "difference": _difference(row, table)} for row in table.rows]
     return {"title": table.title, "printed": table.printed, "unit": table.form, "rows": rows, "note": table.note}
 
@@ -76,9 +77,11 @@ def _difference(row: Row, table: Table) -> float | str:
     return row.ours - row.paper if differs(row, table) else 0.0
 
 
-def ranked(values: Mapping[str, float], near: float = 0.01) -> str:
-    """``GPipe = 1F1B < Chimera``: names from the smallest value to the largest; what is near is equal, and
-    stays in the order in which it is given."""
+def ranking_text(values: Mapping[str, float], near: float = 0.01) -> str:
+    """Return names from the smallest to the largest value, such as ``GPipe = 1F1B < Chimera``.
+
+    Values within the relative distance ``near`` are equal, and stay in the given order.
+    """
     groups: list[list[str]] = []
     for name in sorted(values, key=lambda name: values[name]):
         if groups and values[name] <= values[groups[-1][0]] * (1 + near):
@@ -93,7 +96,7 @@ def ranked(values: Mapping[str, float], near: float = 0.01) -> str:
 
 
 def to_text(figures: Mapping[str, Any]) -> list[str]:
-    """The lines in which a terminal shows what :func:`meshwave.engine.bench.papers.papers` found."""
+    """Return the result of :func:`meshwave.engine.bench.papers.papers` as lines for a terminal."""
     lines: list[str] = []
     for table in figures["tables"]:
         lines += ["", table["title"], *(_grid(table) if "columns" in table else _claims(table))]
@@ -103,25 +106,25 @@ def to_text(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _grid(table: Mapping[str, Any]) -> Iterator[str]:
-    """Figures in columns that are as wide as their heads."""
+    """Return the lines of a grid."""
     wide = max(len(row["what"]) for row in table["rows"]) + 2
     widths = [max(len(column), table["digits"] + 3) + 2 for column in table["columns"]]
     yield f"  {'':<{wide}}" + "".join(f"{name:>{width}}" for name, width in zip(table["columns"], widths, strict=True))
     for row in table["rows"]:
-        cells = ["-" if figure is None else _rounded(figure, table["digits"]) for figure in row["figures"]]
+        cells = ["-" if figure is None else _significant(figure, table["digits"]) for figure in row["figures"]]
         yield f"  {row['what']:<{wide}}" + "".join(
             f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
         )
 
 
 def _claims(table: Mapping[str, Any]) -> Iterator[str]:
-    """Claims in columns; long texts below each other."""
+    """Return the lines of a table, with long texts below each other."""
     rows = table["rows"]
     wide = max(len(row["what"]) for row in rows) + 2
     texts = [row for row in rows if isinstance(row["paper"], str)]
     if len(texts) < len(rows):
         yield f"  {'':<{wide}}{table['printed']:>12}{'ours':>10}{'difference':>13}"
-    said = ""
+    last_reason = ""
     for row in rows:
         basis = f"   ({row['basis']})" if row["basis"] else ""
         if isinstance(row["paper"], str):
@@ -131,13 +134,13 @@ def _claims(table: Mapping[str, Any]) -> Iterator[str]:
         else:
             cells = (_number(row["paper"], table), _number(row["ours"], table), _change(row["difference"], table))
             yield f"  {row['what']:<{wide}}{cells[0]:>12}{cells[1]:>10}{cells[2]:>13}{basis}"
-        if row["difference"] not in (0.0, "same") and row["why"] != said:
-            said = row["why"]
-            yield from textwrap.wrap(said, WIDTH, initial_indent="      why: ", subsequent_indent="           ")
+        if row["difference"] not in (0.0, "same") and row["why"] != last_reason:
+            last_reason = row["why"]
+            yield from textwrap.wrap(last_reason, WIDTH, initial_indent="      why: ", subsequent_indent="           ")
 
 
-def _rounded(value: float, digits: int) -> str:
-    """Significant digits, without an exponent where a person can read the number."""
+def _significant(value: float, digits: int) -> str:
+    """Return a number with significant digits, without an exponent if it is short."""
     return f"{float(f'{value:.{digits}g}'):g}"
 
 

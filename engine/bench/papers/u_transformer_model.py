@@ -1,12 +1,12 @@
-"""The U-Transformer that alpa's artifact trains: FLOPs of its layers, and what crosses a cut between two of them.
+"""The U-Transformer that alpa's artifact trains: FLOPs of its layers, and the tensors that cross stage boundaries.
 
 A diffusion U-Net with attention (diffusers' ``UNet2DConditionModel``, one residual block a level) over images of
 32 x 32, with ``c, 2c, 4c, 4c`` channels on 32, 16, 8 and 4 pixels a side. The artifact cuts it into 13 layers:
 the first convolution; four levels down, of which three end in a convolution of stride 2; the middle's block
 with attention and its block without; three levels up with attention, each after the first behind an upsampling;
-two blocks of the topmost level, without; and the last convolution. Each level up takes what the last block of its
-level down made: those tensors cross every cut between the two. FLOPs are two a multiply-add of convolutions,
-linear layers and attention scores; norms, activations and the embedding of one number, the time step, are left out.
+two blocks of the topmost level, without; and the last convolution. Each level up takes the output of the last
+block of its level down: these tensors cross every boundary between the two. A multiply-add counts as two FLOPs, in
+convolutions, linear layers and attention scores; norms, activations and the embedding of the time step are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COLOURS, OUTPUTS = 3, 4
 
 
 class Work(NamedTuple):
-    """Of one image: FLOPs of a forward, and parameters."""
+    """FLOPs of the forward of one image, and parameters."""
 
     flops: float = 0.0
     parameters: float = 0.0
@@ -30,7 +30,7 @@ class Work(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A tensor of one image: channels on a square of pixels; ``last`` is the last layer that takes it."""
+    """A tensor of one image: channels on a square of pixels; ``last`` is the last layer that uses it."""
 
     channels: int
     side: int
@@ -43,28 +43,34 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Layer:
+    """A layer, with the tensors that later layers use."""
+
     work: Work
     made: tuple[Made, ...]
 
 
 def convolution(kernel: int, inner: int, outer: int, side: int) -> Work:
-    """``side`` is that of its output."""
+    """Return the work of a convolution with an output of ``side`` pixels a side."""
     weights = kernel**2 * inner * outer
     return Work(2 * weights * side**2, weights)
 
 
 def linear(inner: int, outer: int, tokens: int) -> Work:
+    """Return the work of a linear layer."""
     return Work(2 * inner * outer * tokens, inner * outer)
 
 
 def residual(inner: int, outer: int, side: int, time: int) -> Work:
-    """Two convolutions, a shortcut where the channels change, and the projection of the time step."""
+    """Return the work of two convolutions, a shortcut if the channels change, and the projection of the time step."""
     work = convolution(3, inner, outer, side) + convolution(3, outer, outer, side) + linear(time, outer, 1)
     return work + convolution(1, inner, outer, side) if inner != outer else work
 
 
 def transformer(width: int, side: int, context: int) -> Work:
-    """Self-attention, attention to the text, and a gated feed-forward of four times the width, between two projections."""
+    """Return the work of a transformer block.
+
+    Self-attention, attention to the text, and a gated feed-forward of four times the width, between two projections.
+    """
     tokens = side**2
     square = linear(width, width, tokens)
     work = square + square  # in and out
@@ -75,7 +81,7 @@ def transformer(width: int, side: int, context: int) -> Work:
 
 
 def layers(c: int) -> list[Layer]:
-    """The 13 layers for ``c`` first channels; what each makes that later layers take."""
+    """Return the 13 layers for ``c`` first channels."""
     time, text = 4 * c, 4 * c
     embedding = linear(c, time, 1) + linear(time, time, 1)
     found = [Layer(embedding + convolution(3, COLOURS, c, IMAGE), (Made(c, IMAGE, 11),))]
@@ -107,15 +113,16 @@ def layers(c: int) -> list[Layer]:
     return found
 
 
-def crossing(of: list[Layer], cut: int) -> list[Made]:
-    """The tensors that layers before ``cut`` make and that it, or a later one, takes."""
-    return [made for layer in of[:cut] for made in layer.made if made.last >= cut]
+def crossing(model: list[Layer], cut: int) -> list[Made]:
+    """Return the tensors that cross the boundary before layer ``cut``."""
+    return [made for layer in model[:cut] for made in layer.made if made.last >= cut]
 
 
-def flops(of: list[Layer]) -> float:
-    """Of one image's forward."""
-    return sum(layer.work.flops for layer in of)
+def flops(model: list[Layer]) -> float:
+    """Return the FLOPs of the forward of one image."""
+    return sum(layer.work.flops for layer in model)
 
 
-def parameters(of: list[Layer]) -> float:
-    return sum(layer.work.parameters for layer in of)
+def parameters(model: list[Layer]) -> float:
+    """Return the number of parameters."""
+    return sum(layer.work.parameters for layer in model)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwave.engine.bench.papers.playback import held, longest_idle, played_at, program_of
+from meshwave.engine.bench.papers.playback import longest_idle, peak_activations, schedule_program, simulate_uniform
 from meshwave.engine.bench.papers.table import Row, Table
 from meshwave.engine.schedules import schedules
 
 
 def tables() -> Iterator[Table]:
-    """What the paper prints of them."""
+    """Return the tables of the paper."""
     yield split_backwards()
 
 
 def split_backwards() -> Table:
-    """Zero Bubble's handcrafted schedules: the bubble of the longest device, and activations."""
+    """Return the bubble of the longest device, and the activations, of the handcrafted schedules."""
     p, m = 4, 8
     rows = []
     for f, b, w in ((1.0, 2.0, 1.0), (1.0, 2.2, 1.0)):
@@ -24,17 +24,17 @@ def split_backwards() -> Table:
             ("zb-h1", (p - 1) * (f + b - 2 * w)),
             ("zb-h2", (p - 1) * (f + b - 3 * w)),
         ):
-            idle = longest_idle(played_at(program_of(name, p, m), f, b, weight=w))
+            idle = longest_idle(simulate_uniform(schedule_program(name, p, m), f, b, weight=w))
             rows.append(Row(f"{schedules[name].title}: bubble, F={f:g} I={b - w:g} W={w:g}", bubble, idle))
-    rows.append(Row("ZB-V: bubble, F=1 I=1 W=1", 0, longest_idle(played_at(program_of("zb-v", p, m)))))
+    rows.append(Row("ZB-V: bubble, F=1 I=1 W=1", 0, longest_idle(simulate_uniform(schedule_program("zb-v", p, m)))))
     for name, most in (("1f1b", p), ("zb-h1", p), ("zb-h2", 2 * p - 1), ("zb-v", p)):
-        rows.append(Row(f"{schedules[name].title}: activations, in M_a", most, max(held(name, p, m))))
+        rows.append(Row(f"{schedules[name].title}: activations, in M_a", most, max(peak_activations(name, p, m))))
     for name in ("zb-h1", "zb-h2"):
         rows.append(
             Row(
                 f"{schedules[name].title}: from the first start to the last end",
                 3 * m + p - 1,
-                played_at(program_of(name, p, m)).makespan,
+                simulate_uniform(schedule_program(name, p, m)).makespan,
             )
         )
     return Table(

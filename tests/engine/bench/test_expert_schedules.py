@@ -13,12 +13,12 @@ from meshwave.engine.bench.expert_schedules import (
     NAMES,
     RANKS,
     SPREAD,
-    Bench,
     Compared,
+    ExpertMeasurements,
     Times,
-    bench,
+    check_claims,
     figures,
-    verdicts,
+    measure_schedules,
 )
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Choice, Layer, expert_schedules
@@ -35,12 +35,14 @@ def layer(mp: int, esp: int, **options: object) -> Layer:
 
 
 @pytest.fixture(scope="module")
-def found() -> Bench:
+def found() -> ExpertMeasurements:
     """Two nodes of two processes over loopback: the layers are tiny, the paths are all there."""
-    return bench(ProcessCluster(2, 2), [layer(2, 1), layer(4, 2), layer(2, 2)], sizes=(4096, 65536), rounds=1)
+    return measure_schedules(
+        ProcessCluster(2, 2), [layer(2, 1), layer(4, 2), layer(2, 2)], sizes=(4096, 65536), rounds=1
+    )
 
 
-def test_every_schedule_is_measured_and_predicted(found: Bench) -> None:
+def test_every_schedule_is_measured_and_predicted(found: ExpertMeasurements) -> None:
     """Those whose gates see the same tokens were found to compute the same before."""
     for each in found.layers:
         assert set(each.measured) == set(each.predicted) == set(NAMES)
@@ -51,7 +53,7 @@ def test_every_schedule_is_measured_and_predicted(found: Bench) -> None:
         assert each.layer.nodes == (0, 0, 1, 1)
 
 
-def test_nothing_that_is_called_is_left_unmeasured(found: Bench) -> None:
+def test_nothing_that_is_called_is_left_unmeasured(found: ExpertMeasurements) -> None:
     """A collective without a line would cost nothing."""
     for each in found.layers:
         fit = found.profile.fit(each.layer.mp, each.layer.esp)
@@ -62,13 +64,13 @@ def test_nothing_that_is_called_is_left_unmeasured(found: Bench) -> None:
         assert "overlap" in fit
 
 
-def test_the_text_tells_every_figure(found: Bench) -> None:
+def test_the_text_tells_every_figure(found: ExpertMeasurements) -> None:
     text = benches.to_text({"moe": figures(found)})
 
     assert "4 processes over this machine's loopback, not emulated" in text
     assert all(text.count(f"\n  {name} ") == len(found.layers) for name in NAMES)
     assert text.count("measured  predicted   ratio") == len(found.layers)
-    assert all(f"  {verdict.claim}: in " in text for verdict in verdicts(found))
+    assert all(f"  {verdict.claim}: in " in text for verdict in check_claims(found))
 
 
 def compared(choice: str, measured: dict[str, float], predicted: dict[str, float]) -> Compared:
@@ -78,19 +80,19 @@ def compared(choice: str, measured: dict[str, float], predicted: dict[str, float
     return Compared(layer(2, 1), Choice(choice, "parm_schedules_equal", {}), times(measured), times(predicted))
 
 
-def test_a_claim_holds_where_the_figures_say_so(found: Bench) -> None:
+def test_a_claim_holds_where_the_figures_say_so(found: ExpertMeasurements) -> None:
     seconds = [dict(zip(SPREAD, each, strict=True)) for each in ((4, 2.5, 2, 1), (4, 2.5, 1, 1.04), (0.9, 2, 1, 1.2))]
     predicted = dict(zip(SPREAD, (4.0, 3.0, 1.0, 1.5), strict=True))
     made = replace(found, layers=tuple(compared("parm-s1", each, predicted) for each in seconds))
 
-    gains, chosen, fastest = verdicts(made)
+    gains, chosen, fastest = check_claims(made)
 
     assert (gains.cases, len(gains.failing)) == (6, 2)  # in the third the baseline was the fastest
     assert chosen.cases == 3
     assert [case.rpartition(": ")[2] for case in chosen.failing] == ["parm-s1, 100% slower"]
     assert len(fastest.failing) == 2
     near = [replace(made, layers=(compared("parm-s2", seconds[1], predicted),))]
-    assert [verdict.failing for verdict in verdicts(near[0])][1] == ()  # 4% slower is as good
+    assert [verdict.failing for verdict in check_claims(near[0])][1] == ()  # 4% slower is as good
 
 
 def test_the_layers_differ_in_what_should_win() -> None:
@@ -110,7 +112,7 @@ def test_where_links_cannot_be_shaped_it_says_why(monkeypatch: pytest.MonkeyPatc
 
 
 def test_gpus_are_one_node_as_large_as_groups_divide() -> None:
-    cluster, layers = moe_bench.on_gpus(6)
+    cluster, layers = moe_bench.gpu_layers(6)
     assert cluster == ProcessCluster(1, 4, uses_gpus=True)
     assert str(cluster) == "4 GPUs of this machine over NCCL"
     assert {each.devices for each in layers} == {4}

@@ -8,7 +8,13 @@ import pytest
 
 from meshwave.engine.bench.papers import hanayo_clusters, hanayo_memory, hanayo_scaling, hanayo_throughput
 from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, SEARCH, STRONG, VARIANCES, WEAK, Layout
-from meshwave.engine.bench.papers.hanayo_designs import SCHEMES, Setting, document, played, program_of
+from meshwave.engine.bench.papers.hanayo_designs import (
+    SCHEMES,
+    Setting,
+    experiment_document,
+    predict_experiment,
+    setting_program,
+)
 from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, fitted_transfer
 from meshwave.engine.bench.papers.hanayo_page import refresh
 from meshwave.engine.bench.papers.table import Row
@@ -23,7 +29,7 @@ MANY = Layout(4, 8, 2)
 
 
 def drawn(scheme: str, layout: Layout, **how: str) -> Design:
-    return parse_design(document(Setting("tacc", scheme, layout, **how)))  # type: ignore[arg-type]
+    return parse_design(experiment_document(Setting("tacc", scheme, layout, **how)))  # type: ignore[arg-type]
 
 
 def of_basis(rows: list[Row], basis: str) -> list[Row]:
@@ -79,7 +85,7 @@ def test_a_fitted_transfer_is_more_forwards_of_a_longer_pipeline() -> None:
 def test_a_program_that_is_used_again_is_that_of_the_design(scheme: str, layout: Layout) -> None:
     setting = Setting("tacc", scheme, layout, "gpt", number="16 bit", placement="copies")
 
-    assert program_of(setting) == lower(parse_design(document(setting)))
+    assert setting_program(setting) == lower(parse_design(experiment_document(setting)))
 
 
 # ---- clusters ----
@@ -93,8 +99,8 @@ def test_the_first_table_says_how_many_numbers_are_fitted_to_how_many_bars() -> 
     rows = hanayo_clusters.best_waves().rows
     for title, figures in found.items():
         assert figures[2] == sum(row.paper == row.ours for row in rows if row.basis == title)
-        assert f"{figures[2]} of {len(MEASURED)}" in hanayo_clusters.verdict()
-    assert hanayo_clusters.verdict() in grid.note
+        assert f"{figures[2]} of {len(MEASURED)}" in hanayo_clusters.fit_summary()
+    assert hanayo_clusters.fit_summary() in grid.note
 
 
 def test_bars_that_are_fitted_come_out_nearer_than_those_by_data_sheets() -> None:
@@ -130,7 +136,7 @@ def test_clusters_are_as_far_apart_as_their_peaks_of_fp32() -> None:
 
 
 def test_steps_from_the_roofline_to_print_multiply_up() -> None:
-    rows = hanayo_throughput.absolute().rows
+    rows = hanayo_throughput.roofline_to_paper().rows
     first, last = rows[0].figures[0], rows[-1].figures[0]
     product = 1.0
     for row in rows:
@@ -139,7 +145,7 @@ def test_steps_from_the_roofline_to_print_multiply_up() -> None:
     assert last == MEASURED["tacc", 8][0]
     assert product == pytest.approx((last or 0.0) / (first or 1.0))
     left = rows[-1].figures[1] or 0.0
-    share = hanayo_throughput.needed("tacc", "H-2", hanayo_throughput.SEQUENCE)
+    share = hanayo_throughput.required_efficiency("tacc", "H-2", hanayo_throughput.SEQUENCE)
     assert share == pytest.approx(hanayo_throughput.EFFICIENCY * left)
 
 
@@ -176,7 +182,7 @@ def test_what_does_not_shrink_with_the_batch_is_read_off_the_bars() -> None:
 def test_the_fitted_length_is_the_nearest_of_all() -> None:
     def off(length: int) -> float:
         setting = Setting("tacc", "1F1B", MANY, sequence=length)
-        return abs(played(setting).variance - VARIANCES["1F1B"])
+        return abs(predict_experiment(setting).memory_variance - VARIANCES["1F1B"])
 
     best = hanayo_memory.fitted_length()
 
@@ -196,9 +202,9 @@ def test_memory_spreads_in_the_printed_order() -> None:
 def test_most_experiments_run_out_of_memory_where_they_did() -> None:
     printed = hanayo_memory.printed_fits()
     cells = [(model, layout, who, fit) for (model, layout), bars in printed.items() for who, fit in bars.items()]
-    right = sum(hanayo_memory.fits(model, layout, who) == fit for model, layout, who, fit in cells)
+    right = sum(hanayo_memory.fits_memory(model, layout, who) == fit for model, layout, who, fit in cells)
 
-    assert f"{right} of {len(cells)} with" in hanayo_memory.right()
+    assert f"{right} of {len(cells)} with" in hanayo_memory.correct_fits_text()
     assert right > 0.8 * len(cells)
     assert right > sum(fit for *_, fit in cells), "more than if everything fitted"
 
@@ -213,4 +219,4 @@ def test_the_page_holds_the_computed_figures() -> None:
 
 
 def test_every_scheme_can_be_played() -> None:
-    assert all(played(Setting("fc", scheme, EIGHT[8])).sequences_per_s > 0 for scheme in SCHEMES)
+    assert all(predict_experiment(Setting("fc", scheme, EIGHT[8])).sequences_per_s > 0 for scheme in SCHEMES)

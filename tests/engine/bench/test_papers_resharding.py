@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 
 from meshwave.engine.bench.papers import Grid, Table, resharding, resharding_training
 from meshwave.engine.bench.papers import u_transformer_model as u_transformer
-from meshwave.engine.bench.papers.playback import program_of
-from meshwave.engine.bench.papers.resharding import ASSUMED, CASES, FREE, RECEIVERS, one_to, plans, seconds
+from meshwave.engine.bench.papers.playback import schedule_program
+from meshwave.engine.bench.papers.resharding import (
+    ASSUMED,
+    CASES,
+    FREE,
+    RECEIVERS,
+    one_to_many_case,
+    plans,
+    series_seconds,
+)
 from meshwave.engine.bench.papers.resharding_training import (
     GPTS,
     U_TRANSFORMERS,
@@ -39,7 +47,7 @@ NIC = 8 * 1.25e9 / 2**30
 def test_senders_and_order_win_what_the_model_says(number: int) -> None:
     """Cases 1, 7 and 8 have nothing to win; 2 is won by senders alone; 3, 4, 6 and 9 by order alone; 5 by both."""
     case = CASES[number]
-    took, made = seconds(case, FREE), plans(case, FREE)
+    took, made = series_seconds(case, FREE), plans(case, FREE)
 
     assert len(made["broadcast", "naive"].tasks) == TASKS[number]
     assert took["Naive"] / took["Load balance"] == pytest.approx(SENDERS[number])
@@ -51,8 +59,10 @@ def test_senders_and_order_win_what_the_model_says(number: int) -> None:
 @pytest.mark.parametrize("model", [FREE, ASSUMED])
 def test_broadcast_wins_eight_times_at_the_most_in_the_released_cases(model: resharding.Model) -> None:
     """By bandwidth alone exactly where the sheet says so, to the last chunks of the chain."""
-    cases = {**CASES, **{receivers: one_to(receivers) for receivers in RECEIVERS}}
-    gain = {name: took["Send/Recv"] / took["Ours"] for name, case in cases.items() for took in [seconds(case, model)]}
+    cases = {**CASES, **{receivers: one_to_many_case(receivers) for receivers in RECEIVERS}}
+    gain = {
+        name: took["Send/Recv"] / took["Ours"] for name, case in cases.items() for took in [series_seconds(case, model)]
+    }
 
     assert max(gain.values()) < 8 + 1e-9
     assert {name for name in gain if gain[name] > 7.7} == {6, 7, 8, (4, 2)}
@@ -61,8 +71,8 @@ def test_broadcast_wins_eight_times_at_the_most_in_the_released_cases(model: res
 @pytest.mark.parametrize("receivers", RECEIVERS)
 def test_one_device_to_many_has_the_shape_of_the_plots(receivers: tuple[int, int]) -> None:
     """Broadcast stays at one NIC, plain sends fall with the receivers, alpa gathers where it can."""
-    case = one_to(receivers)
-    found = {name: resharding.bandwidth(case, took) for name, took in seconds(case, FREE).items()}
+    case = one_to_many_case(receivers)
+    found = {name: resharding.bandwidth(case, took) for name, took in series_seconds(case, FREE).items()}
     hosts, devices = receivers
 
     assert found["Ours"] == pytest.approx(NIC, rel=0.004)
@@ -73,7 +83,7 @@ def test_one_device_to_many_has_the_shape_of_the_plots(receivers: tuple[int, int
 
 def test_alpa_sends_whole_tensors_where_copies_span_hosts() -> None:
     for number, falls_back in ((1, False), (4, True), (7, True), (8, True)):
-        took = seconds(CASES[number], FREE)
+        took = series_seconds(CASES[number], FREE)
         assert (took["Alpa"] == took["Send/Recv"]) is falls_back
 
 
@@ -161,7 +171,7 @@ def test_a_residual_block_is_two_convolutions_and_a_shortcut() -> None:
 @pytest.mark.parametrize(("p", "m", "c"), list(product((2, 3, 4), (4, 9), (0.0, 0.25, 1.0))))
 def test_on_the_compute_stream_both_ends_stand_still(p: int, m: int, c: float) -> None:
     """Ranks inside have two boundaries; the first microbatch passes the busiest after a forward, the last before a backward."""
-    program = program_of("1f1b", p, m)
+    program = schedule_program("1f1b", p, m)
     seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
 
     took = step_seconds(program, seconds, [c] * (p - 1), beside=False)
@@ -173,7 +183,7 @@ def test_on_the_compute_stream_both_ends_stand_still(p: int, m: int, c: float) -
 
 
 def test_beside_it_eager_orders_show_the_fill_and_the_drain_alone() -> None:
-    program = program_of("eager-1f1b", 3, 8)
+    program = schedule_program("eager-1f1b", 3, 8)
     seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
 
     assert step_seconds(program, seconds, [1.5, 1.5], beside=True) == pytest.approx((8 + 2) * 3 + 4 * 1.5)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.bench.papers import alpa
-from meshwave.engine.bench.papers.resharding import ASSUMED, CASES, FREE, one_to, plans
+from meshwave.engine.bench.papers.resharding import ASSUMED, CASES, FREE, one_to_many_case, plans
 from meshwave.engine.resharding import Link, Links, Mesh, Tensor, boxes, plan_transfer, rewrite_destination
 from tests.engine.resharding.test_moves import sides
 
@@ -46,7 +46,7 @@ def _indices(box: tuple[tuple[int, int], ...]) -> set[tuple[int, ...]]:
 
 def test_parts_are_sent_once_and_gathered_in_rings() -> None:
     """One device to four of one host: a quarter to each, then a ring of three steps."""
-    case = one_to((1, 4), 1 << 22)
+    case = one_to_many_case((1, 4), 1 << 22)
     made = plan_transfer(case.tensor, *case.ends, case.links(ASSUMED), strategy=NAME)
     quarter = case.tensor.bytes / 4
     sent, gathered = 4 * LINKS[1].seconds(quarter), 3 * LINKS[0].seconds(quarter)
@@ -60,7 +60,7 @@ def test_parts_are_sent_once_and_gathered_in_rings() -> None:
 
 
 def test_what_cannot_be_cut_further_is_sent_to_every_receiver() -> None:
-    case = one_to((2, 2))
+    case = one_to_many_case((2, 2))
     made, plain = (
         plan_transfer(case.tensor, *case.ends, case.links(FREE), strategy=name) for name in (NAME, "send-recv")
     )
@@ -74,7 +74,7 @@ def test_what_cannot_be_cut_further_is_sent_to_every_receiver() -> None:
 def test_with_load_balance_it_takes_what_alpa_takes(number: int, model: tuple[Link, Link]) -> None:
     """Beyond case 2: alpa chooses devices by bytes, and the ordering hosts."""
     case = CASES[number]
-    took = alpa.seconds(case.tensor, *case.ends, case.links(model))
+    took = alpa.series_seconds(case.tensor, *case.ends, case.links(model))
     assert plans(case, model)[NAME, "load-balance"].makespan_s == pytest.approx(took)
 
 
