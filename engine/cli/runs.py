@@ -35,7 +35,7 @@ from meshwave.engine.runs.run_comparison import (
     save_run_profile,
     short_error,
 )
-from meshwave.engine.runs.run_folder import read_drawn, read_options
+from meshwave.engine.runs.run_folder import read_launched_design, read_options
 
 
 def runs(options: argparse.Namespace) -> int:
@@ -131,7 +131,7 @@ def _follow(record: Record, entry: Entry, options: argparse.Namespace) -> int:
 def _resume(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     """Launch the design of a run again, from the newest checkpoint of the run."""
     folder = record.folder(entry.id)
-    design = with_steps(read_drawn(folder), options.steps)
+    design = with_steps(read_launched_design(folder), options.steps)
     how = read_options(folder).model_copy(update={"resume": entry.id})
     text = folder / "data.txt"
     return launch_and_follow(
