@@ -1,7 +1,7 @@
-"""Compile a module of plain loops with numba, where numba is installed.
+"""Compilation of modules of plain loops with numba, if numba is installed.
 
-Such a module holds functions over lists and arrays and nothing else, so that Python runs it as it stands. Compiling
-takes seconds, once for each installation: numba keeps the result beside the source or in the user's cache folder.
+Such a module contains only functions over lists and arrays, so that Python can run it as well. Compilation takes
+seconds, once for each installation: numba caches the result next to the source or in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _modules: dict[str, ModuleType | None] = {}
 
 
 def is_available() -> bool:
-    """Return whether numba is installed."""
+    """Return True if numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
 def compiled_module(name: str) -> ModuleType | None:
-    """Return a second copy of module ``name`` whose functions are compiled; None where numba is missing or fails.
+    """Return a copy of module ``name`` whose functions are compiled; None if numba is missing or fails.
 
     The first call in a process imports numba (half a second); each function is compiled, or taken from numba's
     cache, when it is first called.
@@ -48,11 +48,11 @@ def _compile(name: str) -> ModuleType | None:
     spec.loader.exec_module(module)
     for key, value in list(vars(module).items()):
         if isinstance(value, FunctionType) and value.__module__ == module.__name__:
-            setattr(module, key, _compiled(njit, value))
+            setattr(module, key, _compile_function(njit, value))
     return module
 
 
-def _compiled(njit: Callable[..., Any], function: FunctionType) -> Any:
+def _compile_function(njit: Callable[..., Any], function: FunctionType) -> Any:
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # neither the source's folder nor the user's cache folder can be written

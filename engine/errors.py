@@ -23,16 +23,16 @@ CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff"
 """Characters that move the cursor or change colours or the title of a terminal, and surrogates; not tab and newline."""
 BREAKS = "\t\n"
 DIRECTIONS = "\u2028-\u202e\u2066-\u2069"
-"""Characters that turn the direction of text or separate lines; documents may hold them, a terminal shows escapes."""
+"""Characters that change the direction of text or separate lines: allowed in documents, escaped in a terminal."""
 
 
 def printable(text: str, escaped: str = CONTROLS + BREAKS) -> str:
-    """Return a text with some characters as escapes such as ``\\u001b``: by default control characters."""
+    """Return a text with some characters, by default control characters, as escapes such as ``\\u001b``."""
     return re.sub(f"[{escaped}]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that ``word`` was probably meant to be; None where no one is similar."""
+    """Return the known word that is most similar to ``word``; None if none is similar."""
     return next(iter(get_close_matches(word, sorted(known), n=1, cutoff=0.5)), None)
 
 

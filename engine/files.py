@@ -1,4 +1,4 @@
-"""Files: where those that come with Meshwave are, and how one is read and written whole."""
+"""Files that come with Meshwave, folders of the user, and reading and writing of whole files."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def glossary_file() -> Path:
 
 
 def examples() -> dict[str, Path]:
-    """The example designs by name."""
+    """Return the files of the example designs by name."""
     return {path.stem: path for path in sorted(examples_folder().glob("*.json"))}
 
 
 def example(name: str) -> Path:
-    """The file of one example.
+    """Return the file of an example.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: the example does not exist.
     """
     known = examples()
     if name not in known:
@@ -53,10 +53,10 @@ def example(name: str) -> Path:
 
 
 def find_design(name: str) -> Path:
-    """The design's file of that name, or the example of that name where there is no such file.
+    """Return the file of that name, or else the example of that name.
 
     Raises:
-        InputError: there is neither; it says which name is the nearest.
+        InputError: neither exists; the message suggests a similar name.
     """
     known, path = examples(), Path(name)
     try:
@@ -66,15 +66,15 @@ def find_design(name: str) -> Path:
         raise InputError(f"cannot read {name[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
     if name in known:
         return known[name]
-    beside = [str(path.with_name(each.name)) for each in sorted(path.parent.glob("*.json"))]
+    siblings = [str(path.with_name(each.name)) for each in sorted(path.parent.glob("*.json"))]
     wanted = path.stem if path.parent == Path() else name
-    close = get_close_matches(name, beside, n=1) or get_close_matches(wanted, known, n=1)
+    close = get_close_matches(name, siblings, n=1) or get_close_matches(wanted, known, n=1)
     hint = f"Did you mean {close[0]}?" if close else "The examples are listed by: meshwave examples"
     raise InputError(f"cannot read {name}: there is no such file, and no such example. {hint}")
 
 
 def home() -> Path:
-    """The folder of Meshwave's own files: ``$MESHWAVE_HOME``, else where the system keeps such data."""
+    """Return the folder of Meshwave's data: ``$MESHWAVE_HOME``, or else the data folder of the system."""
     if stated := os.environ.get("MESHWAVE_HOME"):
         return Path(stated).expanduser()
     if sys.platform == "darwin":
@@ -94,13 +94,15 @@ def configuration_folder() -> Path:
 
 
 def read_whole(path: Path | str, what: str, most: int) -> bytes:
-    """What is in a file, which is ``what``: a design, a profile. A file without an end is not read to it.
+    """Read a file of limited size, such as a design or a profile.
 
     Args:
-        most: bytes that it may have.
+        path: the file.
+        what: the kind of content, for the message of an error.
+        most: the largest size in bytes.
 
     Raises:
-        InputError: it cannot be read, or has more.
+        InputError: the file cannot be read, or is larger.
     """
     try:
         with open(path, "rb") as file:
@@ -115,14 +117,14 @@ def read_whole(path: Path | str, what: str, most: int) -> bytes:
 
 
 def check_writable(name: Path | str) -> None:
-    """See that :func:`write_whole` can write a file, before there is anything to write; nothing of the trial stays.
+    """Check that :func:`write_whole` can write a file, by writing a temporary file next to it.
 
     Raises:
-        InputError: it cannot.
+        InputError: the file cannot be written.
     """
-    with _told_if_not_written(name):
+    with _convert_write_errors(name):
         if Path(name).exists() and not Path(name).is_file() and not Path(name).is_dir():
-            return  # a pipe or a terminal has a reader, who is to see what there is and nothing else
+            return  # a pipe or a terminal: a trial would reach its reader
         path = Path(name).resolve()
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -131,14 +133,14 @@ def check_writable(name: Path | str) -> None:
 
 
 def write_whole(name: Path | str, content: bytes) -> None:
-    """Write a file such that a crash leaves the old one or the new one, never half of one.
+    """Write a file atomically.
 
-    A link is followed; what is no plain file, such as a pipe or a terminal, is written to, never replaced.
+    A link is followed. A pipe or a terminal is written to, and not replaced.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file cannot be written.
     """
-    with _told_if_not_written(name):
+    with _convert_write_errors(name):
         if Path(name).exists() and not Path(name).is_file():
             Path(name).write_bytes(content)
             return
@@ -147,19 +149,19 @@ def write_whole(name: Path | str, content: bytes) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole or not at all.
+    """Write a file atomically that only its owner can read.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     replace_file(path, text.encode(), 0o600)
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Replace a file, whole or not at all; ``mode`` are its permissions, by default what the umask leaves of 0666.
+    """Replace a file atomically; ``mode`` are its permissions, by default 0666 without the umask.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with _fresh_file(path, content, 0o666 if mode is None else 0o600) as temporary:
         if mode is not None:
@@ -168,10 +170,10 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of ``content``: the kernel may take a part of it, as it does when a disk becomes full.
+    """Write all of ``content`` with as many system calls as it takes.
 
     Raises:
-        OSError: there is no room for the rest.
+        OSError: the disk is full.
     """
     left = memoryview(content)
     while left:
@@ -180,9 +182,9 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 @contextmanager
 def _fresh_file(path: Path, content: bytes, mode: int) -> Iterator[Path]:
-    """A new file beside ``path``, removed at the end unless it was renamed.
+    """Yield a temporary file next to ``path``, which is removed at the end unless it was renamed.
 
-    Nobody can foresee its name, and a link of that name is refused: what is written gets into no other file.
+    Its name is random and a link of that name is refused, so that no other file is overwritten.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -198,7 +200,8 @@ def _fresh_file(path: Path, content: bytes, mode: int) -> Iterator[Path]:
 
 
 @contextmanager
-def _told_if_not_written(name: Path | str) -> Iterator[None]:
+def _convert_write_errors(name: Path | str) -> Iterator[None]:
+    """Convert errors of writing a file to :class:`InputError`."""
     try:
         yield
     except OSError as error:
@@ -208,7 +211,7 @@ def _told_if_not_written(name: Path | str) -> Iterator[None]:
 
 
 def import_path(*folders: Path, given: Mapping[str, str] = os.environ) -> str:
-    """``PYTHONPATH`` of a process of ours: Meshwave, then ``folders``, then what ``given`` has, from any folder."""
+    """Return the ``PYTHONPATH`` of a process: the folder of Meshwave, ``folders``, and the path of ``given``, all absolute."""
     others = [Path(each).absolute() for each in given.get("PYTHONPATH", "").split(os.pathsep) if each]
     return os.pathsep.join(map(str, [import_folder(), *folders, *others]))
 

@@ -64,7 +64,7 @@ def set_value(path: str, value: Any) -> Fix:
 
 
 def nearest_divisors(number: int, given: int) -> list[int]:
-    """Return the nearest divisors of a number below and above the given size: what a fix can set it to."""
+    """Return the nearest divisors of a number below and above the given size, as values for a fix."""
     small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
     divisors = sorted({*small, *(number // size for size in small)})
     return [*[size for size in divisors if size < given][-1:], *[size for size in divisors if size > given][:1]]
@@ -99,7 +99,7 @@ class Problem:
 
     @property
     def message(self) -> str:
-        """What is wrong, and what to do, as one sentence."""
+        """The text of the problem: what is wrong, and what to do."""
         return render(self.code, self.params)
 
     def __hash__(self) -> int:

@@ -13,7 +13,7 @@ from meshwave.engine.findings import Fix, Problem
 
 
 class Part(BaseModel):
-    """A part of the document. Numbers are finite, types are exact, nothing can be changed."""
+    """Base of the parts of a document: immutable, with finite numbers and exact types."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -45,6 +45,6 @@ def _check_printable(text: str) -> str:
 LONGEST_SHOWN = 60
 """Characters of a refused text that its message repeats."""
 Printable = AfterValidator(_check_printable)
-"""Text that people read on a terminal, in a picture or in files of other tools: without control characters."""
+"""Validator of text without control characters, which is shown on terminals, in pictures and in files of other tools."""
 FileName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$"), Printable]
 """Name of a file without folders."""

@@ -1,4 +1,4 @@
-"""What this machine is called, and where its processes find Meshwave."""
+"""Properties of this machine: its processor, memory and GPUs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def processor() -> str:
 
 @cache
 def memory_bytes() -> float:
-    """The memory of this machine, or what its control group lets us have of it.
+    """Return the memory of this machine, or the limit of its control group if that is lower.
 
-    Not what is free just now: that is more a moment later, when caches make way.
+    The free memory does not count, since caches are released when memory is needed.
     """
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError, ValueError):  # another system, or no limit
@@ -44,5 +44,5 @@ def memory_bytes() -> float:
 
 @cache
 def has_gpu() -> bool:
-    """Whether runs may find a GPU: their tensors are then not in the machine's memory."""
+    """Return True if runs may find a GPU, so that their tensors are not in the memory of the machine."""
     return shutil.which("nvidia-smi") is not None and os.environ.get("CUDA_VISIBLE_DEVICES") != ""

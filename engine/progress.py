@@ -1,4 +1,4 @@
-"""Progress of long work: told where it is done, heard by whoever waits for it."""
+"""Progress of long computations: reported by the code that computes, received by the caller that waits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 Watch = Callable[[float, str], None]
-"""Hears which share of the work is done, 0 to 1, and what is done now."""
+"""Receives the share of the work that is done, 0 to 1, and the name of the current part."""
 
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
-def watched(watch: Watch) -> Iterator[None]:
-    """Let ``watch`` hear of all work in this context; a thread has a context of its own."""
+def report_progress_to(watch: Watch) -> Iterator[None]:
+    """Report the progress of all work in this context to ``watch``; each thread has its own context."""
     token = _watch.set(watch)
     try:
         yield
@@ -23,7 +23,7 @@ def watched(watch: Watch) -> Iterator[None]:
 
 
 def tell(share: float, words: str) -> None:
-    """Tell how much is done and what comes now."""
+    """Report the share of the work that is done, and the name of the part that begins."""
     watch = _watch.get()
     if watch is not None:
         watch(share, words)

@@ -1,4 +1,4 @@
-"""A folder of members: each is one file that registers itself under the name people type."""
+"""Registries: packages whose modules each register a member under the name that users type."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ Member = TypeVar("Member")
 
 
 class Registry(Mapping[str, Member]):
-    """The members of one folder, by name, imported the first time somebody looks.
+    """The members of a package by name, imported at the first look-up.
 
-    A member is found because its file lies in ``package``; a name that starts with an
-    underscore is a helper, not a member. An installed distribution adds members by entry points in the group
-    ``package`` that name its modules; such a module registers itself as a file of the folder does. Looking up an unknown name raises
-    :class:`~meshwave.engine.errors.InputError` that names the nearest one.
+    Every module of ``package`` is imported, except those whose name starts with an underscore, which are helpers. An
+    installed distribution adds members by entry points in the group ``package`` that name its modules. Looking up an
+    unknown name raises an :class:`~meshwave.engine.errors.InputError` that suggests a similar one.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -43,11 +42,13 @@ class Registry(Mapping[str, Member]):
 
     def _load(self) -> dict[str, Member]:
         thread = get_ident()
-        if not self._loaded and thread not in self._loading:  # a member may look at its neighbours while it is imported
+        if not self._loaded and thread not in self._loading:  # a member may look up others while it is imported
             self._loading.add(thread)
             try:
                 self._import_members()
-                self._loaded = True  # not before: a broken file is told again, and other threads wait for all of them
+                self._loaded = (
+                    True  # set last: a module that fails is reported again, and other threads wait for all members
+                )
             finally:
                 self._loading.discard(thread)
         return self._members

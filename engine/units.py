@@ -74,17 +74,17 @@ def amount(text: str, unit: str, shown: str = "") -> float:
     like = f"an amount such as {_LIKE.get(unit, '80e9')}"
     match = _AMOUNT.fullmatch(text.strip())
     if not match:
-        raise InputError(f"{_cut(text)} should be {like}")
+        raise InputError(f"{_quote(text)} should be {like}")
     digits, power, typed = match[1], match[2] or "", " ".join((match[3] or "").split())
     if not typed:
-        typed = _unit_meant(digits + power, unit, shown)
+        typed = _implied_unit(digits + power, unit, shown)
     factor = _factor(typed, unit)
     if factor is None:
         _refuse_bits(digits + power, typed, unit)
-        raise InputError(f"{_cut(text)} should be {like}, in {unit}")
+        raise InputError(f"{_quote(text)} should be {like}, in {unit}")
     try:
-        value = float(Decimal(digits + power) * factor)  # a product of floats would not show as it was typed
-    except ArithmeticError:  # more than decimals hold
+        value = float(Decimal(digits + power) * factor)  # a product of floats would have rounding errors
+    except ArithmeticError:  # beyond the range of decimals
         value = math.inf
     if not math.isfinite(value):
         raise InputError(f"{_cut(text)} is too large; use {like}")
@@ -96,7 +96,7 @@ def _unit_meant(number: str, unit: str, shown: str) -> str:
     value, _, before = shown.strip().partition(" ")
     if not shown or not Decimal(number):
         return unit
-    if not before or not float(value):  # what costs nothing has no unit to keep
+    if not before or not float(value):  # a shown 0 has no unit to keep
         usual = f"{'u' if unit == 's' else 'G'}{unit}"
         raise InputError(f"{number} has no unit; write {number} {unit} or {number} {usual}")
     if before != unit and "e" in number.lower():
@@ -126,9 +126,10 @@ def _power(prefix: str, unit: str) -> int | None:
 
 
 def _refuse_bits(number: str, typed: str, unit: str) -> None:
-    """
+    """Check that a rate is not ``10 Gb/s`` or ``10 Gbps``, which may be bits or bytes.
+
     Raises:
-        InputError: it is ``10 Gb/s`` or ``10 Gbps``, which some write for bits and some for bytes.
+        InputError: it is.
     """
     match = re.fullmatch(r"([kKmMgGtTpP]?)b(?:/s|ps)", typed)
     if match and unit == "B/s":
@@ -138,7 +139,8 @@ def _refuse_bits(number: str, typed: str, unit: str) -> None:
         )
 
 
-def _cut(text: str) -> str:
+def _quote(text: str) -> str:
+    """Return a typed text in quotes, limit_steps."""
     text = text.strip()
     return repr(text if len(text) <= 40 else f"{text[:37]}...")
 

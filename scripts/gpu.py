@@ -1,11 +1,11 @@
-"""Everything that wants a GPU, checked and measured by one command: ``python3 scripts/gpu.py FOLDER``.
+"""Check and measure everything that needs a GPU: ``python3 scripts/gpu.py FOLDER``.
 
-``FOLDER/gpu.json`` is written anew after each part, so that whatever ends this early leaves what there was; a part that
-fails, or takes too long, is written down with what it said, and the others go on. ``FOLDER/gpu.log`` is all that was
-said. The whole takes less than ten minutes; ``--only`` takes parts by words of their names, ``--cpu`` plays all of them
-small on a machine without a GPU, which shows that they can run.
+``FOLDER/gpu.json`` is rewritten after each part, so that an interruption keeps the results so far. A part that fails or
+takes too long is recorded with its output, and the other parts go on. ``FOLDER/gpu.log`` has the output of all parts.
+Everything takes less than ten minutes; ``--only`` selects parts by words of their names, ``--cpu`` runs small versions of
+all parts on a machine without a GPU, to show that they can run.
 
-It runs from a checkout: beside torch it needs numpy and pydantic, and for the tests pytest and hypothesis.
+It runs from a checkout. In addition to torch it needs numpy and pydantic, and for the tests pytest and hypothesis.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from typing import Any, NamedTuple, TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 WHOLE_S = 560.0
-"""All parts together, unless told otherwise: a lent machine gives a command ten minutes."""
+"""Default time limit of all parts together."""
 LEAST_S = 5.0
-"""A part for which less is left is not begun."""
-SAID = 6000
-"""Characters that are kept of the end of what a part says."""
+"""The least remaining time at which a part is started."""
+OUTPUT_CHARACTERS = 6000
+"""Characters at the end of the output of a part that are recorded."""
 NEEDS = ("torch", "numpy", "pydantic", "pytest", "hypothesis")
-TOLD = (*NEEDS, "pydantic_core", "triton", "nvidia-nccl-cu13", "nvidia-nccl-cu12")
-"""Packages whose versions are written down."""
+PACKAGES = (*NEEDS, "pydantic_core", "triton", "nvidia-nccl-cu13", "nvidia-nccl-cu12")
+"""Packages whose versions are recorded."""
 TESTS = ("test_gpu.py", "test_stages.py", "benchmarks/test_gpu.py", "device/test_accelerator.py")
 BENCH = "meshwave.engine.runtime.benchmarks.gpu"
 LARGE = "1.3 B parameters"
 FIRST = ("the device and its clock", LARGE, f"{LARGE}, compiled")
-"""Pieces of the bench that are measured before all else that takes long."""
+"""Parts of the benchmark that are measured before other long parts."""
 SHARED = ("the device shared by 2 processes", "the device shared by 8 processes")
 
 
@@ -50,28 +50,28 @@ class Part(NamedTuple):
     name: str
     command: Sequence[str]
     limit_s: float
-    done: Sequence[int] = (0,)  # the exit statuses that are no failure
+    done: Sequence[int] = (0,)  # exit statuses of success
 
 
 class Checks:
     """The results so far, and the time that is left."""
 
     def __init__(self, folder: Path, log: TextIO, home: str, whole_s: float) -> None:
-        """``home`` is where designs, profiles and runs are kept meanwhile."""
+        """Prepare the checks; ``home`` is a temporary folder for designs, profiles and runs."""
         self._path, self._log = folder / "gpu.json", log
         self._end = time.monotonic() + whole_s
-        self._environment = {**os.environ, "PYTHONPATH": _path(), "MESHWAVE_HOME": home, "PYTHONUNBUFFERED": "1"}
-        self.results: dict[str, Any] = {"machine": about(), "parts": {}}
+        self._environment = {**os.environ, "PYTHONPATH": _import_path(), "MESHWAVE_HOME": home, "PYTHONUNBUFFERED": "1"}
+        self.results: dict[str, Any] = {"machine": describe_machine(), "parts": {}}
 
-    def play(self, part: Part) -> Any:
-        """Run a part and write down what came of it; what it found, none where it failed."""
+    def run_part(self, part: Part) -> Any:
+        """Run a part and record its result; return its figures, None if it failed."""
         left = self._end - time.monotonic()
         began = time.monotonic()
         if left < LEAST_S:
-            result: dict[str, Any] = {"state": "left out: no time was left"}
+            result: dict[str, Any] = {"state": "skipped: no time left"}
         else:
             self._tell(f"== {part.name}")
-            result = self._ran(part, min(part.limit_s, left))
+            result = self._run_command(part, min(part.limit_s, left))
             result["seconds"] = round(time.monotonic() - began, 1)
         self.results["parts"][part.name] = result
         self._tell(f"{part.name}: {result['state']}, {result.get('seconds', 0)} s")
@@ -79,30 +79,30 @@ class Checks:
         return result.get("found") if result["state"] == "ok" else None
 
     def write(self) -> None:
-        """All of it, or nothing: who is ended meanwhile leaves the file of before."""
+        """Write the results atomically."""
         draft = self._path.with_suffix(".tmp")
         draft.write_text(json.dumps(self.results, indent=1) + "\n", "utf-8")
         draft.rename(self._path)
 
-    def _ran(self, part: Part, limit_s: float) -> dict[str, Any]:
+    def _run_command(self, part: Part, limit_s: float) -> dict[str, Any]:
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             try:
                 status = self._status(part.command, limit_s, out, err)
             except OSError as error:
                 return {"state": f"failed: {error}"}
-            texts = [_read(each) for each in (out, err)]
+            texts = [_read_all(each) for each in (out, err)]
         self._log.write("".join(f"{text}\n" for text in texts if text))
-        said = "\n".join(filter(None, texts))[-SAID:]
+        output = "\n".join(filter(None, texts))[-OUTPUT_CHARACTERS:]
         if status is None:
-            return {"state": f"failed: not done after {limit_s:.0f} s", "said": said}
+            return {"state": f"failed: not finished after {limit_s:.0f} s", "said": output}
         found = _json(texts[0])
         failed = found.get("failed") if isinstance(found, dict) else None
         if status not in part.done or failed:
-            return {"state": f"failed: {failed or f'status {status}'}", "said": said}
-        return {"state": "ok", "found": said if found is None else found}
+            return {"state": f"failed: {failed or f'status {status}'}", "said": output}
+        return {"state": "ok", "found": output if found is None else found}
 
     def _status(self, command: Sequence[str], limit_s: float, out: TextIO, err: TextIO) -> int | None:
-        """Its exit status; none where it had to be ended, with all that it started."""
+        """Return the exit status of a command; None if it exceeded its time limit and was killed with its children."""
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -127,8 +127,8 @@ class Checks:
         print(line, file=sys.stderr, flush=True)
 
 
-def about() -> dict[str, Any]:
-    """What this runs on, asked without torch."""
+def describe_machine() -> dict[str, Any]:
+    """Return versions and properties of this machine, without importing torch."""
     lacking = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     return {
         "python": platform.python_version(),
@@ -141,16 +141,16 @@ def about() -> dict[str, Any]:
 
 
 def _versions() -> Iterator[tuple[str, str]]:
-    for name in TOLD:
+    for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             yield name, metadata.version(name)
 
 
-def _path() -> str:
+def _import_path() -> str:
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def _read(file: TextIO) -> str:
+def _read_all(file: TextIO) -> str:
     file.seek(0)
     return file.read().strip()
 
@@ -165,47 +165,48 @@ def _json(text: str) -> Any:
 # ---- the parts ----
 
 
-def play_all(checks: Checks, cpu: bool, only: Sequence[str], folder: Path) -> None:
-    """Part after part, those first that all others are read by. ``folder`` is for the designs of the bench."""
+def run_all(checks: Checks, cpu: bool, only: Sequence[str], folder: Path) -> None:
+    """Run all parts, those that describe the machine first; ``folder`` is for the designs of the benchmark."""
 
-    def play(part: Part) -> Any:
-        wanted = not only or any(word in part.name for word in only)
-        return checks.play(part) if wanted else None
+    def run(part: Part) -> Any:
+        is_selected = not only or any(word in part.name for word in only)
+        return checks.run_part(part) if is_selected else None
 
     small = ["--cpu"] if cpu else []
-    for part in first(cpu):
-        play(part)
-    designs = checks.play(Part("designs", _engine(BENCH, "--designs", str(folder), *small), 60)) or {}
+    for part in machine_parts(cpu):
+        run(part)
+    designs = checks.run_part(Part("designs", _engine(BENCH, "--designs", str(folder), *small), 60)) or {}
     pieces = [FIRST[0], *designs, *SHARED]
-    found = {name: play(_piece(name, small)) for name in FIRST if name in pieces}
-    for part in middle(cpu):
-        play(part)
+    found = {name: run(_bench_part(name, small)) for name in FIRST if name in pieces}
+    for part in engine_parts(cpu):
+        run(part)
     for name in pieces:
         if name not in found:
-            found[name] = play(_piece(name, small))
+            found[name] = run(_bench_part(name, small))
         if found[name] and name in designs:
-            play(
+            run(
                 Part(
                     f"prediction of {name}",
                     _engine("meshwave.engine.cli.main", "simulate", designs[name], "--json"),
                     60,
                 )
             )
-    checks.results["summary"] = summary(found, checks.results["parts"])
+    checks.results["summary"] = summarize(found, checks.results["parts"])
     checks.write()
 
 
-def first(cpu: bool) -> Iterator[Part]:
+def machine_parts(cpu: bool) -> Iterator[Part]:
+    """Return the parts that describe the machine."""
     if not cpu:
-        asked = "name,memory.total,driver_version,clocks.max.sm,clocks.sm,temperature.gpu,power.limit"
-        yield Part("driver", ["nvidia-smi", f"--query-gpu={asked}", "--format=csv"], 30)
+        columns = "name,memory.total,driver_version,clocks.max.sm,clocks.sm,temperature.gpu,power.limit"
+        yield Part("driver", ["nvidia-smi", f"--query-gpu={columns}", "--format=csv"], 30)
     yield Part(
         "doctor", _engine("meshwave.engine.cli.main", "doctor", "--json"), 90, done=(0, 1)
-    )  # 1: it found something missing
+    )  # 1: something is missing
 
 
-def middle(cpu: bool) -> Iterator[Part]:
-    """Tests, runs by the command line, and a profile of the device."""
+def engine_parts(cpu: bool) -> Iterator[Part]:
+    """Return the tests, some runs, and a profile of the device."""
     folder = ROOT / "tests" / "engine" / "runtime"
     tests = [str(folder / name) for name in TESTS]
     yield Part(
@@ -227,7 +228,7 @@ def middle(cpu: bool) -> Iterator[Part]:
     )
 
 
-def _piece(name: str, small: Sequence[str]) -> Part:
+def _bench_part(name: str, small: Sequence[str]) -> Part:
     return Part(name, _engine(BENCH, name, *small), 180)
 
 
@@ -235,40 +236,40 @@ def _engine(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
-# ---- in short ----
+# ---- summary ----
 
 
-def summary(found: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Of each training what it reached, and how near the predictions of time and memory came."""
+def summarize(found: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the throughput of each training, and the errors of its predicted time and memory."""
     try:
         from meshwave.engine.runtime.benchmarks.gpu import utilisation
     except ImportError:
         return {}
     device = found.get(FIRST[0]) or {"failed": "not measured"}
-    told = {}
+    summary = {}
     for name, figures in found.items():
         if figures and "step_s" in figures:
             predicted = (parts.get(f"prediction of {name}") or {}).get("found")
-            told[name] = {
+            summary[name] = {
                 "tokens_per_s": figures["tokens_per_s"],
                 "step_s": figures["step_s"],
                 **utilisation(figures, device),
-                **_against(figures, predicted if isinstance(predicted, dict) else {}),
+                **_errors(figures, predicted if isinstance(predicted, dict) else {}),
             }
-    return told
+    return summary
 
 
-def _against(figures: Mapping[str, Any], predicted: Mapping[str, Any]) -> dict[str, float]:
-    near = {}
+def _errors(figures: Mapping[str, Any], predicted: Mapping[str, Any]) -> dict[str, float]:
+    errors = {}
     if "makespan_s" in predicted:
-        near["measured_by_predicted_step"] = figures["step_s"] / predicted["makespan_s"]
+        errors["measured_by_predicted_step"] = figures["step_s"] / predicted["makespan_s"]
     if figures.get("peak_memory_bytes"):
-        near["measured_by_predicted_memory"] = figures["peak_memory_bytes"] / figures["formulas_memory_bytes"]
-    return near
+        errors["measured_by_predicted_memory"] = figures["peak_memory_bytes"] / figures["formulas_memory_bytes"]
+    return errors
 
 
 def to_text(results: Mapping[str, Any]) -> str:
-    """A line a part, then one a training."""
+    """Return a line for each part, then one for each training."""
     lines = [f"{name:<52} {result['state'][:90]}" for name, result in results["parts"].items()]
     for name, figures in results.get("summary", {}).items():
         lines.append(f"{name:<52} " + ", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
@@ -277,10 +278,14 @@ def to_text(results: Mapping[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="for gpu.json and gpu.log; made where it is not")
-    parser.add_argument("--seconds", type=float, default=WHOLE_S, help=f"for all of it; default: {WHOLE_S:.0f}")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="folder of gpu.json and gpu.log; created if it does not exist"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=WHOLE_S, help=f"time limit of all parts (default: {WHOLE_S:.0f})"
+    )
     parser.add_argument("--only", metavar="WORD,...", help="parts whose name has one of these words")
-    parser.add_argument("--cpu", action="store_true", help="small, on a machine without a GPU")
+    parser.add_argument("--cpu", action="store_true", help="run small versions on a machine without a GPU")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -288,8 +293,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as home, (options.folder / "gpu.log").open("w", encoding="utf-8") as log:
         checks = Checks(options.folder, log, home, options.seconds)
         for name in checks.results["machine"]["lacking"]:
-            print(f"there is no {name} here: what needs it will fail", file=sys.stderr)
-        play_all(checks, options.cpu, only, Path(home))
+            print(f"{name} is not installed: parts that need it will fail", file=sys.stderr)
+        run_all(checks, options.cpu, only, Path(home))
     print(to_text(checks.results))
     return int(any(result["state"] != "ok" for result in checks.results["parts"].values()))
 

@@ -1,8 +1,7 @@
-"""Make ``.venv`` ready for ``make run``, ``make docs`` or ``make test``; at once where it already is.
+"""Prepare ``.venv`` for ``make run``, ``make docs`` or ``make test``; returns at once if it is up to date.
 
-Needs nothing but Python. A torch that is already installed is kept: ``.venv`` looks through to
-it. Where there is none, a machine with an NVIDIA GPU gets the ordinary build, any other the CPU
-build, both in the version of ``constraints.txt``.
+Needs only Python. An installed torch is kept and visible in ``.venv``. Otherwise a machine with an NVIDIA GPU gets the
+ordinary build and any other machine the CPU build, both in the version of ``constraints.txt``.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 9)
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-# Pinned for the torch of constraints.txt alone: one that is kept may need other versions.
+# Pinned for the torch of constraints.txt only: an installed torch may need other versions.
 TORCH_BRINGS = {"torch", "filelock", "fsspec", "mpmath", "networkx", "setuptools", "sympy"}
 
 EXTRAS = {"run": "", "docs": "[docs]", "test": "[docs,test]", "nightly": "[docs,test,nightly]"}
 """The optional dependencies of each goal; a goal includes those before it."""
 
-# Asked of an interpreter: may it make a venv, and which torch does it have?
+# Run by an interpreter: reports whether it can make a venv, and its torch.
 ABOUT = """
 import importlib.util, json, sys, sysconfig
 from importlib import metadata
@@ -61,23 +60,23 @@ def main(goal: str) -> None:
 
 
 def is_done(goal: str) -> bool:
-    """Whether an earlier call installed just this, in this place."""
+    """Return True if an earlier call installed the same requirements in the same folder."""
     return PYTHON.exists() and stamp(goal).exists() and stamp(goal).read_text("utf-8") == state_of_the_sources()
 
 
 def stamp(goal: str) -> Path:
-    """The file that remembers what was installed for ``goal``."""
+    """Return the file that records what was installed for ``goal``."""
     return VENV / f".ready-to-{goal}"
 
 
 def state_of_the_sources() -> str:
-    """Changes with the requirements and with the place: scripts in ``.venv`` hold its path."""
+    """Return a hash of the requirements and of the folder, whose path is in the scripts of ``.venv``."""
     inputs = [ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__)]
     return hashlib.sha256(b"\0".join([str(ROOT).encode(), *(path.read_bytes() for path in inputs)])).hexdigest()
 
 
 def find_python() -> tuple[str, dict]:
-    """This interpreter if it is new enough, else the oldest on the path that is: wheels come late for the newest."""
+    """Return this interpreter if it is new enough, else the oldest on the path that is, since it has most wheels."""
     newer = [shutil.which(f"python3.{minor}") for minor in range(OLDEST_PYTHON[1], 20)]
     for path in filter(None, [sys.executable, *newer]):
         about = ask(path)
@@ -89,7 +88,7 @@ def find_python() -> tuple[str, dict]:
 
 
 def ask(python: str | Path) -> dict | None:
-    """What an interpreter answers to ``ABOUT``; None if it does not start."""
+    """Return the output of ``ABOUT`` in an interpreter; None if it does not start."""
     try:
         done = subprocess.run([str(python), "-c", ABOUT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
         return json.loads(done.stdout)
@@ -98,7 +97,7 @@ def ask(python: str | Path) -> dict | None:
 
 
 def make_venv(base: str, about: dict) -> None:
-    """Make ``.venv`` with ``base`` unless there is one that works; keep the torch of ``base`` in sight."""
+    """Make ``.venv`` with ``base`` unless one works already; keep the torch of ``base`` visible."""
     there = ask(PYTHON)
     if there and tuple(there["version"]) >= OLDEST_PYTHON:
         return
@@ -115,17 +114,17 @@ def make_venv(base: str, about: dict) -> None:
     run([base, "-m", "venv", "--clear", *see_through, VENV])
     if keeps_torch and about["inside_venv"]:  # a venv of a venv does not see its packages: name their folder
         packages = Path(about["torch_folder"]).parent
-        site = ask_for([PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
+        site = command_output([PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
         (Path(site) / "kept_torch.pth").write_text(f"{packages}\n", encoding="utf-8")
 
 
 def new_enough(torch: str | None) -> bool:
-    """Whether a version like ``2.13.0+cu130`` is one that Meshwave runs on."""
+    """Return True if Meshwave supports a version of torch such as ``2.13.0+cu130``."""
     return torch is not None and tuple(int(part) for part in torch.split(".")[:2]) >= OLDEST_TORCH
 
 
 def install_torch() -> None:
-    """Install the pinned torch where ``.venv`` sees none."""
+    """Install the pinned torch unless ``.venv`` has one."""
     if new_enough((ask(PYTHON) or {}).get("torch")):
         return
     pinned = next(line for line in constraints() if line.startswith("torch=="))
@@ -140,14 +139,14 @@ def install_torch() -> None:
 
 
 def has_nvidia_gpu() -> bool:
-    """Asked of the driver, since torch is not there yet."""
+    """Return True if the driver reports an NVIDIA GPU; torch may not be installed yet."""
     if Path("/dev/nvidia0").exists():
         return True
     return bool(shutil.which("nvidia-smi")) and run(["nvidia-smi", "-L"], check=False) == 0
 
 
 def install_meshwave(goal: str) -> None:
-    """Install this checkout as it lies here, in the pinned versions."""
+    """Install this checkout in editable mode, with pinned versions of its requirements."""
     torch = (ask(PYTHON) or {}).get("torch") or ""
     is_pinned = f"torch=={torch.split('+')[0]}" in constraints()
     pins = VENV / "constraints.txt"
@@ -160,30 +159,34 @@ def install_meshwave(goal: str) -> None:
 
 
 def constraints() -> list[str]:
-    """The pins, one ``name==version`` each."""
+    """Return the pins, such as ``name==version``."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
 def find_chromium() -> str:
-    """The browser that the tests will open; empty if there is none."""
-    return ask_for([PYTHON, "-c", "from meshwave.engine.cli.doctor import find_chromium; print(find_chromium() or '')"])
+    """Return the path of the browser of the tests; empty if there is none."""
+    return command_output(
+        [PYTHON, "-c", "from meshwave.engine.cli.doctor import find_chromium; print(find_chromium() or '')"]
+    )
 
 
 def install_chromium() -> None:
-    """Install a Chromium the usual way of this system; if none works, say what to do and go on."""
+    """Install Chromium in the usual ways of this system; if all fail, print what to do."""
     for commands in ways_to_chromium():
         say("installing a Chromium for the browser tests: " + " && ".join(" ".join(map(str, c)) for c in commands))
         for command in commands:
             subprocess.run(list(map(str, command)), cwd=ROOT, check=False)
         if find_chromium():
             return
-    remedy = ask_for([PYTHON, "-c", "from meshwave.engine.cli.doctor import CHROMIUM_REMEDY; print(CHROMIUM_REMEDY)"])
+    remedy = command_output(
+        [PYTHON, "-c", "from meshwave.engine.cli.doctor import CHROMIUM_REMEDY; print(CHROMIUM_REMEDY)"]
+    )
     say(f"there is no Chromium and none could be installed, so the browser tests will fail. What to do: {remedy}")
 
 
 def sudo() -> list[str] | None:
-    """The command before one that needs root: none for root; None where there is no way to become root."""
+    """Return the prefix of commands that need root: empty for root, None if there is no way to become root."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return []
     may = shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], check=False).returncode == 0
@@ -191,7 +194,7 @@ def sudo() -> list[str] | None:
 
 
 def apt_get() -> list[str]:
-    """The command apt-get with the rights to install; empty if there is none."""
+    """Return the apt-get command with root rights; empty if it is not available."""
     before = sudo()
     if before is None or not shutil.which("apt-get"):
         return []
@@ -199,7 +202,7 @@ def apt_get() -> list[str]:
 
 
 def ways_to_chromium() -> list[list[list]]:
-    """Commands to try in turn: the system's packages, then the download that Playwright offers."""
+    """Return commands to try in turn: the packages of the system, then the download of Playwright."""
     before, apt, ways = sudo(), apt_get(), []
     if apt:
         packages = ["chromium", "fonts-liberation"]
@@ -219,7 +222,7 @@ CLUSTER_PROGRAMS = {"slurmctld": "slurm-wlm", "munged": "munge", "sshd": "openss
 
 
 def missing_cluster_programs() -> list[str]:
-    """The programs of ``CLUSTER_PROGRAMS`` that are not installed."""
+    """Return the programs of ``CLUSTER_PROGRAMS`` that are not installed."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     return [name for name in CLUSTER_PROGRAMS if shutil.which(name, path=path) is None]
 
@@ -242,21 +245,21 @@ def pip(*arguments: object, check: bool = True) -> int:
 
 
 def run(command: list, check: bool = True) -> int:
-    """Run a command that speaks for itself; if it fails and must not, end with its status."""
+    """Run a command and return its status; exit if it fails, unless ``check`` is False."""
     status = subprocess.run(list(map(str, command)), cwd=ROOT, check=False).returncode
     if status and check:
         sys.exit(f"set-up stopped: this failed with status {status}: {' '.join(map(str, command))}")
     return status
 
 
-def ask_for(command: list) -> str:
-    """The one line that a command prints; empty if it fails."""
+def command_output(command: list) -> str:
+    """Return the output of a command; empty if it fails."""
     done = subprocess.run(list(map(str, command)), cwd=ROOT, stdout=subprocess.PIPE, check=False)
     return done.stdout.decode().strip() if done.returncode == 0 else ""
 
 
 def say(message: str) -> None:
-    """Tell the person what happens now."""
+    """Print a progress message."""
     print(f"meshwave set-up: {message}", file=sys.stderr, flush=True)
 
 

@@ -25,7 +25,7 @@ from bokeh.document import Document
 
 from meshwave.designer.kit.defects import defect_text
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.progress import watched
+from meshwave.engine.progress import report_progress_to
 
 PROCESS_LIMIT = max(4, os.cpu_count() or 1)
 """Number of concurrent processes; further jobs wait."""
@@ -239,7 +239,7 @@ def _serve(connection: Connection, path: str, home: str | None, work: Callable[[
     os.environ.update({"MESHWAVE_HOME": home} if home is not None else {})
     channel = _Channel(connection, open(path, "wb"))  # noqa: SIM115  open until the process ends
     threading.Thread(target=channel.report_progress, daemon=True).start()
-    with watched(channel.watch):
+    with report_progress_to(channel.watch):
         channel.send(_run_work(work, channel))
 
 

@@ -24,7 +24,7 @@ CASES: Mapping[str, tuple[Side, Side]] = {
     "rows to copies of columns": (((8, 8), "S01 R R"), ((8, 8), "R S0 R")),
     "uneven rows to columns": (((9, 7), "S01 R R"), ((7, 9), "R S01 R")),
 }
-"""From 64 devices to 64, eight per host; the last one from 63 to 63."""
+"""Transfers from 64 devices to 64, eight per host; the last one from 63 to 63."""
 
 
 def measure_planner() -> dict[str, float]:

@@ -58,18 +58,18 @@ class Finding(NamedTuple):
     remedy_code: str = ""
 
     @property
-    def found(self) -> str:
-        """What there is, as text."""
+    def description(self) -> str:
+        """The finding as text."""
         return render(self.code, self.params)
 
     @property
     def remedy(self) -> str:
-        """What to do, as text; empty where nothing is to be done."""
+        """The remedy as text; empty if nothing is to be done."""
         return render(self.remedy_code, self.params) if self.remedy_code else ""
 
     def __str__(self) -> str:
         remedy = f"\n{'':22}{self.remedy}" if self.remedy else ""
-        return f"{self.state:8}{self.name:14}{self.found}{remedy}"
+        return f"{self.state:8}{self.name:14}{self.description}{remedy}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the finding for ``--json``."""
@@ -78,7 +78,7 @@ class Finding(NamedTuple):
             "state": self.state,
             "code": self.code,
             "params": dict(self.params),
-            "found": self.found,
+            "found": self.description,
             "remedy": self.remedy,
         }
 

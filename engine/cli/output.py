@@ -23,7 +23,7 @@ def with_progress(command: Command) -> Command:
 
     @wraps(command)
     def run(options: argparse.Namespace) -> int:
-        from meshwave.engine.progress import watched
+        from meshwave.engine.progress import report_progress_to
 
         printed_at = time.monotonic()
 
@@ -33,7 +33,7 @@ def with_progress(command: Command) -> Command:
                 printed_at = time.monotonic()
                 print(f"computing: {share:.0%}, {stage}", file=sys.stderr)
 
-        with watched(print_progress):
+        with report_progress_to(print_progress):
             return command(options)
 
     return run

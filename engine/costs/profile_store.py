@@ -12,7 +12,7 @@ from meshwave.engine.costs.profile import Profile, load_profile
 from meshwave.engine.errors import InputError, closest
 from meshwave.engine.files import check_writable, home, write_whole
 from meshwave.engine.findings import Refusal
-from meshwave.engine.machine import processor
+from meshwave.engine.machine import processor_name
 
 
 def save_profile(profile: Profile, path: Path | str) -> None:
@@ -59,7 +59,7 @@ def _read(path: Path, changed_ns: int, file: int) -> Profile:
 def describe_other_machine(profile: Profile) -> str:
     """Return a sentence if a profile was measured on another machine; empty where it was not or does not say."""
     machine = profile.machine
-    its, mine = (machine.cores, machine.processor), (os.cpu_count(), processor())
+    its, mine = (machine.cores, machine.processor), (os.cpu_count(), processor_name())
     if machine.cores is None or not machine.processor or its == mine:
         return ""
     there, here = (f"{cores} core{'s' * (cores != 1)} of {name}" for cores, name in (its, mine))

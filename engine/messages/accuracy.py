@@ -9,9 +9,9 @@ from meshwave.engine.messages import Message, enumerated
 from meshwave.engine.units import duration, number
 
 MANY_TIMES = 2.0
-"""From here on a ratio is shown as a factor."""
+"""The least ratio that is shown as a factor."""
 COMPENSATED = 1.05
-"""A share from here on is partly compensated by other parts."""
+"""The least share of the error that other parts partly compensate."""
 
 
 def part_name(

@@ -19,7 +19,7 @@ COVERAGE: dict[str, Message] = {
     "unmeasured_intra_node_link": "no link inside a node was measured; the design's link is used",
     "unmeasured_all_reduce": "no all-reduce of {devices} devices was measured; it is priced as a ring over the links",
 }
-"""What a profile does not cover of a design."""
+"""Codes of warnings about parts of a design that a profile does not cover."""
 
 
 def _memory(

@@ -36,7 +36,7 @@ Int64s = NDArray[np.int64]
 SHORTEST_WAIT_S = 0.02
 """The shortest wait that is accurate: within 1 to 2%. A quarter of it is within 5%."""
 PROCESSES_PER_CORE = 8
-"""With more processes, waits become longer in proportion, so that the cores keep up with the messages."""
+"""Processes per core that can send messages in time; with more, waits become longer in proportion."""
 DEFAULT_STEP_LIMIT_S = 10.0
 """The longest wall time of a step that the default time-dilation factor leads to."""
 STEP_LIMIT_S = 86_400.0

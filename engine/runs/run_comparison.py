@@ -15,7 +15,7 @@ from meshwave.engine.costs.profile import Profile, ShapedRates
 from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import write_private
-from meshwave.engine.machine import processor
+from meshwave.engine.machine import processor_name
 from meshwave.engine.messages import fill
 from meshwave.engine.program.action import WORDS
 from meshwave.engine.run_files import NotNegative, RunFile, RunFolderError, read_document
@@ -82,7 +82,7 @@ def save_run_profile(run: Run) -> str:
 def _add_machine(run: Run, profile: Profile) -> Profile:
     """Add the machine of a run to its profile, and the rates of emulated links."""
     device = next((str(event["device"]) for event in run.events() if event.get("device")), "")
-    where: dict[str, Any] = {"cores": os.cpu_count(), "processor": processor(), "device": device}
+    where: dict[str, Any] = {"cores": os.cpu_count(), "processor": processor_name(), "device": device}
     if (network := read_topology(run.folder)) is None:
         return profile.model_copy(update={"machine": profile.machine.model_copy(update=where)})
     rates = ShapedRates(intra=network.intra, inter=network.inter * network.nics)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from meshwave.engine.machine import processor
+from meshwave.engine.machine import processor_name
 from meshwave.engine.units import quantity
 
 SAMPLE_S = 0.25
@@ -22,7 +22,7 @@ def describe_machine() -> str:
 
 def _parts() -> Iterator[str]:
     cores = os.cpu_count() or 1
-    yield f"{cores} core{'s' * (cores != 1)} of {processor()}"
+    yield f"{cores} core{'s' * (cores != 1)} of {processor_name()}"
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         yield quantity(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "B", 2)
     yield f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"

@@ -25,7 +25,7 @@ from meshwave.engine.predict.prediction import predict
 LATE = "a2a-allgather"
 """All-to-all, then all-gather: the order of DeepSpeed and Megatron today, which the paper leaves out."""
 CLUSTER, SERVER = CLUSTERS["pcie"], CLUSTERS["server"]
-"""What stands for the paper's cluster of 32 GPUs and for its server of 8."""
+"""Models of the paper's cluster of 32 GPUs and of its server of 8."""
 
 
 def tables() -> Iterator[Table | table.Grid]:
@@ -85,7 +85,7 @@ def _shared_part(baseline_s: float, parm_s: float) -> float:
 
 
 def gains_by_layout() -> table.Grid:
-    """Where in the grid the gains lie: by the sizes of its groups, on both of the paper's testbeds."""
+    """Return the gains by the sizes of the groups, on both testbeds of the paper."""
     lines = []
     for name, cluster in (("32 GPUs", CLUSTER), ("server of 8", SERVER)):
         found = price_grid(cluster, corners=True)
@@ -138,7 +138,7 @@ def _speeds(cluster: GridCluster) -> str:
 
 
 def _count_wins(winner: NDArray[np.int64], names: Sequence[str]) -> str:
-    """In how many layers each is the fastest, most first; those that never are left out."""
+    """Return the number of layers in which each schedule is the fastest, in descending order."""
     wins = np.bincount(winner, minlength=len(names))
     return ", ".join(f"{names[at]} in {wins[at]:,}" for at in np.argsort(-wins, kind="stable") if wins[at])
 

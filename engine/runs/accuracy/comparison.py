@@ -221,7 +221,7 @@ class Comparison:
 
     @cached_property
     def unmeasured(self) -> list[str]:
-        """What the calibration profile does not cover of the design; empty for other costs."""
+        """Texts on the parts of the design that its calibration profile does not cover; empty for other costs."""
         return [problem.message for problem in self.prediction.warnings if problem.code in COVERAGE]
 
     @cached_property

@@ -36,7 +36,7 @@ from meshwave.engine.runs.training_texts import training_text
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a launcher supports on this machine."""
+    """Capabilities of a launcher on this machine."""
 
     refusal: Problem | None = None  # why it cannot launch anything
     most_processes: int = 0

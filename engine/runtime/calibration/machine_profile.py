@@ -31,7 +31,7 @@ from meshwave.engine.costs.profile import (
     Term,
 )
 from meshwave.engine.errors import InputError, RunError
-from meshwave.engine.machine import processor
+from meshwave.engine.machine import processor_name
 from meshwave.engine.runtime.calibration.collective_plan import COLLECTIVE_BYTES, CollectivePlan
 from meshwave.engine.runtime.calibration.contention_timing import measure_contention
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
@@ -133,7 +133,7 @@ def describe_machine(cluster: ProcessCluster) -> Machine:
         backend="nccl" if cluster.uses_gpus else "gloo",
         network=str(cluster),
         cores=os.cpu_count(),
-        processor=processor(),
+        processor=processor_name(),
         load_before=os.getloadavg()[0],
         software=f"torch {metadata.version('torch')}, {sys.platform}",
     )

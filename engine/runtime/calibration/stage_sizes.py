@@ -51,7 +51,7 @@ CPU_SIZES: Sizes = {
         (1, 2, 128, 256, 512, 2),
     ),
 }
-"""From what fits into a cache to what takes a core half a second."""
+"""Sizes from one that fits into a cache to one that takes a core half a second."""
 ACCELERATOR_SIZES: Sizes = {
     "layer": (
         (1, 1, 256, 768), (4, 1, 512, 768), (1, 4, 1024, 1024), (2, 1, 2048, 1024), (1, 1, 4096, 1024),

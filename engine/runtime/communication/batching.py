@@ -40,7 +40,7 @@ class MessageBatch:
 
     @property
     def is_issued(self) -> bool:
-        """Whether all operations are added."""
+        """True if all operations were added."""
         return self._is_issued
 
     def wait(self) -> None:

@@ -41,8 +41,8 @@ class MessageFormat(NamedTuple):
 GradientGroups = Sequence[tuple[int, tuple[int, ...]]]
 """Stages, each with processes that reduce gradients of it together."""
 BoundaryTransfers = Mapping[tuple[int, int, int], Transfer]
-"""For (source rank, target rank, tensors of a message), the transfer that reshards it; its ranks are processes.
-Where there is none, lane ``i`` sends to lane ``i``."""
+"""Transfers that reshard messages, by source rank, target rank and number of tensors; their ranks are processes.
+Without a transfer, lane ``i`` sends to lane ``i``."""
 
 
 class PendingTensor(ABC):

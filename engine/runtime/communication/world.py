@@ -57,7 +57,7 @@ class World:
 
     @property
     def sends_between_devices(self) -> bool:
-        """Whether messages go from device to device, not through the memory of the host."""
+        """True if messages go from device to device, and not through the memory of the host."""
         return self.backend != "gloo"
 
     def communicator(

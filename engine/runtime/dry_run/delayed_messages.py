@@ -190,12 +190,12 @@ class DelayedTensor(PendingTensor):
 
     @property
     def arrival(self) -> Stamp | None:
-        """When it was due, or arrived if that was later."""
+        """The time when the message was due, or arrived if that was later."""
         return self._arrival_ns or None
 
     @property
     def departure(self) -> Stamp | None:
-        """When a reduction began."""
+        """The time when the reduction began."""
         return self._departure_ns or None
 
 
@@ -223,7 +223,7 @@ def is_late(due_ns: int, requested_ns: int, arrived_ns: int) -> bool:
 
 
 ReductionGroups = Mapping[int, Sequence[tuple[tuple[int, ...], float]]]
-"""For each stage, the groups of processes that reduce its gradients, and the bytes."""
+"""Groups of processes that reduce the gradients of each stage, and the bytes."""
 
 
 def reduction_groups(design: Design, layout: ProcessLayout, layers: tuple[int, ...]) -> ReductionGroups:

@@ -16,7 +16,7 @@ BUCKET_ELEMENTS = 2**23
 GradientObserver = Callable[[Mapping[str, Tensor]], None]
 Members = tuple[int, ...]
 WeightGroup = Callable[[int, nn.Parameter], tuple[Members, int]]
-"""For a stage and a weight of it, the processes that reduce its gradient and the one that counts it in the norm."""
+"""Processes that reduce the gradient of a weight, and the one that counts it in the norm, by stage and weight."""
 
 
 class Training(Protocol):

@@ -1,4 +1,4 @@
-"""When a run writes its checkpoints, and its weights at the end."""
+"""The times at which a run writes its checkpoints, and its weights at the end."""
 
 from __future__ import annotations
 

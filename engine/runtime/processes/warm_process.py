@@ -70,7 +70,7 @@ class RunProcesses:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the processes were asked to end."""
+        """True if the processes were asked to end."""
         return self.kill_at is not None
 
     def end(self) -> None:

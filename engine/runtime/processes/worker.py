@@ -113,7 +113,7 @@ def _take_part(folder: Path, job: Job) -> None:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What is recorded of a step."""
+    """The records of a step."""
 
     seconds: float
     times: StepTimes

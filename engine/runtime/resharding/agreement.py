@@ -1,4 +1,4 @@
-"""What the processes of a transfer agree on before anything moves: the tensor, both layouts and the plan.
+"""Agreement of the processes of a transfer, before any data moves: on the tensor, both layouts and the plan.
 
 Each process makes a *statement*: plain data with what it knows. Statements are merged, and two that contradict each
 other are an error on every process.

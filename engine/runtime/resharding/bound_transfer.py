@@ -119,7 +119,7 @@ class BoundTransfer:
 
     @property
     def receives_shard(self) -> bool:
-        """Whether this process receives a shard of any tensor."""
+        """True if this process receives a shard of any tensor."""
         return any(shape is not None for shape in self._needed_shapes)
 
     @torch.no_grad()

@@ -51,7 +51,7 @@ class Send(NamedTuple):
 
 
 class ProcessPart:
-    """What one process does in a transfer; computed once, executed any number of times."""
+    """The part of one process in a transfer; computed once, executed any number of times."""
 
     def __init__(self, planned: Transfer, process: int) -> None:
         self.process = process

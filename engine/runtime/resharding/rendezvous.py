@@ -17,7 +17,7 @@ from meshwave.engine.errors import RunError
 FIRST_TAG, TAGS = 1 << 29, 1 << 29
 """Gloo's tags are integers below 2^31; pipelines and transfers of one tensor use the lower ones."""
 _RENDEZVOUS_COUNTS: WeakKeyDictionary[Any, Counter[tuple[int, ...]]] = WeakKeyDictionary()
-"""For each default group, the number of rendezvous of the same processes so far."""
+"""Number of rendezvous of the same processes so far, by default group."""
 
 
 class Rendezvous:

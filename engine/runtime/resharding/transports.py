@@ -26,7 +26,7 @@ KERNEL_BUFFER_BYTES = 1 << 16
 MAX_FORWARDING_LANES = 8
 """Threads that forward slices at once, inside a host and again to other hosts; more slices share them."""
 Sums = Mapping[int, Callable[[], None]]
-"""For each slice that a process adds up, what computes the sum (once) after all addends have arrived."""
+"""Functions that compute the sum of a slice once, after all its addends have arrived, by slice."""
 
 
 class MessagesInFlight(NamedTuple):
@@ -226,7 +226,7 @@ class _Lane:
 
     @property
     def is_sent(self) -> bool:
-        """Whether all is known to be sent. Without a thread that is known only after :meth:`finish`."""
+        """True if all data is known to be sent. Without a thread that is known only after :meth:`finish`."""
         if self._thread is None:
             return not self._in_flight
         return not self._thread.is_alive() and self._error is None
