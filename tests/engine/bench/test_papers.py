@@ -103,7 +103,7 @@ def test_the_best_waves_of_the_papers_clusters_follow_its_own_law() -> None:
 
 
 def test_what_is_nearly_equal_keeps_its_place() -> None:
-    assert papers.ranked({"a": 2.0, "b": 1.995, "c": 1.0}) == "c < a = b"
+    assert papers.ranking_text({"a": 2.0, "b": 1.995, "c": 1.0}) == "c < a = b"
 
 
 def test_a_difference_of_less_than_the_last_printed_digit_is_none() -> None:

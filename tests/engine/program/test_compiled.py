@@ -42,7 +42,7 @@ def test_where_nothing_can_be_kept_it_is_compiled_anew() -> None:
             raise RuntimeError("cannot cache function: no locator available")
         return lambda function: function
 
-    assert compiled._compiled(njit, len) is len  # type: ignore[arg-type]
+    assert compiled._compile_function(njit, len) is len  # type: ignore[arg-type]
     assert [bool(options.get("cache")) for options in asked] == [True, False]
 
 

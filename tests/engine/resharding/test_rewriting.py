@@ -74,7 +74,7 @@ def test_what_cannot_be_cut_further_is_sent_to_every_receiver() -> None:
 def test_with_load_balance_it_takes_what_alpa_takes(number: int, model: tuple[Link, Link]) -> None:
     """Beyond case 2: alpa chooses devices by bytes, and the ordering hosts."""
     case = CASES[number]
-    took = alpa.series_seconds(case.tensor, *case.ends, case.links(model))
+    took = alpa.local_allgather_seconds(case.tensor, *case.ends, case.links(model))
     assert plans(case, model)[NAME, "load-balance"].makespan_s == pytest.approx(took)
 
 

@@ -449,7 +449,7 @@ def test_a_warm_process_that_holds_old_code_is_replaced(
     assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
     assert launcher._zygote is old
 
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local._code_s", lambda: float("inf"))
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local._source_time_s", lambda: float("inf"))
 
     assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
     assert launcher._zygote is not old

@@ -22,7 +22,7 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import build, from_columns
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.verification import verify
-from meshwave.engine.progress import watched
+from meshwave.engine.progress import report_progress_to
 from meshwave.engine.schedules import Pipe, Prices, schedules
 from meshwave.engine.schedules._order_search import (
     Heuristic,
@@ -263,7 +263,7 @@ def test_a_search_is_told_of_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
             raise Enough
 
     pipe = Pipe(4, 8, uneven(8, 4, seed=9))
-    with pytest.raises(Enough), watched(watch):
+    with pytest.raises(Enough), report_progress_to(watch):
         auto.program(pipe)
     assert heard == sorted(heard)
     assert auto.search_result(pipe).tried, "what was ended is not taken for an answer"
