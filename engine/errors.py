@@ -27,7 +27,7 @@ DIRECTIONS = "\u2028-\u202e\u2066-\u2069"
 
 
 def printable(text: str, escaped: str = CONTROLS + BREAKS) -> str:
-    """Return a text with some characters, by default control characters, as escapes such as ``\\u001b``."""
+    r"""Return a text with some characters, by default control characters, as escapes such as ``\u001b``."""
     return re.sub(f"[{escaped}]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -153,9 +153,11 @@ class Records:
         write_all(self._file.fileno(), json.dumps(header).encode() + b"\n")
 
     def append(self, records: NDArray[np.void]) -> None:
+        """Append records."""
         write_all(self._file.fileno(), records.tobytes())
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 

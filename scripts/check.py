@@ -21,6 +21,7 @@ CHECKS = {
 
 
 def main(names: list[str]) -> int:
+    """Run the named checks, by default all; return 1 if any has findings."""
     link_packages()
     return max([run_check(name) for name in names or CHECKS])
 

@@ -44,21 +44,25 @@ def picture(design: str, name: str = "") -> Callable[[Picture], Picture]:
 
 @picture("01-first-wave")
 def first_page(page: Page) -> Page:
+    """The page with a first design."""
     return page
 
 
 @picture("01-first-wave")
 def cluster(page: Page) -> Locator:
+    """The cluster canvas."""
     return page.locator(".mw-cluster").first
 
 
 @picture("02-two-waves")
 def wave(page: Page) -> Locator:
+    """The wave canvas."""
     return page.locator(".mw-wave").first
 
 
 @picture("02-two-waves", "page")
 def dry_run(page: Page) -> Page:
+    """The page after a dry run."""
     launch(page, number=1)
     page.mouse.move(0, 0)
     return page
@@ -66,6 +70,7 @@ def dry_run(page: Page) -> Page:
 
 @picture("03-gpt-on-two-cores")
 def measured_run(page: Page) -> Page:
+    """The page after a training run."""
     launch(page, number=0)
     page.mouse.move(0, 0)
     return page
@@ -73,6 +78,7 @@ def measured_run(page: Page) -> Page:
 
 @picture("17-experts-on-two-cores")
 def experts(page: Page) -> Locator:
+    """The expert canvas."""
     page.keyboard.press("x")
     board = page.locator(".mw-experts").first
     board.wait_for()
@@ -81,6 +87,7 @@ def experts(page: Page) -> Locator:
 
 @picture("16-gpt2-moe")
 def gallery(page: Page) -> Locator:
+    """The gallery of schedules."""
     page.keyboard.press("g")
     page.mouse.move(0, 0)
     wait_until(page, lambda: "…" not in (page.locator(".mw-gallery-state").text_content() or "…"))
@@ -89,6 +96,7 @@ def gallery(page: Page) -> Locator:
 
 @picture("20-unequal-meshes")
 def transfer_lab(page: Page) -> Page:
+    """The transfer lab with all plans."""
     page.goto(page.url.partition("?")[0] + "transfer")
     wait_until(page, lambda: page.locator(".mw-tr-plans td button").count() >= len(strategies) * len(orderings))
     return page
@@ -110,6 +118,7 @@ def wait_until(page: Page, is_done: Callable[[], bool]) -> None:
 
 
 def main(names: list[str]) -> None:
+    """Take the named pictures, by default all."""
     IMAGES.mkdir(exist_ok=True)
     chromium = find_chromium()
     if chromium is None:

@@ -277,6 +277,7 @@ def to_text(results: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
+    """Run the parts and print a summary; return 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "folder", type=Path, metavar="FOLDER", help="folder of gpu.json and gpu.log; created if it does not exist"

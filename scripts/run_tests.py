@@ -16,10 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / ".pytest_cache/v/cache/lastfailed"
 FAILED = 1  # pytest's status where tests ran and some failed
 MANY = 20
-"""So many failures are no race: they are not run again."""
+"""From this number of failures on, tests are not run again, since they are no race."""
 
 
 def main(arguments: list[str]) -> int:
+    """Run the tests, and once more those that failed; return the exit status."""
     RECORD.unlink(missing_ok=True)  # of earlier runs
     status = run_pytest(arguments)
     failed = last_failed() if status == FAILED else []
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run_pytest(arguments: list[str]) -> int:
+    """Run pytest and return its exit status."""
     return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
 
 

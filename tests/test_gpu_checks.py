@@ -41,7 +41,7 @@ def test_what_fails_or_hangs_is_told_and_the_others_go_on(script: Any, tmp_path:
         "not there": ([str(tmp_path / "nothing")], 60, (0,)),
     }
 
-    found = {name: checks.play(script.Part(name, *part)) for name, part in parts.items()}
+    found = {name: checks.run_part(script.Part(name, *part)) for name, part in parts.items()}
 
     assert found["figures"] == {"step_s": 2.0} and found["words"] == "all is well" and found["another status"] == []
     written = json.loads((tmp_path / "gpu.json").read_text())
@@ -49,7 +49,7 @@ def test_what_fails_or_hangs_is_told_and_the_others_go_on(script: Any, tmp_path:
     assert [*states] == [*parts] and states["figures"] == "ok"
     assert states["told to have failed"] == "failed: no memory" and states["broken"] == "failed: status 1"
     assert "a reason" in written["parts"]["broken"]["said"] and "a reason" in log.getvalue()
-    assert states["hanging"] == "failed: not done after 0 s" and states["not there"].startswith("failed: ")
+    assert states["hanging"] == "failed: not finished after 0 s" and states["not there"].startswith("failed: ")
     assert written["machine"]["python"] and "torch" not in written["machine"]["lacking"]
     assert len(script.to_text(written).splitlines()) == len(parts)
 
@@ -57,8 +57,8 @@ def test_what_fails_or_hangs_is_told_and_the_others_go_on(script: Any, tmp_path:
 def test_what_there_is_no_time_for_is_left_out(script: Any, tmp_path: Path) -> None:
     checks = script.Checks(tmp_path, io.StringIO(), str(tmp_path), 0.0)
 
-    assert checks.play(script.Part("late", python("1 / 0"), 60)) is None
-    assert checks.results["parts"]["late"] == {"state": "left out: no time was left"}
+    assert checks.run_part(script.Part("late", python("1 / 0"), 60)) is None
+    assert checks.results["parts"]["late"] == {"state": "skipped: no time left"}
 
 
 def test_trainings_are_held_against_rates_and_predictions(script: Any) -> None:
@@ -67,7 +67,7 @@ def test_trainings_are_held_against_rates_and_predictions(script: Any) -> None:
     device = {"matrix_flops": {"bf16": 8e14}, "peak_flops": 1e15}
     found = {script.FIRST[0]: device, "large": {**figures, **memory}, "failed": None}
 
-    told = script.summary(found, {"prediction of large": {"state": "ok", "found": {"makespan_s": 1.0}}})
+    told = script.summarize(found, {"prediction of large": {"state": "ok", "found": {"makespan_s": 1.0}}})
 
     assert [*told] == ["large"]
     assert told["large"] == pytest.approx(

@@ -229,6 +229,7 @@ class Progress:
         self._stopped: set[str] = set()
 
     def __call__(self, run: Run) -> None:
+        """Print the steps since the last call."""
         stopped = {*run.stopped_process_lines()}
         for line in stopped - self._stopped:
             print(line, file=sys.stderr, flush=True)

@@ -70,6 +70,7 @@ class Rehearsal(Part):
 
     @property
     def words(self) -> str:
+        """Text such as ``rehearsal, time x 40``, which the record of runs stores."""
         return "rehearsal" if self.scale is None else f"rehearsal, time x {number(self.scale)}"
 
 

@@ -93,9 +93,11 @@ class Result(RunFile):
 class Control(Protocol):
     """The methods of a launcher that a run calls."""
 
-    def cancel(self, run: Run) -> None: ...
+    def cancel(self, run: Run) -> None:
+        """End a run."""
 
-    def poll(self, run: Run) -> None: ...
+    def poll(self, run: Run) -> None:
+        """Check an active run, and record its end."""
 
 
 class Run:

@@ -43,10 +43,12 @@ class Bundle:
 
     @property
     def run(self) -> str:
+        """The id of the run."""
         return self.folder.name
 
     @property
     def processes(self) -> int:
+        """Number of processes."""
         return process_count(self.design)
 
     @cached_property

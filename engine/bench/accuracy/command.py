@@ -38,12 +38,12 @@ class Measures(Protocol):
 
 
 def accuracy(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
-    """compare predictions with dry runs and training runs of more than a hundred designs; about half an hour"""
+    """Compare predictions with dry runs and training runs of more than a hundred designs (half an hour)."""
     return _measure_and_summarize(cases.all_cases(), only, out, say)
 
 
 def rehearsal(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
-    """compare predictions with dry runs of Hanayo and its baselines on the clusters of the paper; about ten minutes"""
+    """Compare predictions with dry runs of Hanayo and its baselines on the clusters of the paper (ten minutes)."""
     return _measure_and_summarize(hanayo.paper_cases(), only, out, say)
 
 

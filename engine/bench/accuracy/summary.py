@@ -26,6 +26,7 @@ class ErrorStatistics(NamedTuple):
     bias: float  # the median of the signed errors
 
     def to_json(self) -> dict[str, float]:
+        """Return the figures for ``--json``."""
         return dict(self._asdict())
 
 
@@ -48,6 +49,7 @@ class Ranking(NamedTuple):
     close: int  # pairs whose predictions are too close to count
 
     def to_json(self) -> dict[str, Any]:
+        """Return the figures for ``--json``."""
         return {**self._asdict(), "wrong": list(self.wrong)}
 
 
@@ -77,6 +79,7 @@ class Summary(NamedTuple):
     groups: Mapping[str, ErrorStatistics]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the figures for ``--json``."""
         return {
             "iteration": self.iteration.to_json() if self.iteration else None,
             "ranking": self.ranking.to_json(),

@@ -52,10 +52,12 @@ class Case(NamedTuple):
 
     @property
     def tensor(self) -> Tensor:
+        """The transferred tensor."""
         return Tensor(self.shape, INT32)
 
     @property
     def ends(self) -> tuple[Side, Side]:
+        """Source and destination: mesh and sharding spec."""
         source, destination = (
             Mesh(size, tuple(range(first, first + prod(size))), tuple(host + place // size[1] for place in range(prod(size))))
             for size, first, host in ((self.source, 0, 0), (self.destination, prod(self.source), FIRST_RECEIVING_HOST))
@@ -63,6 +65,7 @@ class Case(NamedTuple):
         return (source, tuple(self.source_spec.split())), (destination, tuple(self.spec.split()))
 
     def links(self, model: Model) -> Links:
+        """Return the links of the cluster."""
         (source, _), (destination, _) = self.ends
         host = zip((*source.ranks, *destination.ranks), (*source.hosts, *destination.hosts), strict=True)
         return Links(*model, dict(host))

@@ -84,6 +84,7 @@ class Trained(NamedTuple):
     round_s: float  # forward and backward of one microbatch on the slowest stage
 
     def tflops(self, series: str) -> float:
+        """Return the throughput of a series in TFLOP/s."""
         return self.flops / self.seconds[series] / 1e12
 
     def gain(self, over: str) -> float:

@@ -38,6 +38,7 @@ class Made(NamedTuple):
 
     @property
     def elements(self) -> int:
+        """Number of elements."""
         return self.channels * self.side**2
 
 

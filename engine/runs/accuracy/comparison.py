@@ -73,6 +73,7 @@ class Iteration(NamedTuple):
 
     @property
     def error(self) -> float | None:
+        """The relative error."""
         return error(self.predicted_s, self.measured_s)
 
 
@@ -88,6 +89,7 @@ class MeshMemory(NamedTuple):
 
     @property
     def error(self) -> float | None:
+        """The relative error."""
         return error(self.predicted_bytes, self.measured_bytes)
 
     @property
@@ -132,6 +134,7 @@ class Comparison:
 
     @cached_property
     def iteration(self) -> Iteration:
+        """The predicted and the measured step time."""
         seconds = self.recording.seconds
         low, median, high = (float(each) for each in np.percentile(seconds, QUARTILES))
         return Iteration(self.prediction.timeline.makespan, median, low, high, len(seconds), self.recording.warm_up)

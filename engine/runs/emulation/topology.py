@@ -52,10 +52,12 @@ class Topology:
 
     @property
     def processes(self) -> int:
+        """Number of processes."""
         return len(self.node_of)
 
     @property
     def nodes(self) -> int:
+        """Number of nodes."""
         return max(self.node_of) + 1
 
     @property
@@ -69,6 +71,7 @@ class Topology:
         return f"10.78.{node}.{self.node_of[:process].count(node) + 1}"
 
     def to_json(self) -> str:
+        """Return the content of ``network.json``."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n"
 
 

@@ -72,7 +72,7 @@ class JobOptions(Part):
 
 
 class Phase(Enum):
-    """Where a job stands."""
+    """The phase of a job."""
 
     WAITING = "waiting"
     RUNNING = "running"

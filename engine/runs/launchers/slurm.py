@@ -62,7 +62,7 @@ class SlurmOptions(JobOptions):
     restarts: NonNegativeInt = 10
     """Times that a job is put into the queue again, after its time limit, preemption or the loss of a node."""
     via: Literal["ssh"] | None = nullable("Slurm's commands run on this machine")
-    """How Slurm's commands are reached."""
+    """The way to reach the commands of Slurm."""
     login: Address | None = nullable("none")
     """Login node for `via = "ssh"`: a host of the configuration of ssh, or `user@host`."""
     ssh_options: tuple[Line, ...] = ()

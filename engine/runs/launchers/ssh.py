@@ -42,7 +42,7 @@ class SshOptions(JobOptions):
     address: Annotated[str, Field(pattern=r"^[\w.:-]+$")] | None = nullable("the name of the first host")
     """Address at which the other hosts reach the first one."""
     shared: bool = False
-    """Whether `root` is one folder that all hosts share. Checkpoints need that."""
+    """True if `root` is one folder that all hosts share. Checkpoints need that."""
     ssh_options: tuple[Line, ...] = ()
     """Options of ssh, such as `-p` and `2222`."""
 

@@ -47,6 +47,7 @@ class Recording:
 
     @property
     def source(self) -> Source:
+        """The kind of run: "measured" for training, "rehearsed" for a dry run."""
         return self._header.source
 
     @property
@@ -61,6 +62,7 @@ class Recording:
 
     @property
     def meshes(self) -> tuple[str, ...]:
+        """Mesh names of all ranks."""
         return self._header.meshes
 
     @cached_property

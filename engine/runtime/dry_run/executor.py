@@ -149,7 +149,7 @@ class DryRunner:
 
     @property
     def progress(self) -> Progress:
-        """Where this process stands in its program."""
+        """The position of this process in its program."""
         return self._executor.progress
 
     def step(self) -> DryRunStep:

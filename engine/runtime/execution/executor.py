@@ -113,7 +113,7 @@ class Slot(NamedTuple):
 
 
 class Progress:
-    """Where a process stands in its program, for threads that watch it."""
+    """The position of a process in its program, for threads that watch it."""
 
     def __init__(self) -> None:
         self.step = 0

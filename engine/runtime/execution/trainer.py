@@ -121,7 +121,7 @@ class Trainer:
 
     @property
     def progress(self) -> Progress:
-        """Where this process stands in its program."""
+        """The position of this process in its program."""
         return self._executor.progress
 
     def step(self, number: int) -> TrainingStep:

@@ -16,7 +16,7 @@ Link = tuple[str, dict[str, object]]
 
 
 class Position(RunFile):
-    """Where a process stands: the form of ``position-<process>.json``."""
+    """The position of a process in its program: the schema of ``position-<process>.json``."""
 
     pid: Count
     host: str
@@ -26,7 +26,7 @@ class Position(RunFile):
     awaited_row: Count | None = None
     """The receive that the action waits for."""
     activity: str | None = None
-    """What it does between two steps."""
+    """The activity of the process between two steps."""
     stuck_s: NotNegative = 0.0
     """Seconds that it has been there."""
 
