@@ -20,8 +20,8 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def processor() -> str:
-    """What the cores of this machine call themselves."""
+def processor_name() -> str:
+    """Return the name of the processor of this machine."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:  # not Linux

@@ -87,11 +87,11 @@ def amount(text: str, unit: str, shown: str = "") -> float:
     except ArithmeticError:  # beyond the range of decimals
         value = math.inf
     if not math.isfinite(value):
-        raise InputError(f"{_cut(text)} is too large; use {like}")
+        raise InputError(f"{_quote(text)} is too large; use {like}")
     return value
 
 
-def _unit_meant(number: str, unit: str, shown: str) -> str:
+def _implied_unit(number: str, unit: str, shown: str) -> str:
     """Return the unit of a number that was typed without one."""
     value, _, before = shown.strip().partition(" ")
     if not shown or not Decimal(number):
@@ -140,7 +140,7 @@ def _refuse_bits(number: str, typed: str, unit: str) -> None:
 
 
 def _quote(text: str) -> str:
-    """Return a typed text in quotes, limit_steps."""
+    """Return a typed text in quotes, shortened."""
     text = text.strip()
     return repr(text if len(text) <= 40 else f"{text[:37]}...")
 

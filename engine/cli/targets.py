@@ -57,7 +57,7 @@ def _check(options: argparse.Namespace) -> int:
     problems = [*report.problems(package_versions())]
     if options.json:
         found = report.model_dump(mode="json")
-        print_json({"report": found, "clocks": clocks.words, "problems": [each.to_json() for each in problems]})
+        print_json({"report": found, "clocks": clocks.note, "problems": [each.to_json() for each in problems]})
     else:
         print("\n".join([*report_lines(report, clocks, drawn), *map(str, problems)]))
     return 1 if any(problem.severity == "error" for problem in problems) else 0

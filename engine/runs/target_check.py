@@ -132,8 +132,8 @@ def report_lines(report: TargetReport, clocks: Clocks, drawn: Cluster | None = N
                 f"link      {name}: {quantity(link.bandwidth, 'B/s')}{compared}, latency {quantity(link.latency_s, 's')}, "
                 f"all-reduce of {link.processes} processes {quantity(link.all_reduce_bandwidth, 'B/s')}"
             )
-    if clocks.words:
-        yield f"clocks    {clocks.words}"
+    if clocks.note:
+        yield f"clocks    {clocks.note}"
 
 
 def check_target(

@@ -405,7 +405,9 @@ def test_grouping_is_for_more_microbatches_than_meshes(page: Page, draw: Callabl
     ungrouped = page.get_by_role("button", name="ungrouped")
 
     ungrouped.click(force=True)
-    eventually(page, lambda: notice(page, "wave") == "grouping has an effect only with more microbatches than meshes (4)")
+    eventually(
+        page, lambda: notice(page, "wave") == "grouping has an effect only with more microbatches than meshes (4)"
+    )
     field = page.get_by_label("microbatches", exact=True)
     field.fill("8")
     field.press("Enter")

@@ -342,7 +342,9 @@ def test_an_edit_is_undone_by_the_undo_of_the_page(whole: Page) -> None:
     stage.focus()
     for key in ("e", "ArrowRight", "Enter", "Alt+ArrowRight", "Enter"):
         stage.press(key)
-    expect(whole.locator(".mw-order-text")).to_contain_text("The schedule is now custom; undo restores Interleaved 1F1B")
+    expect(whole.locator(".mw-order-text")).to_contain_text(
+        "The schedule is now custom; undo restores Interleaved 1F1B"
+    )
     expect(iteration).not_to_have_text(before, use_inner_text=True)
 
     whole.keyboard.press("Control+z")

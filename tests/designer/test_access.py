@@ -238,7 +238,9 @@ def test_metrics_are_sent_to_holders_of_a_token(port: int, monkeypatch: pytest.M
         assert status(port, "/metrics", **wrong) == 403
 
 
-def test_an_empty_token_does_not_read_metrics_when_none_is_configured(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_token_does_not_read_metrics_when_none_is_configured(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(METRICS_TOKEN, "")
 
     assert status(port, "/metrics", Authorization="Bearer ") == 403

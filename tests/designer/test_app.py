@@ -111,7 +111,9 @@ def test_a_full_disk_refuses_no_edit_and_shows_a_notice(studio: Studio, monkeypa
         rename(draft, "unkept")
 
     assert draft.session.design.name == "unkept"
-    assert draft.session.notice.startswith("The latest edits are not saved and would be lost by a reload: cannot write ")
+    assert draft.session.notice.startswith(
+        "The latest edits are not saved and would be lost by a reload: cannot write "
+    )
     rename(draft, "kept")
     assert draft.session.notice == ""
     assert studio.read_draft(GIVEN).name == "kept"

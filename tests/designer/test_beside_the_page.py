@@ -41,7 +41,9 @@ def expert_map() -> Job:
 
 
 @pytest.mark.parametrize("begin", [transfer_lab, expert_map])
-def test_a_job_is_stopped_when_its_page_closes(begin: Callable[[], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_stopped_when_its_page_closes(
+    begin: Callable[[], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(transfer, "compare_rows", held.endless)
     monkeypatch.setattr(expert_schedules, "make_expert_map", held.endless)

@@ -138,7 +138,9 @@ def test_a_tiling_has_disjoint_rectangles_or_a_reason_why_not(
 
 
 @given(nodes=sizes, per_node=sizes, pp=sizes, tp=sizes)
-def test_a_tiling_keeps_tensor_parallel_groups_inside_a_node_if_possible(nodes: int, per_node: int, pp: int, tp: int) -> None:
+def test_a_tiling_keeps_tensor_parallel_groups_inside_a_node_if_possible(
+    nodes: int, per_node: int, pp: int, tp: int
+) -> None:
     assume(pp <= nodes * (per_node // tp))
     for tiled in mesh_edits.tile_cluster({"nodes": nodes, "devices_per_node": per_node}, pp, 1, tp):
         assert len({device // per_node for device in tiled["devices"]}) == 1

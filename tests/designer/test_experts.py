@@ -211,15 +211,15 @@ def test_ppmoe_has_places_of_its_own_whose_replicas_share_the_tokens() -> None:
 
 def test_the_canvas_and_the_form_describe_unused_settings_alike() -> None:
     opened = design(dp=2, tp=4, schedule="ppmoe")
-    reason = (
-        "PPMoE places whole experts on the 4 devices of a tensor-parallel group and does not use ep and esp"
-    )
+    reason = "PPMoE places whole experts on the 4 devices of a tensor-parallel group and does not use ep and esp"
     found = {control["key"]: control for control in picture_of(opened, 0)["controls"]}
     shown = {field["path"]: field for section in form_sections(opened) for field in section["fields"]}
 
     for key in ("ep", "esp"):
         assert found[key]["reason"] == reason and found[key]["options"] == []
-        assert shown[f"experts.{key}"]["hint"] == "not used by this schedule" and reason in shown[f"experts.{key}"]["help"]
+        assert (
+            shown[f"experts.{key}"]["hint"] == "not used by this schedule" and reason in shown[f"experts.{key}"]["help"]
+        )
         with pytest.raises(InputError, match="does not use ep and esp"):
             make_edit(opened, shown[f"experts.{key}"], "2")
         assert make_edit(opened, shown[f"experts.{key}"], "1")[1][key] == 1  # what a problem may ask for
@@ -406,6 +406,8 @@ def test_the_effects_of_an_uneven_load_are_explained() -> None:
     document = design(load="zipf").model_dump(mode="json")
     document["model"]["moe"]["capacity_factor"] = None
     (dropless,) = picture_of(parse_design(document, draft=True), 0)["about"]
-    assert dropless.startswith("Experts compute only the tokens that they receive, so the most loaded device determines the time")
+    assert dropless.startswith(
+        "Experts compute only the tokens that they receive, so the most loaded device determines the time"
+    )
     grouped = picture_of(design(dp=8, ep=4), 0)["about"]
     assert grouped == ["One of 2 identical groups."]

@@ -90,9 +90,7 @@ def entry(design: Design, title: str) -> Entry:
 # ---- the gallery ----
 
 
-def test_opening_sends_a_description_then_cards_then_done(
-    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_sends_a_description_then_cards_then_done(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = opened(gallery, monkeypatch)
 
     kinds = [message["type"] for message in heard.messages]

@@ -19,7 +19,6 @@ from meshwave.engine.costs.profile_store import describe_other_machine, list_pro
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
-from meshwave.engine.machine import processor_name
 from meshwave.engine.runtime.calibration import CalibrationOptions, CalibrationProgress
 from tests.engine.costs.profiles import contention, known, of_a_run
 
@@ -173,7 +172,7 @@ def test_a_profile_of_another_machine_is_marked() -> None:
         "measured on another machine: 48 cores of A64FX, and this one"
     )
     assert describe_machine(known(machine=machine))[0] == describe_other_machine(known(machine=machine))
-    mine = machine.model_copy(update={"cores": os.cpu_count(), "processor": processor()})
+    mine = machine.model_copy(update={"cores": os.cpu_count(), "processor": processor_name()})
     assert describe_other_machine(known(machine=mine)) == ""
 
 
@@ -256,7 +255,9 @@ def test_a_stopped_calibration_stores_nothing(session: Session) -> None:
     assert list_profiles() == []
 
 
-def test_an_invalid_profile_name_is_refused_before_the_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_profile_name_is_refused_before_the_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "home").touch()
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
     calibrating = BackgroundCalibration(lambda wanted, heard: pytest.fail("it was measured"))

@@ -71,9 +71,7 @@ HOT = [5.0, 1, 1, 1, 0, 0, 0, 0]
 EVEN = [1.0] * 8
 
 
-def test_a_measured_load_is_applied_as_one_undo_step(
-    session: Session, record: Record, ran: Ran
-) -> None:
+def test_a_measured_load_is_applied_as_one_undo_step(session: Session, record: Record, ran: Ran) -> None:
     run = ran(layer1=HOT, layer3=EVEN)
     made, told = canvas(session, record)
     assert [option["value"] for option in load(made)["options"]] == ["uniform", "zipf", run]
@@ -102,9 +100,7 @@ def test_a_missing_measured_load_is_reported(session: Session, record: Record, r
     assert session.history[0] == ""
 
 
-def test_only_loads_of_completed_runs_of_this_model_are_offered(
-    session: Session, record: Record, ran: Ran
-) -> None:
+def test_only_loads_of_completed_runs_of_this_model_are_offered(session: Session, record: Record, ran: Ran) -> None:
     larger = session.design.model.model_copy(update={"hidden": 64})
     ran(session.design.model_copy(update={"model": larger}), layer1=HOT)
     moved = session.design.experts.model_copy(update={"ep": 2})

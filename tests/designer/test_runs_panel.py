@@ -510,9 +510,7 @@ def test_a_dataset_is_uploaded_and_removed(show: Show, session: Session) -> None
     assert (panel.text["name"], session.design.training.data) == (None, None)
 
 
-def test_an_invalid_dataset_changes_nothing(
-    show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invalid_dataset_changes_nothing(show: Show, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = show()
     said: list[Any] = []
     monkeypatch.setattr(panel, "_send_msg", said.append)

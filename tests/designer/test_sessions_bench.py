@@ -28,7 +28,9 @@ def run(coroutine: Coroutine[Any, Any, bench.Figures]) -> bench.Figures:
 
 
 @pytest.mark.slow
-def test_the_benchmark_of_sessions_reports_times_and_leaves_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_benchmark_of_sessions_reports_times_and_leaves_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     with serve_in_thread(read_design(None), sessions_bench.TOKEN, session_lifetime_s=0.2) as link:
         figures = run(sessions_bench._measure(link, 3))

@@ -766,7 +766,9 @@ def test_undo_and_redo_show_the_labels_of_the_history(bar: TopBar, session: Sess
 
 
 @pytest.mark.parametrize("name", exports)
-def test_every_export_is_downloaded_as_a_file(name: str, bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_export_is_downloaded_as_a_file(
+    name: str, bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = Said(bar, monkeypatch)
     session.edit("pipeline.waves", 1, "one wave, which all of them can say")
 

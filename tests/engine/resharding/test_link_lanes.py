@@ -85,7 +85,9 @@ def test_the_last_message_of_a_task_ends_when_the_plan_says(strategy: str, data:
 @pytest.mark.parametrize("strategy", strategies)
 def test_nothing_is_handed_on_before_it_has_come(strategy: str) -> None:
     spec = transfer([1], [2, 3], [600], ("R", "R"), per_host=3)
-    (task,) = unit_tasks(spec.planned_tensor, spec.source.mesh, spec.source.spec, spec.destination.mesh, spec.destination.spec)
+    (task,) = unit_tasks(
+        spec.planned_tensor, spec.source.mesh, spec.source.spec, spec.destination.mesh, spec.destination.spec
+    )
 
     found = hops(strategy, task, 0, spec.lines, 5)
 
@@ -108,7 +110,9 @@ def test_a_ring_inside_a_host_ends_when_the_formula_says() -> None:
 
 def test_a_rank_sends_one_message_at_a_time_on_each_of_its_links() -> None:
     spec = transfer([1], [2, 3], [600], ("R", "R"), per_host=3)
-    (task,) = unit_tasks(spec.planned_tensor, spec.source.mesh, spec.source.spec, spec.destination.mesh, spec.destination.spec)
+    (task,) = unit_tasks(
+        spec.planned_tensor, spec.source.mesh, spec.source.spec, spec.destination.mesh, spec.destination.spec
+    )
 
     for strategy in strategies:
         found = hops(strategy, task, 0, spec.lines, 5)
@@ -128,7 +132,9 @@ def test_a_rank_sends_one_message_at_a_time_on_each_of_its_links() -> None:
 @pytest.mark.parametrize("ordering", orderings)
 def test_a_lane_holds_one_task_at_a_time_and_every_task_holds_both_ends(ordering: str, nics: int) -> None:
     spec = transfer([4], [2, 2], [64, 64], ("R S0", "S01 R"), nics_per_host=nics)
-    tasks = unit_tasks(spec.planned_tensor, spec.source.mesh, spec.source.spec, spec.destination.mesh, spec.destination.spec)
+    tasks = unit_tasks(
+        spec.planned_tensor, spec.source.mesh, spec.source.spec, spec.destination.mesh, spec.destination.spec
+    )
     found = plan(
         spec.planned_tensor,
         (spec.source.mesh, spec.source.spec),
