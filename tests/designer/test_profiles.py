@@ -19,6 +19,7 @@ from meshwave.engine.costs.profile_store import describe_other_machine, list_pro
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
+from meshwave.engine.machine import processor_name
 from meshwave.engine.runtime.calibration import CalibrationOptions, CalibrationProgress
 from tests.engine.costs.profiles import contention, known, of_a_run
 
