@@ -124,7 +124,7 @@ EXPERTS = "experts"
 @lru_cache(maxsize=256)  # consecutive edits mostly price the same layer
 def _block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rates: Rates) -> ExpertBlock:
     priced = price(name, layer, links, rates)
-    before, after = flops.around_mlp(load)
+    before, after = flops.mlp_neighbours(load)
     operator = _operator(load, priced)
     inputs, weights = split_backward(priced)
     whole = play_layer(priced, priced.backward).makespan

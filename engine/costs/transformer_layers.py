@@ -137,12 +137,12 @@ def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
 
 def mlp(load: Workload) -> tuple[Operator, ...]:
     """Return norm, ``h`` to ``f``, GELU, ``f`` to ``h`` and residual sum, sharded like :func:`attention`."""
-    before, after = around_mlp(load)
+    before, after = mlp_neighbours(load)
     return (*before, *feed_forward("feed-forward", load, load.ffn_hidden), *after)
 
 
-def around_mlp(load: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
-    """Return what a layer has before and after its feed-forward block, or experts in its place."""
+def mlp_neighbours(load: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+    """Return the operators of a layer before and after its feed-forward block, or experts in its place."""
     shares_norm = load.architecture.residual == "parallel-one-norm"
     before = () if shares_norm else _norms("feed-forward", load, "before")
     return before, (*_norms("feed-forward", load, "after"), residual("feed-forward residual", load))

@@ -58,7 +58,7 @@ class RopeScaling(Part):
 
 
 class Positions(Part):
-    """How a token knows its position."""
+    """Encoding of the positions of tokens."""
 
     kind: Literal["learned", "rope", "alibi", "none"] = "learned"
     """learned: a table added to the embedding; rope: rotated queries and keys; alibi: a bias of the scores."""

@@ -65,7 +65,7 @@ class MoE(Part):
 
     @property
     def has_shared_gate(self) -> bool:
-        """Whether a learned gate weights the output of the shared experts."""
+        """True if a learned gate weights the output of the shared experts."""
         return False
 
     @model_validator(mode="after")

@@ -37,7 +37,7 @@ class _Error(NamedTuple):
     root: type[BaseModel]
 
     @property
-    def where(self) -> str:
+    def path_text(self) -> str:
         return format_path(self.place)
 
     def path(self, key: str) -> str:
@@ -102,7 +102,7 @@ def _problem(error: _Error) -> Problem:
         return _PROBLEMS[kind](error)
     if "problem" in error.context:  # raised by a validator of the part
         problem: Problem = error.context["problem"]
-        return problem.within(error.where)
+        return problem.within(error.path_text)
     reason = error.detail["msg"]
     return error.problem("invalid_value", {"reason": reason[:1].lower() + reason[1:]})
 
@@ -187,18 +187,18 @@ def _unknown_key(error: _Error) -> Problem:
         owners = [name for name, member in schedules.items() if key in member.model_fields]
         if owners:
             params = {"key": key, "schedules": owners, "schedule": section.get("schedule")}
-            return error.problem("unused_option", params, remove_key(error.where))
+            return error.problem("unused_option", params, remove_key(error.path_text))
     known = _known_keys(error.place, error.document, error.root)
     suggestion = closest(key, known)
     params = {"key": key, "known": known, "suggestion": suggestion}
-    return error.problem("unknown_key", params, *_rename(error, suggestion), remove_key(error.where))
+    return error.problem("unknown_key", params, *_rename(error, suggestion), remove_key(error.path_text))
 
 
 def _rename(error: _Error, name: str | None) -> list[Fix]:
     """Return the fix that renames the refused key, unless the section has a key of that name."""
     section = _value_at(error.place[:-1], error.document)
     is_free = name is not None and name not in section
-    return [rename_key(error.where, section[error.place[-1]], name)] if name and is_free else []
+    return [rename_key(error.path_text, section[error.place[-1]], name)] if name and is_free else []
 
 
 def _unknown_name(error: _Error) -> Problem:
@@ -210,7 +210,7 @@ def _unknown_name(error: _Error) -> Problem:
     params = {"value": error.value[:LONGEST_VALUE], "known": known, "suggestion": suggestion}
     if "[key]" in error.detail["loc"]:
         return error.problem("unknown_name", params, *_rename(error, suggestion))
-    return error.problem("unknown_name", params, *([set_value(error.where, suggestion)] if suggestion else []))
+    return error.problem("unknown_name", params, *([set_value(error.path_text, suggestion)] if suggestion else []))
 
 
 def _unknown_kind(error: _Error) -> Problem:
@@ -267,7 +267,7 @@ def _range_problem(relation: str, key: str) -> Callable[[_Error], Problem]:
         if key == "gt" and limit == 0 and isinstance(limit, int):
             limit, bound = 1, "minimum"
         is_setting = bound == "minimum" and isinstance(limit, int) and isinstance(error.place[-1], str)
-        fixes = [set_value(error.where, limit)] if is_setting else []
+        fixes = [set_value(error.path_text, limit)] if is_setting else []
         return error.problem("out_of_range", {"value": show_value(error.value), bound: limit}, *fixes)
 
     return problem
@@ -287,7 +287,7 @@ def _indivisible_width(error: _Error) -> Problem:
     heads, hidden = problem.params["heads"], problem.params["hidden"]
     suitable = nearest_head_counts(heads, hidden, tensor_parallel_sizes(error.document.get("meshes")))
     fixes = (*(set_value("heads", count) for count in suitable), *problem.fixes)
-    return problem.replace(params={**problem.params, "suitable": suitable}, fixes=fixes).within(error.where)
+    return problem.replace(params={**problem.params, "suitable": suitable}, fixes=fixes).within(error.path_text)
 
 
 def nearest_head_counts(given: int, width: int, tp: Iterable[int]) -> list[int]:

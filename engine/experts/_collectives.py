@@ -102,12 +102,12 @@ def _ring(layer: Layer, links: Links, costed: CostedStep) -> CostedStep:
     across = np.empty(layer.devices, np.int64)  # lane: 0 inside the node, 1 between nodes
     across[members] = (nodes != nodes[:, :1]).any(axis=1, keepdims=True)
 
-    def per_lane(of: Callable[[Line], float], measured: float) -> Floats:
+    def lane_values(of: Callable[[Line], float], measured: float) -> Floats:
         return np.array([measured if fitted else of(line) for line in (links.intra, links.inter)])
 
-    whole = per_lane(lambda line: rounds * line.seconds(part), fitted.seconds(buffer) if fitted else 0.0)
-    alone = per_lane(lambda line: rounds * line.alpha, fitted.alpha if fitted else 0.0)
-    pieces = per_lane(
+    whole = lane_values(lambda line: rounds * line.seconds(part), fitted.seconds(buffer) if fitted else 0.0)
+    alone = lane_values(lambda line: rounds * line.alpha, fitted.alpha if fitted else 0.0)
+    pieces = lane_values(
         lambda line: rounds * line.seconds(part / layer.ep), fitted.seconds(buffer / layer.ep) if fitted else 0.0
     )
     each, (took, startup, sent) = np.arange(layer.devices), np.zeros((3, 2, layer.devices))

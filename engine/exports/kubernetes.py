@@ -1,4 +1,4 @@
-"""A design as a manifest for Kubernetes, for those who submit themselves."""
+"""A design as a manifest for Kubernetes, for users who submit jobs themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "meshwave-design"
 LARGEST_BYTES = 1_000_000
-"""Kubernetes takes ConfigMaps of up to 1 MiB."""
+"""Maximum size of a ConfigMap, which Kubernetes limits to 1 MiB."""
 HEAD = """\
 # A TrainJob of Kubeflow Trainer 2.2 or newer: kubectl create --filename FILE
 # Set image to one with Python, torch and Meshwave, and add GPUs as resourcesPerNode.
@@ -34,10 +34,11 @@ class Kubernetes(Export):
 
     @staticmethod
     def make(prediction: Prediction) -> bytes:
-        """
+        """Return the manifest.
+
         Raises:
             DesignError: the design can be planned but not run.
-            Refusal: it does not fit into a ConfigMap, or its nodes have unlike numbers of processes.
+            Refusal: the design does not fit into a ConfigMap, or its nodes have unequal numbers of processes.
         """
         layout = NodeLayout.of(prediction.design)
         if len(set(layout.processes)) > 1:

@@ -1,4 +1,4 @@
-"""A design as a script for sbatch, for those who submit themselves."""
+"""A design as a script for sbatch, for users who submit jobs themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Slurm(Export):
 
     @staticmethod
     def make(prediction: Prediction) -> bytes:
-        """
+        """Return the script.
+
         Raises:
             DesignError: the design can be planned but not run.
         """

@@ -1,4 +1,4 @@
-"""What-if analysis: simulations of the program with changed costs.
+"""Simulations of a program with changed costs (what-if analysis).
 
 The critical path alone gives an upper bound only: an action that gets faster may leave the path, and another path then
 determines the makespan. (Coz, arXiv:1608.03676, answers the question for programs by slowing down the rest.)
