@@ -134,7 +134,7 @@ def _places(layer: Layer, devices: Sequence[int], load: Sequence[float]) -> Iter
     copies = sum(map(len, homes)) - layer.experts
     words = f"Placement: {len(homes)} places" + (f", {copies} replica{'s' * (copies != 1)}" if copies else "")
     yield f"<details{' open' * (len(homes) <= MAX_ROWS)}><summary>{words}</summary><table><thead><tr>"
-    heads = ("devices" if layer.esp > 1 else "device", "experts", "load, of an even share", "of all tokens")
+    heads = ("devices" if layer.esp > 1 else "device", "experts", "load over an even share", "share of all tokens")
     yield "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead><tbody>"
     for place, (held, part) in enumerate(zip(homes, load, strict=True)):
         own = devices[place * layer.esp : (place + 1) * layer.esp]

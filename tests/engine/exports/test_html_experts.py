@@ -49,7 +49,7 @@ def test_places_stand_with_the_experts_and_the_load_that_they_have() -> None:
     told = section(predicted("15-bert-base-moe", load="zipf", placement=homes))
 
     assert "Placement: 4 places, 1 replica<" in told
-    rows = re.findall(r'<th scope="row">([\d-]+)</th><td>([^<]+)</td><td>([\d.]+)×</td><td>([\d.]+) %</td>', told)
+    rows = re.findall(r'<th scope="row">([\d-]+)</th><td>([^<]+)</td><td>([\d.]+)×</td><td>([\d.]+)%</td>', told)
     assert [row[:2] for row in rows] == [("0-3", "0-4"), ("4-7", "0, 5-7"), ("8-11", "8-11"), ("12-15", "12-15")]
     assert sum(float(row[3]) for row in rows) == pytest.approx(100, abs=0.2)
 
