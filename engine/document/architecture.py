@@ -131,7 +131,7 @@ class Mlp(Part):
 
 
 class Architecture(Part):
-    """Everything about a transformer but its sizes and experts."""
+    """Architecture of a transformer without its sizes and experts."""
 
     residual: Literal["sequential", "parallel", "parallel-one-norm"] = "sequential"
     """parallel: attention and MLP take the same input, with a norm each or with one norm."""
@@ -152,7 +152,7 @@ class Architecture(Part):
     norm: Norm = Norm()
     """Norms of the layers, and the last norm."""
     positions: Positions = Positions()
-    """How a token knows its position."""
+    """Encoding of the positions of tokens."""
 
 
 PLAIN = Architecture()
