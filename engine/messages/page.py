@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwave.engine.messages import Message
 
 MESSAGES: dict[str, Message] = {
-    "computing": "this step is being computed; until then the last one is shown",
+    "computing": "the step is being computed; the previous one is shown meanwhile",
     "stopped": "the computation was stopped; compute again, undo, or change the design",
     "computation_failed": "the computation failed: {reason}; compute again, undo, or change the design",
     "page_limit": (

@@ -42,7 +42,7 @@ def test_a_large_edit_leaves_the_page_alive_and_is_stopped(
     expect(page.locator(".mw-timeline-stale")).to_contain_text("Showing the last valid design")
     expect(iteration).to_have_text(before, use_inner_text=True)
     page.get_by_role("tab", name="Problems").click()
-    expect(page.get_by_text("this step is being computed").first).to_be_visible()
+    expect(page.get_by_text("the step is being computed").first).to_be_visible()
 
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(words).to_have_text("The computation was stopped")

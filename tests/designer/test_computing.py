@@ -91,7 +91,7 @@ def test_the_last_valid_prediction_stays_while_a_large_edit_is_computed(page: Pa
     assert session.prediction is before
     assert session.is_stale
     assert session.errors == [], "what takes no longer than a moment is no news"
-    with pytest.raises(InputError, match="nothing to pin before the step is computed: this step is being computed"):
+    with pytest.raises(InputError, match="cannot pin: the step has not been computed: the step is being computed"):
         session.pin()
     page.running_job()
     assert session.progress["state"] == "runs"

@@ -44,7 +44,7 @@ def test_the_map_has_a_cell_for_every_layer_of_the_grid() -> None:
 
 def test_the_notes_of_the_map_include_the_range_of_the_paper() -> None:
     notes = " ".join(make_expert_map()["notes"])
-    assert "Its paper measured 1.13× to 5.77×" in notes and "this grid is ours" in notes
+    assert "The paper measured 1.13× to 5.77×" in notes and "this grid is our choice" in notes
     assert all(f"{axis['word']}: " in notes and axis["help"] for axis in make_expert_map()["axes"].values())
 
 
@@ -76,5 +76,6 @@ def test_the_map_describes_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
     for cluster in (CLUSTERS["server"], CLUSTERS["nvlink"]):
         notes = " ".join(make_expert_map(cluster)["notes"])
         assert (
-            cluster.description in notes and f"on {cluster.devices} devices, {cluster.devices_per_node} a node" in notes
+            cluster.description in notes
+            and f"on {cluster.devices} devices with {cluster.devices_per_node} per node" in notes
         )

@@ -80,7 +80,7 @@ def test_a_large_plan_is_computed_by_a_job_while_the_previous_one_is_shown(
     session.choose("send-recv", "naive")
     assert session.is_planning
     assert (session.drawing, view.stale) == (before, True)
-    assert view.troubles == {"": "This transfer is being planned; until then the last one is drawn."}
+    assert view.troubles == {"": "Planning this transfer; the previous one is shown meanwhile."}
     held.let_go()
     while session.is_planning:
         turns.get(timeout=PATIENCE_S)()
