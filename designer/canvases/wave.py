@@ -77,15 +77,15 @@ class WaveCanvas(Canvas):
         self._layers: tuple[int, ...] = ()
 
     def show(  # type: ignore[override]  # Panel's own serves a page; a canvas shows a design
-        self, design: Design, program: Program | None = None, costs: Costs | None = None, *, anew: bool = False
+        self, design: Design, program: Program | None = None, costs: Costs | None = None, *, is_new: bool = False
     ) -> None:
         """Draw a design with its program and costs.
 
         A draft that cannot be lowered has neither: its schedule and options are shown with the faded stages of the
-        last valid design, or without stages if it is another document (``anew``).
+        last valid design, or without stages if it is another document (``is_new``).
         """
         self._shown_design = design
-        before = NO_STAGES if anew else self.picture.data
+        before = NO_STAGES if is_new else self.picture.data
         picture = {**before, **controls(design), "stale": True}
         if program is not None and costs is not None:
             self._layers = costs.layers

@@ -117,7 +117,7 @@ def short_message(error: MeshwaveError) -> str:
 
 
 class Overlay(Canvas):
-    """A widget that is laid over the page when it is opened.
+    """A widget that covers the page while it is open.
 
     ``opening`` counts the openings, and the page names the one that it closed. An overlay that is closed and opened
     again at once therefore stays open, whichever message arrives first.

@@ -25,8 +25,8 @@ LEVELS = {"beginner": "Beginner", "intermediate": "Intermediate", "advanced": "A
 class LessonPane(Canvas):
     """A pane beside the canvases with the lessons and their steps.
 
-    ``on_open`` hears which lesson the tab shows, None for none; ``on_highlight`` brings the view with a control to the
-    front.
+    ``on_open`` is called with the lesson that the tab shows, None for none; ``on_highlight`` shows the view with a
+    control.
     """
 
     lessons = param.List(default=[], doc="Entries of the list of lessons; see entry().")

@@ -39,7 +39,7 @@ class OpenLesson(NamedTuple):
 class Tutor:
     """The lesson of a tab, and where the learner is in it.
 
-    ``on_change`` hears of every change, and ``on_open`` of the lesson that is open from then on, None for none.
+    ``on_change`` is called after every change, ``on_open`` with the lesson that was opened, None for none.
     """
 
     session: Session
@@ -186,7 +186,7 @@ class Tutor:
             self._open(self.step.data.reveal)
 
     def follow(self) -> None:
-        """Judge a task by the open design, and a measurement by the run that is laid over it."""
+        """Judge a task by the open design, and a measurement by the run that is overlaid on it."""
         if self.lesson is None:
             return
         check = self.step.data.check

@@ -204,7 +204,7 @@ class Widgets:
         session = self.session
         self.cluster.show(session.design.model_dump(mode="json"))
         if session.is_stale:  # the last valid stages remain, and another schedule can be chosen
-            self.wave.show(session.design, anew=session.prediction is None)
+            self.wave.show(session.design, is_new=session.prediction is None)
         else:
             self.wave.show(session.design, session.prediction.program, session.prediction.costs)
         if self.experts.visible:
