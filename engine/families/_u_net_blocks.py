@@ -1,4 +1,4 @@
-"""What the blocks of a U-Net cost in FLOPs, bytes, parameters and kept activations, operator by operator.
+"""Costs of the blocks of a U-Net in FLOPs, bytes, parameters and kept activations, operator by operator.
 
 Every formula counts what :mod:`meshwave.engine.runtime.models.u_net` builds. A convolution of kernel ``k`` from ``i`` to ``o``
 channels is ``2 k^2 i o`` FLOPs for each pixel that it gives, and as many for each of its two gradients. What is
@@ -105,9 +105,12 @@ def _block(load: Workload, block: Block, time_width: int, heads: int) -> Iterato
 
 
 def _residual(load: Workload, time_width: int, inner: int, outer: int, side: int) -> Iterator[Operator]:
-    """Norm, SiLU, convolution, the embedding of the noise step, and norm, SiLU, convolution once more (Ho et al.,
-    arXiv:2006.11239, appendix B), beside a convolution of kernel 1 where the channels change. That one takes what
-    the first norm has kept, and gets the gradient that the second convolution gets too."""
+    """Yield the operators of a residual block (Ho et al., arXiv:2006.11239, appendix B).
+
+    These are norm, SiLU, convolution, the embedding of the noise step, and norm, SiLU, convolution once more, beside a
+    convolution of kernel 1 where the channels change. The latter takes the tensor that the first norm keeps, and gets
+    the gradient that the second convolution gets.
+    """
     before, after = _pixels(load, inner, side), _pixels(load, outer, side)
     yield _group_norm("first norm", before, inner)
     yield elementwise("SiLU", before, inner, kept=1, read_and_written=(2, 3))

@@ -61,7 +61,7 @@ class RoutedExperts(MoE):
 
     @property
     def has_shared_gate(self) -> bool:
-        """Whether a learned gate weights the output of the shared experts."""
+        """True if a learned gate weights the output of the shared experts."""
         return self.shared_gate
 
     @model_validator(mode="after")
@@ -74,8 +74,10 @@ class RoutedExperts(MoE):
 
 @model_families.register("transformer")
 class Transformer(Architecture, NextToken):
-    """A causal language model whose architecture is chosen part by part: norms, positions, attention, MLP and
-    experts. It represents models such as Llama, Mistral, Qwen, DeepSeek, OLMo, Gemma, Phi, Falcon and Pythia."""
+    """A causal language model with a choice of norms, positions, attention, MLP and experts.
+
+    It represents models such as Llama, Mistral, Qwen, DeepSeek, OLMo, Gemma, Phi, Falcon and Pythia.
+    """
 
     title: ClassVar = "Transformer"
 

@@ -36,9 +36,11 @@ COSINE_OFFSET = 0.008
 
 @model_families.register("u-net")
 class UNet(BlockModel):
-    """A diffusion U-Net over small images: residual blocks of convolutions, attention at low resolutions, and a
-    skip connection from each block down to its mirror image on the way up (Ho et al., arXiv:2006.11239). It
-    predicts the noise that was added to images that are drawn from the seed. Its layers are its blocks."""
+    """A diffusion U-Net over small images, which predicts the noise that was added to them (Ho et al., arXiv:2006.11239).
+
+    It has residual blocks of convolutions, attention at low resolutions, and a skip connection from each block on the
+    way down to its mirror image on the way up. Its layers are its blocks; its images are drawn from the seed.
+    """
 
     title: ClassVar = "U-Net"
 
@@ -198,7 +200,7 @@ messages.add(
 
 
 def _image_left(progress: float) -> float:
-    """How much of an image's variance is left after that share of the noise steps."""
+    """Return the share of an image's variance that is left after a share of the noise steps."""
 
     def cosine(at: float) -> float:
         return math.cos((at + COSINE_OFFSET) / (1 + COSINE_OFFSET) * math.pi / 2) ** 2

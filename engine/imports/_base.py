@@ -1,4 +1,4 @@
-"""What an import format is, and how the format of a file is found."""
+"""Import formats, and the detection of the format of a file."""
 
 from __future__ import annotations
 

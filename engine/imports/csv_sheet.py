@@ -77,7 +77,7 @@ class Sheet:
 
     @property
     def has_messages(self) -> bool:
-        """Whether it holds sends and receives too."""
+        """True if it holds sends and receives too."""
         return any(action.op in MESSAGES for action in self.places)
 
     def first_cells(self, part: str) -> dict[int, Place]:

@@ -32,7 +32,7 @@ class ConditionResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a check is passed, what to say about it, and the conditions of a task."""
+    """Result of a check: whether it is passed, an explanation, and the conditions of a task."""
 
     passed: bool
     reply: str

@@ -1,4 +1,4 @@
-"""What a lesson is made of: its front matter, its designs, and steps with checks."""
+"""Parts of a lesson: its front matter, its designs, and steps with checks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Unit = Literal["", "%", "s", "ms", "us", "GB", "MB", "TFLOP/s"]
 
 
 class DesignSource(Part):
-    """Where a design of a lesson comes from: a file of its folder, an example, or another design of the lesson."""
+    """Source of a design of a lesson: a file of its folder, an example, or another design of the lesson."""
 
     file: FileName | None = None
     """A JSON file in the folder of the lesson."""

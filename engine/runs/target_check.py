@@ -44,7 +44,7 @@ class ProcessReport(RunFile):
 
 
 class LinkReport(RunFile):
-    """What a kind of link does; bandwidths in bytes/s."""
+    """Measurement of a kind of link; bandwidths in bytes/s."""
 
     processes: PositiveInt
     latency_s: PositiveFloat
@@ -53,7 +53,7 @@ class LinkReport(RunFile):
 
 
 class DeviceReport(RunFile):
-    """What a device does."""
+    """Measurement of a device."""
 
     flops: PositiveFloat
     memory_bandwidth: PositiveFloat
