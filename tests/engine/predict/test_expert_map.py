@@ -166,7 +166,7 @@ def test_the_cluster_of_a_design_has_its_devices_and_links() -> None:
     assert (found.devices, found.devices_per_node, found.item_bytes) == (16, 8, 2)
     assert (found.rates.flops, found.memory_bytes) == (156e12, 80e9)
     assert (1 / found.links.intra.beta, 1 / found.links.inter.beta) == pytest.approx((300e9, 25e9))
-    assert "300 GB/s inside a node, 25 GB/s a device" in found.description
+    assert "300 GB/s inside a node, 25 GB/s per device" in found.description
     assert find_cluster(OWN_CLUSTER, design) == found
     assert find_cluster("nvlink", design) is CLUSTERS["nvlink"]
     with pytest.raises(InputError, match="unknown links 'nvlnk'. Did you mean 'nvlink'?"):

@@ -73,19 +73,17 @@ def test_what_binds_is_said_in_a_sentence() -> None:
     assert fast.bounds is not None
 
     assert slow.bounds.binding == "network"
-    assert (
-        slow.bounds.description == f"the NIC of node 0, outgoing, is busy {100 * slow.bounds.share:.0f} % of the step"
-    )
+    assert slow.bounds.description == f"the NIC of node 0, outgoing, is busy {100 * slow.bounds.share:.0f}% of the step"
     assert fast.bounds.binding == "critical_path"
     assert fast.bounds.description.startswith(
-        "the critical path takes 100 % of the step without shared links; the busiest"
+        "the critical path takes 100% of the step without shared links; the busiest"
     )
 
 
 def test_a_mesh_that_computes_all_the_time_is_what_binds() -> None:
     bounds = Bounds(0.2, 1.0, 0.995, Port("link-in", 3), "B", 1.0, "compute")
 
-    assert bounds.description == "mesh B computes 100 % of the step"
+    assert bounds.description == "mesh B computes 100% of the step"
     assert (bounds.binding_s, bounds.share) == (0.995, 0.995)
 
 
