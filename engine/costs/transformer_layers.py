@@ -108,7 +108,10 @@ def _rotation(load: Workload, width: float) -> Iterator[Operator]:
     """Yield the rotation of queries and keys, which reads and writes them once."""
     positions = load.architecture.positions
     if positions.kind == "rope":
-        yield elementwise("rotation", load, positions.fraction * width, kept=0, read_and_written=(2, 2))
+        moved = (
+            positions.fraction * width + load.head_widths.values
+        )  # a view of the values would keep the whole product
+        yield elementwise("rotation", load, moved, kept=0, read_and_written=(2, 2))
 
 
 def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:

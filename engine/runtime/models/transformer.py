@@ -96,6 +96,7 @@ class Attention(nn.Module):
         q, k = _apply(self.query_norm, q), _apply(self.key_norm, k)
         if self.rotated:
             q, k = rotate(q, self.rotated, self.theta), rotate(k, self.rotated, self.theta)
+            v = v.clone()  # a view would keep the projection of all three
         values = self._attend(q, k, v)
         out: Tensor = self.out(values.transpose(1, 2).reshape(batch, sequence, -1))
         return out

@@ -7,53 +7,63 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
 from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, GradientQueue, add_gradient
-from meshwave.engine.runtime.modules.tensor_parallel import copy_to_group
+from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, add_gradient
 
 
 class RmsNorm(DeferrableModule):
-    """RMS norm over the last dim. While gradients are deferred, the scale is a step of its own.
+    """RMS norm over the last dim, in float32 at least. It keeps its input and a number per row.
 
-    If each process of a ``group`` norms other rows, such as those of its heads, the gradients of the scale are summed.
+    If each process of a ``group`` norms other rows, such as those of its heads, the gradients of the weight are summed.
     """
 
     def __init__(self, features: int, eps: float, group: Group = ALONE) -> None:
         super().__init__()
-        self.group = group
         self.weight = nn.Parameter(torch.ones(features))
-        self.eps = eps
+        self.eps, self.group = eps, group
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise ``x [..., features]``."""
-        if self.gradient_queue is None:
-            weight = copy_to_group(self.weight, self.group).to(x.dtype)
-            return F.rms_norm(x, self.weight.shape, weight, self.eps)
-        normed = F.rms_norm(x, self.weight.shape, None, self.eps)
-        scaled: Tensor = _DeferringScale.apply(normed, self, self.gradient_queue)  # type: ignore[no-untyped-call]
-        return scaled
+        deferring = None if self.gradient_queue is None else self
+        normed: Tensor = _RmsNorm.apply(x, self.weight, self.eps, self.group, deferring)  # type: ignore[no-untyped-call]
+        return normed
 
 
-class _DeferringScale(Function):
+class _RmsNorm(Function):
     @staticmethod
-    def forward(ctx: Any, normed: Tensor, norm: RmsNorm, queue: GradientQueue) -> Tensor:
-        ctx.save_for_backward(normed)
-        ctx.norm, ctx.queue = norm, queue
-        return normed * norm.weight.to(normed.dtype)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, group: Group, deferring: RmsNorm | None) -> Tensor:
+        wide = _at_least_float32(x)
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(x, weight, scale)
+        ctx.group, ctx.deferring = group, deferring
+        return (wide * scale).mul_(weight).to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (normed,) = ctx.saved_tensors
-        ctx.queue.add(partial(_add_scale, ctx.norm, normed, gradient))
-        return gradient * ctx.norm.weight.to(gradient.dtype), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+        x, weight, scale = ctx.saved_tensors
+        weight_gradient = None
+        if ctx.deferring is None:
+            weight_gradient = _weight_gradient(x, scale, gradient, ctx.group).to(weight.dtype)
+        else:
+            ctx.deferring.gradient_queue.add(partial(_add_weight_gradient, ctx.deferring, x, scale, gradient))
+        normed, inner = _at_least_float32(x) * scale, _at_least_float32(gradient) * weight
+        input_gradient = scale * (inner - normed * (inner * normed).mean(-1, keepdim=True))
+        return input_gradient.to(x.dtype), weight_gradient, None, None, None
 
 
-def _add_scale(norm: RmsNorm, normed: Tensor, gradient: Tensor) -> None:
-    scale_gradient = (gradient * normed).flatten(0, -2).sum(0)
-    if norm.group.size > 1:
-        dist.all_reduce(scale_gradient, group=norm.group.handle)
-    add_gradient(norm.weight, scale_gradient)
+def _add_weight_gradient(norm: RmsNorm, x: Tensor, scale: Tensor, gradient: Tensor) -> None:
+    add_gradient(norm.weight, _weight_gradient(x, scale, gradient, norm.group))
+
+
+def _weight_gradient(x: Tensor, scale: Tensor, gradient: Tensor, group: Group) -> Tensor:
+    found = (_at_least_float32(gradient) * (_at_least_float32(x) * scale)).flatten(0, -2).sum(0)
+    if group.size > 1:
+        dist.all_reduce(found, group=group.handle)
+    return found
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

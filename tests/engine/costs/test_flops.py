@@ -108,9 +108,18 @@ def test_bytes_a_parameter_that_a_step_moves(precision: str, optimizer: str, cli
     assert flops.optimizer_traffic_bytes(optimizer, precision, clipped=clipped) == moved
 
 
+LLAMA = {
+    "attention": {"kv_heads": 2, "qkv_bias": False, "out_bias": False},
+    "mlp": {"gated": True, "activation": "silu", "bias": False},
+    "norm": {"kind": "rmsnorm"},
+    "positions": {"kind": "rope"},
+}
+
+
 def small(kind: str = "gpt") -> LanguageModel:
     sizes = {"layers": 4, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 300, "ffn": 192}
-    model = model_families[kind].model_validate({"kind": kind, **sizes})
+    others = LLAMA if kind == "transformer" else {}
+    model = model_families[kind].model_validate({"kind": kind, **sizes, **others})
     assert isinstance(model, LanguageModel)
     return model
 
@@ -119,7 +128,7 @@ SMALL = small()
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["gpt", "bert"])
+@pytest.mark.parametrize("kind", ["gpt", "bert", "transformer"])
 @pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
 @pytest.mark.parametrize(("split", "stage"), [((4,), 0), ((1, 2, 1), 0), ((1, 2, 1), 1), ((1, 2, 1), 2)])
 def test_torch_keeps_and_holds_what_the_formulas_say(
