@@ -115,10 +115,9 @@ def _make_network(stack: ExitStack, names: tuple[str, ...]) -> None:
     for name in names:
         _ip("netns", "add", name)
         stack.callback(_ip, "netns", "del", name)
-    ends = [f"{name}v" for name in names]
-    _ip("link", "add", "name", ends[0], "type", "veth", "peer", "name", ends[1])
-    for number, (name, end) in enumerate(zip(names, ends, strict=True), 1):
-        _ip("link", "set", end, "netns", name, "name", INTERFACE)
+    peer = ["type", "veth", "peer", "name", INTERFACE, "netns", names[1]]
+    _ip("-n", names[0], "link", "add", "name", INTERFACE, *peer)  # never among the links of the machine
+    for number, name in enumerate(names, 1):
         _ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", INTERFACE)
         _ip("-n", name, "link", "set", "lo", "up")
         _ip("-n", name, "link", "set", INTERFACE, "up")

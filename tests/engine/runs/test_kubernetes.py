@@ -47,7 +47,7 @@ def launcher_of(record: Record, root: Path, **changes: Any) -> KubernetesLaunche
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["trainjob", "jobset"])
+@pytest.mark.parametrize("kind", ["trainjob", pytest.param("jobset", marks=pytest.mark.nightly)])
 def test_a_run_is_submitted_and_followed(kind: str, calls: Path, record: Record, tmp_path: Path) -> None:
     launcher = launcher_of(record, tmp_path / "claim", kind=kind, context="west", namespace="team")
 
@@ -69,6 +69,7 @@ def test_a_run_is_submitted_and_followed(kind: str, calls: Path, record: Record,
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cancelled_run_leaves_no_process(calls: Path, record: Record, tmp_path: Path) -> None:
     run = submit(launcher_of(record, tmp_path / "claim"), two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)

@@ -136,6 +136,7 @@ def test_a_run_at_its_time_limit_goes_on_from_a_checkpoint(cluster: slurm_cluste
     assert f"resumed after step {done}" in (run.folder / "rank-0.log").read_text()
 
 
+@pytest.mark.nightly
 def test_a_run_that_may_not_restart_says_how_to_resume_it(cluster: slurm_cluster.Cluster, record: Record) -> None:
     run = submit(launcher_of(record, restarts=0), two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)
@@ -213,6 +214,7 @@ def test_a_preempted_run_keeps_its_state_and_waits(cluster: slurm_cluster.Cluste
     assert run.wait(timeout_s=PATIENCE_S) is State.CANCELLED
 
 
+@pytest.mark.nightly
 def test_an_exported_job_script_trains_the_design(cluster: slurm_cluster.Cluster, tmp_path: Path) -> None:
     script = tmp_path / "design.sbatch"
     text = Slurm.make(predict(two_nodes())).decode()

@@ -65,6 +65,7 @@ def test_a_run_on_two_hosts_has_the_losses_of_a_local_run(ssh: SshLauncher, reco
     assert not (run.folder).is_symlink()
 
 
+@pytest.mark.nightly
 def test_a_cancelled_run_leaves_no_process(ssh: SshLauncher, record: Record) -> None:
     run = submit(ssh, two_nodes(100_000))  # type: ignore[arg-type]
     assert until_long(lambda: reconcile(record) or run.progress.done > 0)
