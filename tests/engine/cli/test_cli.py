@@ -370,7 +370,7 @@ def test_export_of_replicas_to_torch_is_refused_before_a_file_is_there(meshwave:
     status, out, err = meshwave("export", "04-chimera", "--to", "torch-csv", "-o", tmp_path / "x.csv")
 
     assert (status, out) == (2, "")
-    assert "keeps 2 replicas of every stage; choose a schedule without replicas" in err
+    assert "has 2 replicas of every stage; choose a schedule without replicas" in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -563,7 +563,7 @@ def test_a_file_that_cannot_be_read_is_told_with_status_2(
         ((), "the following arguments are required: COMMAND"),
         (("simulat", "x"), "invalid choice: 'simulat'"),
         (("simulate",), "the following arguments are required: DESIGN"),
-        (("export", "x", "--to", "xls"), "there is no export called 'xls'. Known: html, perfetto,"),
+        (("export", "x", "--to", "xls"), "there is no export called 'xls'. Known: html, kubernetes, perfetto,"),
         (("program", "x", "--rank", "one"), "invalid int value: 'one'"),
         (("examples", "02-two-wave"), "there is no example called '02-two-wave'. Did you mean '02-two-waves'?"),
         (("examples", "--to", "/dev/null/x"), "the folder /dev/null/x cannot be made: Not a directory"),
