@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
-from meshwave.engine.errors import InputError, nearest
+from meshwave.engine.findings import Refusal, unknown_name
 
 _ROOT = Path(__file__).absolute().parents[1]
 """The folder that holds ``engine``, ``static`` and ``examples``: the checkout, or ``meshwave`` of an installation."""
@@ -48,7 +48,7 @@ def example(name: str) -> Path:
     """
     known = examples()
     if name not in known:
-        raise InputError(f"there is no example called {name!r}. {nearest(name, known)}")
+        raise Refusal("unknown_member", unknown_name("example", name, known))
     return known[name]
 
 
@@ -63,14 +63,15 @@ def find_design(name: str) -> Path:
         if path.exists():
             return path
     except (OSError, ValueError) as error:  # a name too long, or with a null byte
-        raise InputError(f"cannot read {name[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Refusal("unreadable_file", {"path": repr(name[:80]), "reason": reason}) from None
     if name in known:
         return known[name]
     siblings = [str(path.with_name(each.name)) for each in sorted(path.parent.glob("*.json"))]
     wanted = path.stem if path.parent == Path() else name
     close = get_close_matches(name, siblings, n=1) or get_close_matches(wanted, known, n=1)
     hint = f"Did you mean {close[0]}?" if close else "The examples are listed by: meshwave examples"
-    raise InputError(f"cannot read {name}: there is no such file, and no such example. {hint}")
+    raise Refusal("unknown_design", {"name": name, "hint": hint})
 
 
 def home() -> Path:
@@ -108,11 +109,11 @@ def read_whole(path: Path | str, what: str, most: int) -> bytes:
         with open(path, "rb") as file:
             content = file.read(most + 1)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+        raise Refusal("unreadable_file", {"path": str(path), "reason": error.strerror}) from None
     except ValueError as error:  # a path with a null byte
-        raise InputError(f"cannot read {str(path)!r}: {error}") from None
+        raise Refusal("unreadable_file", {"path": repr(str(path)), "reason": str(error)}) from None
     if len(content) > most:
-        raise InputError(f"{path} is larger than a {what} can be ({most // 10**6} MB)")
+        raise Refusal("file_too_large", {"path": str(path), "kind": what, "most_mb": most // 10**6})
     return content
 
 
@@ -205,9 +206,9 @@ def _convert_write_errors(name: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write {name}: {error.strerror}") from None
+        raise Refusal("unwritable_file", {"path": str(name), "reason": error.strerror}) from None
     except ValueError as error:  # a path with a null byte
-        raise InputError(f"cannot write {str(name)!r}: {error}") from None
+        raise Refusal("unwritable_file", {"path": repr(str(name)), "reason": str(error)}) from None
 
 
 def import_path(*folders: Path, given: Mapping[str, str] = os.environ) -> str:

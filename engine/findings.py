@@ -8,7 +8,7 @@ from enum import Enum
 from math import isqrt
 from typing import Any, Literal
 
-from meshwave.engine.errors import InputError, MeshwaveError, RunError
+from meshwave.engine.errors import InputError, MeshwaveError, RunError, closest
 from meshwave.engine.messages import render
 
 Severity = Literal["error", "warning"]
@@ -61,6 +61,12 @@ def _join(section: str, path: str) -> str:
 def set_value(path: str, value: Any) -> Fix:
     """Return the fix that sets one key."""
     return Fix("set_value", {"key": path.rpartition(".")[2], "value": value}, ((path, value),))
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> dict[str, Any]:
+    """Return the parameters of the message ``unknown_member``."""
+    names = sorted(known)
+    return {"kind": kind, "name": name, "known": names, "suggestion": closest(name, names)}
 
 
 def nearest_divisors(number: int, given: int) -> list[int]:

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from threading import get_ident
 from typing import TypeVar
 
-from meshwave.engine.errors import InputError, nearest
+from meshwave.engine.findings import Refusal, unknown_name
 
 Member = TypeVar("Member")
 
@@ -65,7 +65,7 @@ class Registry(Mapping[str, Member]):
     def __getitem__(self, name: str) -> Member:
         members = self._load()
         if name not in members:
-            raise InputError(f"there is no {self._kind} called {name!r}. {nearest(name, members)}")
+            raise Refusal("unknown_member", unknown_name(self._kind, name, members))
         return members[name]
 
     def __contains__(self, name: object) -> bool:
@@ -88,7 +88,5 @@ def _load_installed(kind: str, entry: EntryPoint) -> None:
         entry.load()
     except Exception as error:
         package = entry.dist.name if entry.dist else entry.module
-        message = (
-            f"the {kind} {entry.name!r} of the package {package} cannot be imported: {error!r}; update or uninstall it"
-        )
-        raise InputError(message) from error
+        params = {"kind": kind, "name": entry.name, "package": package, "error": repr(error)}
+        raise Refusal("member_not_imported", params) from error

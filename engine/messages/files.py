@@ -1,0 +1,24 @@
+"""Messages about files, and about members of registries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwave.engine.errors import suggest
+from meshwave.engine.messages import Message
+
+
+def _unknown_member(kind: str, name: str, known: Sequence[str], suggestion: str | None) -> str:
+    return f"there is no {kind} called {name!r}. {suggest(known, suggestion)}"
+
+
+MESSAGES: dict[str, Message] = {
+    "unreadable_file": "cannot read {path}: {reason}",
+    "unwritable_file": "cannot write {path}: {reason}",
+    "file_too_large": "{path} is larger than a {kind} can be ({most_mb} MB)",
+    "unknown_design": "cannot read {name}: there is no such file, and no such example. {hint}",
+    "unknown_member": _unknown_member,
+    "member_not_imported": (
+        "the {kind} {name!r} of the package {package} cannot be imported: {error}; update or uninstall it"
+    ),
+}
