@@ -13,9 +13,19 @@ from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.imports._base import Import, Imported, imports
 from meshwave.engine.imports._hugging_face_keys import ACTIVATIONS, MODEL_TYPES, NO_EFFECT, SIZES, Key
 
+TYPES: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys((name for key in SIZES.values() for name in key.names), int),
+    **dict.fromkeys(("n_shared_experts", "moe_intermediate_size", "n_positions", "max_position_embeddings"), int),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), dict),
+    "query_pre_attn_scalar": (int, float),
+    "layer_types": list,
+    **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function", "activation"), str),
+}
+"""Types of the values that are calculated with; the document checks all others."""
 LONGEST_SEQUENCE = 4096
 """Tokens of a sequence of the design, where the model allows more."""
 DEVICES = 8
+ATTENTION_TYPES = ("full_attention", "sliding_attention")
 
 Json = dict[str, Any]
 
@@ -51,7 +61,7 @@ def read_model(config: Any) -> tuple[Json, list[Problem]]:
         raise DesignError([Problem("model_type", "hf_no_model_type", {"known": list(MODEL_TYPES)})])
     if isinstance(text := config.get("text_config"), dict):
         config = {**text, "model_type": text.get("model_type", f"{config['model_type']}_text")}
-    if config["model_type"] not in MODEL_TYPES:
+    if not isinstance(config["model_type"], str) or config["model_type"] not in MODEL_TYPES:
         params = {"model_type": str(config["model_type"]), "known": list(MODEL_TYPES)}
         raise DesignError([Problem("model_type", "hf_model_type", params)])
     reader = _Reader(config)
@@ -123,6 +133,10 @@ class _Reader:
     def _check_sizes(self) -> None:
         missing = [key.names[0] for path, key in SIZES.items() if self._model[path] is None]
         self.problems += [Problem(name, "hf_missing_key", {"key": name}) for name in missing]
+        for name, value in self._config.items():
+            kind = TYPES.get(name)
+            if kind is not None and value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                self._refuse(name)
 
     # ---- parts that are more than a key ----
 
@@ -138,6 +152,9 @@ class _Reader:
         parameters = self._get("rope_parameters") or {}
         local = parameters.get("sliding_attention", {})
         parameters = parameters.get("full_attention", parameters)
+        if not isinstance(local, dict) or not isinstance(parameters, dict):
+            self._refuse("rope_parameters")
+            return
         scaling = self._get("rope_scaling") or parameters
         for path, value in (
             ("positions.theta", parameters.get("rope_theta")),
@@ -164,14 +181,14 @@ class _Reader:
     def _read_layer_types(self) -> None:
         """Find every how many layers one has no window."""
         types = self._get("layer_types")
-        if not types or set(types) == {"full_attention"}:
+        if not types or all(kind == "full_attention" for kind in types):
             if types and self._model.get("attention", {}).get("window"):
                 self._set("attention.window", None)
             return
         full = [number for number, kind in enumerate(types) if kind == "full_attention"]
         every = full[0] + 1 if full else 0
         expected = list(range(every - 1, len(types), every)) if every else []
-        if full != expected or set(types) > {"full_attention", "sliding_attention"}:
+        if full != expected or any(kind not in ATTENTION_TYPES for kind in types):
             self._refuse("layer_types")
         self._set("attention.full_every", every)
 
