@@ -216,7 +216,7 @@ def test_plans_are_compared_and_the_chunks_of_a_task_shown(shown: Callable[..., 
     shades = lab.lanes("[...lanes.front.lanes[0].isLighter.values()]")
     assert True in shades and False in shades  # messages that follow one another are told apart, however short
     page.mouse.move(x, y)
-    expect(page.locator(".mw-tr-tip")).to_contain_text("on average 93 % of the link rate")
+    expect(page.locator(".mw-tr-tip")).to_contain_text("on average 93% of the link rate")
     page.get_by_role("button", name="Planned", exact=True).click()
     expect(simulated).to_have_attribute("aria-pressed", "false")
     expect(page.locator('[data-card="lanes"] header')).to_contain_text("send-recv, ensemble: 131 ms")
