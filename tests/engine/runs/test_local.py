@@ -171,7 +171,7 @@ def test_a_process_that_is_stopped_is_named_until_it_is_continued(
     os.kill(pid, signal.SIGSTOP)
 
     words = f"process 2 is stopped and does not respond; continue it (kill -CONT {pid}), or cancel the run"
-    assert until(run.stopped) == [words]
+    assert until(run.stopped_process_lines) == [words]
     assert words in run.notes()
     tell(run)
     tell(run)
@@ -190,7 +190,7 @@ def test_cancel_ends_a_run_whose_warm_process_is_stopped(launcher: LocalLauncher
     until(lambda: said(run, "step"))
     assert launcher._zygote is not None
     os.kill(launcher._zygote.pid, signal.SIGSTOP)
-    assert "the process that starts its processes is stopped" in until(run.stopped)[0]
+    assert "the process that starts its processes is stopped" in until(run.stopped_process_lines)[0]
 
     open_run(Record(launcher.record.place), run.id).cancel()  # as another process does
 
@@ -203,7 +203,7 @@ def test_cancel_ends_a_run_whose_app_is_stopped(tmp_path: Path) -> None:
     owner, run = own(tmp_path / "home", "train", tmp_path)
     with owner:
         owner.send_signal(signal.SIGSTOP)
-        assert "the process that launched it is stopped" in until(run.stopped)[0]
+        assert "the process that launched it is stopped" in until(run.stopped_process_lines)[0]
 
         run.cancel()
 
