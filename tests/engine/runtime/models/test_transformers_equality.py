@@ -1,4 +1,4 @@
-"""Logits and gradients equal those of Hugging Face ``transformers``, with the same random weights; skipped without it."""
+"""Logits and gradients equal those of Hugging Face ``transformers``, with the same random weights."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from meshwave.engine.costs.model_flops import parameter_counts
@@ -16,7 +17,7 @@ from meshwave.engine.imports.hugging_face import read_model
 from meshwave.engine.runtime.models import build_stage
 from tests.engine.runtime.models.test_architectures import CONFIGURATIONS, GROUPED, SIZES
 
-transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.torch
 
 Weights = Mapping[str, Tensor]
 
