@@ -103,7 +103,7 @@ class ClusterCanvas(Canvas):
     def _on_reorder(self, gesture: Mapping[str, Any]) -> None:
         mesh, rank = read_value(gesture, "mesh", int), read_value(gesture, "rank", int)
         meshes = mesh_edits.reorder_meshes(self._meshes, mesh, rank)
-        self._edit_meshes(meshes, f"mesh {meshes[rank]['name']} becomes rank {rank}")
+        self._edit_meshes(meshes, f"move mesh {meshes[rank]['name']} to rank {rank}")
         self.selected = rank
 
     def _on_tile(self, gesture: Mapping[str, Any]) -> None:

@@ -47,10 +47,10 @@ def _loads(design: Design, routed: Sequence[MeasuredLoad]) -> tuple[str, list[di
 
 HELP = {
     "schedule": "The order of communication and compute inside an expert layer",
-    "ep": "Expert parallelism: number of places that hold different experts",
+    "ep": "Expert-parallel size: number of device groups that hold different experts",
     "esp": "Expert sharding: number of devices that share one expert, each with a part of its width",
-    "degree": "Number of chunks of the tokens, so that the exchange of one overlaps the computation of another",
-    "load": "Distribution of tokens over the experts: a named one, as measured by a run, or set with + and - on a chip",
+    "degree": "Number of chunks into which tokens are split; the exchange of one chunk overlaps the computation of another",
+    "load": "Distribution of tokens over the experts: a named distribution, one measured by a run, or your own (press + and - on an expert)",
 }
 
 

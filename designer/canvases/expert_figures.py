@@ -63,7 +63,7 @@ def figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
 FIGURE_HELP = {
     "load": "Tokens of the most loaded device divided by the mean over all devices: 1× is balanced",
     "dropped": "Expected share of token assignments that find no free slot, if tokens choose experts independently. "
-    "A larger capacity factor drops fewer tokens; without one none is dropped",
+    "A larger capacity factor drops fewer tokens; without a capacity factor, no token is dropped",
     "inter": "Bytes that all devices send to other nodes in the forward of one layer; ≤ is the maximum of a device",
     "intra": "Bytes that all devices send inside their nodes in the forward of one layer; ≤ is the maximum of a device",
     "memory": "Weights, gradients and optimizer states of the experts of one layer, on the device with the most",
@@ -75,7 +75,7 @@ def explain_terms(design: Design, layer: Layer) -> dict[str, str]:
     """Return the terms of the papers, explained with the numbers of this layer."""
     item = f"{layer.hidden:,} values of {layer.item_bytes} B"
     capacity = (
-        "No token is dropped, so the most loaded expert sets this number"
+        "No token is dropped, so the most loaded expert determines the number of slots"
         if layer.capacity_factor is None
         else f"Capacity factor {layer.capacity_factor:g} × top {layer.top_k} × tokens ÷ experts; "
         "a token that finds no free slot is dropped"

@@ -124,7 +124,7 @@ class ExpertsCanvas(Canvas):
         """Set the load that a run measured; a manual load stays unchanged."""
         found = next((load for load in self._measured_loads if load.run == run), None)
         if found is not None:
-            self._edit("experts.load", list(found.load), f"experts: load as {found.words}")
+            self._edit("experts.load", list(found.load), f"set the expert load to {found.words}")
         elif run == NOT_MEASURED:
             raise InputError(
                 "no completed run has measured the routing of this model; launch one to use its measured load"

@@ -61,7 +61,7 @@ def _describe_sent(design: Design, program: Program, costs: Costs, row: int, tar
     if program.other[row] >= 0:
         way = f"{size}, in one direct message {from_to}"
     else:
-        way = f"sent together with the stage input, {size} in total, in one message {from_to}"
+        way = f"sent with the stage input in one message {from_to} ({size} in total)"
     return f"{subject}: {way}; the gradients return the same way"
 
 

@@ -247,7 +247,7 @@ def _preset_field(cluster: Json) -> Field:
     known = cluster_presets()
     chosen = next((name for name, preset in known.items() if preset["value"] == cluster), None)
     options = [Option(value=name, title=preset["title"], help=preset["help"]) for name, preset in known.items()]
-    help = known[chosen]["help"] if chosen else "Set all values of the cluster to those of a known one."
+    help = known[chosen]["help"] if chosen else "Set all cluster fields to those of a known cluster."
     return {**_choice("cluster", "Preset", chosen, options, help), "optional": True, "placeholder": "custom"}
 
 

@@ -69,11 +69,13 @@ def metrics_routes(studio: Studio) -> list[Any]:
 
 def _server_metrics(studio: Studio, connections: list[int]) -> Iterator[Metric]:
     states = {**dict.fromkeys(State, 0), **studio.record.count_by_state()}
-    yield _gauge("meshwave_sessions", "Open tabs, and closed ones that are kept for a while.", len(connections))
+    yield _gauge(
+        "meshwave_sessions", "Open tabs, including closed tabs whose session has not expired.", len(connections)
+    )
     yield _gauge("meshwave_connections", "Connected browsers.", sum(connections))
     yield Metric("meshwave_edits_total", "counter", "Edits of designs.", [("", studio.edits)])
     runs = [(f'{{state="{state.lower()}"}}', count) for state, count in states.items()]
-    yield Metric("meshwave_runs", "gauge", "Runs in the record by state.", runs)
+    yield Metric("meshwave_runs", "gauge", "Runs in the run database, by state.", runs)
     processes = sum(entry.processes for entry in studio.record.active())
     yield _gauge("meshwave_processes", "Processes of active runs.", processes)
 

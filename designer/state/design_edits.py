@@ -30,11 +30,11 @@ def move_layers(layers: Sequence[int], boundary: int, count: int, least: int = 1
         InputError: a stage would keep fewer than ``least`` layers, or there is no such boundary.
     """
     if not 0 <= boundary < len(layers) - 1:
-        raise InputError(f"{len(layers)} stages have no boundary behind stage {boundary}")
+        raise InputError(f"there is no boundary after stage {boundary}; the design has {len(layers)} stages")
     giver, taker = (boundary, boundary + 1) if count >= 0 else (boundary + 1, boundary)
     left = layers[giver] - abs(count)
     if left < least:
-        has = f"stage {giver} has {format_count(layers[giver], 'layer')} and keeps at least {least}"
+        has = f"stage {giver} has {format_count(layers[giver], 'layer')} and must keep at least {least}"
         raise InputError(f"{has}; it cannot give {abs(count)} to stage {taker}")
     moved = list(layers)
     moved[giver] = left
@@ -128,9 +128,9 @@ def _drawing_refusal(design: Design) -> Problem | None:
 
 
 messages.add(
-    no_order_to_draw="Custom starts from the current order, and this design has none; solve its problems first",
+    no_order_to_draw="A custom schedule starts from the current order, and this design has none; solve its problems first",
     large_order_to_draw=(
-        "Custom would start from {actions:,} actions, and at most {maximum:,} can be drawn; use fewer microbatches"
+        "A custom schedule would start from {actions:,} actions, and at most {maximum:,} can be drawn; use fewer microbatches"
     ),
 )
 

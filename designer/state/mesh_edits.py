@@ -181,7 +181,7 @@ def _size(cluster: Cluster) -> tuple[int, int]:
 
 def _mesh(meshes: Sequence[Mesh], mesh: int) -> Mesh:
     if not 0 <= mesh < len(meshes):
-        raise InputError(f"there is no mesh of rank {mesh}; the pipeline has {len(meshes)}")
+        raise InputError(f"there is no rank {mesh}; the pipeline has ranks 0 to {len(meshes) - 1}")
     return meshes[mesh]
 
 
@@ -274,7 +274,7 @@ def _tile_problem(cluster: Cluster, pp: int, dp: int, tp: int) -> str | None:
     nodes, per_node = _size(cluster)
     total, needed = nodes * per_node, pp * dp * tp
     if min(pp, dp, tp) < 1:
-        return "pp, dp and tp are at least 1"
+        return "pp, dp and tp must be at least 1"
     if needed > total:
         return f"{pp} x {dp} x {tp} needs {needed} devices; the cluster has {total}"
     if next(_shapes(cluster, pp, dp * tp, tp), None) is None:

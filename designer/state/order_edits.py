@@ -333,7 +333,7 @@ def _repeat(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Progra
 
 def _apply_to_repetitions(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
     shifts = find_repetitions(now, rows)
-    return repeat_blocks(now, rows, shifts), f"apply {_name_blocks(now, rows)} to all repetitions"
+    return repeat_blocks(now, rows, shifts), f"apply the move of {_name_blocks(now, rows)} to all repetitions"
 
 
 def _split_or_join_backwards(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:

@@ -197,7 +197,7 @@ class Draft:
             self._studio.save(self.name, self.session.design)
             self.session.notice = ""
         except InputError as error:
-            self.session.notice = f"The latest edits are not saved and would be lost by a reload: {error}"
+            self.session.notice = f"The latest edits are not saved; reloading the page would discard them: {error}"
 
 
 def _new_draft() -> str:

@@ -84,13 +84,15 @@ def _hosts_parser(side: str) -> Callable[[str, Document], list[int]]:
         if even := _EVEN.fullmatch(text.strip()):
             each, first = int(even[1]), int(even[2]) if even[2] else min(own["hosts"], default=0)
             if not each:
-                raise InputError("a host has at least one rank")
+                raise InputError("a host must have at least one rank")
             return [first + place // each for place in range(len(own["ranks"]))]
         found: list[int] = []
         for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*[*x×]\s*", "*", text.strip()))):
             numbers = part.split("*")
             if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in numbers) or len(numbers) > 2:
-                raise InputError(f"{_quote(text)} should be hosts such as 0*4 1*4, or 4 per host")
+                raise InputError(
+                    f"{_quote(text)} should be a list of host*ranks, such as 0*4 1*4, or a number per host, such as 4 per host"
+                )
             if len(found) + int(numbers[1] if len(numbers) > 1 else 1) > MAX_DEVICES:
                 raise InputError(f"a mesh has at most {MAX_DEVICES} ranks")
             found += [int(numbers[0])] * int(numbers[1] if len(numbers) > 1 else 1)
@@ -117,7 +119,7 @@ def _rate_parser(path: str) -> Callable[[str, Document], float | None]:
             return None
         rate = amount(text, "B/s", _format_rate(_value_at(document, path), document))
         if rate < 1:
-            raise InputError(f"{_quote(text.strip())} is too low: use at least 1 B/s, or free for no cost")
+            raise InputError(f"{_quote(text.strip())} is too low: use at least 1 B/s, or 'free' for no cost")
         return rate
 
     return parse
@@ -181,7 +183,7 @@ def _fields() -> tuple[Field, ...]:
         for side in SIDES
         for field in (
             Field(f"{side}.shape", "Mesh", "Sizes of the mesh axes, outermost first", parse_sizes, _format_sizes),
-            Field(f"{side}.hosts", "Hosts", "4 per host, or hosts with their numbers of ranks: 0*4 1*4", _hosts_parser(side), _hosts_formatter(side)),
+            Field(f"{side}.hosts", "Hosts", "'4 per host', or a list of host*ranks: 0*4 1*4", _hosts_parser(side), _hosts_formatter(side)),
             Field(f"{side}.ranks", "Ranks", "Ranks of the mesh, row by row: 0-7", parse_ranks, _format_ranks),
         )
     ]  # fmt: skip
@@ -190,7 +192,7 @@ def _fields() -> tuple[Field, ...]:
         for link, where in (("inter_node", "between hosts"), ("intra_node", "inside a host"))
         for rate, latency in [(f"links.{link}.bandwidth", f"links.{link}.latency_s")]
         for field in (
-            Field(rate, "Bandwidth", f"Bytes/s or bit/s {where}, one direction; free for no cost", _rate_parser(rate), _format_rate),
+            Field(rate, "Bandwidth", f"Bandwidth {where} in one direction, in bytes/s or bit/s; enter 'free' for no cost", _rate_parser(rate), _format_rate),
             Field(latency, "Latency", f"Fixed time per message {where}", _latency_parser(latency), _format_seconds),
         )
     ]  # fmt: skip

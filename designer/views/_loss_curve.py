@@ -45,7 +45,7 @@ class LossCurve:
         if not self.steps or self._last is not None:
             return []
         since = self._diverged_after + 1
-        return [f"the loss is not a number since step {since}: use a smaller training.lr, or set training.clip_norm"]
+        return [f"the loss has been NaN since step {since}: use a smaller training.lr, or set training.clip_norm"]
 
 
 def _ends(interval: list[float | None]) -> list[float | None]:

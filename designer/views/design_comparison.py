@@ -85,7 +85,7 @@ MORE = (
     {
         "key": "weights",
         "label": "Weights",
-        "help": "Copies of a device's share of the weights: 2 with two replicas in opposite directions.",
+        "help": "Copies of the weights that each device holds, relative to its share of one model: 2 if two replicas run in opposite directions.",
     },
     {
         "key": "inflight",

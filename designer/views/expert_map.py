@@ -100,12 +100,12 @@ def _notes(found: Grid) -> list[str]:
         f"{_describe_wins(found.winner, SPREADING_SCHEDULES)}; among all {len(found.names)}, if the experts of a layer fit "
         f"a device with {cluster.memory_bytes / 1e9:.0f} GB, {_describe_wins(found.fastest, found.names)}.",
         f"Speedup of Parm's choice over DeepSpeed-MoE: median {np.median(gain):.2f}×, range {gain.min():.2f}× to "
-        f"{gain.max():.2f}×. The paper measured {low}× to {high}× over as many layers; {within:.0%} of these layers are in "
+        f"{gain.max():.2f}×. The paper measured {low}× to {high}× on the same number of layers; {within:.0%} of these layers are in "
         "that range.",
         f"Speedup over all-to-all followed by all-gather, the order of current systems: {modern.min():.2f}× to "
         f"{modern.max():.2f}×.",
         f"Predicted times of forward and backward with experts and gate, on {cluster.devices} devices with "
-        f"{cluster.devices_per_node} per node; {cluster.description}. Other links change the winners. The paper does not "
+        f"{cluster.devices_per_node} per node; {cluster.description}. With other links, other schedules win. The paper does not "
         "list its layers, so this grid is our choice.",
         "; ".join(f"{WORDS[name]}: {help[0].lower()}{help[1:]}" for name, help in HELP.items()) + ".",
     ]

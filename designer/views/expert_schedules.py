@@ -62,8 +62,8 @@ HELP = {
     "lanes": "The slowest device: its compute lane, and its links inside the node and between nodes. The dotted line "
     "separates forward and backward. All cards have the same time scale.",
     "time": "Time of a forward and a backward of the layer on the slowest device",
-    "inter": "Most bytes that a device sends to other nodes in the forward of one layer",
-    "intra": "Most bytes that a device sends inside its node in the forward of one layer",
+    "inter": "Maximum bytes that one device sends to other nodes in the forward of one layer",
+    "intra": "Maximum bytes that one device sends inside its node in the forward of one layer",
     "memory": f"{FIGURE_HELP['memory']}; buffers hold the tokens that are sent and received",
 }
 
@@ -102,7 +102,7 @@ class ExpertSchedules(Overlay):
             pn.state.on_session_destroyed(lambda context: self.end())
 
     def end(self) -> None:
-        """Stop the job of the map."""
+        """Stop the background job that computes the map."""
         if self._job is not None:
             self._job.stop()
 
@@ -148,7 +148,9 @@ class ExpertSchedules(Overlay):
             self.map = _maps[cluster] = news.value
         elif isinstance(news, Failed):
             self._mapped = None
-            self._send_msg({"type": "answered", "gesture": "map", "refused": f"The map failed: {news.words}."})
+            self._send_msg(
+                {"type": "answered", "gesture": "map", "refused": f"The map could not be computed: {news.words}."}
+            )
 
 
 MOST_MAPS = 8
@@ -254,7 +256,7 @@ def _layout(design: Design, changed: Design, layer: Layer) -> str:
     """Return the devices over which the schedule distributes the experts, if they differ from the current ones."""
     now, then = design.experts, changed.experts
     if expert_schedules[then.member].places == "mp":
-        return f"experts over tp {layer.mp}"
+        return f"experts distributed over tp={layer.mp}"
     return f"ep {then.ep}, esp {then.esp}" if (now.ep, now.esp) != (then.ep, then.esp) else ""
 
 

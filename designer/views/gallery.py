@@ -123,5 +123,5 @@ class Gallery(Overlay):
     def _variant(self, gesture: Mapping[str, Any]) -> Variant:
         found = self._variants.get(read_value(gesture, "key", plain_text))
         if found is None:
-            raise InputError("this card is of an earlier design; select a current one")
+            raise InputError("this card belongs to an earlier design; select a current one")
         return found

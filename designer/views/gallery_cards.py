@@ -70,7 +70,7 @@ def describe_gallery(design: Design) -> str:
     """Describe the design of the gallery."""
     meshes = format_count(design.ranks, "mesh", "meshes")
     words = f"{meshes}, {design.pipe.microbatches} microbatches, {design.model.layers} layers, this design's hardware"
-    return f"{words}; pictures of large steps show {LANES} meshes" if design.ranks > LANES else words
+    return f"{words}; thumbnails of large designs show only {LANES} meshes" if design.ranks > LANES else words
 
 
 def common_axis(entries: list[Entry]) -> float:

@@ -147,7 +147,7 @@ def _shares_of_waiting(numbers: Values, value: float) -> str:
     if not inside:
         return ""
     exposed, within = (_percent(numbers, each / makespan) for each in (value, inside))
-    return f"Exposed communication is {exposed} of this iteration, communication inside blocks {within}."
+    return f"Exposed communication is {exposed} of this iteration; communication inside blocks is {within}."
 
 
 def _limit(numbers: Values, value: float) -> str:

@@ -333,7 +333,7 @@ def _path(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str
 
 def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[dict[str, Any]]:
     if layer.played is None:
-        raise InputError("only a prediction can be simulated with other costs")
+        raise InputError("a measured timeline cannot be simulated with other costs; show the prediction")
     program, costs = layer.played
     faster = read_value(question, "faster", float)
     if not 0 < faster < 1:

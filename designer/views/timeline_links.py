@@ -27,9 +27,9 @@ def find_link_lanes(prediction: Prediction, *, devices: bool) -> LinkLanes | str
 
 def _no_lanes_reason(costs: Costs) -> str:
     if costs.unit != "s":
-        return "unit costs have no bytes; select roofline costs to see the links"
+        return "unit costs do not model bytes; select roofline costs to see the links"
     if costs.network is None and costs.transfer_model not in ("shared-links", "link-serial"):
-        return f"transfers do not share links with the transfer model {costs.transfer_model}; select shared-links to see them"
+        return f"with transfer model {costs.transfer_model}, transfers do not share links; select shared-links to see link use"
     return "this design sends nothing over a link"
 
 

@@ -21,7 +21,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class PeakMemory:
-    """Peak memory of a device of each rank, by category at the moment of the peak."""
+    """Peak memory per device of each rank, by category at the time of the peak."""
 
     by_category: Mapping[str, Floats]  # [ranks] weights, gradients, optimizer, activations, working
     capacity_bytes: float

@@ -119,7 +119,7 @@ class MeasuredCollective(Part):
         return [relative_excess(seconds, self.seconds(size)) for size, seconds in self.samples]
 
     def seconds(self, size: float) -> float:
-        """Return the seconds of the collective for ``size`` bytes."""
+        """Return the time of the collective for ``size`` bytes, in seconds."""
         return self.alpha_s + size * self.beta_s_per_byte
 
 

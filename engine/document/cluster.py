@@ -40,7 +40,7 @@ class Link(Part):
     """A connection that takes ``latency_s + bytes / bandwidth``, independently in each direction."""
 
     latency_s: Annotated[float, Field(ge=0, le=1e6)]
-    """Minimum seconds of any message (alpha)."""
+    """Fixed seconds per message (alpha)."""
     bandwidth: Rate
     """Bytes/s in one direction of one link or NIC."""
 

@@ -29,7 +29,7 @@ class LayerLink(Part):
     """A connection that takes ``latency_s + bytes / bandwidth``."""
 
     latency_s: Seconds
-    """Minimum seconds of any message (alpha)."""
+    """Fixed seconds per message (alpha)."""
     bandwidth: Rate | None = nullable("bytes are free", ...)
     """Bytes/s that one rank gets in one direction."""
 

@@ -60,7 +60,7 @@ class MoE(Part):
 
     @property
     def shared_width(self) -> int:
-        """Width inside the shared experts, which every token visits."""
+        """Inner width of the shared experts, which process every token."""
         return 0
 
     @property

@@ -30,7 +30,7 @@ class Section(Part):
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
     """A hand-drawn order of actions for each mesh, such as 0F0 0B0; only for schedule custom."""
     recompute: Literal["none", "full"] | tuple[NonNegativeInt, ...] = "none"
-    """Stages, by number or all, that keep only their input and run their forward again before their backward, which
+    """Stages (numbers, or 'full' for all) that keep only their input and run their forward again before their backward, which
     saves memory at the cost of time (Chen et al., arXiv:1604.06174)."""
 
     def recomputes(self, stage: int) -> bool:

@@ -66,7 +66,7 @@ class TransferLink(Part):
     """A connection that takes ``latency_s + bytes / bandwidth``."""
 
     latency_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    """Minimum seconds of any message (alpha)."""
+    """Fixed seconds per message (alpha)."""
     bandwidth: Rate | None = nullable("bytes are free")
     """Bytes/s in one direction."""
 

@@ -29,7 +29,7 @@ MAX_OF_A_KIND = 2_000
 
 
 class _Error(NamedTuple):
-    """An error of pydantic, with its place in the document."""
+    """A pydantic error and its location in the document."""
 
     detail: ErrorDetails
     place: Place

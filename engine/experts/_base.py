@@ -80,7 +80,7 @@ expert_schedules: Registry[type[ExpertSchedule]] = Registry("expert schedule", "
 
 
 def expert_schedule_names(*, option: bool = True) -> list[str]:
-    """Return the names of the listed schedules by date of publication, or with ``option=False`` of all."""
+    """Return the names of the schedules that users can select, by date of publication; of all with ``option=False``."""
     known = expert_schedules.items()
     return sorted(
         (name for name, schedule in known if schedule.is_listed or not option),

@@ -105,5 +105,5 @@ class Step(NamedTuple):
 
 
 def backward(steps: Iterable[Step]) -> list[Step]:
-    """Return the steps of the backward: every adjoint, in reverse order; products cost twice."""
+    """Return the steps of the backward: the adjoint of each forward step, in reverse order; matrix products cost twice."""
     return [step._replace(op=ADJOINT[step.op], flops=2 * step.flops) for step in reversed(list(steps))]

@@ -67,7 +67,7 @@ def play_layer(price: Price, direction: Sequence[CostedStep]) -> LayerTimeline:
 
 
 def _parts(direction: Sequence[CostedStep]) -> tuple[list[CostedStep], list[CostedStep], list[CostedStep]]:
-    """Return the steps before the chunks, in chunks, and after them.
+    """Split the steps into those before, inside and after the chunked part.
 
     The two steps at the ends of the chunked part are not in chunks.
     """

@@ -100,5 +100,5 @@ messages.add(
         "it keeps whole experts on the {mp} {mp:plural|device|devices} of a tensor-parallel group, and they are on "
         "ep={ep} x esp={esp}"
     ),
-    other_dropped_tokens="it may drop other tokens than a gate that sees all, and so train to another result",
+    other_dropped_tokens="it may drop different tokens than a gate that sees all tokens, so the training result may differ",
 )

@@ -66,7 +66,9 @@ _REASONS = {
 def _describe_faster(
     schedule: str, ratio: float, seconds: float, other_s: float, several_nodes: bool, may_drop: bool, **_: Any
 ) -> str:
-    assumption = "; assuming that no token is dropped: the two would drop different ones" if may_drop else ""
+    assumption = (
+        ". This assumes that no token is dropped; otherwise S1 and S2 would drop different tokens" if may_drop else ""
+    )
     return (
         f"{schedule}: D (slots) is {ratio:.3g} times X (tokens) and {_REASONS[schedule, several_nodes]} "
         f"({quantity(seconds, 's')} against {quantity(other_s, 's')} for a forward){assumption}"

@@ -19,7 +19,7 @@ from meshwave.engine.experts._steps import Step, StepOp
 
 @expert_schedules.register("parm-s2")
 class ParmS2(ExpertSchedule):
-    """Split the slots after the gate, exchange with all shards of all experts at once, and gather slots overlapped.
+    """Split the slots after the gate, exchange with all shards of all experts at once, and overlap the gather of the slots with the exchange.
 
     The gather of the slots overlaps with the exchange between nodes while results arrive.
     """

@@ -29,7 +29,7 @@ class Html(Export):
     """A page with the timeline, the numbers and the design."""
 
     title = "Page"
-    note = "one HTML file, to show and to keep"
+    note = "one self-contained HTML file, to share or archive"
     suffix = ".html"
     mime = "text/html"
 

@@ -26,7 +26,7 @@ class Script(Export):
     """The design and its exact program, in one file."""
 
     title = "Script for torchrun"
-    note = "trains it on any cluster that has Meshwave"
+    note = "trains the design on any cluster where Meshwave is installed"
     suffix = ".py"
     mime = "text/x-python"
 

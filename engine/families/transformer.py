@@ -56,7 +56,7 @@ class RoutedExperts(MoE):
 
     @property
     def shared_width(self) -> int:
-        """Width inside the shared experts, which every token visits."""
+        """Inner width of the shared experts, which process every token."""
         return self.shared_ffn
 
     @property

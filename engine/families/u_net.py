@@ -47,19 +47,19 @@ class UNet(BlockModel):
     kind: Literal["u-net"]
     """u-net predicts the noise that was added to an image."""
     image_size: ImageSide = 32
-    """Pixels of a side of an image."""
+    """Side length of an image in pixels."""
     image_channels: Channels = 3
     """Colours of a pixel."""
     base_channels: Channels = 64
-    """Channels at full resolution, before they are multiplied."""
+    """Channels at full resolution, before the channel multipliers are applied."""
     channel_multipliers: Annotated[tuple[Multiplier, ...], Field(min_length=1, max_length=12)] = (1, 2, 4)
-    """Channels of each resolution over base channels; each resolution has half the side of the one before."""
+    """Channels of each resolution, as multiples of the base channels. Each resolution has half the side length of the previous one."""
     blocks_per_level: Annotated[int, Field(ge=1, le=16)] = 1
-    """Blocks of each resolution on the way down, and as many on the way up."""
+    """Blocks per resolution in the down path; the up path has the same number."""
     attention_resolutions: Annotated[tuple[ImageSide, ...], Field(max_length=12)] = ()
-    """Sides at which blocks have attention, such as 8, 4; the middle block always has."""
+    """Resolutions (side lengths) at which blocks have attention, such as 8, 4. The middle block always has attention."""
     heads: Size = 1
-    """Attention heads; they divide the channels wherever there is attention."""
+    """Attention heads; must divide the channels of every block with attention."""
     noise_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Steps of the diffusion, from an image to noise."""
 

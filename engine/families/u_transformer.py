@@ -20,7 +20,7 @@ from meshwave.engine.frozen import invalid
 
 @model_families.register("u-transformer")
 class UTransformer(MaskedModel):
-    """A U-ViT over bytes: a BERT whose first half skips to the second, each block to its mirror image."""
+    """A U-ViT over bytes: a BERT with a skip connection from each block of the first half to its mirror block in the second half."""
 
     title: ClassVar = "U-ViT"
 

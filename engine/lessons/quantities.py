@@ -75,7 +75,7 @@ def fill_numbers(lesson: Lesson, text: str) -> str:
     ``{{one / other: makespan_s}}`` is the ratio of two designs.
 
     Raises:
-        Refusal: a placeholder is none, or names no design or number.
+        Refusal: a placeholder is malformed, or names an unknown design or number.
     """
     return _PLACEHOLDER.sub(lambda found: _filled(lesson, found[0], found[1]), text)
 

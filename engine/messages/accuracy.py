@@ -35,14 +35,14 @@ def part_name(
 
 def _part_of_error(part: Mapping[str, Any], times: float | None, measured: float, unit: str, share: float) -> str:
     plural = part.get("measure") == "time" and (part.get("transfers", False) or len(part.get("activities", ())) > 1)
-    took = f"{duration(measured, unit)} where nothing was predicted" if times is None else _ratio(times)
-    return f"{part_name(**part)} took {took}; {'they make' if plural else 'it makes'} {_share(share)}"
+    took = f"{duration(measured, unit)} although nothing was predicted" if times is None else _ratio(times)
+    return f"{part_name(**part)} took {took}; {'they account for' if plural else 'it accounts for'} {_share(share)}"
 
 
 def _time_between_actions(share: float) -> str:
     return (
         "the time between the actions, in which processes post messages and wait for a core, "
-        f"makes {_share(share)}; the actions themselves took about as long as predicted"
+        f"accounts for {_share(share)}; the actions themselves took about as long as predicted"
     )
 
 

@@ -7,10 +7,10 @@ from meshwave.engine.messages import Message
 MESSAGES: dict[str, Message] = {
     "error": "{reason}",
     "file": "{reason}",
-    "designer_not_in_engine": "the engine alone has no designer; start it with: meshwave serve",
+    "designer_not_in_engine": "the engine does not include the designer; start the designer with: meshwave serve",
     "unknown_rank": "rank {rank} does not exist; the design has ranks 0 to {last}",
     "binary_to_terminal": "{format} is binary; name a file with --out",
-    "folder_not_made": "the folder {folder} cannot be made: {reason}",
+    "folder_not_made": "the folder {folder} cannot be created: {reason}",
     "boundary_of_transfer": (
         "--boundary applies to designs only; a transfer document names its own source and destination"
     ),
@@ -35,7 +35,7 @@ MESSAGES: dict[str, Message] = {
     "not_whole_numbers": "{value!r} is not a list of whole numbers above 0, such as 2,4",
     "unknown_word": "unknown value {word!r}. {hint}",
     "single_rank": "one process has no other to communicate with; use at least 2 ranks, or --parts blocks",
-    "too_few_rounds": "{rounds} is too few; use 1 or more",
+    "too_few_rounds": "{rounds} rounds are too few; use 1 or more",
     "too_few_seconds": "{seconds:g} is too short; use more than 0 seconds",
-    "profile_not_written": "{reason}; the measurements were {place}",
+    "profile_not_written": "{reason}; the measurements were saved in {place}",
 }

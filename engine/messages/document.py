@@ -75,7 +75,7 @@ def _batched_resharding(axes: Mapping[str, Mapping[str, int]]) -> str:
 
 def _unsupported_placement(schedule: str, own: Sequence[int]) -> str:
     template = (
-        "{schedule} places its stages on meshes {own} in any order of the meshes, not like this; "
+        "{schedule} supports only the placement {own}, with the meshes in any order; "
         "use null, another order of the meshes, or a custom schedule"
     )
     shown = ", ".join(map(str, own[:8])) + (", ..." if len(own) > 8 else "")
@@ -160,7 +160,7 @@ _DESIGN: dict[str, Message] = {
         "computations, and a step has at most {maximum:,}; use fewer microbatches or stages"
     ),
     "placement_mesh": "stage {stage} is placed on mesh {mesh}, but there are meshes 0 to {last}",
-    "placement_count": "{stages} stages need {stages} places, and {given} are given; give one per stage, or null",
+    "placement_count": "{stages} stages need {stages} placement entries, but {given} are given; give one per stage, or null",
     "unsupported_placement": _unsupported_placement,
     "unknown_recomputed_stage": "there is no stage {stage} to recompute; there are stages 0 to {last}",
     "repeated_recomputed_stage": "stage {stage} is listed more than once; list each stage once",
@@ -168,7 +168,7 @@ _DESIGN: dict[str, Message] = {
 
 _ORDERS: dict[str, Message] = {
     "missing_orders": "a custom schedule needs its actions: a list for each mesh, such as 0F0 0B0",
-    "unused_orders": "actions apply to schedule custom only, not to {schedule}; remove them or change the schedule",
+    "unused_orders": "actions apply only to the custom schedule, not to {schedule}; remove them or change the schedule",
     "unused_placement": "the orders of a custom schedule define the placement; remove this one",
     "order_count": (
         "there {given:plural|is|are} {given} {given:plural|list|lists} of actions for {expected} "
@@ -186,7 +186,7 @@ _RUNS: dict[str, Message] = {
     "unequal_replicas": _different_tp,
     "batched_resharding": _batched_resharding,
     "batched_dry_run": (
-        "a dry run cannot simulate batched transfers; set transfer.batched to false, or run the design itself"
+        "a dry run cannot simulate batched transfers; set transfer.batched to false, or run the design without --rehearse"
     ),
     "transfer_model_dry_run": (
         "a dry run cannot simulate the transfer model {transfer_model}; set cost.transfer_model to {supported:or}"

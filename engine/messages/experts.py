@@ -18,7 +18,7 @@ def _partial_gate(schedule: str, mp: int, slots: int, chosen_by: str | None = No
     subject = f"{chosen_by} chooses {schedule} here, which" if chosen_by else schedule
     return (
         f"{subject} selects experts for {mp} parts of the tokens separately, with {slots:,} slots each, and may drop "
-        "other tokens than a gate that sees all of them; set model.moe.capacity_factor to null to drop none"
+        "different tokens than a gate that sees all of them; set model.moe.capacity_factor to null to drop none"
     )
 
 
@@ -30,10 +30,10 @@ def _split_tensor_parallel_groups(mesh: str, tp: int, ep: int, esp: int, advice:
 
 
 def _unbalanced_slots(slots: float, tokens: float, divisible: bool) -> str:
-    advice = ", or balance the experts, which evens out slots first" if divisible else ""
+    advice = ", or balance the experts, which first equalizes the slots per device" if divisible else ""
     return (
-        f"with a capacity experts compute all of their slots, filled or not: the fullest device of this placement "
-        f"computes {slots:.3g} even shares of the slots and {tokens:.3g} of the tokens; set model.moe.capacity_factor "
+        f"with a capacity factor, experts compute all of their slots, filled or empty: the fullest device of this placement "
+        f"computes {slots:.3g} times the mean number of slots but receives {tokens:.3g} times the mean number of tokens; set model.moe.capacity_factor "
         f"to null to compute tokens only{advice}"
     )
 
@@ -98,7 +98,7 @@ _LOAD: dict[str, Message] = {
 }
 
 _SPEC: dict[str, Message] = {
-    "rank_count": "ep={ep} x esp={esp} are {needed} ranks, and there are {ranks}; {advice}",
+    "rank_count": "ep={ep} x esp={esp} needs {needed} devices, but there are {ranks}; {advice}",
     "unknown_collective": partial(_unknown, "collective"),
     "unknown_group": partial(_unknown, "group"),
 }

@@ -20,15 +20,15 @@ MESSAGES: dict[str, Message] = {
     "lesson_second_block": "the step has {count} blocks of TOML; put all its keys into one",
     "lesson_unknown_name": _unknown_in_lesson,
     "lesson_design_cycle": "the design {name!r} is its own base; start from a file or an example",
-    "lesson_design_source": "the design {name!r} needs one of file, example and base; it has {count}",
+    "lesson_design_source": "the design {name!r} needs exactly one of 'file', 'example' and 'base'; it has {count}",
     "lesson_design_size": "{computations:,} computations are too many for a lesson; the limit is {limit:,}",
     "lesson_placeholder": (
-        "{text} is no placeholder; write a design, a colon, a number and a unit, such as start: bubble_ratio %"
+        "{text} is not a valid placeholder; write a design, a colon, a number and a unit, such as start: bubble_ratio %"
     ),
     "lesson_no_number": "{name} has no number for the design {design!r}; unit costs have neither seconds nor MFU",
-    "lesson_choice_answer": "a choice needs either right, or number and best with a design for each option",
+    "lesson_choice_answer": "a choice needs either 'right', or 'number' and 'best' with a design for each option",
     "lesson_choice_tie": "the options are equal; add an option with same = true",
-    "lesson_condition_value": "a condition needs either value or of",
+    "lesson_condition_value": "a condition needs either 'value' or 'of'",
     "lesson_hints": "the step has {count} hints; use up to {limit}, each with more help than the one before",
     "lesson_right_refused": "the right answer, {answer}, is refused",
     "lesson_wrong_accepted": "the wrong answer, {answer}, is accepted",

@@ -37,11 +37,11 @@ MESSAGES: dict[str, Message] = {
         "install a build of torch for the CUDA version of the driver: https://pytorch.org/get-started/locally"
     ),
     "gloo_available": "available (used on CPUs and when processes share a GPU)",
-    "gloo_missing": "not in this torch; runs on CPUs need it",
+    "gloo_missing": "not included in this build of torch; runs on CPUs need it",
     "gloo_remedy": "install an official build of torch",
     "nccl_version": "{version}",
     "nccl_without_gpu": "available, but there is no GPU to use it on",
-    "nccl_missing": "not in this torch; GPUs communicate over gloo, which is slow",
+    "nccl_missing": "not included in this build of torch; GPUs communicate over gloo, which is slow",
     "nccl_remedy": "install a CUDA build of torch",
     "driver_gpu": "GPU {index}: {description}",
     "driver_broken": "nvidia-smi fails: {reason}",
@@ -57,7 +57,7 @@ MESSAGES: dict[str, Message] = {
     "loopback_remedy": "allow connections of this machine to itself; the page and gloo need them",
     "links_emulated": "can be emulated: run --hosts, calibrate --shaped and bench moe emulate nodes on this machine",
     "links_not_emulated": (
-        "cannot be emulated: run --hosts is not available, calibrate measures the loopback, bench skips its part moe"
+        "cannot be emulated: `meshwave run --hosts` is not available, `calibrate` measures the loopback, and `bench` skips its moe part"
     ),
     "links_remedy": "{reason}",
     "folder_writable": "{folder}, {free_bytes:quantity|B} free",

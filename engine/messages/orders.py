@@ -61,8 +61,10 @@ _BACKWARDS = {
 
 
 def _no_steady_state(action: str, has_steady_state: bool) -> str:
-    reason = "it is outside that of its mesh" if has_steady_state else "the order of its mesh does not repeat"
-    return f"{action} is in no steady state: {reason}; repeat it for all microbatches"
+    reason = (
+        "it lies outside the steady state of its mesh" if has_steady_state else "the order of its mesh does not repeat"
+    )
+    return f"{action} is not part of a steady state: {reason}; repeat it for all microbatches"
 
 
 MESSAGES: dict[str, Message] = {
@@ -72,7 +74,7 @@ MESSAGES: dict[str, Message] = {
     "split_slot": "split the slot {cell}",
     "repair_order": _repair_order,
     # edits that are refused
-    "action_not_in_order": "{action} is not in this order; choose a block of it",
+    "action_not_in_order": "{action} is not in this order; choose a block that is",
     "blocks_of_several_meshes": "these blocks belong to several meshes; move those of one mesh at a time",
     "block_to_another_mesh": "a block stays on the mesh that holds its stage; move the stage to move it elsewhere",
     "unknown_stage_or_mesh": "choose a stage from 0 to {last_stage} and a mesh from 0 to {last_mesh}",
@@ -80,14 +82,14 @@ MESSAGES: dict[str, Message] = {
     "no_whole_backward": "none of these blocks is a whole backward (B); choose one to split it into I and W",
     "no_half_backward": "none of these blocks is half a backward (I or W); choose one to join it with its other half",
     "slot_shared_already": "{action} shares a slot already; split that slot first",
-    "uneven_slot": "a slot holds one forward and one backward (B or I); choose as many of each on a mesh",
+    "uneven_slot": "a slot holds one forward and one backward (B or I); choose the same number of each on a mesh",
     "no_shared_slot": "none of these blocks shares a slot; choose two that overlap to split their slot",
     "no_steady_state": _no_steady_state,
-    "orders_without_common_blocks": "the orders have other stages, microbatches or meshes; no blocks are in both",
+    "orders_without_common_blocks": "the two orders have different stages, microbatches or meshes, and no block in common",
     "no_order_to_edit": "there is no order to edit yet: {reason}",
     "incomplete_order": "only a complete order can be edited here: {reason}",
     "incomplete_order_to_repair": "only a complete order can be repaired: {reason}",
-    "stage_without_times": "a stage is placed by its times, and this order cannot be simulated: {reason}",
+    "stage_without_times": "moving a stage needs the times of its actions, and this order cannot be simulated: {reason}",
     "order_too_long_to_edit": (
         "this order has {blocks:,} blocks, and up to {most:,} can be edited by hand; use fewer microbatches"
     ),

@@ -13,8 +13,8 @@ COVERAGE: dict[str, Message] = {
     "unmeasured_size": (
         "a {quantity} of {size:g} is outside the measured range ({least:g} to {most:g}); its time is extrapolated"
     ),
-    "unmeasured_computations": "the profile holds no blocks and no run; computations are priced by roofline",
-    "unmeasured_tensor_parallelism": "the run had tp={measured:list}; tp={tp} is priced like that",
+    "unmeasured_computations": "the profile contains neither measured blocks nor a run; computations are priced by the roofline model",
+    "unmeasured_tensor_parallelism": "the profile was measured with tp={measured:list}; tp={tp} is priced the same way",
     "unmeasured_inter_node_link": "no link between nodes was measured; the design's link is used",
     "unmeasured_intra_node_link": "no link inside a node was measured; the design's link is used",
     "unmeasured_all_reduce": "no all-reduce of {devices} devices was measured; it is priced as a ring over the links",

@@ -18,5 +18,5 @@ MESSAGES: dict[str, Message] = {
     "invalid_profile_name": "{name!r} is not a name of a profile; use a file name such as laptop.json",
     "invalid_profile": "{name} is not a valid profile ({problem}); measure this machine again with meshwave calibrate",
     "unreadable_profile": "{name} cannot be read: {reason}; use another profile, or cost kind roofline",
-    "missing_phases": "a block has a line for each phase, and {kind} lacks {missing:list}; measure it again",
+    "missing_phases": "every block of a profile needs one entry per phase; {kind} has none for {missing:list}; measure it again",
 }

@@ -26,7 +26,7 @@ def _repeated_action(action: str, count: int, ranks: Sequence[int], **names: Any
 
 
 def _deadlock(cycle: Sequence[dict[str, Any]], **names: Any) -> str:
-    """Follow the cycle from rank to rank, and name the change that opens it."""
+    """Describe the cycle rank by rank and name a change that breaks it."""
     first, last = cycle[0], cycle[-1]
     parts = [fill("deadlock: {rank:rank} waits at {at:action}, which needs {needs:action}", **first, **names)]
     for before, wait in zip(cycle, cycle[1:], strict=False):
@@ -63,7 +63,7 @@ MESSAGES: dict[str, Message] = {
         "{microbatches:plural|microbatch|microbatches}, numbered from 0; remove it"
     ),
     "slot_without_forward": (
-        "{action:action} overlaps with no forward before it; a slot holds a forward, then a backward"
+        "{action:action} has no forward before it to overlap with; a slot holds a forward, then a backward"
     ),
     "slot_of_one_microbatch": (
         "{action:action} and {backward:action} cannot overlap: the backward needs that forward; run one after the other"
@@ -97,7 +97,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "wrong_peer": "{action:action} of {rank:rank} names {peer:rank}; its other end is on {expected:rank}",
     "early_send": (
-        "{rank:rank} runs {action:action} before {computation:action}, which makes its tensor; move it after that"
+        "{rank:rank} runs {action:action} before {computation:action}, which produces its tensor; move it after that"
     ),
     "late_receive": (
         "{rank:rank} runs {computation:action} before {action:action}, which brings its input; "
@@ -105,11 +105,11 @@ MESSAGES: dict[str, Message] = {
     ),
     "receive_order": (
         "{rank:rank} sends {action:action} to {peer:rank}, which receives {receive:action} in its place; "
-        "receives from one rank have the order of its sends"
+        "receives from a rank must be in the order of its sends"
     ),
     # updates
     "step_count": "{rank:rank} has {count} STEP actions; it needs one, at its end",
-    "early_step": "{rank:rank} runs STEP before {action:action}; move STEP to its end",
+    "early_step": "{rank:rank} runs STEP before {action:action}; move STEP to the end of the rank",
     "unknown_reduction": "{rank:rank} runs {action:action}, but holds no copy of stage {stage}; remove it",
     "repeated_reduction": "{rank:rank} runs {action:action} more than once; keep one",
     "early_reduction": "{rank:rank} runs {action:action} before {computation:action}; move it after that",

@@ -89,8 +89,8 @@ MESSAGES: dict[str, Message] = {
     "process_killed": _process_killed,
     "process_without_error": _process_without_error,
     "process_without_room": _process_without_room,
-    "processes_ended": "its processes were ended before they were done",
-    "launcher_unknown": "the record does not say which process launched it",
+    "processes_ended": "the processes of the run were terminated before they finished",
+    "launcher_unknown": "the run database does not name the process that launched this run",
     "launcher_ended": (
         "process {pid}, which launched it, ended after {done} of {total} steps; the files that it wrote are kept"
     ),
@@ -108,7 +108,7 @@ MESSAGES: dict[str, Message] = {
         "cancel {run}"
     ),
     "run_record_unavailable": (
-        "the record of runs in {place} cannot be used: {reason}; free some disk space, or set MESHWAVE_HOME to another "
+        "the run database in {place} cannot be used: {reason}; free some disk space, or set MESHWAVE_HOME to another "
         "folder"
     ),
     "run_record_unwritable": (
@@ -124,27 +124,27 @@ MESSAGES: dict[str, Message] = {
     ),
     "unknown_run": _unknown_run,
     "no_such_run": "there is no run {run!r}; `meshwave runs list` shows all runs",
-    "ambiguous_run": "{run!r} may be {matches:list}; write more of it",
-    "read_only_run": "run {run} was opened to be read only; open it with open_run to cancel it",
+    "ambiguous_run": "{run!r} matches several runs: {matches:list}; type more of the name",
+    "read_only_run": "run {run} was opened read-only; open it with open_run to cancel it",
     # run folders
     "damaged_file": "{path} is damaged: {problem}; restore the file, or delete the run folder",
     "not_a_run_folder": (
         "{folder} is not a run folder: it has no {file}; name another run, or launch the design again"
     ),
     "program_of_another_design": "the program belongs to another design than the one in design.json",
-    "impossible_stage_layers": "{stages} stages cannot have the layers {layers} of {total}",
-    "text_of_design_missing": "training.data names {name}; say where that file is, or set it to null",
+    "impossible_stage_layers": "{stages} stages cannot hold {layers} of {total} layers",
+    "text_of_design_missing": "training.data names {name}; give the path of that file, or set training.data to null",
     "unreadable_text": "cannot read the text {file}: {reason}",
     "empty_training_text": "{name} is empty; choose a text with content to train on",
     "text_too_large": (
         "{name} has {size_bytes:,} bytes, and the page takes texts up to {most_bytes:,} bytes; put a larger one "
-        "into {folder} and write its name at training.data"
+        "into {folder} and set training.data to its name"
     ),
     "incomplete_checkpoint": "{name} is not a complete checkpoint: it has no {file}",
     # hangs
     "hang": _hang,
     "process_receives": (
-        "mesh {mesh}, process {process} of step {step} waits for {action} from mesh {peer} since {seconds:quantity|s}"
+        "mesh {mesh}, process {process} has been waiting in step {step} for {action} from mesh {peer} for {seconds:quantity|s}"
     ),
     "message_undelivered": (
         "mesh {mesh}, process {process} waits for {action}, which mesh {peer} has sent: the link between them is broken "
@@ -153,7 +153,7 @@ MESSAGES: dict[str, Message] = {
     "process_waits_for_partner": (
         "mesh {mesh}, process {process} waits at {action} of step {step} for a process that has not reached it"
     ),
-    "process_computes": "mesh {mesh}, process {process} is at {action} of step {step} since {seconds:quantity|s}",
+    "process_computes": "mesh {mesh}, process {process} has been at {action} of step {step} for {seconds:quantity|s}",
     "process_silent": (
         "mesh {mesh}, process {process} at {action} of step {step} has not reported for {seconds:quantity|s}: it, its "
         "host or the shared folder does not respond"
@@ -169,7 +169,7 @@ MESSAGES: dict[str, Message] = {
     "step_not_recorded": "step {step} was not recorded by all ranks; {count} complete steps were recorded",
     "no_recorded_processes": "not all processes of this mesh have recorded a step",
     "no_recorded_action": "the recording has no {action} on this mesh",
-    "no_recorded_inside": "no step was recorded with the inside of its actions",
+    "no_recorded_inside": "no recorded step includes the operations inside its actions",
     "unknown_layer_steps": "the recording has steps of layers that this version does not know: {steps:list}",
     "profile_of_dry_run": (
         "a dry run waits for predicted times, so it measures no computation; make the profile from a training run"
@@ -195,8 +195,8 @@ MESSAGES: dict[str, Message] = {
         "{available_bytes:quantity|B} and no GPU; train a smaller model or micro_batch_size here, or launch on a "
         "machine with more memory"
     ),
-    "rehearsal_only": "the launcher threads supports dry runs only; add --rehearse, or use the launcher local",
-    "no_network": "the launcher threads sends no messages over links; emulated hosts need processes",
+    "rehearsal_only": "the launcher 'threads' supports dry runs only; add --rehearse, or use the launcher 'local'",
+    "no_network": "the launcher 'threads' sends no messages over links; emulated hosts need processes",
     # dry runs
     "dry_run_too_long": (
         "at a time-dilation factor of {scale} a step would take {step}, and the limit is one day; use {most} or less"
@@ -209,7 +209,7 @@ MESSAGES: dict[str, Message] = {
     "link_rates": "unsupported link rates: {intra:g} and {inter:g} bytes/s (supported: {least:g} to {most:g})",
     "uplink_faster_than_link": (
         "links of {intra:g} bytes/s inside nodes and {inter:g} between them cannot be emulated: what leaves a node also "
-        "uses a link inside it; make the one between nodes the slower"
+        "uses a link inside it; set the rate between nodes to the lower value"
     ),
     # texts
     "text_missing": _text_missing,

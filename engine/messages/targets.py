@@ -16,7 +16,7 @@ _SLURM_STATES = {
 
 
 def _ended_by_slurm(state: str) -> str:
-    return f"{_SLURM_STATES[state]} (state {state} of Slurm)"
+    return f"{_SLURM_STATES[state]} (Slurm state {state})"
 
 
 MESSAGES: dict[str, Message] = {
@@ -51,14 +51,14 @@ MESSAGES: dict[str, Message] = {
         "is one, or use one host"
     ),
     "unequal_nodes": "Kubernetes runs equal pods; use the same number of devices of each node for target {target}",
-    "unequal_pods": "Kubernetes runs equal pods, and the nodes of the design have {processes:list} processes; use as many of each",
+    "unequal_pods": "Kubernetes runs equal pods, and the nodes of the design have {processes:list} processes; use the same number on every node",
     "manifest_too_large": (
-        "the design has {bytes:,} bytes and a ConfigMap takes {most:,}; launch it on a target of Kubernetes, which uses a volume"
+        "the design has {bytes:,} bytes and a ConfigMap takes {most:,}; launch it on a Kubernetes target, which uses a volume"
     ),
     # checks
     "check_of_machine": "{launcher} is this machine; meshwave doctor checks it, and meshwave calibrate measures it",
     "target_check_failed": "the check of {target} failed: {why}; its logs say: {said}",
-    "too_few_nodes": "{count} is too few; use 1 or more",
+    "too_few_nodes": "{count} nodes are too few; use 1 or more",
     "links_not_measured": "one process has no links to measure; use --nodes 2 or --devices 2",
     "versions_differ": "processes have different versions of {name} ({versions:list}); install one version on all nodes",
     "version_of_target": (
@@ -68,18 +68,18 @@ MESSAGES: dict[str, Message] = {
     "folder_not_shared": "the nodes do not share the run folder, so runs on several nodes write no checkpoints",
     # jobs
     "unknown_job": "run {run} was launched by another version of Meshwave: {reason}; follow it with that version",
-    "job_not_submitted": "the process that was about to submit it ended; launch again",
+    "job_not_submitted": "the process that submits the job ended before it did so; launch again",
     "ended_by_scheduler": "{why}; it ended after {done} of {total} steps, and the files that it wrote are kept",
     "ended_by_slurm": _ended_by_slurm,
     "node_lost": "the processes on {hosts:list} were killed, or the host was restarted; see node-*.log in the run folder",
     "job_deleted": "its job {name} was deleted from Kubernetes; launch again",
     "ended_by_kubernetes": "its job failed in Kubernetes ({reason}): {message}; kubectl describe shows its pods",
     "interrupted": (
-        "its scheduler asked it to end after {steps} of {total} steps; it wrote a checkpoint, from which "
+        "the scheduler stopped the run after {steps} of {total} steps; the run wrote a checkpoint, from which "
         "`meshwave run DESIGN --resume {run}` continues"
     ),
     "unreported_end": (
-        "its job ended, and only {reported} of {processes} processes reported how; read slurm.log and the logs of its "
+        "the job ended, but only {reported} of {processes} processes reported an exit status; read slurm.log and the logs of its "
         "processes in the run folder"
     ),
 }

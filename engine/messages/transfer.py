@@ -21,7 +21,7 @@ MESSAGES: dict[str, Message] = {
     "repeated_rank": "rank {rank} is listed twice; list each rank once",
     "transfer_size": _transfer_size,
     "different_hosts": (
-        "rank {rank} is on host {source} in the source and on host {destination} here; a rank has one host"
+        "rank {rank} is on host {source} in the source and on host {destination} in the destination; a rank must be on one host"
     ),
     "partial_entry": "{entry!r} is not an entry of a spec, which has R or S with axes for each dim; use the key 'partial'",
     "partial_destination": "the destination receives the sum and cannot be partial itself; remove its partial axes",

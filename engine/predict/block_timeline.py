@@ -74,7 +74,7 @@ def predict_block(design: Design, rank: int, stage: int, op: Op) -> BlockTimelin
         InputError: the design has unit costs, which do not describe the inside of a block.
     """
     if not design.cost.is_in_seconds:
-        raise InputError("unit costs do not describe the inside of a block; use cost kind roofline")
+        raise InputError("unit costs do not model the operations inside a block; select roofline costs")
     return _BlockPrediction(design, rank, op).predict(stage)
 
 

@@ -39,10 +39,12 @@ def find_boundary(design: Design, program: Program, wanted: str) -> Boundary:
     names = [mesh.name for mesh in design.meshes]
     known = ", ".join(f"{names[source]}:{names[target]}" for source, target in pairs[:LISTED_PAIRS])
     there_are = (
-        f"there are {known}{', ...' * (len(pairs) > LISTED_PAIRS)}" if pairs else "nothing is sent in this design"
+        f"the boundaries are {known}{', ...' * (len(pairs) > LISTED_PAIRS)}"
+        if pairs
+        else "this design sends nothing between meshes"
     )
     if not wanted:
-        raise InputError(f"say which boundary of the design with --boundary A:B; {there_are}")
+        raise InputError(f"specify one boundary of the design with --boundary A:B; {there_are}")
     source, destination = _parse_ends(design, wanted, there_are)
     if (source, destination) not in pairs:
         raise InputError(f"mesh {names[source]} sends nothing to mesh {names[destination]}; {there_are}")

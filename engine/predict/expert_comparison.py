@@ -129,17 +129,19 @@ def find_expert_mesh(design: Design, wanted: str | None = None) -> int:
     moe = design.model.moe
     if moe is None:
         raise InputError(
-            f"the model of {design.name!r} has no experts; the examples 15-bert-base-moe and 16-gpt2-moe have"
+            f"the model of {design.name!r} has no experts; the examples 15-bert-base-moe and 16-gpt2-moe do"
         )
     program, ends = lower(design), [*accumulate(layers_per_stage(design))]
     stages = {bisect_right(ends, block) for block in design.model.expert_blocks}
     having = sorted({rank for stage in stages for rank in program.ranks_of(stage)})
     if not having:
-        raise InputError(f"no block has experts: model.moe.every is {moe.every}, the model has {design.model.layers}")
+        raise InputError(
+            f"no block has experts: model.moe.every is {moe.every}, but the model has only {design.model.layers} layers"
+        )
     rank = having[0] if wanted is None else find_mesh(design.meshes, wanted)
     if rank not in having:
         names = ", ".join(design.meshes[each].name for each in having)
-        raise InputError(f"no stage on mesh {design.meshes[rank].name} has experts; those on {names} have")
+        raise InputError(f"no stage on mesh {design.meshes[rank].name} has experts; the stages on {names} do")
     return rank
 
 
@@ -190,19 +192,19 @@ def _layer_notes(layer: Layer, links: Links) -> Iterator[str]:
             "exchanges its own tokens"
         )
     if links.fit:
-        yield f"measured alpha and beta are used for {', '.join(links.fit)}; other collectives use the links"
+        yield f"measured alpha and beta are used for {', '.join(links.fit)}; other collectives are priced from the link rates"
     if links.fit and "overlap" not in links.fit and "all_gather" in links.fit:
         yield "no overlap was measured: parm-s2 runs its all-gather after its all-to-all"
-    yield "seconds are communication only; auto chooses by them, since the document has no compute speed"
+    yield "times include communication only; auto compares these times because the document gives no compute speed"
 
 
 def _design_notes(design: Design) -> Iterator[str]:
     """Yield the assumptions made for the layer of a design."""
     yield (
-        "seconds of a schedule are communication; the whole layer adds gate, ordering and experts, by which auto chooses"
+        "the time of a schedule is its communication; auto compares the time of the whole layer, which adds the gate, the sorting of tokens and the experts"
     )
     if design.cost.profile_name:
-        yield "links and devices are those of the cluster; the design's profile prices pipeline blocks only"
+        yield "link and device speeds come from the cluster; the design's calibration profile applies to pipeline blocks only"
 
 
 def _common_notes(layer: Layer, links: Links) -> Iterator[str]:

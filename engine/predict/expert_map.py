@@ -93,7 +93,7 @@ SAME_GPUS = "same GPUs, so that only the links differ"
 CLUSTERS: Mapping[str, GridCluster] = {
     "pcie": GridCluster(
         "PCIe, 100 Gb/s a node",
-        f"links {FITTED}: 4.5 GB/s inside a node, 3.1 GB/s a GPU between nodes",
+        f"links {FITTED}: 4.5 GB/s inside a node, 3.1 GB/s per GPU between nodes",
         Links(PCIE, NETWORK),
     ),
     "server": GridCluster(
@@ -104,18 +104,18 @@ CLUSTERS: Mapping[str, GridCluster] = {
         devices_per_node=8,
     ),
     "pcie-slow": GridCluster(
-        "PCIe, 10 Gb/s a node",
-        f"PCIe {FITTED}: 4.5 GB/s; a network of 10 Gb/s a node is assumed, 0.31 GB/s a GPU",
+        "PCIe, 10 Gb/s per node",
+        f"PCIe {FITTED}: 4.5 GB/s; a network of 10 Gb/s per node is assumed, 0.31 GB/s per GPU",
         Links(PCIE, Line(2e-5, 4 / 1.25e9)),
     ),
     "nvlink": GridCluster(
-        "NVLink, 100 Gb/s a GPU",
-        f"NVLink of 200 GB/s and a network of 100 Gb/s a GPU, 12.5 GB/s, are assumed; {SAME_GPUS}",
+        "NVLink, 100 Gb/s per GPU",
+        f"NVLink of 200 GB/s and a network of 100 Gb/s per GPU, 12.5 GB/s, are assumed; {SAME_GPUS}",
         Links(NVLINK, Line(1e-5, 1 / 12.5e9)),
     ),
     "nvlink-slow": GridCluster(
         "NVLink, 100 Gb/s a node",
-        f"NVLink of 200 GB/s is assumed; the network is {FITTED}, 3.1 GB/s a GPU; {SAME_GPUS}",
+        f"NVLink of 200 GB/s is assumed; the network is {FITTED}, 3.1 GB/s per GPU; {SAME_GPUS}",
         Links(NVLINK, NETWORK),
     ),
 }
@@ -172,7 +172,7 @@ class Grid(NamedTuple):
 
     @property
     def auto(self) -> Floats:
-        """``[layers]`` seconds of the schedule that Parm chooses."""
+        """``[layers]`` time of the schedule that Parm chooses, in seconds."""
         return np.where(self._chooses_s1(), self.seconds["parm-s1"], self.seconds["parm-s2"])
 
     def _chooses_s1(self) -> NDArray[np.bool_]:

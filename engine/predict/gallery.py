@@ -157,7 +157,7 @@ def _options(design: Design, name: str) -> list[dict[str, Any]]:
 
 
 def _values(design: Design, name: str, key: str, default: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the values of one option; for a schedule that searches, only those that change the stages' routes."""
+    """Return the values of one option to show; of a schedule that searches its order, only those that change the path of the stages."""
     schedule = schedules[name]
     annotation, value = schedule.model_fields[key].annotation, default[key]
     words = get_args(annotation) if get_origin(annotation) is Literal else ()

@@ -141,7 +141,7 @@ class Bounds(NamedTuple):
         path = f"the critical path takes {self._percent(self.critical_path_s)} of the step without shared links"
         if self.critical_path_s < (1 - EQUAL_BOUNDS_WITHIN) * self.makespan_s:
             path += ", and waiting for shared links takes the rest"
-        return f"{path}; the busiest port, {port} of it" if port else path
+        return f"{path}; the busiest port, {port} of the step" if port else path
 
     def as_data(self) -> dict[str, Any]:
         """Return the bounds as JSON data."""

@@ -21,7 +21,7 @@ class _RowWait(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A rank in a deadlock: its next action, and one that has to run before."""
+    """A rank in a deadlock: its next action, and the action that must run first."""
 
     rank: int
     at: Action

@@ -82,7 +82,7 @@ class Skipping(NamedTuple):
 
 
 def find_tables(program: Columns) -> Tables:
-    """Return the rows of each computation and each message of a program."""
+    """Return tables from each computation and each message of a program to the index of its row."""
     next_door = program.other < 0
 
     def rows_of(*ops: Op) -> Rows:

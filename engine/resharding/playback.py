@@ -56,7 +56,7 @@ Rates = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Playback:
-    """Result of a playback."""
+    """Result of simulating a plan message by message."""
 
     seconds: float  # until the last message has arrived
     messages: tuple[PlayedMessage, ...] | None  # in the order of the plan; None: more than MAX_PLAYED_MESSAGES

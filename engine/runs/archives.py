@@ -99,12 +99,12 @@ def _check_members(archive: tarfile.TarFile, file: Path) -> str:
     for count, member in enumerate(archive, 1):
         total_bytes += member.size
         if count > MOST_FILES or total_bytes > LARGEST_RUN_BYTES:
-            raise _not_an_archive(file, "it holds more than a run can have")
+            raise _not_an_archive(file, "it contains more files or bytes than a run folder can have")
         if not (member.isfile() or member.isdir() or member.islnk()):
             raise _not_an_archive(file, f"{member.name} is not a file")
         names.add(PurePosixPath(member.name).parts[0] if member.name else "")
     if len(names) != 1 or not _RUN_ID.fullmatch(run := names.pop()):
-        raise _not_an_archive(file, "it does not hold one run folder")
+        raise _not_an_archive(file, "it does not contain exactly one run folder")
     return run
 
 

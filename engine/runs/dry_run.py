@@ -161,7 +161,7 @@ def dry_run_note(durations: ActionDurations, scale: float, unit: str) -> str:
     )
     if 0 < shortest < 0.9 * SHORTEST_WAIT_S:
         limit = quantity(SHORTEST_WAIT_S, "s")
-        note += f"; delays of this machine distort waits below {limit}: a larger --scale is more accurate"
+        note += f"; waits below {limit} are inaccurate on this machine; use a larger --scale"
     return note
 
 

@@ -30,7 +30,7 @@ TURN_S = 2e-4
 
 
 class Coming(NamedTuple):
-    """A message: its arrival time, or the flow that brings it."""
+    """A message in flight: its arrival time, or the flow that carries it."""
 
     due_ns: int
     flow: int = -1
@@ -109,7 +109,7 @@ def play(waits: Waits, stop: threading.Event | None = None) -> Played:
         threading.Thread(target=play_rank, args=(rank,), daemon=True, name=f"rank-{rank}")
         for rank in range(program.ranks)
     ]
-    with _quick_turns():
+    with _short_switch_interval():
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -122,7 +122,7 @@ def play(waits: Waits, stop: threading.Event | None = None) -> Played:
 
 
 @contextmanager
-def _quick_turns() -> Iterator[None]:
+def _short_switch_interval() -> Iterator[None]:
     """Let threads that wake up run soon, even while another thread computes in Python."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)

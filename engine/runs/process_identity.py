@@ -88,7 +88,7 @@ def stopped_process_lines(entry: Entry) -> list[str]:
     found = None if entry.state.is_over else recorded_processes(entry)
     if found is None:
         return []
-    names = {"the process that launched it": found.owner, "the process that starts its processes": found.starter}
+    names = {"the process that launched it": found.owner, "the process that starts the run's workers": found.starter}
     names |= {f"process {number}": handle for number, handle in enumerate(found.processes)}
     return [
         render("stopped_process", {"name": name, "pid": handle.pid})
@@ -106,7 +106,7 @@ def handle(pid: int) -> Handle | None:
 def own_handle() -> Handle:
     """Return the handle of this process."""
     found = handle(os.getpid())
-    assert found is not None, "a process that runs has a birth"
+    assert found is not None, "a running process must have a start time"
     return found
 
 

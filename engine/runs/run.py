@@ -82,7 +82,7 @@ class EventRow(RunFile):
 
 
 class Result(RunFile):
-    """The form of ``result.json``."""
+    """Contents of ``result.json``."""
 
     state: Literal["SUCCEEDED", "FAILED", "CANCELLED", "LOST"]
     reason: str

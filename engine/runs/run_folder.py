@@ -80,7 +80,7 @@ def rank_and_mesh(design: Design, process: int) -> tuple[int, str]:
         last += len(mesh.devices)
         if process < last:
             return rank, mesh.name
-    raise ValueError(f"the design has {last} processes, so none is number {process}")
+    raise ValueError(f"there is no process {process}; the design has {last} processes, numbered from 0")
 
 
 @dataclass(frozen=True)

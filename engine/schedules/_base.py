@@ -87,7 +87,7 @@ class Schedule(Part):
         raise TypeError(f"{type(self).__name__} gives its orders as columns")
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
-        """Return per rank an array ``[actions, 4]`` of op, stage, microbatch, fused."""
+        """Return one array ``[actions, 4]`` per rank, with the columns op, stage, microbatch and fused."""
         return [as_columns(self.rank_actions(pipe, rank)) for rank in range(pipe.ranks)]
 
     def program(self, pipe: Pipe) -> Program:

@@ -90,14 +90,14 @@ class Auto(Schedule):
     depends_on_costs: ClassVar = True
 
     path: Literal["loop", "wave"] = "loop"
-    """Path of the stages over the meshes: down, and down again for each chunk; or down and back up. Any other path can
+    """Path of the stages over the meshes: loop (down the meshes once per chunk) or wave (down and back up). Any other path can
     be set as placement."""
     chunks: Count = 1
     """Stages on each mesh; a wave has two."""
     backward: Literal["split", "whole"] = "split"
     """Split lets weight gradients fill the bubbles."""
     limit: Annotated[float, Field(gt=0, le=1e6)] | None = nullable("what the device's memory allows")
-    """Maximum activations that a mesh may keep, in microbatches of its share of the model (1F1B keeps as many as there
+    """Maximum number of microbatches whose activations a mesh may keep, each for its share of the model (1F1B keeps as many as there
     are meshes)."""
 
     @property
@@ -156,7 +156,9 @@ class Auto(Schedule):
         unit = pipe.prices.unit if pipe.prices else "units"
         found = len(tried) - len(named)
         own = f"{found} of its own, the best of {tries} heuristics" if found else "none of its own"
-        lines = [f"Tried {len(named)} named orders and {own}; took {best.name}: {_format_seconds(best.seconds, unit)}."]
+        lines = [
+            f"Tried {len(named)} named orders and {own}; chose the order {best.name}: {_format_seconds(best.seconds, unit)}."
+        ]
         if searched < pipe.microbatches and tries:
             whole = f"of the {pipe.microbatches:,} microbatches; the best went on to all"
             lines.append(f"The step is long: heuristics and moves were compared with {searched:,} {whole}.")
@@ -164,7 +166,9 @@ class Auto(Schedule):
             over = f" ({each.seconds / best.seconds - 1:+.1%})" if best.seconds else ""
             told = f"{_format_seconds(each.seconds, unit)}{over}" if each.fits else "too little memory"
             lines.append(f"{each.name}: {told}")
-        lines.append(f"In any order of this path the stages alone take {_format_seconds(least, unit)} or more.")
+        lines.append(
+            f"Lower bound: in any order of this path the stages alone take {_format_seconds(least, unit)} or more."
+        )
         return lines
 
 

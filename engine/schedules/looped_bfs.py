@@ -9,7 +9,7 @@ from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules
 
 @schedules.register("looped-bfs")
 class LoopedBFS(Schedule):
-    """Run all microbatches through one chunk before the next: the small bubble of interleaving for the most memory.
+    """Run all microbatches through one chunk before the next: the small bubble of interleaving, at the cost of the most memory.
 
     Each stage's weights are gathered once per direction, and every activation is kept.
     """

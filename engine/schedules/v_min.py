@@ -10,7 +10,7 @@ from meshwave.engine.schedules._building_blocks import Block, BlockSchedule
 class VMin(BlockSchedule):
     """A third of the activations of 1F1B for about two thirds of its bubble.
 
-    This holds if forward, input and weight gradient cost the same and transfers nothing; otherwise the bubble grows
+    This holds if forward, input gradient and weight gradient cost the same and transfers are free; otherwise the bubble grows
     with the microbatches. A rank keeps at most floor((P + 4) / 3) activations of its share of the model.
     """
 

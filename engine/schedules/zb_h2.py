@@ -13,7 +13,7 @@ from meshwave.engine.schedules.zb_h1 import split_1f1b
 class ZeroBubbleH2(Schedule):
     """Split the backward and fill the pipeline twice as deep.
 
-    A rank is never idle between its first and last computation if it may step without waiting for the others.
+    A rank is never idle between its first and last computation if it may run its optimizer step without waiting for the other ranks.
     """
 
     title: ClassVar = "ZB-H2"

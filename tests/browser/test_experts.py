@@ -530,7 +530,7 @@ def test_a_small_run_of_experts_is_launched_and_seen_training(whole: Whole) -> N
     page.keyboard.press("x")
     page.locator('[data-control="load"]').click()
     page.get_by_role("menuitemradio", name="measured").click()
-    page.get_by_role("button", name="Undo: experts: load as measured").wait_for()
+    page.get_by_role("button", name="Undo: set the expert load to measured").wait_for()
     page.locator('[data-control="load"]', has_text="5 steps").wait_for()
     expect(page.locator('[data-figure="load"] b')).not_to_have_text("1×")
     page.keyboard.press("Control+z")

@@ -252,7 +252,7 @@ def test_search_steps_through_the_hits(drawn: Drawn) -> None:
     drawn.until("chart.hits.total === 0")
     expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("no matches")
     field.fill("stage 9")
-    expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("there is no stage 9; they go from 0 to 3")
+    expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("there is no stage 9; numbers range from 0 to 3")
 
     field.press("Escape")
     expect(field).to_be_hidden()

@@ -112,7 +112,7 @@ def test_a_full_disk_refuses_no_edit_and_shows_a_notice(studio: Studio, monkeypa
 
     assert draft.session.design.name == "unkept"
     assert draft.session.notice.startswith(
-        "The latest edits are not saved and would be lost by a reload: cannot write "
+        "The latest edits are not saved; reloading the page would discard them: cannot write "
     )
     rename(draft, "kept")
     assert draft.session.notice == ""

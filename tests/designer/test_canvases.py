@@ -183,9 +183,9 @@ def test_mesh_names_continue_after_z() -> None:
 def test_layers_move_across_a_boundary_and_every_stage_keeps_at_least_one() -> None:
     assert edits.move_layers((4, 4, 4), 0, 2) == (2, 6, 4)
     assert edits.move_layers((4, 4, 4), 1, -3) == (4, 7, 1)
-    with pytest.raises(InputError, match="stage 2 has 4 layers and keeps at least 1; it cannot give 4 to stage 1"):
+    with pytest.raises(InputError, match="stage 2 has 4 layers and must keep at least 1; it cannot give 4 to stage 1"):
         edits.move_layers((4, 4, 4), 1, -4)
-    with pytest.raises(InputError, match="no boundary behind stage 2"):
+    with pytest.raises(InputError, match="no boundary after stage 2"):
         edits.move_layers((4, 4, 4), 2, 1)
 
 
@@ -410,7 +410,7 @@ def test_skip_connections_are_arcs_that_name_tensors_and_meshes() -> None:
         f"{took} on the link; the gradients return the same way"
     )
     with_its_input = quantity(boundary_bytes(design, 1, 2, 4), "B")
-    assert f"sent together with the stage input, {with_its_input} per microbatch in total" in near["words"]
+    assert f"({with_its_input} per microbatch in total)" in near["words"]
     assert "from mesh B to mesh C" in near["words"]
 
 

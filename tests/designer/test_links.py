@@ -85,9 +85,9 @@ def test_the_reason_for_missing_lanes_is_shown() -> None:
 
     assert packed(two_nodes(1e6, "latency"))[0]["links"] == {
         "lanes": [],
-        "words": "transfers do not share links with the transfer model latency; select shared-links to see them",
+        "words": "with transfer model latency, transfers do not share links; select shared-links to see link use",
     }
-    assert "unit costs have no bytes" in packed(units)[0]["links"]["words"]
+    assert "unit costs do not model bytes" in packed(units)[0]["links"]["words"]
 
 
 def test_serial_links_have_no_rates() -> None:

@@ -80,7 +80,7 @@ def test_a_measured_load_is_applied_as_one_undo_step(session: Session, record: R
 
     assert told[-1]["refused"] is None
     assert session.design.experts.load == (3.0, 1, 1, 1, 0.5, 0.5, 0.5, 0.5)  # the mean over both layers
-    assert session.history[0].startswith("experts: load as measured ")
+    assert session.history[0].startswith("set the expert load to measured ")
     assert load(made)["value"] == run
     assert load(made)["text"].endswith(", 3 steps")
     assert next(figure for figure in made.picture["figures"] if figure["key"] == "load")["value"] == "2×"

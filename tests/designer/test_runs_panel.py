@@ -191,7 +191,7 @@ def test_a_loss_that_is_not_a_number_is_reported_and_not_drawn(show: Show, write
     assert panel.losses == [5.5, 9.0, None, None]
     assert panel.run["figures"][0] == ["not a number", "loss"]
     assert panel.bar.status["words"] == "step 4 of 4, loss not a number"
-    assert panel.run["notes"][0].startswith("the loss is not a number since step 3: use a smaller training.lr")
+    assert panel.run["notes"][0].startswith("the loss has been NaN since step 3: use a smaller training.lr")
 
 
 def test_a_long_run_is_reduced_to_few_points(show: Show, write: Write) -> None:
@@ -390,7 +390,7 @@ def test_a_run_on_other_links_is_compared_with_a_prediction_for_them(
     assert session.measured is None
     assert (panel.comparison["same"], panel.comparison["whose"]) == (False, " on the run's links")
     assert panel.comparison["label"] == (
-        "Predicted for processes of a host linked at 100 kB/s (option of the run; the design has 3 GB/s)."
+        "Predicted for processes of a host linked at 100 kB/s (set by --hosts; the design has 3 GB/s)."
     )
     predicted = panel.comparison["rows"][0][1]
 

@@ -244,7 +244,7 @@ def test_what_if_questions_need_a_prediction() -> None:
     best = told[0]["found"][0]
     assert best["name"] == "stage 3"
     assert 0 < best["saved_share"] < 0.1
-    assert told[1]["refused"] == "only a prediction can be simulated with other costs"
+    assert told[1]["refused"] == "a measured timeline cannot be simulated with other costs; show the prediction"
     assert "the time saved" in told[2]["refused"]
 
 

@@ -135,7 +135,7 @@ def test_field_texts_are_parsed(path: str, text: str, value: Any) -> None:
         ("source.ranks", "0-99999", "a mesh has at most 4096 ranks"),
         ("source.ranks", "2, 9-4", "'9-4' is a descending range: write 4-9"),
         ("source.hosts", "0*9999", "a mesh has at most 4096 ranks"),
-        ("links.inter_node.bandwidth", "0", "'0' is too low: use at least 1 B/s, or free for no cost"),
+        ("links.inter_node.bandwidth", "0", "'0' is too low: use at least 1 B/s, or 'free' for no cost"),
         ("links.inter_node.bandwidth", "1e400 B/s", "is too large"),
         ("links.inter_node.bandwidth", "10 Gb/s", "could be bits or bytes: write 10 Gbit/s or 10 GB/s"),
         ("links.inter_node.latency_s", "5e-5", "5e-5 could be 5e-5 s or 5e-5 µs"),

@@ -215,7 +215,7 @@ def wave_gains() -> Table:
         paper = paper_speed_ups(place)
         for basis in BASES[1:]:
             found = predicted_speed_ups(place, basis)
-            rows.append(Row(place_name(place), _gain(paper), _gain(found), _why_gain(place, basis), basis.title))
+            rows.append(Row(place_name(place), _gain(paper), _gain(found), _explain_gain(place, basis), basis.title))
     return Table(
         "Hanayo: gain of the best number of waves over Chimera-wave",
         rows,
@@ -229,7 +229,7 @@ def _gain(speeds: Mapping[str, float]) -> float:
     return 100 * (max(speeds[who] for who in HANAYO) / speeds["Chimera-wave"] - 1)
 
 
-def _why_gain(place: Place, basis: Basis) -> str:
+def _explain_gain(place: Place, basis: Basis) -> str:
     if place[1] == 8 and not basis.fitted:
         return "by data sheets waves wait too little for transfers: what each message costs besides its bytes is not in them"
     ours = predicted_speed_ups(place, basis)

@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
     @property
     def ends(self) -> tuple[Side, Side]:
-        """Source and destination: mesh and sharding spec."""
+        """Mesh and sharding spec of the source and of the destination."""
         source, destination = (
             Mesh(size, tuple(range(first, first + prod(size))), tuple(host + place // size[1] for place in range(prod(size))))
             for size, first, host in ((self.source, 0, 0), (self.destination, prod(self.source), FIRST_RECEIVING_HOST))

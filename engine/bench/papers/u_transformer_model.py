@@ -82,7 +82,7 @@ def transformer(width: int, side: int, context: int) -> Work:
 
 
 def layers(c: int) -> list[Layer]:
-    """Return the 13 layers for ``c`` first channels."""
+    """Return the 13 layers of the model with ``c`` base channels."""
     time, text = 4 * c, 4 * c
     embedding = linear(c, time, 1) + linear(time, time, 1)
     found = [Layer(embedding + convolution(3, COLOURS, c, IMAGE), (Made(c, IMAGE, 11),))]

@@ -34,13 +34,13 @@ from meshwave.engine.program.simulation import UnitTransferModel
 Units = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 messages.add(
-    weight_gradient="the weight gradient ({weight:g}) is a part of backward ({backward:g}); use {backward:g} or less",
+    weight_gradient="the weight gradient ({weight:g}) cannot take longer than the whole backward ({backward:g}); use {backward:g} or less",
 )
 
 
 @cost_models.register("unit")
 class UnitCost(CostModel):
-    """Every stage costs its share: for teaching, and to compare with papers."""
+    """Every stage costs a fixed share of the model, in units of time. For teaching and for comparison with papers."""
 
     title: ClassVar = "Unit"
     unit: ClassVar[Unit] = "units"
@@ -48,11 +48,11 @@ class UnitCost(CostModel):
     kind: Literal["unit"] = "unit"
     """Every stage costs its share of these numbers."""
     forward: Units = 1.0
-    """One microbatch's forward through the whole model, divided by the number of meshes."""
+    """Time of one microbatch's forward through the whole model, divided by the number of meshes."""
     backward: Units = 2.0
-    """The same for its backward."""
+    """Time of one microbatch's backward through the whole model, divided by the number of meshes."""
     transfer: Annotated[float, Field(ge=0, le=1e9)] = 0.0
-    """One boundary between two different meshes."""
+    """Time of one transfer between two different meshes."""
     weight: Annotated[float, Field(ge=0, le=1e9)] | None = nullable("half")
     """The part of backward that is the weight gradient."""
     fused: Units | None = nullable("their sum")

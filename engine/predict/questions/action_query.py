@@ -74,7 +74,7 @@ def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int
     limits = {"stage": stages, "microbatch": microbatches, "rank": len(meshes)}
     for name, limit in limits.items():
         if found.get(name, -1) >= limit:
-            raise InputError(f"there is no {name} {found[name]}; they go from 0 to {limit - 1}")
+            raise InputError(f"there is no {name} {found[name]}; numbers range from 0 to {limit - 1}")
     return Query(**found)
 
 
@@ -122,7 +122,9 @@ def _read_mesh(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
             return after[len(name) :].strip()
     wanted = after.partition(" ")[0]
     known = ", ".join(meshes[:6]) + (f", ... {meshes[-1]}" if len(meshes) > 6 else "")
-    raise InputError(f"there is no mesh {wanted}; meshes are {known}" if wanted else f"which mesh? They are {known}")
+    raise InputError(
+        f"there is no mesh {wanted}; meshes are {known}" if wanted else f"which mesh? The meshes are {known}"
+    )
 
 
 def _set_condition(found: dict[str, Any], name: str, value: Any) -> None:

@@ -53,7 +53,7 @@ class Idle:
 
 
 def explain_gap(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lambda span, start, end: None) -> Idle:
-    """Explain a gap: the activity that its mesh waits for, and the port (``find_limit``) that delays it."""
+    """Explain an idle gap of a mesh: the activity that the mesh waits for, and the port (``find_limit``) that delays that."""
     mesh = lanes.timeline.meshes[gap.rank]
     waits = f"mesh {mesh} waits {format_amount(gap.seconds, unit)}"
     if gap.span < 0:

@@ -76,7 +76,7 @@ class Lanes:
 
     @cached_property
     def free_s(self) -> Floats:
-        """``[work]`` time from which the rank is free: the end of the work before, or the start of the step."""
+        """``[work]`` time at which the rank becomes free: the end of the previous work, or the start of the step."""
         free = np.concatenate(([self.start_s], self.end[:-1])) if len(self.order) else np.zeros(0)
         free[self.bounds[:-1][np.diff(self.bounds) > 0]] = self.start_s
         return np.minimum(free, self.start)  # the second of a slot starts with the first

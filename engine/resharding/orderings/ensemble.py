@@ -13,7 +13,7 @@ MEMBERS = ("load-balance", "naive", "randomized", "dfs")
 
 @orderings.register("ensemble")
 class Ensemble(Ordering):
-    """The best answer of the other orderings, cheap ones first; it stops at a provably optimal one."""
+    """Best result of the other orderings. Cheap ones run first; the search stops at a provably optimal result."""
 
     title: ClassVar = "Ensemble"
 

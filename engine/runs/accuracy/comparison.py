@@ -29,8 +29,8 @@ CLOCK_NOTE_SHARE = 0.05
 """The least uncertainty of the clocks, as a share of the shortest transfer, that is noted."""
 QUARTILES = (25, 50, 75)
 """The percentiles of the step time that are reported."""
-COMPILED_NOTE = "blocks were compiled, which no prediction includes"
-ERROR_IS = "(measured - predicted) / predicted, above 0 where it took longer"
+COMPILED_NOTE = "blocks were compiled with torch.compile, which predictions do not model"
+ERROR_IS = "(measured - predicted) / predicted; positive if the run took longer"
 
 
 class Compared(NamedTuple):

@@ -258,7 +258,7 @@ def _link_differences(run: Bundle, hosts: Hosts) -> Iterator[str]:
     """Return a text for each property of the links of messages that differs from the design."""
     cluster, executed, launched = run.drawn.cluster, message_links(run.design), message_links(run.drawn)
     if hosts.nodes != cluster.nodes:
-        yield f"{hosts.nodes} host{'s' * (hosts.nodes != 1)} (option of the run; the design has {cluster.nodes})"
+        yield f"{hosts.nodes} host{'s' * (hosts.nodes != 1)} (set by --hosts; the design has {cluster.nodes})"
     profile = "" if launched.are_drawn else run.drawn.cost.profile_name
     for name, requested, link, original in (
         ("hosts", hosts.inter_bandwidth, executed.across, cluster.inter_node),

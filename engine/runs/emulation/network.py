@@ -163,13 +163,15 @@ class Builder:
         """Return the network. The caller waits for the process, before or after.
 
         Raises:
-            RunError: the network could not be made.
+            RunError: the network could not be created.
         """
         with self._near:
             said, descriptors, _, _ = socket.recv_fds(self._near, 1 << 16, 2 + MOST_PROCESSES, socket.MSG_CMSG_CLOEXEC)
         if descriptors:
             return Network(descriptors)
-        raise RunError(f"the network could not be made: {said.decode() or 'the process that makes it was ended'}")
+        raise RunError(
+            f"the network could not be created: {said.decode() or 'the process that creates it was terminated'}"
+        )
 
 
 def make_network(topology: Topology) -> Network:

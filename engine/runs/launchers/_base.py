@@ -230,7 +230,7 @@ def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
 
 
 def _predict_on(design: Design, prediction: Prediction) -> Prediction:
-    """Return the prediction of the same program for a design with other links."""
+    """Predict the program of an existing prediction again, with the links of another design."""
     return prediction if design == prediction.design else predict(design, prediction.program)
 
 

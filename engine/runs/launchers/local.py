@@ -78,7 +78,7 @@ class LocalLauncher(OwningLauncher):
             return Capabilities(Problem("", "unsupported_system", {}))
         if find_spec("torch") is None:
             return Capabilities(Problem("", "runs_without_torch", {}))
-        how = "a warm process" if self._start_method == "fork" else "a fresh interpreter each"
+        how = "a warm process" if self._start_method == "fork" else "a new interpreter for each process"
         return Capabilities(most_processes=MOST_PROCESSES, note=f"processes start from {how}")
 
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:

@@ -112,11 +112,11 @@ class SlurmLauncher(JobLauncher):
         if done.status == 0:
             return status_of(_field(done.output, "JobState"), _field(done.output, "Reason"))
         if "Invalid job id" in done.error:  # it ended some minutes ago
-            return self._accounted(job["id"])
+            return self._status_from_accounting(job["id"])
         self.host.run(["scontrol", "ping"])  # raises if the controller does not answer
         return JobStatus(Phase.WAITING, " ".join(done.error.split()))
 
-    def _accounted(self, job: str) -> JobStatus:
+    def _status_from_accounting(self, job: str) -> JobStatus:
         """Return the status of a job that the controller has forgotten; there may be no accounting either."""
         done = self.host.attempt(
             ["sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format=State"]
@@ -153,7 +153,7 @@ def job_script(options: SlurmOptions, layout: NodeLayout, name: str, folder: str
         f"#SBATCH --output={folder}/{LOG}",
         "#SBATCH --open-mode=append",
         "",
-        "# Starts one torchrun per node. A job that was put into the queue again goes on from its last checkpoint.",
+        "# Starts one torchrun per node. A requeued job resumes from its last checkpoint.",
         f"cd {shlex.quote(folder)} || exit 1",
         f"rm -f {INTERRUPTED} error-*.json exit-*.json",
         *HEAD_ADDRESS,

@@ -39,7 +39,7 @@ class ThreadsLauncher(ThreadedLauncher):
     trains: ClassVar[bool] = False
 
     def probe(self) -> Capabilities:
-        return Capabilities(most_processes=4096, note="one thread for each mesh waits and computes nothing")
+        return Capabilities(most_processes=4096, note="each mesh is one thread, which waits instead of computing")
 
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
         return [Problem("", "rehearsal_only", {}), *super().problems(design, memory, data)]

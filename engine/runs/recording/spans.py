@@ -56,7 +56,7 @@ class SpansHeader(RunFile):
         if self.rank >= len(self.meshes):
             raise ValueError(f"rank {self.rank} exceeds its {len(self.meshes)} meshes")
         if max((*self.fused, *(row for row, _ in self.others)), default=0) >= self.rows:
-            raise ValueError(f"fused and others name rows beyond its {self.rows}")
+            raise ValueError(f"the columns 'fused' and 'other' refer to rows beyond its {self.rows} rows")
         return self
 
 
@@ -180,13 +180,13 @@ def _problem(header: SpansHeader, spans: Spans) -> str:
     if any((spans[column] != first[column]).any() for column in ("op", "stage", "microbatch", "peer")):
         return "its steps have different actions"
     if not np.isin(first["op"], [*Op]).all() or np.isin(first["op"], RECEIVES).all():
-        return "it has unknown actions, or only receives"
+        return "it contains unknown actions, or nothing but receives"
     if min(first["stage"].min(), first["microbatch"].min(), first["peer"].min()) < -1:
         return "a stage, microbatch or peer is negative"
     if first["peer"].max() >= len(header.meshes):
         return f"an action has a peer beyond the {len(header.meshes)} meshes"
     if (steps != steps[:, :1]).any() or (np.diff(steps[:, 0], prepend=-1) <= 0).any():
-        return "its steps do not ascend"
+        return "its step numbers are not in ascending order"
     if not are_clock_times(spans["start_ns"], spans["end_ns"], spans["wait_ns"]):
         return "a time is over 31 years"
     return ""

@@ -291,7 +291,7 @@ class ProcessorTimer:
         self._is_inside = False
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``function`` with its processor time added to ``seconds``."""
+        """Wrap ``function`` so that the processor time of each call is added to ``seconds``."""
 
         def wrapped(*arguments: Any, **options: Any) -> Any:
             if self._is_inside:

@@ -257,7 +257,7 @@ def _measure_contention(options: CalibrationOptions, profile: Profile, on_line: 
 
 
 def _round_listener(on_line: OnLine, number: int, count: int, part: str = "collectives") -> OnLine:
-    """Return a reader of lines that turns the rounds of one of ``count`` measurements into shares of all of them."""
+    """Return a callback that reads output lines of one of ``count`` measurements and reports the share of all that is done."""
 
     def on_round(line: str) -> None:
         words = line.split()

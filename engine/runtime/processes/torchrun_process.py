@@ -48,7 +48,7 @@ def main(folder: Path, module: str = WORKER) -> int:
 
 
 def write_exit(folder: Path, process: int, code: int, ours: bool) -> None:
-    """Write how a worker ended, whole or not at all."""
+    """Write the exit status of a worker atomically."""
     path = folder / f"exit-{process}.json"
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps({"process": process, "code": code, "ours": ours, "time_s": time.time()}) + "\n")

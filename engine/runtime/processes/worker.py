@@ -255,7 +255,7 @@ def _compare_clocks(folder: Path, comparison: ClockComparison, process: int) -> 
 
 
 def _expert_notes(design: Design) -> list[RunNote]:
-    """Return what the cost model chose for the expert layers and why, once for meshes with the same choice."""
+    """Return a note for each expert schedule that the cost model chose, with the reason; equal ones once."""
     if design.model.moe is None:
         return []
     found = [resolve_expert_layer(design, mesh) for mesh in design.meshes]

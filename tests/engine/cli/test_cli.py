@@ -566,8 +566,8 @@ def test_a_file_that_cannot_be_read_is_told_with_status_2(
         (("export", "x", "--to", "xls"), "there is no export called 'xls'. Known: html, kubernetes, perfetto,"),
         (("program", "x", "--rank", "one"), "invalid int value: 'one'"),
         (("examples", "02-two-wave"), "there is no example called '02-two-wave'. Did you mean '02-two-waves'?"),
-        (("examples", "--to", "/dev/null/x"), "the folder /dev/null/x cannot be made: Not a directory"),
-        (("serve",), "start it with: meshwave serve"),
+        (("examples", "--to", "/dev/null/x"), "the folder /dev/null/x cannot be created: Not a directory"),
+        (("serve",), "start the designer with: meshwave serve"),
     ],
 )
 def test_a_wrong_command_is_told_on_standard_error_with_status_2(

@@ -229,7 +229,7 @@ def test_a_placement_that_is_no_renaming_is_refused(data: st.DataObject) -> None
     placement = data.draw(st.lists(st.integers(0, drawn.ranks - 1), min_size=len(own), max_size=len(own)))
     assume(len(set(zip(own, placement, strict=True))) > drawn.ranks)
 
-    with pytest.raises(DesignError, match="hanayo places its stages on meshes") as refused:
+    with pytest.raises(DesignError, match="hanayo supports only the placement") as refused:
         Drawn({**drawn.pipeline, "placement": placement}, drawn.ranks).design()
 
     assert refused.value.problems[0].where == "pipeline.placement"

@@ -100,5 +100,5 @@ def test_experts_wait_where_the_lane_of_the_device_that_computes_most_is_idle() 
 
 
 def test_units_say_nothing_of_the_inside() -> None:
-    with pytest.raises(InputError, match="use cost kind roofline"):
+    with pytest.raises(InputError, match="select roofline costs"):
         predict_block(design(cost={"kind": "unit"}), 0, 0, Op.F)

@@ -108,7 +108,7 @@ def test_the_layer_lies_on_the_first_mesh_with_experts_or_on_the_one_that_is_nam
 
     assert [find_expert_mesh(design, wanted) for wanted in (None, "B", "1")] == [1, 1, 1]
     for wanted, said in (
-        ("A", "no stage on mesh A has experts; those on B have"),
+        ("A", "no stage on mesh A has experts; the stages on B do"),
         ("X", "no mesh called 'X'. Known: A, B"),
     ):
         with pytest.raises(InputError, match=said):

@@ -325,7 +325,7 @@ def test_what_is_searched_for_is_read(text: str, meant: Query) -> None:
     [
         ("", "search for an action such as 3F7"),
         ("stage", "which stage"),
-        ("stage 9", "there is no stage 9; they go from 0 to 4"),
+        ("stage 9", "there is no stage 9; numbers range from 0 to 4"),
         ("F12", "there is no microbatch 12"),
         ("mesh Q", "there is no mesh Q; meshes are A, B, C"),
         ("forwad", "did you mean forward?"),

@@ -305,7 +305,9 @@ def test_what_a_prediction_does_not_know_is_said_before_it_is_judged(
 
     found = compare(prediction, read_recording(tmp_path), "predicted for hosts linked at 1 MB/s")
 
-    assert found.label == ("predicted for hosts linked at 1 MB/s; blocks were compiled, which no prediction includes")
+    assert found.label == (
+        "predicted for hosts linked at 1 MB/s; blocks were compiled with torch.compile, which predictions do not model"
+    )
     assert found.to_json()["label"] == found.label
     assert "the profile covers blocks in fp32 only; bf16 is priced like these" in found.unmeasured
 

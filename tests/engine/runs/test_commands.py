@@ -155,7 +155,7 @@ def test_a_run_is_compared_in_words_and_with_one_sign(
     assert found["error"] == pytest.approx(2, rel=1e-3)
     assert found["by_kind"]["F"]["error"] == pytest.approx(2, rel=1e-3)
     assert found["by_kind"]["F"]["words"] == "forward"
-    assert found["error_is"] == "(measured - predicted) / predicted, above 0 where it took longer"
+    assert found["error_is"] == "(measured - predicted) / predicted; positive if the run took longer"
     assert found["no_error_since"] is None
     assert {"iteration", "cause", "by_mesh", "by_link", "by_layer", "memory", "exposed_communication_s"} <= found.keys()
 
@@ -230,7 +230,7 @@ def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_
     as_drawn, told, again, slower = (over(drawn, *how) for how in ([], [at(1e5)], [at(1e5)], [at(5e4)]))
 
     shown = said_by(["runs", "show", told], capsys)
-    words = "predicted for hosts linked at 100 kB/s (option of the run; the design has 100 MB/s)"
+    words = "predicted for hosts linked at 100 kB/s (set by --hosts; the design has 100 MB/s)"
     assert f"\n{words}\n" in shown
     assert re.search(r"\niteration .* predicted, .* measured, as predicted\n", shown)
     assert "because" not in shown

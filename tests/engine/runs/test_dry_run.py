@@ -93,7 +93,7 @@ def test_each_part_of_a_computation_that_exchanges_has_to_be_long_enough() -> No
 def test_it_is_told_how_true_it_is() -> None:
     assert "each action waits 20 times its modelled time" in dry_run_note(ActionDurations(1e-3, 0.1), 20.0, "s")
     assert "0.02 s per unit" in dry_run_note(ActionDurations(1.0, 30.0), 0.02, "units")
-    assert "a larger --scale is more accurate" in dry_run_note(ActionDurations(1e-3, 0.1), 2.0, "s")
+    assert "use a larger --scale" in dry_run_note(ActionDurations(1e-3, 0.1), 2.0, "s")
 
 
 def test_it_plays_no_more_steps_than_it_needs() -> None:

@@ -173,9 +173,7 @@ def test_a_run_is_predicted_for_the_links_of_its_options(tmp_path: Path) -> None
     assert run.prediction.program == predict(drawn).program
     assert run.prediction.timeline.makespan == predict(slow).timeline.makespan > 1.1 * predict(drawn).timeline.makespan
     assert (run.design.cluster, run.drawn) == (slow.cluster, drawn)
-    assert prediction_links(run) == (
-        "predicted for hosts linked at 100 kB/s (option of the run; the design has 100 MB/s)"
-    )
+    assert prediction_links(run) == ("predicted for hosts linked at 100 kB/s (set by --hosts; the design has 100 MB/s)")
     assert (matches_links(run, drawn), matches_links(run, slow)) == (False, True)
     assert read_executed_bundle(run.folder) == read_bundle(run.folder) == run
 
@@ -225,7 +223,7 @@ def test_processes_on_more_hosts_than_nodes_are_predicted_to_send_between_hosts(
     times = run.prediction.costs.seconds[run.prediction.program.send_rows[0]]
     assert sorted({*times.tolist()}) == pytest.approx([1e-5 + 768 / 2e8, 1e-5 + 768 / 1e6]), "M0 to M1, M1 to M2"
     assert prediction_links(run) == (
-        "predicted for 2 hosts (option of the run; the design has 1); for hosts linked at 1 MB/s (option of the run; "
+        "predicted for 2 hosts (set by --hosts; the design has 1); for hosts linked at 1 MB/s (option of the run; "
         "the design has 1 GB/s)"
     )
 
@@ -410,13 +408,13 @@ def test_a_network_that_is_not_made_ends_the_run_and_is_the_reason(
     run, builder, its_command = started()
     os.kill(builder, signal.SIGKILL)
     assert run.wait(timeout_s=30) is State.FAILED
-    assert run.reason == "the network could not be made: the process that makes it was ended"
+    assert run.reason == "the network could not be created: the process that creates it was terminated"
     assert eventually(lambda: not is_alive(its_command))
 
     command.write_text("#!/bin/sh\necho no such thing >&2; exit 2\n")
     run = submit(launcher, draw("sleep"), options=on(2))
     assert run.wait(timeout_s=30) is State.FAILED
-    assert run.reason == "the network could not be made: ip failed: no such thing"
+    assert run.reason == "the network could not be created: ip failed: no such thing"
     launcher.close()
 
 

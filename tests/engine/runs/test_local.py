@@ -190,7 +190,7 @@ def test_cancel_ends_a_run_whose_warm_process_is_stopped(launcher: LocalLauncher
     until(lambda: said(run, "step"))
     assert launcher._zygote is not None
     os.kill(launcher._zygote.pid, signal.SIGSTOP)
-    assert "the process that starts its processes is stopped" in until(run.stopped_process_lines)[0]
+    assert "the process that starts the run's workers is stopped" in until(run.stopped_process_lines)[0]
 
     open_run(Record(launcher.record.place), run.id).cancel()  # as another process does
 

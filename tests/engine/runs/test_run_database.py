@@ -151,7 +151,7 @@ def test_a_full_disk_is_reported_and_leaves_the_record_unchanged(record: Record)
     record._db.execute(f"PRAGMA max_page_count = {pages}")
 
     with pytest.raises(
-        RunError, match=f"the record of runs in {record.place} cannot be used: .* full; free some disk space"
+        RunError, match=f"the run database in {record.place} cannot be used: .* full; free some disk space"
     ):
         record.move(entry.id, State.FAILED, "why" * 10_000)
 

@@ -201,7 +201,10 @@ def test_a_run_that_was_not_submitted_is_lost_once_its_owner_is_gone(member: Job
     reconcile(member.record)
 
     assert own.state is State.STARTING
-    assert (others.state, others.reason) == (State.LOST, "the process that was about to submit it ended; launch again")
+    assert (others.state, others.reason) == (
+        State.LOST,
+        "the process that submits the job ended before it did so; launch again",
+    )
 
 
 def test_a_result_that_was_written_is_entered(member: JobLauncher) -> None:

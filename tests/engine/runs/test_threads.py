@@ -84,7 +84,7 @@ def test_threads_train_nothing_and_send_over_no_links(rehearser: ThreadsLauncher
     design = draw()
     hosts = Options(rehearse=Rehearsal(scale=1.0), hosts=Hosts(nodes=2, intra_bandwidth=1e9, inter_bandwidth=1e9))
 
-    with pytest.raises(DesignError, match="the launcher threads supports dry runs only"):
+    with pytest.raises(DesignError, match="the launcher 'threads' supports dry runs only"):
         rehearser.submit(specify_run(predict(design)))
     with pytest.raises(DesignError, match="emulated hosts need processes"):
         submit(rehearser, design, hosts)

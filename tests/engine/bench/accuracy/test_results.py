@@ -83,7 +83,7 @@ def test_a_new_result_takes_the_place_of_the_old_one() -> None:
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"format": "meshwave/1"}')
 
-    with pytest.raises(InputError, match="is not a file of results of this benchmark"):
+    with pytest.raises(InputError, match="is not a results file of this benchmark"):
         read_results(tmp_path / "x.json")
 
 
@@ -288,6 +288,6 @@ def test_what_is_in_the_repository_is_made_of_its_data() -> None:
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    for path, said in (("file/x.json", "the folder .*file cannot be made: File exists"), ("", "Is a directory")):
+    for path, said in (("file/x.json", "the folder .*file cannot be created: File exists"), ("", "Is a directory")):
         with pytest.raises(InputError, match=said):
             measured(tmp_path / path, [], lambda name: pytest.fail("it was measured"))
