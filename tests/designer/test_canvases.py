@@ -307,7 +307,7 @@ def test_every_gesture_on_the_cluster_is_one_undo_step(
         ({"type": "move", "mesh": 4, "devices": [6, 7]}, "move mesh E"),
         ({"type": "resize", "mesh": 4, "devices": [2, 3, 6, 7]}, "resize mesh E"),
         ({"type": "rename", "mesh": 4, "name": "tail"}, "rename mesh E to tail"),
-        ({"type": "reorder", "mesh": 4, "rank": 0}, "mesh tail becomes rank 0"),
+        ({"type": "reorder", "mesh": 4, "rank": 0}, "move mesh tail to rank 0"),
         ({"type": "delete", "mesh": 0}, "delete mesh tail"),
         ({"type": "nodes", "value": 3}, "3 nodes"),
         ({"type": "devices_per_node", "value": 8}, "8 devices per node"),

@@ -246,7 +246,7 @@ def message_links(design: Design) -> Links:
 def prediction_links(run: Bundle) -> str:
     """Return the links that the prediction of a run assumes, if they differ from the design's; empty otherwise.
 
-    For example ``predicted for hosts linked at 100 MB/s (option of the run; the design has 25 GB/s)``.
+    For example ``predicted for hosts linked at 100 MB/s (set by --hosts; the design has 25 GB/s)``.
     """
     if run.options.hosts is None or run.design == run.drawn or not run.design.cost.is_in_seconds:
         return ""
@@ -269,8 +269,8 @@ def _link_differences(run: Bundle, hosts: Hosts) -> Iterator[str]:
 
 
 def _rate_difference(requested: float, rate: float, original: float, profile: str) -> str:
-    """Return a text such as ``100 MB/s (option of the run; the design has 25 GB/s)``."""
-    why = "as in the design" if requested == original else "option of the run"
+    """Return a text such as ``100 MB/s (set by --hosts; the design has 25 GB/s)``."""
+    why = "as in the design" if requested == original else "set by --hosts"
     if rate < requested:
         why = "the most that can be emulated here"
     instead = f"replaces the links of {profile}" if profile else f"the design has {quantity(original, 'B/s')}"

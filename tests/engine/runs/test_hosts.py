@@ -223,7 +223,7 @@ def test_processes_on_more_hosts_than_nodes_are_predicted_to_send_between_hosts(
     times = run.prediction.costs.seconds[run.prediction.program.send_rows[0]]
     assert sorted({*times.tolist()}) == pytest.approx([1e-5 + 768 / 2e8, 1e-5 + 768 / 1e6]), "M0 to M1, M1 to M2"
     assert prediction_links(run) == (
-        "predicted for 2 hosts (set by --hosts; the design has 1); for hosts linked at 1 MB/s (option of the run; "
+        "predicted for 2 hosts (set by --hosts; the design has 1); for hosts linked at 1 MB/s (set by --hosts; "
         "the design has 1 GB/s)"
     )
 
