@@ -443,7 +443,7 @@ def test_exposed_communication_is_the_mean_of_the_meshes_next_to_that_inside_blo
     assert shown["value"] == quantity(sum(exposed) / 2, "s")
     assert shown["small"] == f"+ {quantity(sum(inside) / 2, 's')} inside blocks"
     share = 100 * sum(inside) / 2 / prediction.timeline.makespan
-    assert shown["help"].endswith(f", communication inside blocks {share:.1f}%.")
+    assert shown["help"].endswith(f"; communication inside blocks is {share:.1f}%.")
 
 
 def test_memory_that_does_not_fit_is_marked(seconds: Design) -> None:
