@@ -55,7 +55,7 @@ def test_a_broken_torch_is_reported_with_its_last_line(monkeypatch: pytest.Monke
     [finding] = doctor._check_torch()
 
     assert finding.state == "missing"
-    assert "libcudart.so.13" in finding.found
+    assert "libcudart.so.13" in finding.description
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_backends_follow_from_the_report_of_torch(answer: dict[str, Any], names:
 def test_gpus_are_counted_by_name_and_a_torch_without_cuda_is_reported_if_there_is_a_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert doctor._gpu_finding(["H200", "H200", "A100"]).found == "2 x H200, 1 x A100"
+    assert doctor._gpu_finding(["H200", "H200", "A100"]).description == "2 x H200, 1 x A100"
 
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
     finding = doctor._gpu_finding([])
@@ -126,7 +126,7 @@ def test_a_check_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyP
 
     findings = doctor.examine_machine()
 
-    assert "no such file" in found(findings, "memory").found
+    assert "no such file" in found(findings, "memory").description
     assert found(findings, "cores").state == "ok"
 
 

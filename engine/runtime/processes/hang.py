@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,6 +45,10 @@ class Watched:
     """Seconds since it last reported; None: it reports."""
     is_stopped: bool = False
     """True if a signal has stopped it."""
+
+    def is_behind(self, place: tuple[int, int]) -> bool:
+        """Return whether it has not reached a place, or is silent, so that nothing of it may have left the process."""
+        return self.silent_s is not None or self.position.place < place
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class HangDiagnosis:
 
     def _cell(self, rank: int, row: int) -> str:
         actions = self._actions[rank]
-        return format_cells([actions[row]._replace(fused=0)])[0] if row < len(actions) else "the end of the step"
+        return format_cells([actions[row]._replace(fused=0)])[0] if row < len(actions) else "the end"
 
     @cached_property
     def _actions(self) -> list[list[Action]]:
@@ -124,15 +128,18 @@ class HangDiagnosis:
         op = actions[position.row].op if position.row < len(actions) else None
         if op in (Op.STEP, None):  # reductions over all copies of a stage, then the loss of all processes
             ends = {other: len(self._actions[self.layout.rank(other)]) for other in self.watched}
-            lagging = [p for p, each in self.watched.items() if each.position.place < (position.step, ends[p] - 1)]
-            return self._first_of(lagging)
+            return self._first_of(
+                other
+                for other, watched in self.watched.items()
+                if other != process and watched.is_behind((position.step, ends[other] - 1))
+            )
         return self._slowest(set(self.layout.mesh(rank)) - {process}, position.place)
 
     def _slowest(self, processes: Sequence[int] | set[int], place: tuple[int, int]) -> int | None:
-        """Return which of some processes is furthest behind a place; None if all have reached it."""
-        return self._first_of([other for other in processes if self.watched[other].position.place < place])
+        """Return which of some processes is silent or furthest behind a place; None if all have reached it."""
+        return self._first_of(other for other in processes if self.watched[other].is_behind(place))
 
-    def _first_of(self, processes: Sequence[int]) -> int | None:
+    def _first_of(self, processes: Iterable[int]) -> int | None:
         def order(process: int) -> tuple[bool, tuple[int, int]]:
             watched = self.watched[process]
             return watched.silent_s is None, watched.position.place

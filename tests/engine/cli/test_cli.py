@@ -533,17 +533,18 @@ def test_a_file_that_is_no_design_is_told_with_status_2(
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "code", "told"),
     [
         (
             "nothing.json",
+            "unknown_design",
             "cannot read {}: there is no such file, and no such example. The examples are listed by: meshwave examples",
         ),
-        ("", "cannot read {}: Is a directory"),
+        ("", "unreadable_file", "cannot read {}: Is a directory"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_told_with_status_2(
-    meshwave: Command, tmp_path: Path, command: tuple[str, ...], name: str, told: str
+    meshwave: Command, tmp_path: Path, command: tuple[str, ...], name: str, code: str, told: str
 ) -> None:
     path = tmp_path / name
 
@@ -552,7 +553,7 @@ def test_a_file_that_cannot_be_read_is_told_with_status_2(
     assert (status, err) == (2, told.format(path) + "\n")
     if "--json" in command:
         (problem,) = json.loads(out)["problems"]
-        assert (problem["code"], problem["message"]) == ("error", told.format(path))
+        assert (problem["code"], problem["message"]) == (code, told.format(path))
     else:
         assert out == ""
 

@@ -211,7 +211,7 @@ def test_very_many_chunks_are_drawn_in_bundles_that_miss_none() -> None:
 @pytest.mark.slow
 def test_what_is_too_much_to_draw_is_refused_in_words() -> None:
     many = transfer([80], [80], [80, 80], ("S0 R", "R S0"))
-    with pytest.raises(InputError, match="6,400 unit tasks, and up to 5,000 can be drawn"):
+    with pytest.raises(InputError, match="6,400 unit tasks, and at most 5,000 can be drawn"):
         TransferDrawing.make(many, "broadcast", "naive")
     deep = transfer([1], [4], [1 << 20], ("R", "R"), chunks=1_000_000)
     with pytest.raises(InputError, match="more than 400,000 messages"):

@@ -286,7 +286,10 @@ def test_the_largest_message_stands_for_a_boundary() -> None:
             ["20-unequal-meshes"],
             "specify one boundary of the design with --boundary A:B; the boundaries are A:B, B:A\n",
         ),
-        (["20-unequal-meshes", "--boundary", "A"], "--boundary takes two meshes such as A:B, not 'A'; the boundaries are A:B"),
+        (
+            ["20-unequal-meshes", "--boundary", "A"],
+            "--boundary takes two meshes such as A:B, not 'A'; the boundaries are A:B",
+        ),
         (["01-first-wave", "--boundary", "A:C"], "mesh A sends nothing to mesh C; the boundaries are A:B, B:A, B:C"),
         (["01-first-wave", "--boundary", "A:x"], "there is no mesh called 'x'. Known: A, B, C, D."),
         (["15-bert-base-moe"], "this design sends nothing between meshes"),

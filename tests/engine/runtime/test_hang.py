@@ -81,6 +81,16 @@ def test_a_process_that_does_not_report_is_named() -> None:
     assert chain([silent, *[standing(rank, Op.F, 0) for rank in (0, 1, 1, 2, 2)]]) == [("process_silent", 0)]
 
 
+def test_a_silent_process_is_the_cause_also_where_it_has_ended_its_actions() -> None:
+    ended = Position(pid=1, host="h", step=2, row=len(LAYOUT.program.actions(0)), stuck_s=60.0)
+
+    found = chain(
+        [Watched(ended), Watched(ended, 50.0, True), *[standing(1, Op.STEP, -1)] * 2, *[standing(2, Op.STEP, -1)] * 2]
+    )
+
+    assert found == [("process_waits_for_partner", 0), ("process_stopped", 1)]
+
+
 def test_processes_that_wait_for_each_other_are_a_cycle() -> None:
     first = standing(0, Op.B, 0, awaits=Op.RECV_B)
     second = Watched(standing(1, Op.F, 1).position.model_copy(update={"awaited_row": row_of(1, Op.RECV_F, 3)}))

@@ -254,7 +254,7 @@ def tab(design: str) -> Iterator[Tab]:
             for method in ("submit", "warm"):
                 stack.enter_context(patch.object(member, method, refuse if method == "submit" else lambda _: None))
         stack.enter_context(patch.object(BackgroundCalibration, "start", refuse))
-        stack.enter_context(patch.multiple(auto, GREEDY=1, CLIMBS=20))
+        stack.enter_context(patch.multiple(auto, GREEDY_TASKS=1, MAX_MOVES=20))
         made = Tab(design)
         stack.enter_context(patch.object(JSComponent, "_send_msg", lambda _, message: made.sent.append(message)))
         yield made
