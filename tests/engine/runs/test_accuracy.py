@@ -91,7 +91,7 @@ def test_the_biggest_error_is_named_as_narrowly_as_it_is(
 
     assert found is not None
     assert found.words.startswith(f"{name} took ")
-    assert "% longer than predicted; it makes " in found.words
+    assert "% longer than predicted; it accounts for " in found.words
     assert found.words.endswith("% of the error of the step")
     assert found.share == pytest.approx(1, abs=0.1)
 
@@ -103,7 +103,7 @@ def test_a_slow_link_is_told_by_its_ends(tmp_path: Path, prediction: Prediction)
 
     assert found.cause is not None
     assert found.cause.words.startswith("transfers of activations from mesh M1 to mesh M2 took ")
-    assert "; they make " in found.cause.words
+    assert "; they account for " in found.cause.words
     errors = {link: each.error or 0.0 for link, each in found.by_link.items()}
     assert errors.pop(Link(1, 2)) == pytest.approx(slow - 1, rel=0.01), (
         "of the gradients that it carries, too, nothing is known: nobody waited for them"
