@@ -92,7 +92,7 @@ SAME_GPUS = "same GPUs, so that only the links differ"
 
 CLUSTERS: Mapping[str, GridCluster] = {
     "pcie": GridCluster(
-        "PCIe, 100 Gb/s a node",
+        "PCIe, 100 Gb/s per node",
         f"links {FITTED}: 4.5 GB/s inside a node, 3.1 GB/s per GPU between nodes",
         Links(PCIE, NETWORK),
     ),
@@ -114,7 +114,7 @@ CLUSTERS: Mapping[str, GridCluster] = {
         Links(NVLINK, Line(1e-5, 1 / 12.5e9)),
     ),
     "nvlink-slow": GridCluster(
-        "NVLink, 100 Gb/s a node",
+        "NVLink, 100 Gb/s per node",
         f"NVLink of 200 GB/s is assumed; the network is {FITTED}, 3.1 GB/s per GPU; {SAME_GPUS}",
         Links(NVLINK, NETWORK),
     ),

@@ -117,7 +117,7 @@ def gains_by_links() -> table.Grid:
         "Parm: times as fast as all-to-all, then all-gather, by links",
         ["S1: least", "largest", "S2: least", "largest", "auto: least", "largest", "% of layers faster"],
         lines,
-        note="Fitted: PCIe (4.5 GB/s) and the network of 100 Gb/s a node, by FSMoE. Assumed: all other links "
+        note="Fitted: PCIe (4.5 GB/s) and the network of 100 Gb/s per node, by FSMoE. Assumed: all other links "
         f"({'; '.join(_speeds(cluster) for cluster in CLUSTERS.values())}), and the same GPUs everywhere. Neither: steps and "
         "bytes. Parm's fused exchange sends each token esp times and saves a gather inside the node: that pays only where a "
         "link inside the node is about as slow as a GPU's share of the network. With NVLink, or a slow network, it does not.",
