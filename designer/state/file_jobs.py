@@ -30,7 +30,7 @@ class OpenedFile(NamedTuple):
     notes: tuple[Problem, ...]
     problems: tuple[Problem, ...]
     is_import: bool = False
-    """Whether the file is one of another tool."""
+    """True if another tool wrote the file."""
 
 
 def open_file(file: str, text: Any, into: Design, longest_name: int) -> OpenedFile:

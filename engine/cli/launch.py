@@ -28,6 +28,7 @@ from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import Rehearsal, limit_steps, long_time
 from meshwave.engine.runs.emulation.hosts import default_hosts, read_executed_bundle
 from meshwave.engine.runs.launchers import specify_run, usual_launcher
+from meshwave.engine.runs.options import HANG_TIMEOUT_S
 from meshwave.engine.runs.run_comparison import compare_run, comparison_lines
 from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.targets import open_target
@@ -180,14 +181,14 @@ def _number_and_unit(text: str) -> tuple[float, str | None]:
     return (float(found[1]), found[2]) if found else (0.0, None)
 
 
-def _hang_timeout_s(text: str | None) -> float | None:
-    """Return the seconds of a text such as ``30`` or ``10min``.
+def _hang_timeout_s(text: str | None) -> float:
+    """Return the seconds of a text such as ``30`` or ``10min``, the default without a text.
 
     Raises:
         Refusal: it is no time.
     """
     if text is None:
-        return None
+        return HANG_TIMEOUT_S
     number, unit = _number_and_unit(text)
     if not number:
         raise Refusal("unknown_time", {"value": text}, "--hang-timeout")

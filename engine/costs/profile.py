@@ -228,7 +228,7 @@ class OptimizerLine(Part):
     optimizer: Literal["adamw", "sgd"]
     precision: Precision
     clipped: bool
-    """Whether the norm of all gradients is computed first."""
+    """True if the norm of all gradients is computed first."""
     alpha_s: NotNegative
     s_per_parameter: NotNegative
     r2: float
@@ -266,9 +266,9 @@ class ActionTime(Part):
     experts: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Number of these layers that have experts."""
     first: bool = False
-    """Whether the stage has the embedding."""
+    """True if the stage has the embedding."""
     last: bool = False
-    """Whether the stage has head and loss."""
+    """True if the stage has head and loss."""
     tp: Ranks = 1
     seconds: Seconds
     """Median over steps, microbatches and processes, without warm-up steps."""

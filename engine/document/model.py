@@ -180,7 +180,7 @@ class LanguageModel(Model):
     """A language model of equal transformer layers over the bytes of a text."""
 
     causal: ClassVar[bool]
-    """Whether a token attends only to earlier tokens."""
+    """True if a token attends only to earlier tokens."""
     smallest_vocab: ClassVar[int] = 256
     """Minimum vocabulary: the tokens of bytes and of the family."""
     lookahead: ClassVar[int] = 0

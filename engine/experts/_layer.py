@@ -58,7 +58,7 @@ class Layer:
     matrices: int = 2
     """Matrices of an expert: 2, or 3 if it is gated."""
     has_biases: bool = True
-    """Whether the matrices of an expert have biases."""
+    """True if the matrices of an expert have biases."""
     router_vectors: int = 0
     """Learned numbers per expert in the gate besides its matrix."""
     degree: int = 1

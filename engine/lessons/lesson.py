@@ -49,13 +49,13 @@ class About(Part):
     """The front matter of a lesson."""
 
     title: Text
-    """What the lesson is about."""
+    """Title of the lesson."""
     summary: Text
-    """What a learner can do afterwards, in a sentence."""
+    """Skill that a learner has afterwards, in a sentence."""
     minutes: Annotated[int, Field(ge=1, le=240)]
-    """How long it takes."""
+    """Duration in minutes."""
     level: Literal["beginner", "intermediate", "advanced"]
-    """What it expects."""
+    """Knowledge that it expects."""
     sources: Annotated[tuple[Text, ...], Field(min_length=1, max_length=20)]
     """Papers and programs that it draws on, with their identifiers."""
     designs: Annotated[Mapping[Name, DesignSource], Field(max_length=60)] = {}
@@ -90,9 +90,9 @@ class Option(Part):
     design: Name | None = None
     """The design that stands for it where the simulator decides."""
     same: bool = False
-    """Whether it is right where the designs of the others are equal."""
+    """True for the option that is right if the designs of all others are equal, such as "no difference"."""
     why: str = ""
-    """What is said about it once it is chosen."""
+    """Explanation that is shown once the option is chosen."""
 
 
 class Choice(Part):
@@ -106,7 +106,7 @@ class Choice(Part):
     number: Text | None = None
     """The number of the designs that decides."""
     best: Literal["smallest", "largest"] | None = None
-    """Which of the numbers is right."""
+    """Choice of the right option: the design with the smallest or the largest number."""
     right: Annotated[int, Field(ge=1)] | None = None
     """The right option, counted from 1, where no number can decide."""
 
@@ -126,7 +126,7 @@ class Condition(Part):
     number: Text
     """A number of ``simulate --json``, a key such as ``pipeline.schedule``, ``devices``, ``stages`` or ``sequences``."""
     op: Literal["<", "<=", "==", "!=", ">=", ">"]
-    """How the number compares with the value."""
+    """Comparison that must hold between the number and the value."""
     value: bool | int | float | str | None = None
     """The value."""
     of: Name | None = None
@@ -142,27 +142,27 @@ class Condition(Part):
 
 
 class Task(Part):
-    """A design to be made: done once the open design meets all conditions."""
+    """A task for the open design, which is done once the design meets all conditions."""
 
     kind: Literal["task"]
     ask: Text
-    """What to achieve."""
+    """Description of the task."""
     conditions: Annotated[tuple[Condition, ...], Field(min_length=1, max_length=10)]
-    """What the open design must meet."""
+    """Conditions that the open design must meet."""
     solution: Name
     """A design that meets them."""
 
 
 class Measurement(Part):
-    """A run to be made: done once its median step is close to the prediction."""
+    """A run to launch, which is done once its median step time is close to the prediction."""
 
     kind: Literal["measurement"]
     ask: Text
-    """What to run."""
+    """Description of the run."""
     tolerance: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Accepted difference, as a share of the prediction."""
     dry_run: bool = True
-    """Whether a dry run counts as well as a real run."""
+    """True if a dry run counts as well as a real run."""
 
 
 Check = Annotated[NumberQuestion | Choice | Task | Measurement, Field(discriminator="kind")]
@@ -180,7 +180,7 @@ class StepData(Part):
     hints: tuple[Text, ...] = ()
     """Up to three, each with more help than the one before."""
     check: Check | None = None
-    """What is asked, or is to be done."""
+    """Question or task of the step."""
 
     @model_validator(mode="after")
     def _check_hints(self) -> Self:

@@ -39,7 +39,7 @@ def export_run(record: Record, entry: Entry, file: Path | None = None) -> Path:
         if target.exists():
             raise Refusal("archive_exists", {"file": str(target)})
         with tarfile.open(unfinished, "w:gz", compresslevel=3) as archive:
-            archive.add(record.folder(entry.id), entry.id)
+            archive.add(record.folder(entry.id).resolve(), entry.id)  # runs of a cluster are links to a shared folder
         unfinished.replace(target)
     except OSError as error:
         raise RunRefusal("archive_unwritable", {"file": str(target), "error": error.strerror}) from None
@@ -82,11 +82,14 @@ def delete_run(record: Record, entry: Entry) -> None:
     """
     if not entry.state.is_over:
         raise Refusal("run_is_active", {"run": entry.id})
-    folder = record.folder(entry.id)
+    link = record.folder(entry.id)
+    folder = link.resolve()  # a run of a cluster is a link to a shared folder
     removed = folder.with_name(f".deleted-{entry.id}")
     try:
         if folder.exists():
             folder.rename(removed)  # at once; a run that is deleted halfway would be a damaged one
+        if link.is_symlink():
+            link.unlink()
         record.delete(entry.id)
         shutil.rmtree(removed, ignore_errors=True)
     except OSError as error:

@@ -11,6 +11,9 @@ from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import Rehearsal
 from meshwave.engine.units import quantity
 
+HANG_TIMEOUT_S = 300.0
+"""Default time without an ended action of any process after which a run is considered to hang."""
+
 
 class Hosts(Part):
     """Emulated hosts for the processes of a run, with emulated links.
@@ -43,8 +46,8 @@ class Options(Part):
     """Options of checkpoints; null for a run without."""
     resume: str | None = None
     """The id of the run whose newest checkpoint this run starts from."""
-    hang_timeout_s: Annotated[float, Field(ge=1, le=1e9)] | None = None
-    """Seconds without an ended action after which the run is taken to hang, and ends; null: 300."""
+    hang_timeout_s: Annotated[float, Field(ge=1, le=1e9)] = HANG_TIMEOUT_S
+    """Seconds without an ended action of any process after which a hanging run ends."""
 
     @property
     def is_plain(self) -> bool:

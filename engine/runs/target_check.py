@@ -64,7 +64,7 @@ class TargetReport(RunFile):
 
     processes: tuple[ProcessReport, ...]
     all_seen: tuple[bool, ...]
-    """Whether each process saw the files of all others in the run folder."""
+    """True if each process saw the files of all others in the run folder."""
     backend: str
     intra_node: LinkReport | None
     inter_node: LinkReport | None

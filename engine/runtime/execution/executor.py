@@ -122,7 +122,7 @@ class Progress:
         self.awaited_row: int | None = None
         """The receive whose tensor the action waits for."""
         self.activity: str | None = None
-        """What it does between two steps that takes long, such as "checkpoint"."""
+        """A long activity between two steps, such as "checkpoint"."""
 
 
 class Executor:

@@ -11,14 +11,12 @@ from meshwave.engine.document.unsupported import dry_run_problems, run_problems
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError
 from meshwave.engine.program.program import Program, ProgramFile
-from meshwave.engine.run_files import RunFile, read_document
+from meshwave.engine.run_files import read_document
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES, Rehearsal
+from meshwave.engine.runs.options import HANG_TIMEOUT_S, PLAIN, Options
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
-
-HANG_TIMEOUT_S = 300.0
-"""Default of the time without an ended action after which a run is taken to hang."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,6 @@ class Job:
         return self.design.sequences_per_step
 
 
-class _Options(RunFile):
-    rehearse: Rehearsal | None = None
-    hosts: dict[str, object] | None = None
-    checkpoints: Checkpoints | None = None
-    hang_timeout_s: float | None = None
-
-
 def read_job(folder: Path) -> Job:
     """Read ``design.json``, ``program.json`` and, if they are there, ``options.json`` and ``data.txt``.
 
@@ -75,7 +66,7 @@ def read_job(folder: Path) -> Job:
     if written is None:
         raise InputError(f"{folder} has no program.json; launch the design again")
     text = folder / "data.txt"
-    options = read_document(folder / "options.json", _Options) or _Options()
+    options = read_document(folder / "options.json", Options) or PLAIN
     if options.rehearse is None and design.training.data is not None and not text.is_file():
         raise InputError(f"training.data names {design.training.data}, but the run folder has no copy of it")
     return Job(
@@ -86,7 +77,7 @@ def read_job(folder: Path) -> Job:
         options.rehearse,
         options.hosts is not None,
         options.checkpoints,
-        options.hang_timeout_s or HANG_TIMEOUT_S,
+        options.hang_timeout_s,
     )
 
 

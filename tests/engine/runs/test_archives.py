@@ -68,6 +68,25 @@ def test_a_run_is_exported_deleted_and_imported_elsewhere(
     assert [path.name for path in (tmp_path / "elsewhere" / "runs").iterdir()] == [run.id]
 
 
+def test_a_run_in_a_shared_folder_is_exported_and_deleted_with_its_files(
+    home: Callable[[str], Record], tmp_path: Path
+) -> None:
+    record = home("here")
+    assert cli.main(DRY_RUN) == 0
+    run = newest(record)
+    shared = tmp_path / "shared"
+    record.folder(run.id).rename(shared)
+    record.folder(run.id).symlink_to(shared)
+
+    assert cli.main(["runs", "export", run.id, "--out", "run.tar.gz"]) == 0
+    assert cli.main(["runs", "delete", run.id]) == 0
+
+    with tarfile.open("run.tar.gz") as made:
+        assert f"{run.id}/design.json" in made.getnames()
+    assert not shared.exists()
+    assert list((tmp_path / "here" / "runs").iterdir()) == []
+
+
 def test_an_index_is_rebuilt_from_the_folders(
     home: Callable[[str], Record], capsys: pytest.CaptureFixture[str]
 ) -> None:
