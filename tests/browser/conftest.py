@@ -111,24 +111,29 @@ class Stage:
         pn.state.onload(self._live.set)
         return column
 
-    def _put(self, objects: Callable[[], list[Viewable]]) -> None:
-        """Make them in the page's own thread and document, and wait until Python has sent them."""
+    def run(self, change: Callable[[], object]) -> None:
+        """Call this in the page's own thread and document, as a gesture is handled, and wait until Python has sent it."""
         assert self._parts is not None
-        column, document = self._parts
+        _, document = self._parts
         done, failures = threading.Event(), []
 
-        def put() -> None:
+        def call() -> None:
             try:
-                column.objects = objects()
+                change()
             except Exception as error:
                 failures.append(error)
             finally:
                 done.set()
 
-        document.add_next_tick_callback(put)
+        document.add_next_tick_callback(call)
         assert done.wait(PATIENCE_S), "the page's own thread never came to it"
         if failures:
             raise failures[0]
+
+    def _put(self, make: Callable[[], list[Viewable]]) -> None:
+        assert self._parts is not None
+        column, _ = self._parts
+        self.run(lambda: setattr(column, "objects", make()))
 
 
 class Look:

@@ -282,7 +282,7 @@ def test_a_move_is_repeated_and_the_differences_are_marked(editor: Editor) -> No
     editor.drop()
     editor.until(lambda facts: not facts["moving"] and "custom" in editor.words)
     editor.button("All repetitions").click()
-    editor.until(lambda facts: "Done: apply 3F4 to all repetitions" in editor.words)
+    editor.until(lambda facts: "Done: apply the move of 3F4 to all repetitions" in editor.words)
 
     order = editor.order(3)
     assert all(order.index(f"3F{mb}") == order.index(f"3B{mb - 1}") - 1 for mb in range(2, 7))

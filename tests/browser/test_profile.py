@@ -91,5 +91,5 @@ def test_a_machine_is_measured_looked_at_and_used(
     expect(choice.locator("option")).to_have_text(["known", "mine"])
     choice.select_option(label="mine")
     eventually(page, lambda: session.design.cost.model_dump()["profile"] == "mine.json")
-    session.undo()
+    stage.run(session.undo)
     expect(choice.locator("option:checked")).to_have_text("known")

@@ -134,7 +134,7 @@ def test_the_command_writes_a_profile_and_prints_the_fit(tmp_path: Path, capsys:
         (["--mp", "3"], "groups of mp=3 do not divide 2 ranks"),
         (["--esp", "one"], "--esp: 'one' is not a list of whole numbers above 0"),
         (["--sizes", "0"], "--sizes: '0' is not a list of whole numbers above 0"),
-        (["--rounds", "0"], "0 is too few; use 1 or more"),
+        (["--rounds", "0"], "--rounds: 0 rounds are too few; use 1 or more"),
         (["--ranks", "1"], "use at least 2 ranks"),
         (["--ranks-per-node", "3"], "2 ranks cannot be divided into nodes of 3"),
         (["--profile", "nowhere.json"], "cannot read nowhere.json"),
