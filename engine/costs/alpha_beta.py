@@ -9,7 +9,7 @@ devices of a node share its NICs.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -22,6 +22,10 @@ class Message(NamedTuple):
     source: int  # a device
     destination: int  # a device
     bytes: float
+
+
+AllReduce = Callable[[Cluster, Sequence[Sequence[int]], float], float]
+"""Returns the seconds in which groups of devices of a cluster concurrently all-reduce that many bytes each."""
 
 
 def transfer_seconds(cluster: Cluster, messages: Iterable[Message]) -> float:

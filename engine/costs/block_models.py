@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from meshwave.engine.costs.operators import PRECISIONS, Operator, Workload
+from meshwave.engine.costs.transformer_layers import largest_pair
 from meshwave.engine.document.model import Model
 
 
@@ -65,6 +66,12 @@ class BlockModel(Model):
         """Return the operators of a stage of ``blocks`` blocks from ``first`` on, with head and loss if ``last``."""
         own = [operator for n in range(first, first + blocks) for operator in self.block_operators(load, n)]
         return (*own, *self.end_operators(load, first=first == 0, last=last))
+
+    def largest_neighbours(self, load: Workload, first: int, blocks: int, *, last: bool) -> tuple[float, float]:
+        """Return the parameters, and the copied ones, of the largest two consecutive blocks of a stage."""
+        own = [self.block_operators(load, number) for number in range(first, first + blocks)]
+        ends = self.end_operators(load, first=first == 0, last=False), self.end_operators(load, first=False, last=last)
+        return largest_pair([ends[0], *own, ends[1]])
 
     def all_operators(self, samples: float) -> tuple[Operator, ...]:
         """Return the operators of the whole model."""

@@ -2,10 +2,10 @@
 
 Each data-parallel copy of a mesh holds its share of the sequences, replicated over the copy's tensor-parallel devices:
 ``[sequences of all copies, s, h]`` has the sharding spec ``(S0, R, R)`` on a mesh of ``dp x tp``. Between meshes of
-equal ``dp`` without tensor parallelism, every device sends its part directly to one receiver, all at once. Other
+equal ``dp`` without tensor parallelism, and of equal axes with sequence parallelism, every device sends its part directly to one receiver, all at once. Other
 boundaries follow the plan of the design's ``transfer`` section (arXiv:2211.05322). Its ``boundary`` lets each
 tensor-parallel device send only a slice of the sequence or hidden dim, like Megatron's scatter/gather; receivers get
-all slices. A message of several ``tensors``, as skip connections need them, concatenates them: ``[sequences of all
+all slices. With sequence parallelism both meshes hold slices of the sequence, and each slice is sent once. A message of several ``tensors``, as skip connections need them, concatenates them: ``[sequences of all
 copies, s, tensors x h]``.
 """
 
@@ -16,8 +16,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from meshwave.engine.costs.alpha_beta import Message, transfer_seconds
-from meshwave.engine.costs.operators import PRECISIONS
-from meshwave.engine.document import Cluster, Design, Mesh
+from meshwave.engine.costs.operators import number_sizes
+from meshwave.engine.document import Cluster, Design
 from meshwave.engine.document.transfer import Transfer as How
 from meshwave.engine.resharding import Link, Links, Load, Tensor, Transfer, UnitTask, plan, unit_tasks
 from meshwave.engine.resharding import Mesh as Grid
@@ -26,8 +26,19 @@ BOUNDARY_SPEC = ("S0", "R", "R")
 """Sharding spec of a stage's input and output on a mesh of ``dp x tp``."""
 SOURCE_SPECS = {"batch": BOUNDARY_SPEC, "sequence": ("S0", "S1", "R"), "hidden": ("S0", "R", "S1")}
 """Sharding spec of the part that each source device sends, by ``transfer.boundary``."""
+SEQUENCE_PARALLEL_SPEC = SOURCE_SPECS["sequence"]
+"""Sharding spec of a stage's input and output with sequence parallelism."""
+Side = tuple[Grid, tuple[str, ...]]
+"""A mesh, and the sharding spec of the tensor on it."""
 MIN_CHUNK_BYTES = 2**15
 """Minimum size of a chunk: below it, the overhead of forwarding processes exceeds the links' alpha."""
+
+
+def boundary_specs(design: Design) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the sharding specs of what a stage sends, and of what the next one receives."""
+    if design.training.sequence_parallel:
+        return SEQUENCE_PARALLEL_SPEC, SEQUENCE_PARALLEL_SPEC
+    return SOURCE_SPECS[design.transfer.boundary], BOUNDARY_SPEC
 
 
 def boundary_transfer(design: Design, source: int, destination: int, tensors: int = 1) -> Transfer:
@@ -50,16 +61,18 @@ def renumber_ranks(transfer: Transfer, names: Mapping[int, int]) -> Transfer:
     return Transfer.from_plan([load], links, plan)
 
 
-def is_direct(source: Mesh, destination: Mesh) -> bool:
+def is_direct(design: Design, source: int, destination: int) -> bool:
     """Return whether device ``i`` of one mesh sends to device ``i`` of the other and to no other device."""
-    return source.dp == destination.dp and source.tp == destination.tp == 1
+    one, other = design.meshes[source], design.meshes[destination]
+    is_whole = one.tp == 1 or design.training.sequence_parallel
+    return one.dp == other.dp and one.tp == other.tp and is_whole
 
 
 def boundary_seconds(design: Design, source: int, destination: int, tensors: int = 1) -> float:
     """Return the seconds of a transfer between two meshes, from the first byte to the last."""
     ends = design.meshes[source], design.meshes[destination]
-    if is_direct(*ends):
-        share = boundary_tensor(design, tensors).bytes / ends[0].dp
+    if is_direct(design, source, destination):
+        share = boundary_bytes(design, source, destination, tensors)
         messages = (Message(*pair, share) for pair in zip(ends[0].devices, ends[1].devices, strict=True))
         return transfer_seconds(design.cluster, messages)
     return _numbered_transfer(design, source, destination, tensors).played_s
@@ -80,7 +93,8 @@ def boundary_bytes(design: Design, source: int, destination: int, tensors: int =
     The total is independent of the plan, since each receiver gets its part once.
     """
     ends = design.meshes[source], design.meshes[destination]
-    return boundary_tensor(design, tensors).bytes * ends[1].tp / len(ends[0].devices)
+    copies = 1 if design.training.sequence_parallel else ends[1].tp
+    return boundary_tensor(design, tensors).bytes * copies / len(ends[0].devices)
 
 
 def boundary_tensor(design: Design, tensors: int = 1) -> Tensor:
@@ -89,7 +103,7 @@ def boundary_tensor(design: Design, tensors: int = 1) -> Tensor:
     Several ``tensors`` are concatenated along the last dim.
     """
     sequences = design.training.micro_batch_size * design.meshes[0].dp
-    item = PRECISIONS[design.training.precision].item
+    item = number_sizes(design.training).item
     return Tensor((sequences, design.model.sequence, tensors * design.model.hidden), item)
 
 
@@ -107,14 +121,17 @@ def _numbered_transfer(design: Design, source: int, destination: int, tensors: i
         Grid((mesh.dp, mesh.tp), tuple(place[d] for d in mesh.devices), tuple(host[d] for d in mesh.devices))
         for mesh in (design.meshes[source], design.meshes[destination])
     ]
-    return _plan_transfer(design.cluster, *grids, boundary_tensor(design, tensors), design.transfer)
+    specs = boundary_specs(design)
+    return _plan_transfer(
+        design.cluster, *zip(grids, specs, strict=True), boundary_tensor(design, tensors), design.transfer
+    )
 
 
 @lru_cache(maxsize=256)
-def _plan_transfer(cluster: Cluster, source: Grid, destination: Grid, tensor: Tensor, how: How) -> Transfer:
-    sides = (source, SOURCE_SPECS[how.boundary]), (destination, BOUNDARY_SPEC)
-    tasks = unit_tasks(tensor, *sides[0], *sides[1])
-    links = _links(cluster, source, destination, tasks)
+def _plan_transfer(cluster: Cluster, source: Side, destination: Side, tensor: Tensor, how: How) -> Transfer:
+    sides = source, destination
+    tasks = unit_tasks(tensor, *source, *destination)
+    links = _links(cluster, source[0], destination[0], tasks)
     found = plan(tensor, *sides, links, strategy=how.strategy, ordering=how.ordering)
     most = max_chunks(tasks)
     if any(each.chunks > most for each in found.tasks):

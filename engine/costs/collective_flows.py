@@ -19,7 +19,8 @@ from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_per_
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import EXPERTS, Sharing, expert_block, expert_layers_per_stage, expert_sharing
 from meshwave.engine.costs.network import Fabric, NetworkBuilder, Usage, exchange_usage, ring_messages, sum_usages
-from meshwave.engine.costs.operators import PRECISIONS, Operator
+from meshwave.engine.costs.operators import Operator, number_sizes
+from meshwave.engine.costs.sharding import reduction_rounds, weight_groups
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
@@ -31,7 +32,7 @@ def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[
     Each expert is reduced over the devices that hold it and partial gates over all devices; then follow the weights
     that all copies share.
     """
-    size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
+    size, of_item = gradient_bytes(design, held), number_sizes(design.training).gradients
     gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
     found = []
     for stage in range(program.stages):
@@ -51,19 +52,11 @@ def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[
 
 def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, list[Message]]:
     """Return, by stage, the messages of the rings by which its gradients are reduced."""
+    rounds = reduction_rounds(design, program)
     return {
-        stage: [each for ring in rings for each in ring_messages(design.cluster, ring.devices, ring.share)]
+        stage: [each for ring in rings for each in ring_messages(design.cluster, ring.devices, ring.share, rounds)]
         for stage, rings in enumerate(reduction_rings(design, program, held))
     }
-
-
-def weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
-    """Return the groups of devices that sum gradients of the same weights: one group per tensor-parallel shard."""
-    cuts = max(mesh.tp for mesh in meshes)
-    return [
-        [mesh.devices[copy * mesh.tp + cut % mesh.tp] for mesh in meshes for copy in range(mesh.dp)]
-        for cut in range(cuts)
-    ]
 
 
 def add_exchanges(
@@ -115,7 +108,10 @@ def blocks_of_stages(design: Design, layers: Sequence[int]) -> list[StageBlocks]
 
 
 def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float, float]:
-    """Return the bytes that each tensor-parallel group all-reduces in a forward and in a backward of a stage."""
+    """Return the bytes that each tensor-parallel group all-reduces in a forward and in a backward of a stage.
+
+    An all-gather or a reduce-scatter counts as half.
+    """
     load = workload(design, mesh)
     block = expert_block(design, mesh, load)
     around = [operator for operator in block.operators if operator.name != EXPERTS] if block else []
@@ -126,8 +122,12 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
         (flops.end_operators(load, first=stage.first, last=stage.last), 1),
     )
     forward, backward = (
-        sum(count * sum(getattr(each, way)) for operators, count in counted for each in operators)
-        for way in ("forward_reduced", "backward_reduced")
+        sum(
+            count * (sum(getattr(each, f"{way}_reduced")) + sum(getattr(each, f"{way}_gathered")) / 2)
+            for operators, count in counted
+            for each in operators
+        )
+        for way in ("forward", "backward")
     )
     return forward, backward
 

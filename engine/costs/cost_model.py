@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from meshwave.engine.costs.device_sizes import Sizes, bytes_of_kinds, device_sizes, sent_bytes
 from meshwave.engine.costs.distinct_actions import Kinds, kinds
 from meshwave.engine.costs.model_flops import model_flops
-from meshwave.engine.costs.operators import PRECISIONS
+from meshwave.engine.costs.operators import number_sizes
+from meshwave.engine.costs.sharding import reduction_rounds
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import CostSection, Unit
 from meshwave.engine.findings import Problem
@@ -37,6 +38,7 @@ class Costs:
     unit: Unit  # of ``seconds``, which unit costs do not count in seconds
     static_bytes: Mapping[str, Floats]  # [ranks] on one device: weights, gradients, optimizer
     gradient_bytes: Floats  # [ranks, stages] gradients of each stage; 0 where a rank does not hold it
+    reduced_bytes: Floats  # [ranks, stages] those after a REDUCE_GRAD, in addition
     sent_bytes: Floats  # [2, stages, microbatches] change of unacknowledged sent bytes by each forward and backward
     activation_bytes: Floats  # [stages] one device keeps for a microbatch, from F to the end of B or I
     deferred_bytes: Floats  # [stages] one device keeps for a microbatch, from the end of I to the end of W
@@ -162,13 +164,15 @@ def estimate(design: Design, program: Program) -> Costs:
         network, of_kinds = model.network(design, program, distinct, layers, held, of_kinds)
     seconds = of_kinds[distinct.of_row]
     size = bytes_of_kinds(design, distinct, held)[distinct.of_row]
+    item = number_sizes(design.training).gradients
     return Costs(
         seconds=_subtract_slot_savings(model, design, program, seconds, layers),
         bytes=size,
         transfer_model=transfer_model,
         unit=model.unit,
         static_bytes=held.static_bytes,
-        gradient_bytes=held.parameters * PRECISIONS[design.training.precision].gradients,
+        gradient_bytes=(held.own if design.training.shards_gradients else held.parameters) * item,
+        reduced_bytes=(held.parameters if reduction_rounds(design, program) == 2 else held.own) * item,
         sent_bytes=sent_bytes(program, size),
         activation_bytes=held.activation_bytes,
         deferred_bytes=held.deferred_bytes,

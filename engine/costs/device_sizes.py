@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block, expert_layers_per_stage, sparse_layers
-from meshwave.engine.costs.operators import PRECISIONS, Workload
+from meshwave.engine.costs.operators import Precision, Workload, number_sizes
+from meshwave.engine.costs.sharding import StateBytes, state_bytes, state_shares, unsharded_bytes
 from meshwave.engine.costs.transformer_layers import Sparse
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.model import LanguageModel
@@ -37,12 +39,17 @@ class StageSizes(NamedTuple):
     """Bytes kept instead of ``kept`` if the stage is recomputed."""
     deferred: float
     transient: float
+    neighbours: tuple[float, float]
+    """Parameters, and copied ones, of the largest two consecutive blocks."""
 
 
 class Sizes(NamedTuple):
     """Memory and parameters of one device of each rank."""
 
     parameters: Floats  # [ranks, stages] of one device; 0 where a rank does not hold the stage
+    own: Floats  # [ranks, stages] those whose state is on the device: all without sharding
+    computed_bytes: Floats  # [ranks] of the weights as the compute reads them
+    expert_bytes: Floats  # [ranks] part of ``computed_bytes`` in experts
     gates: Floats  # [ranks, stages] part of ``parameters`` in gates
     experts: Floats  # [ranks, stages] part of ``parameters`` in experts
     static_bytes: Mapping[str, Floats]  # [ranks] weights, gradients, optimizer
@@ -58,11 +65,13 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     ``dp`` splits the same sequences differently.
     """
     batch = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp
-    model, precision = design.model, design.training.precision
+    model, precision = design.model, number_sizes(design.training)
     if isinstance(model, BlockModel):
-        return model.workload(batch, precision)
+        return replace(model.workload(batch), precision=precision)
     assert isinstance(model, LanguageModel), "a model is one or the other"
-    return Workload.from_model(model, batch=batch, tp=mesh.tp, precision=precision)
+    load = Workload.from_model(model, batch=batch, tp=mesh.tp)
+    is_sequence_parallel = design.training.sequence_parallel and mesh.tp > 1
+    return replace(load, precision=precision, sequence_parallel=is_sequence_parallel)
 
 
 def stage_copies(program: Program) -> Iterator[tuple[int, int]]:
@@ -99,14 +108,17 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
     """Return the memory that the devices need.
 
     Weights, gradients and optimizer states cover all stages of a rank, by precision (arXiv:1910.02054, section 3.1: 16
-    bytes per parameter with AdamW and fp32, 18 with mixed precision and fp32 gradients); data parallelism does not
-    shard them. If replicas of a stage are on meshes of different shape, its activations are those of the larger device.
+    bytes per parameter with AdamW and fp32, 18 with mixed precision and fp32 gradients), and as
+    :mod:`meshwave.engine.costs.sharding` divides them. Two consecutive blocks have their sharded weights gathered, or
+    their gradients not yet scattered, at a time. If replicas of a stage are on meshes of different shape, its activations are those of the larger device.
     A recomputed stage keeps its input, and its activations are part of the working set of its backward. Tensors of skip
     connections are kept with the inputs and outputs of a stage.
     """
-    parameters, copied, gates, experts = np.zeros((4, program.ranks, program.stages))
+    parameters, own, copied, gates, experts = np.zeros((5, program.ranks, program.stages))
     activations, deferred = np.zeros((2, program.stages))
-    transients = np.zeros(program.ranks)
+    transients, gathered = np.zeros((2, program.ranks))
+    shares = [state_shares(design, mesh) for mesh in design.meshes]
+    precision = number_sizes(design.training)
     loads = [workload(design, mesh) for mesh in design.meshes]
     blocks = [expert_block(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
     with_experts = expert_layers_per_stage(design, layers)
@@ -118,28 +130,36 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
             experts[rank, stage] = with_experts[stage] * block.expert_parameters
         held = stage_sizes(stage, load, block)
         parameters[rank, stage], copied[rank, stage] = held.parameters, held.copied
+        of_experts = float(experts[rank, stage])
+        own[rank, stage] = (held.parameters - of_experts) * shares[rank].dense + of_experts * shares[rank].experts
+        gathered[rank] = max(gathered[rank], unsharded_bytes(design, design.meshes[rank], *held.neighbours))
         kept, transient = held.kept, held.transient
         if design.pipeline.recomputes(stage):
             kept, transient = held.recomputed, transient + kept
         activations[stage] = max(activations[stage], kept)
         deferred[stage] = max(deferred[stage], held.deferred)
         transients[rank] = max(transients[rank], transient)
-    training = design.training
-    precision = PRECISIONS[training.precision]
-    on_device = parameters.sum(axis=1)
+    columns = (each.sum(axis=1).tolist() for each in (parameters, copied, own))
+    states = [state_bytes(design.training, *column) for column in zip(*columns, strict=True)]
     return Sizes(
         parameters=parameters,
+        own=own,
+        computed_bytes=_computed_bytes(precision, parameters, copied),
+        expert_bytes=_computed_bytes(precision, experts, experts),
         gates=gates,
         experts=experts,
-        static_bytes={
-            "weights": on_device * precision.weights + copied.sum(axis=1) * precision.copy,
-            "gradients": on_device * precision.gradients,
-            "optimizer": on_device * flops.optimizer_state_bytes(training.optimizer, training.precision),
-        },
+        static_bytes={name: np.array([state._asdict()[name] for state in states]) for name in StateBytes._fields},
         activation_bytes=activations,
         deferred_bytes=deferred,
-        working_bytes=transients + _buffered_units(program) * np.array([load.hidden_bytes for load in loads]),
+        working_bytes=transients
+        + gathered
+        + _buffered_units(program) * np.array([load.outside.hidden_bytes for load in loads]),
     )
+
+
+def _computed_bytes(precision: Precision, parameters: Floats, copied: Floats) -> Floats:
+    columns = zip(parameters.sum(axis=1).tolist(), copied.sum(axis=1).tolist(), strict=True)
+    return np.array([precision.computed_bytes(*column) for column in columns])
 
 
 StageSizesOf = Callable[[int, Workload, ExpertBlock | None], StageSizes]
@@ -165,7 +185,7 @@ def _transformer_stages(design: Design, program: Program, layers: Sequence[int])
         if joins[stage]:
             uncommon = Sparse(joins[stage], transformer_layers.joining_layer(load))
         how: dict[str, Any] = {**ends, "sparse": uncommon}
-        came, held = skipped[:, stage] * load.hidden_bytes
+        came, held = skipped[:, stage] * load.outside.hidden_bytes
         return StageSizes(
             parameters=flops.stage_parameters(load, layers[stage], **how),
             copied=flops.copied_parameters(load, layers[stage], **how),
@@ -173,6 +193,7 @@ def _transformer_stages(design: Design, program: Program, layers: Sequence[int])
             recomputed=flops.input_bytes(load, **ends) + came,
             deferred=transformer_layers.deferred_bytes(load, layers[stage], **how),
             transient=transformer_layers.transient_bytes(load, layers[stage], **how),
+            neighbours=transformer_layers.largest_neighbours(load, layers[stage], **how),
         )
 
     return sizes_of_stage
@@ -194,6 +215,7 @@ def _block_stages(model: BlockModel, program: Program, layers: Sequence[int]) ->
             recomputed=model.input_bytes(load, taken, first=first, last=last),
             deferred=sum(each.deferred_bytes for each in operators) + shared,
             transient=max(each.transient_bytes for each in operators),
+            neighbours=model.largest_neighbours(load, sum(layers[:stage]), layers[stage], last=last),
         )
 
     return sizes_of_stage
@@ -273,5 +295,5 @@ def bytes_of_kinds(design: Design, kinds: Kinds, held: Sizes) -> Floats:
 
 
 def gradient_bytes(design: Design, held: Sizes) -> Floats:
-    """Return ``[stages]`` the bytes of a stage's gradients on one device."""
-    return np.asarray(held.parameters.max(axis=0) * PRECISIONS[design.training.precision].gradients)
+    """Return ``[stages]`` the bytes of a stage's gradients on one device before they are sharded."""
+    return np.asarray(held.parameters.max(axis=0) * number_sizes(design.training).gradients)

@@ -133,7 +133,14 @@ def _block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rate
     cut = layer.esp if expert_schedules[name].shards_experts else 1
     forward_s = play_layer(priced, priced.forward).makespan
     return ExpertBlock(
-        operators=(*flops.attention(load), *before, operator, *flops.shared_experts(load, moe), *after),
+        operators=(
+            *flops.attention(load),
+            *before,
+            *_token_exchanges(load),
+            operator,
+            *flops.shared_experts(load, moe),
+            *after,
+        ),
         forward_s=forward_s,
         input_gradient_s=input_s,
         weight_gradient_s=weight_s,
@@ -145,6 +152,14 @@ def _block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rate
         forward_sent=_sent_bytes(priced.forward),
         backward_sent=_sent_bytes(priced.backward),
     )
+
+
+def _token_exchanges(load: Workload) -> tuple[Operator, ...]:
+    """Return the gather of the tokens that sequence parallelism divides, since every expert schedule starts with all."""
+    if not load.sequence_parallel:
+        return ()
+    size = load.hidden_bytes
+    return (Operator("token gather", Work(), forward_gathered=(size,), backward_gathered=(size, size)),)
 
 
 def _sent_bytes(steps: Sequence[CostedStep]) -> Sent:

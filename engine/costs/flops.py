@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from meshwave.engine.costs.operators import PRECISIONS, Operator, Workload
+from meshwave.engine.costs.operators import Operator, Workload, number_sizes
 from meshwave.engine.costs.transformer_layers import (
     DENSE,
     Sparse,
@@ -21,6 +21,7 @@ from meshwave.engine.costs.transformer_layers import (
 )
 from meshwave.engine.document.expert_layers import whole_expert_layer
 from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.document.training import Training
 
 
 def stage_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
@@ -97,7 +98,7 @@ def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool, sp
     output of the last stage is one number.
     """
     kept = sum_over_stage(lambda operator: operator.kept_bytes, load, layers, first, last, sparse)
-    return kept if last else kept + load.hidden_bytes
+    return kept if last else kept + load.outside.hidden_bytes
 
 
 def input_bytes(load: Workload, *, first: bool, last: bool) -> float:
@@ -106,25 +107,25 @@ def input_bytes(load: Workload, *, first: bool, last: bool) -> float:
     Chen et al., arXiv:1604.06174, with a whole stage as the segment.
     """
     ids = 8 * load.tokens
-    return (ids if first else load.hidden_bytes) + (ids if last else 0)
+    return (ids if first else load.outside.hidden_bytes) + (ids if last else 0)
 
 
-def optimizer_state_bytes(optimizer: str, precision: str) -> int:
+def optimizer_state_bytes(training: Training) -> int:
     """Return the bytes of optimizer state per parameter.
 
     AdamW has two moments (Loshchilov and Hutter, arXiv:1711.05101), SGD without momentum none.
     """
-    return 2 * PRECISIONS[precision].moment if optimizer == "adamw" else 0
+    return 2 * number_sizes(training).moment if training.optimizer == "adamw" else 0
 
 
-def optimizer_traffic_bytes(optimizer: str, precision: str, *, clipped: bool) -> int:
+def optimizer_traffic_bytes(training: Training) -> int:
     """Return the bytes per parameter that a step of a fused optimizer kernel reads and writes.
 
     AdamW reads weight, gradient and two moments and writes all but the gradient; SGD reads weight and gradient and
     writes the weight. Mixed precision also writes the 16-bit copy. Clipping reads the gradients for their norm, then
     reads and writes them to scale them.
     """
-    size = PRECISIONS[precision]
-    master = size.gradients
-    moments = 4 * size.moment if optimizer == "adamw" else 0
-    return 3 * master + moments + size.copy + (3 * size.gradients if clipped else 0)
+    size = number_sizes(training)
+    moments = 4 * size.moment if training.optimizer == "adamw" else 0
+    clipping = 0 if training.clip_norm is None else 3 * size.gradients
+    return 2 * size.weights + size.gradients + moments + size.copy + clipping

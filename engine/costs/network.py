@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs.alpha_beta import Message
-from meshwave.engine.costs.boundary_transfers import boundary_messages, boundary_tensor, is_direct
+from meshwave.engine.costs.boundary_transfers import boundary_bytes, boundary_messages, is_direct
 from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.document import Cluster, Design, Link
@@ -142,9 +142,9 @@ def ring_messages(cluster: Cluster, group: Sequence[int], size: float, rounds: i
 def transfer_messages(design: Design, source: int, destination: int, tensors: int) -> Iterable[Message]:
     """Return the messages between devices that make up one message between two meshes."""
     ends = design.meshes[source], design.meshes[destination]
-    if not is_direct(*ends):
+    if not is_direct(design, source, destination):
         return boundary_messages(design, source, destination, tensors)
-    share = boundary_tensor(design, tensors).bytes / ends[0].dp
+    share = boundary_bytes(design, source, destination, tensors)
     return [Message(*pair, share) for pair in zip(ends[0].devices, ends[1].devices, strict=True)]
 
 
@@ -303,8 +303,7 @@ def add_transfer_flows(builder: NetworkBuilder, design: Design, kinds: Kinds) ->
     usage_of = cache(lambda *ends: builder.fabric.usage(transfer_messages(design, *ends)))
     for row in kinds.sends.tolist():
         ends, tensors = (int(kinds.rank[row]), int(kinds.peer[row])), int(kinds.tensors[row])
-        source, target = (design.meshes[end] for end in ends)
-        direct_bytes = boundary_tensor(design, tensors).bytes / source.dp if is_direct(source, target) else 0.0
+        direct_bytes = boundary_bytes(design, *ends, tensors) if is_direct(design, *ends) else 0.0
         builder.add_transfer(row, usage_of(*ends, tensors), ends, direct_bytes=direct_bytes)
 
 

@@ -6,11 +6,12 @@ bytes it moves, the convention of papers that report FLOPs (Narayanan et al., ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from meshwave.engine.document.architecture import PLAIN, Architecture
 from meshwave.engine.document.model import LanguageModel
+from meshwave.engine.document.training import Training
 
 
 class Precision(NamedTuple):
@@ -20,21 +21,28 @@ class Precision(NamedTuple):
     weights: int
     copy: int  # copy of a weight in the precision of products
     gradients: int
+    moment: int  # one of AdamW's two
     statistics: int  # kept by norms, softmax and loss
 
-    @property
-    def moment(self) -> int:
-        """Bytes of one of AdamW's two moments, which has the precision of the gradients."""
-        return self.gradients
+    def computed_bytes(self, parameters: float, copied: float) -> float:
+        """Return the bytes of parameters as the compute reads them, ``copied`` of which have a copy for products."""
+        return (parameters - copied) * self.weights + copied * (self.copy or self.weights)
 
 
 PRECISIONS = {
-    "fp32": Precision(item=4, weights=4, copy=0, gradients=4, statistics=4),
+    "fp32": Precision(item=4, weights=4, copy=0, gradients=4, moment=4, statistics=4),
     # Mixed precision: fp32 master weights, fp32 gradients and one bf16 copy to compute with
     # (Micikevicius et al., arXiv:1710.03740; Rajbhandari et al., arXiv:1910.02054, section 3.1).
-    "bf16": Precision(item=2, weights=4, copy=2, gradients=4, statistics=4),
-    "fp64": Precision(item=8, weights=8, copy=0, gradients=8, statistics=8),
+    "bf16": Precision(item=2, weights=4, copy=2, gradients=4, moment=4, statistics=4),
+    "fp64": Precision(item=8, weights=8, copy=0, gradients=8, moment=8, statistics=8),
 }
+
+
+def number_sizes(training: Training) -> Precision:
+    """Return the bytes of a number in a training run."""
+    sizes = PRECISIONS[training.precision]
+    has_short_gradients = training.precision == "bf16" and training.bf16_gradients
+    return sizes._replace(gradients=sizes.item) if has_short_gradients else sizes
 
 
 class Work(NamedTuple):
@@ -58,6 +66,8 @@ class Operator(NamedTuple):
     transient_bytes: float = 0.0  # allocated and freed within the backward
     forward_reduced: tuple[float, ...] = ()  # bytes of each tensor-parallel all-reduce
     backward_reduced: tuple[float, ...] = ()
+    forward_gathered: tuple[float, ...] = ()  # bytes of each tensor-parallel all-gather or reduce-scatter
+    backward_gathered: tuple[float, ...] = ()
 
 
 class HeadWidths(NamedTuple):
@@ -84,6 +94,8 @@ class Workload:
     architecture: Architecture = PLAIN
     attended_share: float = 1.0
     """Share of the sequence that a token attends to, the mean over the layers."""
+    sequence_parallel: bool = False
+    """Tensor-parallel devices divide the tokens outside attention and MLP."""
 
     @classmethod
     def from_model(cls, model: LanguageModel, *, batch: float, tp: int = 1, precision: str = "fp32") -> Workload:
@@ -112,6 +124,13 @@ class Workload:
         return self.tokens * self.hidden * self.precision.item
 
     @property
+    def outside(self) -> Workload:
+        """Work outside attention and MLP: with sequence parallelism, on a share of the tokens."""
+        if not self.sequence_parallel:
+            return self
+        return replace(self, batch=self.batch / self.tp, sequence_parallel=False)
+
+    @property
     def head_widths(self) -> HeadWidths:
         """Widths of the device's heads; a key-value head counts once, however many query heads share it."""
         attention, heads = self.architecture.attention, self.heads / self.tp
@@ -136,30 +155,52 @@ def product(
     *,
     bias: bool = True,
     keeps_input: bool = True,
-    forward_reduced: float | None = None,
-    backward_reduced: float | None = None,
+    cut: Literal["columns", "rows"] | None = None,
+    exchanged: float | None = None,
 ) -> Operator:
     """Return a linear map of all tokens: three products of the same size, one forward and two backward.
 
     It keeps its input, unless another operator keeps the same tensor. Each product reads two of the three matrices and
     writes the third.
+
+    Tensor-parallel devices share its columns or its rows: they all-reduce the gradient of the input, or the output
+    (Shoeybi et al., arXiv:1909.08053, section 3). With sequence parallelism, they gather the input and reduce-scatter
+    its gradient, or the reverse, and keep a share of an input that the backward gathers again (Korthikanti et al.,
+    arXiv:2205.05198, section 4.2.2).
+
+    Args:
+        name: name of the operator.
+        load: workload of the device.
+        k: numbers per token of the input on this device.
+        n: numbers per token of the output on this device.
+        bias: adds a learned vector.
+        keeps_input: False if another operator keeps, and gathers, the same input.
+        cut: part of the matrix that tensor-parallel devices share; None if each has all of it.
+        exchanged: numbers per token that they exchange; by default those of the tensor that is not sharded.
     """
     m, item = load.tokens, load.precision.item
     parameters = k * n + (n if bias else 0)
     once = Work(2 * m * k * n, item * (m * k + k * n + m * n))
-    return Operator(
+    operator = Operator(
         name,
         forward=once,
         input_gradient=once,
         weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulation_bytes(k * n, load)),
         parameters=parameters,
         copied=parameters,
-        kept_bytes=m * k * item * keeps_input,
+        kept_bytes=(load.outside.tokens if cut == "columns" else m) * k * item * keeps_input,
         deferred_bytes=m * (k + n) * item,
         transient_bytes=k * n * item + m * (k + n) * item,
-        forward_reduced=() if forward_reduced is None else (forward_reduced,),
-        backward_reduced=() if backward_reduced is None else (backward_reduced,),
     )
+    shared = (k if cut == "columns" else n) if exchanged is None else exchanged
+    size = (m * shared * item,)
+    if cut is None:
+        return operator
+    if not load.sequence_parallel:
+        return operator._replace(backward_reduced=size) if cut == "columns" else operator._replace(forward_reduced=size)
+    if cut == "rows":
+        return operator._replace(forward_gathered=size, backward_gathered=size)
+    return operator._replace(forward_gathered=size * keeps_input, backward_gathered=size * (1 + keeps_input))
 
 
 def attention_product(load: Workload) -> Operator:

@@ -11,11 +11,12 @@ from functools import cache
 from math import log
 from statistics import median
 
-from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block
 from meshwave.engine.costs.operators import Operator, Work, Workload
 from meshwave.engine.costs.profile import ActionTime, Block, BlockKind, OpName, Pair, Phase, Profile, Term, TimedPhase
-from meshwave.engine.costs.stage_prices import AllReduce, MeshPrices, Seconds
+from meshwave.engine.costs.sharding import block_collectives
+from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
 from meshwave.engine.document import Cluster, Design, Device, Link, Mesh
 
 MAX_RATE = 1e24
@@ -60,7 +61,8 @@ class MeasuredPrices(MeshPrices):
 
     def __init__(self, profile: Profile, design: Design, mesh: Mesh, load: Workload) -> None:
         block = expert_block(design, mesh, load)
-        super().__init__(design.cluster, mesh, load, block, measured_all_reduce(profile))
+        all_reduce = measured_all_reduce(profile)
+        super().__init__(design.cluster, mesh, load, block, all_reduce, block_collectives(design, mesh, all_reduce))
         self._tp = mesh.tp
         self._slowness = Slowness(profile.actions)
         self._lines = {line.kind: line for line in block_lines(profile, design.training.precision)}

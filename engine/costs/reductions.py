@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds, small_all_reduce_seconds
-from meshwave.engine.costs.collective_flows import weight_groups
+from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds, small_all_reduce_seconds
 from meshwave.engine.costs.cost_model import Floats
 from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes
-from meshwave.engine.costs.expert_blocks import Sharing, expert_sharing
-from meshwave.engine.costs.operators import PRECISIONS
-from meshwave.engine.costs.stage_prices import AllReduce
-from meshwave.engine.document import Cluster, Design
+from meshwave.engine.costs.expert_blocks import expert_sharing
+from meshwave.engine.costs.operators import number_sizes
+from meshwave.engine.costs.sharding import expert_reduction_seconds, reduction_rounds, state_collectives, weight_groups
+from meshwave.engine.document import Design
 from meshwave.engine.program.program import Program
 
 
@@ -24,9 +21,9 @@ def reduce_seconds(
 
     These are the data-parallel copies of all meshes that hold the stage; every tensor-parallel shard is reduced by its
     own group, all groups concurrently. Experts follow, each over the devices that hold it, then partial gates over all
-    devices.
+    devices. Sharded optimizer states need a reduce-scatter, which is half of it.
     """
-    size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
+    size, of_item = gradient_bytes(design, held), number_sizes(design.training).gradients
     gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
     seconds = np.zeros(program.stages)
     for stage in range(program.stages):
@@ -35,25 +32,26 @@ def reduce_seconds(
         if experts[stage]:
             parts, partial = expert_sharing(design, meshes)
             shared -= float(gates[stage]) if partial else 0.0
-            seconds[stage] += _expert_reduction_seconds(design.cluster, parts, float(experts[stage]), all_reduce)
+            seconds[stage] += expert_reduction_seconds(design.cluster, parts, float(experts[stage]), all_reduce)
             everyone = [device for mesh in meshes for device in mesh.devices]
             seconds[stage] += all_reduce(design.cluster, [everyone], float(gates[stage])) if partial else 0.0
         seconds[stage] += all_reduce(design.cluster, weight_groups(meshes), shared)
-    return seconds
+    return seconds * reduction_rounds(design, program) / 2
 
 
-def _expert_reduction_seconds(cluster: Cluster, parts: Sequence[Sharing], size: float, all_reduce: AllReduce) -> float:
-    """Return the seconds of all expert reductions; those without a common device run concurrently."""
-    rounds: list[list[Sharing]] = []
-    for part in parts:
-        busy = set(part.devices)
-        free = (each for each in rounds if all(busy.isdisjoint(other.devices) for other in each))
-        found = next(free, None)
-        if found is None:
-            rounds.append(found := [])
-        found.append(part)
-    return sum(
-        all_reduce(cluster, [part.devices for part in each], size * max(part.share for part in each)) for each in rounds
+def weight_gather_seconds(design: Design, held: Sizes, all_reduce: AllReduce = ring_all_reduce_seconds) -> Floats:
+    """Return ``[ranks]`` the seconds in which a step gathers the weights that other devices updated.
+
+    Sharded parameters are gathered by the computations that need them.
+    """
+    if design.training.sharding not in ("optimizer", "gradients"):
+        return np.zeros(design.ranks)
+    sizes = zip(design.meshes, held.computed_bytes.tolist(), held.expert_bytes.tolist(), strict=True)
+    return np.array(
+        [
+            state_collectives(design, mesh, all_reduce).exchange_seconds(every - experts, experts)
+            for mesh, every, experts in sizes
+        ]
     )
 
 

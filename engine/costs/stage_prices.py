@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from meshwave.engine.costs import transformer_layers
-from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
+from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds
 from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock
 from meshwave.engine.costs.operators import Operator, Work, Workload
 from meshwave.engine.costs.profile import BlockKind
+from meshwave.engine.costs.sharding import BlockTimes, StateCollectives, exposed_seconds
 from meshwave.engine.document import Cluster, Device, Mesh
 
 
@@ -36,7 +37,7 @@ class Seconds(NamedTuple):
     def __add__(self, other: Seconds) -> Seconds:  # type: ignore[override]
         return Seconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
-    def scale(self, count: int) -> Seconds:
+    def scale(self, count: float) -> Seconds:
         """Return the seconds of ``count`` such parts."""
         return Seconds(*(count * mine for mine in self))
 
@@ -63,8 +64,8 @@ def work_seconds(work: Work, device: Device) -> float:
     return max(work.flops / (device.peak_flops * device.efficiency), work.bytes / device.memory_bandwidth)
 
 
-AllReduce = Callable[[Cluster, Sequence[Sequence[int]], float], float]
-"""Returns the seconds in which groups of devices of a cluster concurrently all-reduce that many bytes each."""
+Blocks = tuple[int, Seconds, Sequence[Operator], float]
+"""Equal blocks of a stage: how many, the seconds and operators of one, and its parameters in experts."""
 
 
 class MeshPrices:
@@ -77,8 +78,10 @@ class MeshPrices:
         load: Workload,
         block: ExpertBlock | None = None,
         all_reduce: AllReduce = ring_all_reduce_seconds,
+        state: StateCollectives | None = None,
     ) -> None:
         self._cluster, self._load, self._block, self._all_reduce = cluster, load, block, all_reduce
+        self._state = state
         self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
 
     @cached_property
@@ -123,11 +126,40 @@ class MeshPrices:
         """Return the seconds of a stage of ``layers``, of which ``experts`` have experts and ``joins`` end a skip."""
         dense = self.layer.scale(layers - experts - joins) + self.ends(first=first, last=last)
         dense = dense + self.joining_layer.scale(joins) if joins else dense
-        return dense + self.expert_layer.scale(experts) if experts else dense
+        found = dense + self.expert_layer.scale(experts) if experts else dense
+        return found + self._exposed(self._blocks(layers, first, last, experts, joins)) if self._state else found
 
     def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
         """Return the seconds of a stage whose ``layers`` differ, from all its operators."""
-        return self.part(operators)
+        operators = [*operators]
+        found = self.part(operators)
+        return found + self._exposed([(layers, found.scale(1 / layers), operators, 0.0)]) if self._state else found
+
+    def _blocks(self, layers: int, first: bool, last: bool, experts: int, joins: int) -> Iterator[Blocks]:
+        """Yield the equal blocks of a stage, about in the order of the forward."""
+        load, ends = self._load, transformer_layers.end_operators
+        yield int(first), self.ends(first=True, last=False), transformer_layers.embedding(load), 0.0
+        yield layers - experts - joins, self.layer, transformer_layers.layer(load), 0.0
+        yield joins, self.joining_layer, transformer_layers.joining_layer(load), 0.0
+        if self._block is not None:
+            yield experts, self.expert_layer, self._block.operators, self._block.expert_parameters
+        yield int(last), self.ends(first=False, last=True), ends(load, first=False, last=True), 0.0
+
+    def _exposed(self, blocks: Iterable[Blocks]) -> Seconds:
+        """Return the seconds in which the stage waits for sharded state."""
+        assert self._state is not None, "asked for sharded state only"
+        times = [
+            BlockTimes(count, *block[:3], *self._state.block_seconds(operators, experts))
+            for count, block, operators, experts in blocks
+            if count
+        ]
+        found = exposed_seconds(times)
+        return Seconds(
+            found.forward,
+            found.input_gradient,
+            found.weight_gradient,
+            hidden=found.input_gradient + found.weight_gradient - found.backward,
+        )
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of any operators of a stage."""
@@ -156,8 +188,9 @@ class MeshPrices:
         """Return the tensor-parallel reductions of operators, for which their devices wait."""
         operators = [*operators]
         forward, backward = (
-            self._all_reduce_seconds(size for each in operators for size in getattr(each, way))
-            for way in ("forward_reduced", "backward_reduced")
+            self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_reduced"))
+            + self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_gathered")) / 2
+            for way in ("forward", "backward")
         )
         return Seconds(forward, backward, again=forward, forward_waits=forward, input_waits=backward)
 

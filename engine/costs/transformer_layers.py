@@ -13,8 +13,9 @@ in which a skip connection ends (:func:`joining_layer`), as :class:`Sparse`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from meshwave.engine.costs.operators import (
@@ -55,7 +56,7 @@ def layer(load: Workload) -> tuple[Operator, ...]:
     That leaves 16 numbers per token and hidden unit for ``f = 4h``: the inputs of the two norms (2), of the products
     behind them (2), queries, keys and values (3), the attention output (1), and both sides of the GELU (``2f/h``). With
     ``t`` devices the first four stay whole and the others are sharded, as in eq. 2 there: ``sbh(8 + 24/t)`` bytes at 16
-    bits. (Autocast on a GPU computes norms in 32 bits and keeps their inputs in that precision, ``4sbh`` bytes more; on
+    bits; with sequence parallelism all are sharded, as in eq. 4: ``32sbh/t``. (Autocast on a GPU computes norms in 32 bits and keeps their inputs in that precision, ``4sbh`` bytes more; on
     a CPU it does not.)
     """
     return attention(load) + mlp(load)
@@ -73,9 +74,9 @@ def attention(load: Workload) -> tuple[Operator, ...]:
         *_norms("attention", load, "before"),
         *projections,
         attention_product(load),
-        product("attention output", load, outputs, load.hidden, bias=part.out_bias, forward_reduced=load.hidden_bytes),
+        product("attention output", load, outputs, load.hidden, bias=part.out_bias, cut="rows"),
         *_norms("attention", load, "after"),
-        residual("attention residual", load),
+        residual("attention residual", load.outside),
     )
 
 
@@ -84,14 +85,14 @@ def _norms(name: str, load: Workload, place: str) -> tuple[Operator, ...]:
     placement = load.architecture.norm.placement
     if placement not in (place, "both"):
         return ()
-    return (norm(f"{name} norm" if placement != "both" else f"{name} norm {place}", load),)
+    return (norm(f"{name} norm" if placement != "both" else f"{name} norm {place}", load.outside),)
 
 
 def _projections(load: Workload) -> Iterator[Operator]:
     """Yield the projection to queries, keys and values, their norms and their rotation."""
     part, widths = load.architecture.attention, load.head_widths
     cut = widths.queries + widths.keys + widths.values
-    yield product("query, key, value", load, load.hidden, cut, bias=part.qkv_bias, backward_reduced=load.hidden_bytes)
+    yield product("query, key, value", load, load.hidden, cut, bias=part.qkv_bias, cut="columns")
     both = widths.queries + widths.keys
     if part.qk_norm == "head":
         head_dim = part.head_dim or load.hidden / load.heads
@@ -122,18 +123,16 @@ def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
     """
     heads, widths, bias = load.heads / load.tp, load.head_widths, load.architecture.attention.qkv_bias
     if latent.q_rank is None:
-        yield product("query", load, load.hidden, widths.queries, bias=False, backward_reduced=load.hidden_bytes)
+        yield product("query", load, load.hidden, widths.queries, bias=False, cut="columns")
     else:
-        yield product("query down", load, load.hidden, latent.q_rank, bias=bias)
-        yield norm("query norm", load, latent.q_rank)
-        reduced = load.tokens * latent.q_rank * load.precision.item
-        yield product("query up", load, latent.q_rank, widths.queries, bias=False, backward_reduced=reduced)
+        yield product("query down", load.outside, load.hidden, latent.q_rank, bias=bias)
+        yield norm("query norm", load.outside, latent.q_rank)
+        yield product("query up", load, latent.q_rank, widths.queries, bias=False, cut="columns")
     narrow = latent.kv_rank + latent.rope_dim
-    yield product("key-value down", load, load.hidden, narrow, bias=bias)
-    yield norm("key-value norm", load, latent.kv_rank)
+    yield product("key-value down", load.outside, load.hidden, narrow, bias=bias)
+    yield norm("key-value norm", load.outside, latent.kv_rank)
     made = heads * latent.nope_dim + widths.values
-    reduced = load.tokens * narrow * load.precision.item
-    yield product("key-value up", load, latent.kv_rank, made, bias=False, backward_reduced=reduced)
+    yield product("key-value up", load, latent.kv_rank, made, bias=False, cut="columns", exchanged=narrow)
     yield elementwise("rotation", load, (heads + 1) * latent.rope_dim, kept=0, read_and_written=(2, 2))
     yield elementwise("query and key assembly", load, widths.queries + widths.keys, kept=0, read_and_written=(2, 2))
 
@@ -148,7 +147,7 @@ def mlp_neighbours(load: Workload) -> tuple[tuple[Operator, ...], tuple[Operator
     """Return the operators of a layer before and after its feed-forward block, or experts in its place."""
     shares_norm = load.architecture.residual == "parallel-one-norm"
     before = () if shares_norm else _norms("feed-forward", load, "before")
-    return before, (*_norms("feed-forward", load, "after"), residual("feed-forward residual", load))
+    return before, (*_norms("feed-forward", load, "after"), residual("feed-forward residual", load.outside))
 
 
 def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
@@ -163,10 +162,10 @@ def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
             2 * cut if part.gated else cut,
             bias=part.bias,
             keeps_input=not shares_norm,
-            backward_reduced=load.hidden_bytes,
+            cut="columns",
         ),
         _activation(load, cut),
-        product(f"{name} out", load, cut, load.hidden, bias=part.bias, forward_reduced=load.hidden_bytes),
+        product(f"{name} out", load, cut, load.hidden, bias=part.bias, cut="rows"),
     )
 
 
@@ -216,9 +215,10 @@ def join(load: Workload) -> tuple[Operator, ...]:
     ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs (U-ViT: Bao et al., arXiv:2209.12152, section 3.2). Tensor
     parallelism replicates it.
     """
+    outside = load.outside
     return (
-        elementwise("skip concatenation", load, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
-        product("skip projection", load, 2 * load.hidden, load.hidden),
+        elementwise("skip concatenation", outside, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
+        product("skip projection", outside, 2 * load.hidden, load.hidden),
     )
 
 
@@ -236,6 +236,7 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
     table = (load.vocab / load.tp + positions) * load.hidden
     used = min(positions, load.sequence)
     rows = load.tokens + used  # of tokens and positions: their gradients have the precision of the table
+    exchanged = (load.tokens * load.hidden * load.precision.weights,)
     return (
         Operator(
             "embedding",
@@ -245,9 +246,11 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
             kept_bytes=8 * load.tokens + _flags(1, load),  # the token ids
             deferred_bytes=8 * load.tokens + rows * load.hidden * load.precision.weights,
             transient_bytes=table * item,
-            forward_reduced=(load.tokens * load.hidden * load.precision.weights,),
+            forward_reduced=() if load.sequence_parallel else exchanged,
+            forward_gathered=exchanged if load.sequence_parallel else (),
+            backward_gathered=exchanged if load.sequence_parallel else (),
         ),
-        *([norm("embedding norm", load)] if architecture.embedding_norm else []),
+        *([norm("embedding norm", load.outside)] if architecture.embedding_norm else []),
     )
 
 
@@ -257,8 +260,8 @@ def head(load: Workload) -> tuple[Operator, ...]:
     part, cut = load.architecture, load.vocab / load.tp
     capped = [elementwise("logit cap", load, cut, kept=1, read_and_written=(4, 4))] if part.logit_soft_cap else []
     return (
-        norm("last norm", load),
-        product("logits", load, load.hidden, cut, bias=part.head_bias, backward_reduced=load.hidden_bytes),
+        norm("last norm", load.outside),
+        product("logits", load, load.hidden, cut, bias=part.head_bias, cut="columns"),
         *capped,
     )
 
@@ -311,6 +314,28 @@ def sum_over_stage(
         (end_operators(load, first=first, last=last), 1),
     )
     return sum(count * sum(map(value, operators)) for operators, count in parts)
+
+
+def largest_neighbours(
+    load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE
+) -> tuple[float, float]:
+    """Return the parameters, and the copied ones, of the largest two consecutive blocks of a stage.
+
+    A block is the embedding, a layer, or the head.
+    """
+    blocks = [
+        *([embedding(load)] if first else []),
+        *[layer(load)] * min(2, layers - sparse.layers),
+        *[sparse.operators] * min(2, sparse.layers),
+        *([head(load)] if last else []),
+    ]
+    return largest_pair(blocks)
+
+
+def largest_pair(blocks: Sequence[Sequence[Operator]]) -> tuple[float, float]:
+    """Return the parameters, and the copied ones, of the largest two consecutive blocks."""
+    sizes = [(sum(each.parameters for each in block), sum(each.copied for each in block)) for block in blocks]
+    return max((a + c, b + d) for (a, b), (c, d) in pairwise([(0.0, 0.0), *sizes]))
 
 
 def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:

@@ -87,6 +87,14 @@ def _data_problems(design: Design) -> Iterator[Problem]:
         yield Problem(where, "unused_data", {"model": design.model.kind}, fixes=[set_value(where, None)])
 
 
+def _sharding_problems(design: Design) -> Iterator[Problem]:
+    """Check that gradients are not divided within a mesh before replicas on other meshes are summed."""
+    training, where = design.training, "training.sharding"
+    if training.shards_gradients and len(design.pipeline.routes(design.pipe)) > 1:
+        params = {"schedule": design.pipeline.schedule, "sharding": training.sharding}
+        yield Problem(where, "sharded_replicas", params, fixes=[set_value(where, "optimizer")])
+
+
 Check = Callable[["Design"], Iterator[Problem]]
 
 _CHECKS: dict[Check, tuple[str, ...]] = {
@@ -98,6 +106,7 @@ _CHECKS: dict[Check, tuple[str, ...]] = {
     _data_problems: ("model", "training"),
     order_problems: ("model", "meshes", "pipeline"),
     schedule_problems: ("meshes", "pipeline"),
+    _sharding_problems: ("meshes", "pipeline", "training"),
     expert_problems: ("cluster", "model", "meshes", "experts"),
 }
 """Sections of the document that each check needs."""

@@ -8,6 +8,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from meshwave.engine.frozen import FileName, Part, nullable
 
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+
 
 class Training(Part):
     """A training run."""
@@ -26,6 +28,15 @@ class Training(Part):
     """Maximum norm to which gradients are scaled down."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Number format of the compute; weights stay in fp32 under bf16."""
+    bf16_gradients: bool = False
+    """Under bf16, accumulate and reduce gradients in bf16 instead of fp32. Their rounding errors grow with the number of
+    microbatches and of data-parallel copies."""
+    sharding: Sharding = "none"
+    """State that the data-parallel copies of a mesh divide among themselves instead of replicating it: optimizer states
+    (ZeRO-1), also gradients (ZeRO-2), also parameters (ZeRO-3, FSDP), which are then gathered block by block."""
+    sequence_parallel: bool = False
+    """Tensor-parallel devices divide the tokens of norms, residual sums and messages among themselves, which divides the
+    activations kept there (Korthikanti et al., arXiv:2205.05198)."""
     compile: bool = False
     """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts,
     tensor-parallel blocks and stages with a split backward are not compiled. Predictions ignore it."""
@@ -33,3 +44,8 @@ class Training(Part):
     """Seed of the initial weights and of the order of the data."""
     data: FileName | None = nullable("the built-in sample text")
     """File name of a text to train on."""
+
+    @property
+    def shards_gradients(self) -> bool:
+        """True if the backward of every microbatch leaves a device its share of the gradients."""
+        return self.sharding in ("gradients", "parameters")

@@ -11,6 +11,7 @@ from meshwave.engine.document.design import Design
 from meshwave.engine.document.expert_layers import expert_group_sizes, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import split_expert_groups
 from meshwave.engine.document.model import LanguageModel, MoE
+from meshwave.engine.document.training import Training
 from meshwave.engine.findings import Fix, Problem, set_value
 from meshwave.engine.frozen import Part
 
@@ -25,6 +26,7 @@ def run_problems(design: Design) -> list[Problem]:
         *_vocabulary_problems(design),
         *_gate_problems(design),
         *_architecture_problems(design),
+        *_training_problems(design),
     ]
 
 
@@ -108,6 +110,15 @@ def _architecture_problems(design: Design) -> Iterator[Problem]:
         parts += [f"mlp.{path}" for path, _ in _changed_keys(model.architecture.mlp, PLAIN.mlp)]
     if parts:
         yield Problem("model", "unsupported_architecture", {"parts": sorted(parts)})
+
+
+def _training_problems(design: Design) -> Iterator[Problem]:
+    """Settings of the training that the runtime does not have."""
+    for key in ("sharding", "sequence_parallel", "bf16_gradients"):
+        usual = Training.model_fields[key].default
+        value, where = getattr(design.training, key), f"training.{key}"
+        if value != usual:
+            yield Problem(where, "unsupported_training", {"key": key, "value": value}, fixes=[set_value(where, usual)])
 
 
 def _is_trainable(path: str, value: Any) -> bool:

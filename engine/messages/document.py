@@ -192,6 +192,11 @@ _RUNS: dict[str, Message] = {
         "a dry run cannot simulate the transfer model {transfer_model}; set cost.transfer_model to {supported:or}"
     ),
     "vocabulary": "a {model} reads text as bytes and needs a vocab of at least {minimum}, not {vocab}",
+    "sharded_replicas": (
+        "{schedule} holds each stage on two meshes, which need all gradients of the other; sharding {sharding} "
+        "divides them within a mesh only"
+    ),
+    "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
     "unsupported_architecture": (
         "runs do not build these parts of the model yet: {parts:list}; the prediction includes them"
     ),

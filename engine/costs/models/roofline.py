@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from meshwave.engine.costs import flops
+from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_seconds
 from meshwave.engine.costs.collective_flows import add_exchanges, reduction_messages
@@ -31,7 +32,8 @@ from meshwave.engine.costs.network import (
     serial_network,
 )
 from meshwave.engine.costs.operators import Workload
-from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
+from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds, weight_gather_seconds
+from meshwave.engine.costs.sharding import block_collectives
 from meshwave.engine.costs.stage_balance import balanced_split, block_split, unequal_split
 from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
 from meshwave.engine.document import Cluster, Design, Mesh
@@ -130,7 +132,7 @@ class OperatorCost(CostModel):
         known: dict[tuple[int, int, tuple[int, ...]], MeshPrices] = {}
 
         def prices(mesh: Mesh) -> MeshPrices:
-            lies = mesh.tp > 1 or design.model.moe is not None
+            lies = mesh.tp > 1 or design.model.moe is not None or design.training.sharding != "none"
             key = (mesh.dp, mesh.tp, _node_numbers(design.cluster, mesh) if lies else ())
             if key not in known:
                 known[key] = self.prices_on(design, mesh)
@@ -140,7 +142,8 @@ class OperatorCost(CostModel):
 
     def prices_on(self, design: Design, mesh: Mesh) -> MeshPrices:
         load = workload(design, mesh)
-        return MeshPrices(design.cluster, mesh, load, expert_block(design, mesh, load))
+        state = block_collectives(design, mesh, ring_all_reduce_seconds)
+        return MeshPrices(design.cluster, mesh, load, expert_block(design, mesh, load), state=state)
 
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         """Return ``[stages]`` the seconds to all-reduce the gradients of a stage."""
@@ -148,7 +151,7 @@ class OperatorCost(CostModel):
 
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         """Return ``[ranks]`` the seconds to update all weights of a rank."""
-        return _step_seconds(design, held)
+        return _step_seconds(design, held) + weight_gather_seconds(design, held)
 
 
 @cost_models.register("roofline")
@@ -286,8 +289,6 @@ def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
 
 def _step_seconds(design: Design, held: Sizes) -> Floats:
     """Return ``[ranks]`` the seconds to update all weights of a rank: bytes over memory bandwidth."""
-    training = design.training
-    clipped = training.clip_norm is not None
-    traffic = flops.optimizer_traffic_bytes(training.optimizer, training.precision, clipped=clipped)
-    seconds = held.parameters.sum(axis=1) * traffic / design.cluster.device.memory_bandwidth
+    traffic = flops.optimizer_traffic_bytes(design.training)
+    seconds = held.own.sum(axis=1) * traffic / design.cluster.device.memory_bandwidth
     return np.asarray(seconds + norm_seconds(design))

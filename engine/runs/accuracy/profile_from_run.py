@@ -112,8 +112,9 @@ def _lines(comparison: Comparison) -> Iterator[LinkLine]:
     played = np.maximum(comparison.prediction.simulated_seconds, 1e-300)
     alone = rows.seconds * np.where(costs.seconds > 0, costs.seconds / played, 1.0)  # without predicted link sharing
     for row in np.flatnonzero(program.is_send & rows.known & (rows.seconds > 0)).tolist():
-        source, target = (design.meshes[int(each[row])] for each in (program.rank, program.peer))
-        if is_direct(source, target):
+        ends = int(program.rank[row]), int(program.peer[row])
+        if is_direct(design, *ends):
+            source, target = (design.meshes[end] for end in ends)
             near = cluster.node_of(source.devices[0]) == cluster.node_of(target.devices[0])
             pair: Pair = "same_node" if near else "across_nodes"
             samples[pair][float(costs.bytes[row])].append(float(alone[row]))

@@ -194,7 +194,7 @@ def plan_boundary_transfers(design: Design, layout: ProcessLayout) -> BoundaryTr
     return {
         (source, target, tensors): renumber_ranks(boundary_transfer(design, source, target, tensors), process)
         for source, target, tensors in layout.message_sizes()
-        if not is_direct(design.meshes[source], design.meshes[target])
+        if not is_direct(design, source, target)
     }
 
 

@@ -7,6 +7,7 @@ import pytest
 from meshwave.engine.costs import flops, transformer_layers
 from meshwave.engine.costs.operators import PRECISIONS, Workload
 from meshwave.engine.document.model import LanguageModel, model_families
+from meshwave.engine.document.training import Training
 
 GPT3: Any = model_families["gpt"].model_validate(
     {"kind": "gpt", "layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocab": 51200}
@@ -92,7 +93,13 @@ def test_a_tensor_parallel_layer_reduces_twice_each_way() -> None:
 def test_bytes_a_parameter_holds(precision: str, optimizer: str, held: int) -> None:
     size = PRECISIONS[precision]
 
-    assert size.weights + size.copy + size.gradients + flops.optimizer_state_bytes(optimizer, precision) == held
+    assert (
+        size.weights
+        + size.copy
+        + size.gradients
+        + flops.optimizer_state_bytes(Training(optimizer=optimizer, precision=precision))
+        == held
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +112,8 @@ def test_bytes_a_parameter_holds(precision: str, optimizer: str, held: int) -> N
     ],
 )
 def test_bytes_a_parameter_that_a_step_moves(precision: str, optimizer: str, clipped: bool, moved: int) -> None:
-    assert flops.optimizer_traffic_bytes(optimizer, precision, clipped=clipped) == moved
+    training = Training(optimizer=optimizer, precision=precision, clip_norm=1.0 if clipped else None)
+    assert flops.optimizer_traffic_bytes(training) == moved
 
 
 LLAMA = {

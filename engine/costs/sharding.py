@@ -1,0 +1,224 @@
+"""State that data-parallel copies share: who holds which part, and the time of its collectives.
+
+``optimizer``, ``gradients`` and ``parameters`` are the stages 1 to 3 of ZeRO (Rajbhandari et al., arXiv:1910.02054,
+section 5); ``parameters`` is also FSDP (Zhao et al., arXiv:2304.11277). Each divides the state over the devices of one
+mesh that hold the same weights:
+
+- ``optimizer``: gradients are reduce-scattered once per step instead of all-reduced, and the updated weights gathered;
+- ``gradients``: each block of each microbatch reduce-scatters its gradients in the backward, while the next block computes;
+- ``parameters``: each block also gathers its weights before its forward and again before its backward, while the block
+  before it computes. The updated weights are not gathered.
+
+The unit of the last two is a block: the embedding, a layer, or the head.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.costs.alpha_beta import AllReduce
+from meshwave.engine.costs.expert_blocks import Sharing as ExpertGroup
+from meshwave.engine.costs.expert_blocks import expert_sharing
+from meshwave.engine.costs.flops import optimizer_state_bytes
+from meshwave.engine.costs.operators import Operator, Precision, number_sizes
+from meshwave.engine.document import Cluster, Design, Mesh
+from meshwave.engine.document.training import Sharding, Training
+from meshwave.engine.program.program import Program
+
+Floats = NDArray[np.float64]
+
+
+def weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
+    """Return the groups of devices that sum gradients of the same weights: one group per tensor-parallel shard."""
+    cuts = max(mesh.tp for mesh in meshes)
+    return [
+        [mesh.devices[copy * mesh.tp + cut % mesh.tp] for mesh in meshes for copy in range(mesh.dp)]
+        for cut in range(cuts)
+    ]
+
+
+def expert_reduction_seconds(
+    cluster: Cluster, parts: Sequence[ExpertGroup], size: float, all_reduce: AllReduce
+) -> float:
+    """Return the seconds of all expert reductions; those without a common device run concurrently."""
+    rounds: list[list[ExpertGroup]] = []
+    for part in parts:
+        busy = set(part.devices)
+        free = (each for each in rounds if all(busy.isdisjoint(other.devices) for other in each))
+        found = next(free, None)
+        if found is None:
+            rounds.append(found := [])
+        found.append(part)
+    return sum(
+        all_reduce(cluster, [part.devices for part in each], size * max(part.share for part in each)) for each in rounds
+    )
+
+
+class Shares(NamedTuple):
+    """Share of the state that a device of a mesh holds."""
+
+    dense: float
+    experts: float
+
+
+def state_shares(design: Design, mesh: Mesh) -> Shares:
+    """Return the shares of a device, relative to the parameters that it computes with."""
+    if design.training.sharding == "none" or mesh.dp == 1:
+        return Shares(1.0, 1.0)
+    if design.model.moe is None:
+        return Shares(1 / mesh.dp, 1.0)
+    held: dict[int, float] = defaultdict(float)
+    for part in expert_sharing(design, [mesh])[0]:
+        for device in part.devices:
+            held[device] += part.share / len(part.devices)
+    return Shares(1 / mesh.dp, max(held.values()))
+
+
+def reduction_rounds(design: Design, program: Program) -> int:
+    """Return the rounds of a ring that reduces gradients at the end of a step: an all-reduce takes 2.
+
+    Replicas of a stage on other meshes need all of its gradients.
+    """
+    return 1 if design.training.sharding == "optimizer" and program.replicas == 1 else 2
+
+
+class StateBytes(NamedTuple):
+    """Bytes of the state of a device."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+
+def state_bytes(training: Training, parameters: float, copied: float, own: float) -> StateBytes:
+    """Return the bytes of the state of a device.
+
+    Args:
+        training: the training section.
+        parameters: parameters that the device computes with.
+        copied: those of which mixed precision keeps a copy beside the master weights.
+        own: parameters whose state is on this device, as many as ``parameters`` without sharding.
+    """
+    size, share = number_sizes(training), own / parameters if parameters else 1.0
+    computed = size.computed_bytes(parameters, copied) * (share if training.sharding == "parameters" else 1.0)
+    master = copied * size.weights * share if size.copy else 0.0
+    return StateBytes(
+        weights=computed + master,
+        gradients=(own if training.shards_gradients else parameters) * size.gradients,
+        optimizer=own * optimizer_state_bytes(training),
+    )
+
+
+def unsharded_bytes(design: Design, mesh: Mesh, parameters: float, copied: float) -> float:
+    """Return the bytes of gathered weights and of gradients that are not yet scattered, of ``parameters``."""
+    training, size = design.training, number_sizes(design.training)
+    if mesh.dp == 1 or not training.shards_gradients:
+        return 0.0
+    gathered = size.computed_bytes(parameters, copied) if training.sharding == "parameters" else 0.0
+    return gathered + parameters * size.gradients
+
+
+# ---- collectives of blocks ----
+
+
+class BlockTimes(NamedTuple):
+    """Seconds of equal blocks of a stage: compute of each, and the collectives of its state."""
+
+    blocks: int
+    forward: float
+    input_gradient: float
+    weight_gradient: float
+    gather: float
+    scatter: float
+
+
+class Exposed(NamedTuple):
+    """Seconds of the collectives of a stage that its compute does not hide."""
+
+    forward: float = 0.0
+    input_gradient: float = 0.0
+    weight_gradient: float = 0.0
+    backward: float = 0.0
+
+
+def exposed_seconds(blocks: Sequence[BlockTimes]) -> Exposed:
+    """Return the exposed seconds of a stage's blocks, in the order of the forward.
+
+    A block is gathered while the block before it computes, and scattered while the block after it computes. Nothing
+    hides the first gather nor the last scatter.
+    """
+    count, forward, inputs, weights, gather, scatter = np.array(blocks).reshape(-1, 6).T
+    forward, inputs, weights, gather, scatter = (
+        np.repeat(each, count.astype(int)) for each in (forward, inputs, weights, gather, scatter)
+    )
+    none = np.zeros_like(gather)
+    inputs, weights, reverse_gather, scatter = (each[::-1] for each in (inputs, weights, gather, scatter))
+    return Exposed(
+        forward=_exposed(forward, gather, none),
+        input_gradient=_exposed(inputs, reverse_gather, none),
+        weight_gradient=_exposed(weights, none, scatter),
+        backward=_exposed(inputs + weights, reverse_gather, scatter),
+    )
+
+
+def _exposed(compute: Floats, gather: Floats, scatter: Floats) -> float:
+    """Return the exposed seconds of ``[blocks]`` that run one after the other."""
+    beside = np.append(gather, 0.0)[1:] + np.insert(scatter, 0, 0.0)[:-1]
+    return float(gather[:1].sum() + np.maximum(0.0, beside - compute).sum() + scatter[-1:].sum())
+
+
+@dataclass(frozen=True)
+class StateCollectives:
+    """Collectives by which the devices of a mesh share state."""
+
+    cluster: Cluster
+    dense: Sequence[Sequence[int]]
+    experts: Sequence[ExpertGroup]
+    precision: Precision
+    sharding: Sharding
+    all_reduce: AllReduce
+
+    def block_seconds(self, operators: Sequence[Operator], experts: float) -> tuple[float, float]:
+        """Return the seconds to gather the weights and to reduce-scatter the gradients of a block.
+
+        The weights are gathered if they are sharded.
+
+        Args:
+            operators: operators of the block.
+            experts: number of their parameters that are in experts.
+        """
+        parameters, copied = sum(each.parameters for each in operators), sum(each.copied for each in operators)
+        size = self.precision
+        expert_bytes = size.computed_bytes(experts, experts)
+        gather = self.exchange_seconds(size.computed_bytes(parameters, copied) - expert_bytes, expert_bytes)
+        scatter = self.exchange_seconds((parameters - experts) * size.gradients, experts * size.gradients)
+        return gather if self.sharding == "parameters" else 0.0, scatter
+
+    def exchange_seconds(self, dense: float, experts: float) -> float:
+        """Return the seconds to gather or to reduce-scatter bytes of dense and of expert state: half an all-reduce."""
+        seconds = self.all_reduce(self.cluster, self.dense, dense)
+        return (seconds + expert_reduction_seconds(self.cluster, self.experts, experts, self.all_reduce)) / 2
+
+
+def state_collectives(design: Design, mesh: Mesh, all_reduce: AllReduce) -> StateCollectives:
+    """Return the collectives by which the devices of a mesh share state."""
+    experts = expert_sharing(design, [mesh])[0] if design.model.moe is not None else []
+    return StateCollectives(
+        design.cluster,
+        weight_groups([mesh]),
+        experts,
+        number_sizes(design.training),
+        design.training.sharding,
+        all_reduce,
+    )
+
+
+def block_collectives(design: Design, mesh: Mesh, all_reduce: AllReduce) -> StateCollectives | None:
+    """Return the collectives of the blocks of a mesh; None if they need none."""
+    return state_collectives(design, mesh, all_reduce) if design.training.shards_gradients else None

@@ -1,0 +1,186 @@
+"""Sharded state and sequence parallelism against the numbers of the papers and hand calculations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.costs import transformer_layers
+from meshwave.engine.costs.cost_model import Costs, estimate
+from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.flops import activation_bytes
+from meshwave.engine.costs.memory import peak_memory
+from meshwave.engine.costs.sharding import BlockTimes, exposed_seconds, state_bytes
+from meshwave.engine.document import Design
+from meshwave.engine.document.training import Training
+from meshwave.engine.document.unsupported import run_problems
+from meshwave.engine.findings import DesignError
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+
+LARGE = {"layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048, "vocab": 51200}
+BF16 = {"precision": "bf16", "bf16_gradients": True}
+
+
+def priced(design: Design) -> tuple[Program, Costs]:
+    program = lower(design)
+    return program, estimate(design, program)
+
+
+def seconds_of(priced: tuple[Program, Costs], op: Op) -> float:
+    """What the first such row costs."""
+    program, costs = priced
+    return float(costs.seconds[np.flatnonzero(program.op == op)[0]])
+
+
+@pytest.mark.parametrize(
+    ("sharding", "gigabytes"), [("none", 120.0), ("optimizer", 31.4), ("gradients", 16.6), ("parameters", 1.9)]
+)
+def test_state_takes_the_memory_of_the_zero_paper(sharding: Any, gigabytes: float) -> None:
+    """Rajbhandari et al., arXiv:1910.02054, figure 1: 7.5 billion parameters on 64 GPUs with Adam, in 16 bits."""
+    own = 7.5e9 if sharding == "none" else 7.5e9 / 64
+    found = state_bytes(Training(sharding=sharding, **BF16), 7.5e9, 7.5e9, own)
+
+    assert sum(found) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+@pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
+def test_a_mesh_divides_its_state_over_its_data_parallel_copies(design: Callable[..., Design], sharding: str) -> None:
+    whole, cut = (
+        priced(design(2, dp=8, model=LARGE, training={"sharding": each}))[1].static_bytes for each in ("none", sharding)
+    )
+    expected = {"optimizer": (1, 1, 8), "gradients": (1, 8, 8), "parameters": (8, 8, 8)}[sharding]
+
+    for name, share in zip(("weights", "gradients", "optimizer"), expected, strict=True):
+        np.testing.assert_allclose(cut[name] * share, whole[name])
+
+
+def test_sharded_optimizer_states_replace_an_all_reduce_by_its_halves(design: Callable[..., Design]) -> None:
+    whole, cut = (priced(design(1, dp=8, model=LARGE, training={"sharding": each})) for each in ("none", "optimizer"))
+    reduced, parameters = seconds_of(whole, Op.REDUCE_GRAD), whole[1].static_bytes["weights"][0] / 4
+    update = 28 * parameters / 2e12  # AdamW moves 28 bytes per parameter in fp32
+
+    assert seconds_of(cut, Op.REDUCE_GRAD) == pytest.approx(reduced / 2)
+    assert seconds_of(cut, Op.STEP) == pytest.approx(update / 8 + reduced / 2)
+
+
+def test_sharded_gradients_are_scattered_by_every_microbatch(design: Callable[..., Design]) -> None:
+    made = design(2, dp=8, model=LARGE, training={"sharding": "gradients"})
+    program = lower(made)
+
+    assert not (program.op == Op.REDUCE_GRAD).any()
+
+
+def test_compute_hides_the_collectives_of_its_neighbours() -> None:
+    """Three blocks, the first of which computes too briefly to hide the gather of the second."""
+    blocks = [BlockTimes(1, 1.0, 1.0, 1.0, 3.0, 3.0), BlockTimes(2, 5.0, 5.0, 5.0, 4.0, 4.0)]
+    found = exposed_seconds(blocks)
+
+    assert found.forward == 3.0 + (4.0 - 1.0)
+    assert found.input_gradient == 4.0
+    assert found.weight_gradient == 3.0 + (4.0 - 1.0)
+    assert found.backward == 4.0 + (4.0 - 2.0) + 3.0
+
+
+def test_slow_links_expose_the_gathers_of_sharded_parameters(design: Callable[..., Design]) -> None:
+    fast, slow = (
+        priced(design(1, dp=8, model=LARGE, training={"sharding": "parameters", **BF16}, cluster={"intra_node": link}))
+        for link in ({"latency_s": 0.0, "bandwidth": 1e15}, {"latency_s": 0.0, "bandwidth": 1e6})
+    )
+    replicated = priced(
+        design(1, dp=8, model=LARGE, training=BF16, cluster={"intra_node": {"latency_s": 0.0, "bandwidth": 1e6}})
+    )
+    load = workload(design(1, dp=8, model=LARGE, training=BF16), design(1, dp=8).meshes[0])
+    size = transformer_layers.sum_over_stage(
+        lambda each: load.precision.computed_bytes(each.parameters, each.copied),
+        load,
+        32,
+        True,
+        True,
+        transformer_layers.DENSE,
+    )
+
+    assert seconds_of(fast, Op.F) == pytest.approx(seconds_of(replicated, Op.F), rel=1e-3)
+    assert seconds_of(slow, Op.F) == pytest.approx(size * 7 / 8 / 1e6, rel=1e-3)
+
+
+def test_a_stage_with_sharded_parameters_holds_two_gathered_blocks(design: Callable[..., Design]) -> None:
+    shape = {**LARGE, "vocab": 300, "sequence": 64}
+    whole, cut = (
+        priced(design(1, dp=8, model=shape, training={"sharding": each, **BF16})) for each in ("none", "parameters")
+    )
+    block = 12 * 4096**2 + 13 * 4096
+    norms = 4 * 4096
+
+    extra = cut[1].working_bytes - whole[1].working_bytes
+    assert extra[0] == pytest.approx(2 * (2 * block + 2 * norms) + 2 * 2 * block)
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_sequence_parallelism_divides_all_activations_of_a_layer(design: Callable[..., Design], tp: int) -> None:
+    """Korthikanti et al., arXiv:2205.05198, eq. 2 and 4, without dropout masks (2sbh) and without the s^2 part (5as/h)."""
+    unit = 2048 * 4096
+    for sequence_parallel, expected in ((False, 8 + 24 / tp), (True, 32 / tp)):
+        training = {"precision": "bf16", "sequence_parallel": sequence_parallel}
+        made = design(1, tp=tp, model=LARGE, training=training)
+        load = workload(made, made.meshes[0])
+        one, two = (activation_bytes(load, layers, first=False, last=True) for layers in (1, 2))
+        statistics = (4 * 4 / (tp if sequence_parallel else 1) + 4 * 32 / tp) * 2048
+
+        assert two - one == pytest.approx(expected * unit + statistics)
+
+
+def test_sequence_parallelism_sends_as_much_as_tensor_parallelism_and_gathers_inputs_again(
+    design: Callable[..., Design],
+) -> None:
+    """Korthikanti et al., section 4.2.2: a layer all-gathers and reduce-scatters twice instead of two all-reduces."""
+    size = 2048 * 4096 * 2
+    made = design(1, tp=8, model=LARGE, training={"precision": "bf16", "sequence_parallel": True})
+    layer = transformer_layers.layer(workload(made, made.meshes[0]))
+
+    assert [each for operator in layer for each in operator.forward_gathered] == [size] * 4
+    assert [each for operator in layer for each in operator.backward_gathered] == [size] * 6
+    assert not any(operator.forward_reduced or operator.backward_reduced for operator in layer)
+
+
+def test_sequence_parallelism_sends_each_slice_once_between_meshes(design: Callable[..., Design]) -> None:
+    plain, cut = (
+        priced(design(2, tp=8, model=LARGE, training={"precision": "bf16", "sequence_parallel": each}))
+        for each in (False, True)
+    )
+    message = 2048 * 4096 * 2
+
+    def sent(found: tuple[Program, Costs]) -> set[float]:
+        return set(found[1].bytes[found[0].op == Op.SEND_F].tolist())
+
+    assert sent(plain) == {message}
+    assert sent(cut) == {message / 8}
+
+
+def test_sharding_lowers_the_peak(design: Callable[..., Design]) -> None:
+    peaks = [
+        float(peak_memory(*priced(design(1, dp=8, model=LARGE, training={"sharding": each}))).total_bytes[0])
+        for each in ("none", "optimizer", "gradients", "parameters")
+    ]
+
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == 4
+
+
+def test_a_run_refuses_what_it_cannot_train(design: Callable[..., Design]) -> None:
+    made = design(2, dp=2, training={"sharding": "parameters", "sequence_parallel": True, **BF16})
+
+    assert [each.where for each in run_problems(made)] == [
+        "training.sharding",
+        "training.sequence_parallel",
+        "training.bf16_gradients",
+    ]
+
+
+def test_gradients_are_not_sharded_where_a_schedule_replicates_stages(design: Callable[..., Design]) -> None:
+    with pytest.raises(DesignError) as refused:
+        design(2, dp=2, schedule="chimera", training={"sharding": "gradients"})
+
+    assert [each.code for each in refused.value.problems] == ["sharded_replicas"]
