@@ -2,6 +2,7 @@
 # Each sets up .venv first, once. Another Python than python3: make run PYTHON=/path/to/python
 PYTHON ?= python3
 VENV := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # each process that a test or a run starts would compile every module again
 
 .PHONY: run test docs quick nightly check check-js fuzz gpu clean
 
@@ -21,7 +22,8 @@ docs: # the documentation in build/docs, which `make run` serves and a wheel inc
 
 quick: # the tests that need neither torch, a browser nor seconds: make quick ARGS="-k hanayo"
 	@$(PYTHON) scripts/setup.py test
-	@exec $(VENV)/python -m pytest -q -n 2 --dist loadfile -m "not torch and not browser and not slow" $(ARGS)
+	@exec $(VENV)/python -m pytest -q -n 2 --dist loadfile -m "not torch and not browser and not slow" \
+		--ignore tests/browser --ignore tests/engine/runtime $(ARGS)
 
 nightly: # new seeds, more sizes, other Pythons: make nightly ARGS="--only explore,full --seed 7"
 	@$(PYTHON) scripts/setup.py nightly

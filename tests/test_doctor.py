@@ -31,6 +31,7 @@ def test_every_part_of_this_machine_is_checked(tmp_path: Path) -> None:
     assert all(finding.remedy for finding in findings if finding.state == "missing")
 
 
+@pytest.mark.slow
 def test_the_doctor_does_not_import_torch() -> None:
     program = "import sys, meshwave.engine.cli.doctor as d; d.examine_machine(); print('torch' in sys.modules)"
 
@@ -116,6 +117,7 @@ def test_chrome_bin_is_tried_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert doctor.find_chromium() == str(mine)
 
 
+@pytest.mark.slow
 def test_a_check_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Iterator[Finding]:
         raise OSError("no such file")

@@ -71,6 +71,7 @@ def test_an_installed_torch_is_kept_and_a_machine_without_gpu_gets_the_cpu_build
     assert all(call[-1].startswith("torch==") for call in pip.calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kept", "pinned"), [("2.13.0+cpu", True), ("2.15.0+cu130", False)])
 def test_a_kept_torch_of_another_version_may_choose_what_it_stands_on(
     set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: str, pinned: bool

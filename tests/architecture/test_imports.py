@@ -28,6 +28,7 @@ def imported_packages(file: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
+@pytest.mark.slow
 def test_planning_needs_numpy_and_pydantic_alone() -> None:
     files = [(file.relative_to(ROOT).as_posix(), file) for file in ROOT.glob("engine/**/*.py")]
 

@@ -60,6 +60,7 @@ def calls() -> Iterator[tuple[Path, ast.Call, str]]:
                     yield file, node, code.value
 
 
+@pytest.mark.slow
 def test_every_code_has_a_message(messages: dict[str, Message]) -> None:
     missing = {f"{file}:{call.lineno} {code}" for file, call, code in calls() if code not in messages}
 

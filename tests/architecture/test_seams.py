@@ -53,6 +53,7 @@ def hold(registry: Registry[Any]) -> None:
         assert inspect.getdoc(registry[name]), f"{name} does not say what it is"
 
 
+@pytest.mark.slow
 def test_every_member_is_one_file_in_its_folder() -> None:
     found = list(registries())
 

@@ -34,6 +34,7 @@ def python(program: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_the_planning_half_imports_without_torch_and_panel() -> None:
     program = """
         from meshwave import engine
@@ -46,6 +47,7 @@ def test_the_planning_half_imports_without_torch_and_panel() -> None:
     assert python(textwrap.dedent(WITHOUT_HEAVY_LIBRARIES) + textwrap.dedent(program)) == "all"
 
 
+@pytest.mark.slow
 def test_the_planning_commands_work_without_torch_and_panel() -> None:
     program = """
         from meshwave.engine.cli import main as cli
@@ -58,6 +60,7 @@ def test_the_planning_commands_work_without_torch_and_panel() -> None:
     assert '"makespan_s"' in python(textwrap.dedent(WITHOUT_HEAVY_LIBRARIES) + textwrap.dedent(program))
 
 
+@pytest.mark.slow
 def test_the_command_meshwave_imports_neither_torch_nor_panel() -> None:
     program = """
         import sys

@@ -331,6 +331,7 @@ def test_dragged_layers_keep_the_order_until_they_are_dropped() -> None:
     assert list(tried.costs.layers) == moved
 
 
+@pytest.mark.slow
 def test_a_searched_order_is_the_start_of_a_custom_one() -> None:
     auto = design("auto", seed=6, path="wave", chunks=2)
     program = predict(auto).program

@@ -24,7 +24,6 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Choice, Layer, expert_schedules
 from meshwave.engine.runs.emulation import network
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
-from meshwave.engine.runtime.experts.overlap import ExchangeOrder, exchange_order
 
 pytestmark = pytest.mark.torch
 
@@ -117,23 +116,3 @@ def test_gpus_are_one_node_as_large_as_groups_divide() -> None:
     assert str(cluster) == "4 GPUs of this machine over NCCL"
     assert {each.devices for each in layers} == {4}
     assert not [problem for each in layers for problem in expert_schedules["parm-s2"]().problems(each)]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [
-        ((0,) * 8, ExchangeOrder(1, 4)),
-        ((0,) * 4 + (1,) * 4, ExchangeOrder(2, 2)),
-        ((0,) * 6 + (1,) * 2, ExchangeOrder(1, 4)),
-    ],
-)
-def test_places_exchange_inside_their_node_first(nodes: tuple[int, ...], expected: ExchangeOrder) -> None:
-    four = Layer(mp=2, ep=4, esp=2, experts=4, tokens=4, hidden=2, ffn_hidden=2, nodes=nodes)
-
-    order = exchange_order(four)
-
-    assert order == expected
-    for number in range(4):  # a permutation at every step, and every place once
-        assert sorted(order.receiver(place, number) for place in range(4)) == list(range(4))
-        assert all(order.sender(order.receiver(place, number), number) == place for place in range(4))
-    assert all(sorted(order.receiver(place, n) for n in range(4)) == list(range(4)) for place in range(4))

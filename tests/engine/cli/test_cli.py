@@ -608,6 +608,7 @@ def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, **options)
 
 
+@pytest.mark.slow
 def test_simulate_imports_neither_torch_nor_panel() -> None:
     """So that it ends within a second."""
     lines = (

@@ -234,6 +234,7 @@ def test_stages_are_balanced_by_what_their_blocks_cost() -> None:
     assert forward.max() < estimate(equal, lowered).seconds[lowered.tables.forward[:, 0]].max()
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_split_of_unequal_blocks_has_the_fastest_slowest_stage(data: st.DataObject) -> None:

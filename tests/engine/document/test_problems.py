@@ -795,6 +795,7 @@ def test_what_is_wrong_a_thousand_times_is_told_twenty_times(document: dict[str,
     assert (found[-1].code, found[-1].params) == ("unlisted_problems", {"count": 980})
 
 
+@pytest.mark.slow
 def test_thousands_of_unknown_keys_are_told_at_once(document: dict[str, Any]) -> None:
     found = refused(document, put("training", {f"key{number}": 1 for number in range(50_000)}))
 

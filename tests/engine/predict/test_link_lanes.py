@@ -19,6 +19,7 @@ from tests.engine.program.links import shared_predictions
 some = settings(max_examples=40)
 
 
+@pytest.mark.slow
 @some
 @given(prediction=shared_predictions())
 def test_the_area_of_the_shares_is_the_bytes_that_pass_a_port(prediction: Prediction) -> None:

@@ -119,6 +119,7 @@ def test_the_pace_is_the_closed_form(name: str, p: int, stage: Stage, c: float) 
     assert period(p, made, in_flight, stage, c) == pytest.approx(closed_period(p, in_flight, stage, c, split=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPLIT)
 @few
 @given(p=st.integers(2, 4), stage=stages, c=quarters)

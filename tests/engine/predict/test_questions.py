@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from meshwave.engine.program.timeline import Timeline
 NAMES = (*examples(), "dualpipe", "zb-v", "chimera")
 
 
+@cache
 def prediction(name: str) -> Prediction:
     """Of an example, or of a schedule with slots of two, split backwards or replicas."""
     if name in examples():
@@ -43,9 +45,6 @@ def prediction(name: str) -> Prediction:
 
 def inspector(of: Prediction) -> Inspector:
     return Inspector(of.timeline, of.costs.bytes[of.program.spans], of.costs.unit)
-
-
-PREDICTIONS = {name: prediction(name) for name in NAMES}
 
 
 def play(program: Program, seconds: Any, transfer: float = 0.0, **options: Any) -> Timeline:
@@ -68,9 +67,9 @@ def two_stages(microbatches: int = 1) -> Program:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_area_of_the_whole_step_is_what_the_timeline_says(name: str) -> None:
-    timeline = PREDICTIONS[name].timeline
+    timeline = prediction(name).timeline
 
-    area = inspector(PREDICTIONS[name]).measure_area(0, timeline.makespan)
+    area = inspector(prediction(name)).measure_area(0, timeline.makespan)
 
     assert area.busy_s == pytest.approx(timeline.busy.sum())
     assert area.idle_share == pytest.approx(timeline.bubble_ratio)
@@ -88,7 +87,7 @@ def test_the_area_of_the_whole_step_is_what_the_timeline_says(name: str) -> None
     which=st.sets(st.integers(0, 3), min_size=1),
 )
 def test_areas_beside_each_other_add_up(name: str, cuts: list[float], which: set[int]) -> None:
-    timeline, ask = PREDICTIONS[name].timeline, inspector(PREDICTIONS[name])
+    timeline, ask = prediction(name).timeline, inspector(prediction(name))
     ranks = [rank for rank in sorted(which) if rank < timeline.ranks] or [0]
     first, middle, last = (cut * timeline.makespan for cut in sorted(cuts))
 
@@ -110,7 +109,7 @@ def test_areas_beside_each_other_add_up(name: str, cuts: list[float], which: set
 
 
 def test_an_area_is_clipped_to_the_step_and_its_ends_may_be_swapped() -> None:
-    timeline, ask = PREDICTIONS["02-two-waves"].timeline, inspector(PREDICTIONS["02-two-waves"])
+    timeline, ask = prediction("02-two-waves").timeline, inspector(prediction("02-two-waves"))
 
     assert ask.measure_area(2 * timeline.makespan, -1) == ask.measure_area(0, timeline.makespan)
     nothing = ask.measure_area(2 * timeline.makespan, 3 * timeline.makespan)
@@ -153,7 +152,7 @@ def test_two_in_one_slot_count_once_and_half_for_each() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_parts_of_the_critical_path_are_the_whole_step(name: str) -> None:
-    path = inspector(PREDICTIONS[name]).path
+    path = inspector(prediction(name)).path
 
     assert sum(path.seconds_by_category.values()) == pytest.approx(path.makespan_s)
     assert sum(path.seconds_by_kind.values()) + path.seconds_by_category["waiting"] == pytest.approx(path.makespan_s)
@@ -176,7 +175,7 @@ def test_the_critical_path_in_words() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_if_is_a_simulation_with_changed_costs(name: str) -> None:
-    found = PREDICTIONS[name]
+    found = prediction(name)
     path = inspector(found).path
 
     for answer in rank_changes(found.program, found.costs, path, faster=0.2):
@@ -238,7 +237,7 @@ def test_a_bubble_says_what_it_waits_for() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_parts_of_a_bubble_fill_it(name: str) -> None:
-    found = PREDICTIONS[name]
+    found = prediction(name)
     ask = inspector(found)
     for rank in range(found.timeline.ranks):
         for at in np.linspace(0, found.timeline.makespan, 37, endpoint=False):
@@ -340,7 +339,7 @@ def test_what_names_nothing_is_refused_in_words(text: str, told: str) -> None:
 
 
 def test_hits_come_in_the_order_of_time() -> None:
-    found = PREDICTIONS["02-two-waves"]
+    found = prediction("02-two-waves")
     ask = inspector(found)
     timeline = found.timeline
 
@@ -354,7 +353,7 @@ def test_hits_come_in_the_order_of_time() -> None:
 
 
 def test_costs_stay_as_they_are_when_asked() -> None:
-    found = PREDICTIONS["02-two-waves"]
+    found = prediction("02-two-waves")
     before: Costs = replace(found.costs, seconds=found.costs.seconds.copy())
 
     rank_changes(found.program, found.costs, inspector(found).path)
@@ -368,7 +367,7 @@ def test_costs_stay_as_they_are_when_asked() -> None:
 @pytest.mark.parametrize("name", ["11-eight-by-32", "09-bert-masked", "06-data-parallel"])
 def test_the_work_of_all_computations_is_that_of_the_model(name: str) -> None:
     """To some percent: the model's FLOPs are counted by the convention of papers, which leaves small products out."""
-    of = PREDICTIONS[name]
+    of = prediction(name)
     found = stage_flops(of.design, of.program, of.costs)
     assert found is not None
 
@@ -390,6 +389,6 @@ def test_recomputing_runs_the_forward_once_more() -> None:
 
 
 def test_unit_costs_know_no_work() -> None:
-    of = PREDICTIONS["01-first-wave"]
+    of = prediction("01-first-wave")
 
     assert stage_flops(of.design, of.program, of.costs) is None

@@ -72,6 +72,7 @@ def groups(planned: Transfer) -> dict[int, list[int]]:
     return {rank: found[keys[rank]] for rank in mesh.ranks}
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(partial_transfers())
 def test_every_receiver_ends_with_the_sum(planned: Transfer) -> None:

@@ -384,6 +384,7 @@ def test_killing_the_app_leaves_nothing(left_as_found: set[int], tmp_path: Path)
     assert eventually(lambda: all_gone(run))
 
 
+@pytest.mark.slow
 def test_a_network_that_is_not_made_ends_the_run_and_is_the_reason(
     record: Record, can_shape: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -418,6 +419,7 @@ def test_a_network_that_is_not_made_ends_the_run_and_is_the_reason(
     launcher.close()
 
 
+@pytest.mark.slow
 def test_what_goes_across_has_a_link_of_its_own_as_fast_as_one_nic(can_shape: None) -> None:
     """And there is no way out of the network."""
     look = (

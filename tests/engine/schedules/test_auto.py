@@ -159,6 +159,7 @@ def test_no_named_schedule_of_the_path_and_memory_is_faster(options: dict[str, A
     assert limit is None or peak_inflight(auto.program(pipe)).max() <= limit + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("options", PATHS[1:], ids=str)
 def test_uneven_costs_are_beaten_or_the_best_there_can_be(options: dict[str, Any], seed: int) -> None:

@@ -69,6 +69,7 @@ def test_never_loses_to_a_whole_backward_that_takes_longer_than_a_forward(
     assert split <= whole + 1e-9
 
 
+@pytest.mark.slow
 @few
 @given(p=P, w=WAVES, m=M, c=st.integers(0, 24).map(lambda eighths: eighths / 8))
 def test_never_loses_without_groups_whatever_the_costs(p: int, w: int, m: int, c: float) -> None:
