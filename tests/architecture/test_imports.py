@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PLANNING_NEEDS = {"numpy", "pydantic", "pydantic_core", "meshwave", *sys.stdlib_module_names}
 EXCEPTIONS = {
