@@ -120,6 +120,11 @@ def reserve(path: Path) -> None:
     replace_file(_reserved_path(path), bytes(RESERVED_BYTES), 0o600)
 
 
+def is_reserved(path: Path) -> bool:
+    """Return True if space is reserved for a document that is not yet written."""
+    return _reserved_path(path).exists()
+
+
 def write_reserved(path: Path, document: Mapping[str, Any]) -> None:
     """Write a document atomically and durably into the space that was reserved for it; possible once.
 

@@ -17,7 +17,7 @@ from meshwave.engine.document import Design, parse_design, save_design
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.files import home, write_private
 from meshwave.engine.runs import Record, reconcile
-from meshwave.engine.runs.launchers import Launcher
+from meshwave.engine.runs.launchers import Launcher, watch_queues
 from meshwave.engine.runs.targets import open_target
 
 _DRAFT = re.compile(r"[0-9a-f]{12}")
@@ -53,6 +53,7 @@ class Studio:
         self._launchers: dict[str, Launcher] = {}
         self.launcher = self.open_launcher("local")
         self.launcher.warm()
+        watch_queues(self.record, self.open_launcher)
         self.calibration = BackgroundCalibration()
         self.predictions = Predictions()
 

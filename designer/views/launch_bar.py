@@ -19,13 +19,14 @@ class LaunchBar(Canvas):
     launchable = param.Dict(default={"allowed": False, "label": "Launch", "reason": ""})
     rehearsable = param.Dict(default={"allowed": False, "reason": ""})
     notice = param.String(default="", doc="Reason why the last launch or dry run failed.")
-    places = param.List(default=[], doc="Name and title of each launcher; empty if there is only one.")
-    place = param.String(default="", doc="Name of the selected launcher.")
+    places = param.List(default=[], doc="Name and title of each target, and whether its cluster can be drawn.")
+    place = param.String(default="", doc="Name of the selected target.")
+    drawing = param.String(default="", doc="Name of the target whose cluster is being measured, to draw it.")
     status = param.Dict(default={}, doc="Status of the run: running, share of the steps that are done, and a sentence.")
 
     _esm = module("panels/launch.js")
     _stylesheets: ClassVar = style_sheets("panels/launch.css")
-    _gestures = ("launch", "rehearse", "cancel", "choose")
+    _gestures = ("launch", "rehearse", "cancel", "choose", "draw")
 
     def __init__(
         self,
@@ -33,10 +34,12 @@ class LaunchBar(Canvas):
         rehearse: Callable[[str | None], Any],
         cancel: Callable[[], Any],
         choose: Callable[[str], Any],
+        draw: Callable[[], Any],
         **params: Any,
     ) -> None:
         super().__init__(**params)
-        self._launch, self._rehearse, self._cancel, self._choose = launch, rehearse, cancel, choose
+        self._launch, self._rehearse, self._cancel = launch, rehearse, cancel
+        self._choose, self._draw = choose, draw
 
     def focus_button(self) -> None:
         """Focus the launch button."""
@@ -60,6 +63,10 @@ class LaunchBar(Canvas):
 
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
         self._choose(read_value(gesture, "place", plain_text))
+
+    def _on_draw(self, gesture: Mapping[str, Any]) -> None:
+        self.notice = ""
+        self._draw()
 
     def _on_cancel(self, gesture: Mapping[str, Any]) -> None:
         self._cancel()

@@ -69,7 +69,7 @@ class FollowedRun:
         self.status = {
             "running": not entry.state.is_over,
             "share": self._curve.steps / max(entry.steps, 1),
-            "words": describe_status(entry, self._curve.steps, self._last),
+            "words": describe_status(entry, self._curve.steps, self._last, self.run.waiting),
         }
         self.is_over = entry.state.is_over and self._metrics.is_at_end
 

@@ -46,9 +46,11 @@ def run_figures(last: Mapping[str, Any] | None, done: int, total: int, typical_s
     ]
 
 
-def describe_status(entry: Entry, done: int, last: Mapping[str, Any] | None) -> str:
-    """Return the line next to the launch button."""
+def describe_status(entry: Entry, done: int, last: Mapping[str, Any] | None, waiting: str = "") -> str:
+    """Return the line next to the launch button; ``waiting`` says why the run is in a queue."""
     state = entry.state
+    if waiting:
+        return f"waits: {waiting}"
     if state is State.STARTING or (state is State.RUNNING and last is None):
         return "starting ..."
     prefix = mode_prefix(entry)

@@ -21,6 +21,7 @@ from meshwave.designer.views.problems import Problems
 from meshwave.designer.views.run_comparison import error_history
 from meshwave.designer.views.run_data import SHOWN_RUNS, FollowedRun
 from meshwave.designer.views.run_text import fixed_stages, mode_prefix
+from meshwave.designer.views.target_drawing import draw_target
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.findings import Problem, Refusal
@@ -28,7 +29,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_suffix, reconcile
 from meshwave.engine.runs.dry_run import limit_steps
 from meshwave.engine.runs.emulation.hosts import default_hosts
-from meshwave.engine.runs.launchers import open_run, specify_run, usual_launcher
+from meshwave.engine.runs.launchers import open_run, specify_run, usual_launcher, watch_queues
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import design_history, save_run_profile
 from meshwave.engine.runs.targets import open_target, training_targets
@@ -91,8 +92,18 @@ class RunsPanel(Canvas):
         self._launchers = {launcher.name: launcher}
         self._chosen = self._default = launcher.name
         self._on_launched, self._on_blocked, self._on_shown = on_launch, on_blocked, on_show
-        self.bar = LaunchBar(self._launch, self._launch_dry_run, self._cancel, self._choose, **params)
-        places = [{"name": target.name, "title": target.title} for target in training_targets()]
+        self.bar = LaunchBar(
+            self._launch,
+            self._launch_dry_run,
+            self._cancel,
+            self._choose,
+            lambda: draw_target(session, self.bar),
+            **params,
+        )
+        places = [
+            {"name": target.name, "title": target.title, "drawable": target.options is not None}
+            for target in training_targets()
+        ]
         self.bar.param.update(places=places if len(places) > 1 else [], place=self._chosen)
         self._is_overlaid = True
         self._emulates_hosts = False  # True to emulate the network between nodes
@@ -165,9 +176,9 @@ class RunsPanel(Canvas):
         self._on_launched()
 
     def _cancel(self) -> None:
-        live = self._live
-        if live is not None:
-            entry = self._record.get(live.run.id)
+        active = self._active_run
+        if active is not None:
+            entry = self._record.get(active.run.id)
             known = self._launchers.get(entry.launcher)
             run = Run(self._record, entry.id, known) if known else open_run(self._record, entry.id)
             run.cancel()
@@ -287,9 +298,15 @@ class RunsPanel(Canvas):
             self._ended[entry.id] = words
         return words
 
+    @property
+    def _active_run(self) -> FollowedRun | None:
+        """The run that *Cancel* ends: the shown one if it is active or queued, else the one in progress."""
+        shown = self._shown_run
+        return shown if shown is not None and shown.status.get("running") else self._live
+
     def _status(self) -> dict[str, Any]:
         """Return the status for the launch bar: of the run in progress, with its name if another one is shown."""
-        live, shown = self._live, self._shown_run
+        live, shown = self._active_run, self._shown_run
         if live is None or live is shown or not live.status["running"]:
             return shown.status if shown is not None else {}
         return {**live.status, "words": f"{live.summary['name']}: {live.status['words']}"}
@@ -302,6 +319,7 @@ class RunsPanel(Canvas):
                 self._reconciling = threading.Thread(target=_reconcile, args=(self._record,), daemon=True)
                 self._reconciling.start()
                 self._reconciling.join(RECONCILE_WAIT_S)
+            watch_queues(self._record, self._named_launcher)
             self._update_launch_buttons()
 
     def _choose_live(self, active: Sequence[Entry]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any, get_args
 
 from meshwave.engine.cli.output import print_json
 from meshwave.engine.costs.contention import ROWS, describe_contention
 from meshwave.engine.costs.profile import Pair, Phase, Precision, Profile, Term, load_profile
 from meshwave.engine.costs.profile_store import (
+    DEFAULT_PROFILE,
     check_can_store,
     profile_file_name,
     save_profile,
@@ -20,6 +22,9 @@ from meshwave.engine.errors import InputError, nearest
 from meshwave.engine.files import check_writable
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
+from meshwave.engine.runs import Record
+from meshwave.engine.runs.target_calibration import calibrate_target
+from meshwave.engine.runs.targets import open_target
 from meshwave.engine.runtime.calibration.collective_plan import COLLECTIVE_BYTES
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 from meshwave.engine.runtime.calibration.machine_profile import (
@@ -181,8 +186,33 @@ def _measure(options: Any) -> Profile:
     if options.out:
         check_writable(options.out)
     else:
-        check_can_store(options.name)
-    return calibrate_machine(measurements, _PrintedProgress())
+        check_can_store(_profile_name(options))
+    return _measure_target(options) if options.on else calibrate_machine(measurements, _PrintedProgress())
+
+
+def _measure_target(options: Any) -> Profile:
+    """Measure a launch target, whose nodes decide on the number of processes themselves.
+
+    Raises:
+        Refusal: an option is for this machine only.
+    """
+    for name in ("shaped", "mp", "esp", "sizes", "ranks_per_node"):
+        if getattr(options, name):
+            raise Refusal("option_of_machine", {}, f"--{name.replace('_', '-')}")
+    plan = {
+        "parts": _words(options.parts, "parts", PARTS) or PARTS,
+        "precisions": _words(options.precision, "precision", get_args(Precision)),
+        "has_experts": options.experts,
+        "rounds": options.rounds,
+        "blocks_s": options.seconds,
+    }
+    print(f"a job on {options.on} measures one of its nodes; that takes minutes", file=sys.stderr)
+    with closing(Record()) as record, closing(open_target(record, options.on)) as launcher:
+        return calibrate_target(launcher, plan)
+
+
+def _profile_name(options: Any) -> str:
+    return options.name or (f"{options.on}.json" if options.on else DEFAULT_PROFILE)
 
 
 def _save(profile: Profile, options: Any) -> str:
@@ -196,7 +226,7 @@ def _save(profile: Profile, options: Any) -> str:
         return f"wrote {options.out}\n"
     if options.profile:
         return ""
-    name = store_profile(profile, options.name).name
+    name = store_profile(profile, _profile_name(options)).name
     return f'saved as {name}; use it in a design with cost: {{"kind": "calibrated", "profile": "{name}"}}\n'
 
 
@@ -225,7 +255,7 @@ def wanted_measurements(options: Any) -> CalibrationOptions:
         raise Refusal("too_few_rounds", {"rounds": options.rounds}, "--rounds")
     if options.seconds <= 0:
         raise Refusal("too_few_seconds", {"seconds": options.seconds}, "--seconds")
-    profile_file_name(options.name)  # refused before anything is measured
+    profile_file_name(_profile_name(options))  # refused before anything is measured
     is_given = bool(options.mp or options.esp or options.sizes)
     return CalibrationOptions(
         cluster,

@@ -213,6 +213,7 @@ def run_options(design: Design, options: argparse.Namespace) -> Options:
             rehearse=Rehearsal(scale=options.scale) if options.rehearse else None,
             hosts=None if options.hosts is None else default_hosts(design, options.hosts, *links),
             checkpoints=checkpoint_options(options),
+            restarts=options.restarts,
             hang_timeout_s=_hang_timeout_s(options.hang_timeout),
         )
     except ValidationError as error:
@@ -235,8 +236,8 @@ class Progress:
         for line in stopped - self._stopped:
             print(line, file=sys.stderr, flush=True)
         self._stopped = stopped
-        if run.waiting:
-            print(f"waits in the queue: {run.waiting}", file=sys.stderr, flush=True)
+        for line in filter(None, (run.waiting and f"waits: {run.waiting}", run.trouble)):
+            print(line, file=sys.stderr, flush=True)
         last = run.latest()
         if last is None or last["step"] < self._printed:
             return

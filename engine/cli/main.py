@@ -136,6 +136,13 @@ def _add_run_commands(commands: Any) -> None:
         "--resume", metavar="RUN", help="start from the newest checkpoint of a run, also of another design"
     )
     run.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="start a run that fails again, up to N times, from its newest checkpoint; default: 0",
+    )
+    run.add_argument(
         "--hang-timeout",
         metavar="TIME",
         help="end the run and name the cause if no process ends an action for so long; default: 5min",
@@ -249,8 +256,9 @@ def _add_machine_commands(commands: Any) -> None:
     calibrate.add_argument(
         "--parts", metavar="PART,...", help="of blocks, links, collectives, contention; default: all"
     )
+    calibrate.add_argument("--on", metavar="TARGET", help="measure a node of a launch target, and its links to another")
     calibrate.add_argument(
-        "--name", default="this-machine.json", help="name of the profile in designs; default: this-machine.json"
+        "--name", help="name of the profile in designs; default: that of the target, or this-machine"
     )
     calibrate.add_argument("--out", "-o", metavar="PROFILE", help="write the profile to this file instead")
     calibrate.add_argument("--precision", metavar="P,...", help="of blocks; default: fp32, on GPUs also bf16")

@@ -71,6 +71,16 @@ def _cancelled_before_start(why: str = "") -> str:
     return "cancelled before it started" + (f": {why}" if why else "")
 
 
+def _queued(position: int, queued: int, run: str) -> str:
+    place = f"position {position} of {queued} in the queue"
+    return f"{place}; run {run} is active" if run else place
+
+
+def _failed_attempt(number: int, reason: str, done: int, resumed_from: int) -> str:
+    start = f"the checkpoint after step {resumed_from}" if resumed_from else "the first step"
+    return f"attempt {number} ended after {done} steps: {reason}; the next one started from {start}"
+
+
 def _unknown_run(run: str, known: Sequence[str], suggestion: str | None) -> str:
     return f"there is no run {run!r}. {suggest(known, suggestion) if known else 'There are no runs yet.'}"
 
@@ -103,10 +113,8 @@ MESSAGES: dict[str, Message] = {
     "warm_process_ended": "{reason}, after {done} of {total} steps; the files that it wrote are kept",
     "stopped_process": ("{name} is stopped and does not respond; continue it (kill -CONT {pid}), or cancel the run"),
     # the record of runs
-    "busy": (
-        "run {run} ({name}) is {state}, and this machine runs one at a time; wait for it, or cancel it: meshwave runs "
-        "cancel {run}"
-    ),
+    "queued": _queued,
+    "failed_attempt": _failed_attempt,
     "run_record_unavailable": (
         "the run database in {place} cannot be used: {reason}; free some disk space, or set MESHWAVE_HOME to another "
         "folder"

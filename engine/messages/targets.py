@@ -51,6 +51,10 @@ MESSAGES: dict[str, Message] = {
         "is one, or use one host"
     ),
     "unequal_nodes": "Kubernetes runs equal pods; use the same number of devices of each node for target {target}",
+    "restarts_on_kubernetes": (
+        "Meshwave does not restart runs on Kubernetes ({target}); set a failure policy in its runtime, or resume the run "
+        "with meshwave runs resume"
+    ),
     "unequal_pods": "Kubernetes runs equal pods, and the nodes of the design have {processes:list} processes; use the same number on every node",
     "manifest_too_large": (
         "the design has {bytes:,} bytes and a ConfigMap takes {most:,}; launch it on a Kubernetes target, which uses a volume"

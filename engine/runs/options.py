@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.frozen import Part
 from meshwave.engine.runs.checkpoints import Checkpoints
@@ -46,6 +46,8 @@ class Options(Part):
     """Options of checkpoints; null for a run without."""
     resume: str | None = None
     """The id of the run whose newest checkpoint this run starts from."""
+    restarts: NonNegativeInt = 0
+    """Times that a run that fails starts again from its newest checkpoint, or from its first step without one."""
     hang_timeout_s: Annotated[float, Field(ge=1, le=1e9)] = HANG_TIMEOUT_S
     """Seconds without an ended action of any process after which a hanging run ends."""
 

@@ -83,6 +83,14 @@ def recorded_processes(entry: Entry) -> Processes | None:
         return None
 
 
+def owner_of(entry: Entry) -> Handle | None:
+    """Return the process that launched a run; None if the record does not name it, or is damaged."""
+    try:
+        return Handle(*entry.handle["owner"])
+    except (KeyError, TypeError):
+        return None
+
+
 def stopped_process_lines(entry: Entry) -> list[str]:
     """Return a line for each stopped process of an active run, with what can be done."""
     found = None if entry.state.is_over else recorded_processes(entry)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import ConfigDict
 
 from meshwave.engine.errors import RunError, printable
 from meshwave.engine.findings import RunRefusal
+from meshwave.engine.messages import render
 from meshwave.engine.run_files import (
     Count,
     Follower,
@@ -25,6 +25,7 @@ from meshwave.engine.run_files import (
     read_document,
     valid_rows,
 )
+from meshwave.engine.runs.attempts import attempt_notes
 from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.units import duration
@@ -106,6 +107,8 @@ class Run:
     def __init__(self, record: Record, run: str, launcher: Control | None = None) -> None:
         self.id = run
         self.folder: Path = record.folder(run)
+        self.trouble = ""
+        """Why the launcher could not check the run in :meth:`wait`; empty if it could."""
         self._record = record
         self._launcher = launcher
 
@@ -131,9 +134,18 @@ class Run:
 
     @property
     def waiting(self) -> str:
-        """The reason for which its job waits in the queue of a cluster; empty if it does not."""
+        """The reason for which it waits in a queue of Meshwave or of a cluster; empty if it does not."""
         entry = self.entry
+        if entry.state is State.QUEUED:
+            return self._queue_position(entry)
         return str(entry.handle.get("waiting", "")) if entry.state is State.STARTING else ""
+
+    def _queue_position(self, entry: Entry) -> str:
+        queue = [each.id for each in self._record.queue(entry.place)]
+        first = next((each.id for each in self._record.active() if each.place == entry.place), "")
+        if entry.id not in queue:  # it was just started
+            return ""
+        return render("queued", {"position": queue.index(entry.id) + 1, "queued": len(queue), "run": first})
 
     @property
     def progress(self) -> Progress:
@@ -196,7 +208,7 @@ class Run:
         """Return notes about the run: its device, choices that the design leaves open, shared cores, stopped processes."""
         events, entry = self.events(), self.entry
         notes = (event["note"] for event in events if event.get("note"))
-        return [*notes, *_shared_cores_note(entry, events), *stopped_process_lines(entry)]
+        return [*notes, *_shared_cores_note(entry, events), *attempt_notes(self.folder), *stopped_process_lines(entry)]
 
     def stopped_process_lines(self) -> list[str]:
         """Return a line for each process of the run that is stopped and does not respond."""
@@ -217,24 +229,31 @@ class Run:
     def wait(self, progress: Callable[[Run], None] | None = None, timeout_s: float | None = None) -> State:
         """Wait until the run is over or ``timeout_s`` has passed, and return its state.
 
-        ``progress`` is called after each step, at each change of state, and when a process is stopped or continues.
+        ``progress`` is called after each step, at each change of state, when a process is stopped or continues, and
+        when the launcher stops or starts to respond.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         seen: tuple[object, ...] = ()
         polled_s = time.monotonic()
         while True:
             if self._launcher is not None and time.monotonic() - polled_s > POLL_S:
-                with suppress(RunError):  # the cluster does not respond
-                    self._launcher.poll(self)
+                self._poll(self._launcher)
                 polled_s = time.monotonic()
             state = self.state
-            now = (state, self.waiting, self.progress.done, *self.stopped_process_lines())
+            now = (state, self.waiting, self.trouble, self.progress.done, *self.stopped_process_lines())
             if progress is not None and now != seen:
                 progress(self)
             seen = now
             if state.is_over or (deadline is not None and time.monotonic() > deadline):
                 return state
             time.sleep(LOOK_S)
+
+    def _poll(self, launcher: Control) -> None:
+        try:
+            launcher.poll(self)
+            self.trouble = ""
+        except RunError as error:  # the cluster does not respond
+            self.trouble = str(error)
 
     def cancel(self) -> None:
         """Cancel the run, also one that another process launched; a finished run stays as it is.

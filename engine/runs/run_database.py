@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -27,6 +27,7 @@ from meshwave.engine.runs.run_index import is_damage, open_index
 class State(StrEnum):
     """The state of a run. The last four are final."""
 
+    QUEUED = "QUEUED"  # waits until other runs of its launch target have ended
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
@@ -41,15 +42,13 @@ class State(StrEnum):
 
 
 _NEXT: Mapping[State, frozenset[State]] = {
-    State.STARTING: frozenset({State.RUNNING, State.FAILED, State.CANCELLED, State.LOST}),
-    State.RUNNING: frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST}),
+    State.QUEUED: frozenset({State.STARTING, State.FAILED, State.CANCELLED, State.LOST}),
+    State.STARTING: frozenset({State.RUNNING, State.FAILED, State.CANCELLED, State.LOST, State.QUEUED}),
+    State.RUNNING: frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST, State.QUEUED}),
 }
+_ACTIVE = (State.STARTING, State.RUNNING)
 
 _log = logging.getLogger(__name__)
-
-
-class Busy(RunRefusal):
-    """Another run is active."""
 
 
 class Transition(NamedTuple):
@@ -58,6 +57,13 @@ class Transition(NamedTuple):
     state: State
     time_s: float  # Unix seconds
     reason: str
+
+
+class Place(NamedTuple):
+    """Where a run is launched: runs of one place wait in one queue."""
+
+    launcher: str
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,11 @@ class Entry:
     def is_rehearsal(self) -> bool:
         """True for a dry run."""
         return self.manner.startswith("rehearsal")
+
+    @property
+    def place(self) -> Place:
+        """The place where it is launched."""
+        return Place(self.launcher, self.handle.get("target"))
 
 
 Seconds = Annotated[float, Field(ge=0, le=2e11)]
@@ -153,14 +164,13 @@ class Record:
         key: str | None = None,
         limit: int = 1,
     ) -> tuple[Entry, bool]:
-        """Enter a new run in state STARTING.
+        """Enter a new run in state STARTING, or in state QUEUED if ``limit`` runs of its place are active.
 
         Returns:
             The entry, and False if a run with this ``key`` exists already: a request that is submitted twice is one
             run.
 
         Raises:
-            Busy: ``limit`` runs of this launcher are active.
             RunError: the record cannot be written, as on a full disk. Every change may raise it.
         """
         now = time.time()
@@ -168,18 +178,51 @@ class Record:
             known = db.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone() if key else None
             if known:
                 return self._entry(known), False
-            place = launcher, handle.get("target")
-            active = [entry for entry in self._active(db) if (entry.launcher, entry.handle.get("target")) == place]
-            if len(active) >= limit:
-                first = active[0]
-                raise Busy("busy", {"run": first.id, "name": first.name, "state": first.state.lower()})
+            place = Place(launcher, handle.get("target"))
+            is_full = bool(self._select(db, [State.QUEUED], place)) or len(self._select(db, _ACTIVE, place)) >= limit
+            state = State.QUEUED if is_full else State.STARTING
             run = self._new_id(db, now)
             db.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
-                (run, key, name, State.STARTING, launcher, json.dumps(handle), digest, processes, steps, now, manner),
+                (run, key, name, state, launcher, json.dumps(handle), digest, processes, steps, now, manner),
             )
-            db.execute("INSERT INTO transitions VALUES (?, ?, ?, '')", (run, State.STARTING, now))
+            db.execute("INSERT INTO transitions VALUES (?, ?, ?, '')", (run, state, now))
             return self._get(db, run), True
+
+    def claim_next(
+        self, place: Place, limit: int, may_claim: Callable[[Entry], bool], handle: Mapping[str, Any]
+    ) -> Entry | None:
+        """Move the first queued run of a place to STARTING and return it; one process alone succeeds.
+
+        None if no run is queued, ``limit`` runs are active, or the run is left to another process.
+        """
+        with self._transaction() as db:
+            queue = self._select(db, [State.QUEUED], place)
+            if not queue or len(self._select(db, _ACTIVE, place)) >= limit or not may_claim(queue[0]):
+                return None
+            self._move(db, queue[0].id, State.STARTING, "")
+            self._set_handle(db, queue[0].id, handle)
+            return self._get(db, queue[0].id)
+
+    def requeue(self, run: str, reason: str, handle: Mapping[str, Any]) -> bool:
+        """Queue an active run again, before later ones; return False if it is not active."""
+        with self._transaction() as db:
+            if self._get(db, run).state not in _ACTIVE:
+                return False
+            self._move(db, run, State.QUEUED, reason)
+            self._set_handle(db, run, handle)
+            return True
+
+    def cancel_queued(self, run: str, reason: str) -> bool:
+        """Cancel a run that is queued; return False if it is not."""
+        with self._transaction() as db:
+            is_queued = self._get(db, run).state is State.QUEUED
+            return is_queued and self._move(db, run, State.CANCELLED, reason)
+
+    def queue(self, place: Place | None = None) -> list[Entry]:
+        """Return the queued runs of a place, or of all places, in the order in which they start."""
+        with self._lock, self._convert_errors():
+            return self._select(self._db, [State.QUEUED], place)
 
     def adopt(self, entry: Entry) -> None:
         """Enter a finished run of which only the folder exists; an existing entry stays as it is."""
@@ -198,20 +241,25 @@ class Record:
 
     def move(self, run: str, state: State, reason: str = "") -> bool:
         """Change the state of a run; return False if that is not possible, as for a finished run."""
-        now = time.time()
         with self._transaction() as db:
-            entry = self._get(db, run)
-            if state not in _NEXT.get(entry.state, ()):
-                return False
-            column = "started_s" if state is State.RUNNING else "finished_s"
-            db.execute(f"UPDATE runs SET state = ?, reason = ?, {column} = ? WHERE id = ?", (state, reason, now, run))
-            db.execute("INSERT INTO transitions VALUES (?, ?, ?, ?)", (run, state, now, reason))
-            return True
+            return self._move(db, run, state, reason)
+
+    def _move(self, db: sqlite3.Connection, run: str, state: State, reason: str) -> bool:
+        if state not in _NEXT.get(self._get(db, run).state, ()):
+            return False
+        now, column = time.time(), "finished_s" if state.is_over else "started_s"
+        time_s = None if state in (State.QUEUED, State.STARTING) else now
+        db.execute(f"UPDATE runs SET state = ?, reason = ?, {column} = ? WHERE id = ?", (state, reason, time_s, run))
+        db.execute("INSERT INTO transitions VALUES (?, ?, ?, ?)", (run, state, now, reason))
+        return True
 
     def set_handle(self, run: str, handle: Mapping[str, Any]) -> None:
         """Store what the launcher needs to find the run again."""
         with self._transaction() as db:
-            db.execute("UPDATE runs SET handle = ? WHERE id = ?", (json.dumps(handle), run))
+            self._set_handle(db, run, handle)
+
+    def _set_handle(self, db: sqlite3.Connection, run: str, handle: Mapping[str, Any]) -> None:
+        db.execute("UPDATE runs SET handle = ? WHERE id = ?", (json.dumps(handle), run))
 
     def get(self, run: str) -> Entry:
         """Return the entry of a run.
@@ -252,9 +300,9 @@ class Record:
             return {State(state): count for state, count in rows}
 
     def active(self) -> list[Entry]:
-        """Return the active runs, earliest first."""
+        """Return the runs that are starting or running, earliest first."""
         with self._lock, self._convert_errors():
-            return self._active(self._db)
+            return self._select(self._db, _ACTIVE)
 
     def history(self, run: str) -> list[Transition]:
         """Return the transitions of a run, earliest first."""
@@ -301,10 +349,11 @@ class Record:
             raise Refusal("no_such_run", {"run": run})
         return self._entry(row)
 
-    def _active(self, db: sqlite3.Connection) -> list[Entry]:
-        states = (State.STARTING, State.RUNNING)
-        rows = db.execute("SELECT * FROM runs WHERE state IN (?, ?) ORDER BY created_s", states)
-        return self._entries(rows)
+    def _select(self, db: sqlite3.Connection, states: Sequence[State], place: Place | None = None) -> list[Entry]:
+        """Return the runs in some states, of one place if it is given, earliest first."""
+        marks = ", ".join("?" * len(states))
+        rows = db.execute(f"SELECT * FROM runs WHERE state IN ({marks}) ORDER BY created_s, rowid", states)
+        return [entry for entry in self._entries(rows) if place in (None, entry.place)]
 
     def _entries(self, rows: Iterable[sqlite3.Row]) -> list[Entry]:
         """Return the entries of rows; a damaged row is skipped, with one warning."""

@@ -7,21 +7,24 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
 from meshwave.engine.document.cluster import Cluster
 from meshwave.engine.errors import RunError
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
-from meshwave.engine.run_files import Count, RunFile, read_document
+from meshwave.engine.run_files import Count, RunFile, read_document, write_document
 from meshwave.engine.runs.launchers import Launcher
 from meshwave.engine.runs.launchers._jobs import JobLauncher, JobStatus, Phase
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
 from meshwave.engine.runs.recording import Clocks
 from meshwave.engine.runs.recording.clocks import read_clocks
 from meshwave.engine.runs.run import last_lines
+from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.targets import open_target
 from meshwave.engine.units import quantity
 
 MODULE = "meshwave.engine.runtime.processes.target_check"
@@ -145,27 +148,72 @@ def check_target(
         Refusal: the target is this machine, or has fewer nodes.
         RunRefusal: the job fails, or does not end in time.
     """
+    cluster = job_launcher(launcher)
+    options = cluster.options
+    nodes = nodes or min(2, cluster.most_nodes)
+    if nodes > cluster.most_nodes:
+        raise Refusal("too_many_nodes", {"target": cluster.target, "nodes": nodes, "most": cluster.most_nodes})
+    devices = devices_per_node or options.devices_per_node or getattr(options, "gpus_per_node", None) or 1
+    layout = NodeLayout((devices,) * nodes, tuple(range(nodes * devices)))
+    with finished_job(cluster, layout, MODULE, limit_s) as (folder, failure):
+        report = read_document(folder / "report.json", TargetReport)
+        if report is None:
+            raise failure
+        return report, read_clocks(folder)
+
+
+def target_cluster(name: str) -> Cluster:
+    """Return the cluster of a launch target as a short job reports it, with the nodes that its options state.
+
+    Raises:
+        Refusal: the target does not exist, or is this machine.
+        RunRefusal: the job fails, or does not end in time.
+    """
+    with closing(Record()) as record, closing(open_target(record, name)) as launcher:
+        return check_target(launcher)[0].cluster(job_launcher(launcher).options.nodes)
+
+
+def job_launcher(launcher: Launcher) -> JobLauncher:
+    """Return a launcher that submits jobs as one.
+
+    Raises:
+        Refusal: it launches on this machine.
+        RunRefusal: it cannot launch anything.
+    """
     if not isinstance(launcher, JobLauncher):
         raise Refusal("check_of_machine", {"launcher": launcher.name})
     can = launcher.probe()
     if can.refusal is not None:
         raise RunRefusal(can.refusal.code, can.refusal.params)
-    options = launcher.options
-    nodes = nodes or min(2, launcher.most_nodes)
-    if nodes > launcher.most_nodes:
-        raise Refusal("too_many_nodes", {"target": launcher.target, "nodes": nodes, "most": launcher.most_nodes})
-    devices = devices_per_node or options.devices_per_node or getattr(options, "gpus_per_node", None) or 1
-    layout = NodeLayout((devices,) * nodes, tuple(range(nodes * devices)))
+    return launcher
+
+
+@contextmanager
+def finished_job(
+    launcher: JobLauncher, layout: NodeLayout, module: str, limit_s: float, files: Mapping[str, Any] | None = None
+) -> Iterator[tuple[Path, RunRefusal]]:
+    """Run a module on nodes to its end, and give its folder and the error to raise if a result is missing there.
+
+    Args:
+        launcher: where to run it.
+        layout: the processes of each node.
+        module: started by torchrun, with the folder as its argument.
+        limit_s: seconds after which it is ended.
+        files: JSON documents to put into the folder first, by name.
+    """
     folder = launcher.prepare_folder(f"check-{secrets.token_hex(4)}")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        return _check(launcher, layout, folder, limit_s)
+        for name, document in (files or {}).items():
+            write_document(folder / name, document)
+        status = _wait_for(launcher, launcher.start_program(layout, folder, module), folder, limit_s)
+        why = {"target": launcher.target, "why": _reason(status, limit_s), "said": _said(folder)}
+        yield folder, RunRefusal("target_check_failed", why)
     finally:
         _remove(launcher, folder)
 
 
-def _check(launcher: JobLauncher, layout: NodeLayout, folder: Path, limit_s: float) -> tuple[TargetReport, Clocks]:
-    job = launcher.start_program(layout, folder, MODULE)
+def _wait_for(launcher: JobLauncher, job: Mapping[str, Any], folder: Path, limit_s: float) -> JobStatus:
     end = time.monotonic() + limit_s
     try:
         while (status := launcher.status(folder.name, job)).phase is not Phase.ENDED and time.monotonic() < end:
@@ -174,12 +222,7 @@ def _check(launcher: JobLauncher, layout: NodeLayout, folder: Path, limit_s: flo
         with suppress(RunError):
             launcher.end(folder.name, job)
     launcher.pull(folder, job, everything=True)
-    report = read_document(folder / "report.json", TargetReport)
-    if report is None:
-        raise RunRefusal(
-            "target_check_failed", {"target": launcher.target, "why": _reason(status, limit_s), "said": _said(folder)}
-        )
-    return report, read_clocks(folder)
+    return status
 
 
 def _reason(status: JobStatus, limit_s: float) -> str:

@@ -31,6 +31,7 @@ class LaunchBar extends Widget {
       title: "Where processes are started",
     });
     this.places.addEventListener("change", () => this.send("choose", { place: this.places.value }));
+    this.drawCluster = button("Draw this cluster", { kind: "mw-draw", onclick: () => this.send("draw") });
     this.status = h("div.mw-launchbar-words", { role: "status", "aria-live": "polite" });
     this.progress = h("div.mw-launchbar-progress");
     this.launch.onblocked = this.rehearse.onblocked = (reason) => this.showStatus(reason, "error");
@@ -38,10 +39,10 @@ class LaunchBar extends Widget {
       "section.mw-canvas.mw-launchbar",
       { "aria-label": "Launch" },
       h("div.mw-launchbar-row", {}, this.launch, this.rehearse, this.cancel),
-      h("div.mw-launchbar-row", {}, this.places, this.status),
+      h("div.mw-launchbar-row", {}, this.places, this.drawCluster, this.status),
       this.progress,
     );
-    model.on(["launchable", "rehearsable", "notice", "places", "place", "status"], () => this.draw());
+    model.on(["launchable", "rehearsable", "notice", "places", "place", "drawing", "status"], () => this.draw());
     this.draw();
   }
 
@@ -66,10 +67,17 @@ class LaunchBar extends Widget {
   }
 
   drawPlaces() {
-    const { places, place } = this.model;
+    const { places, place, drawing } = this.model;
     this.places.hidden = !places.length;
     this.places.replaceChildren(...places.map(({ name, title }) => h("option", { value: name }, title)));
     this.places.value = place;
+    this.drawCluster.hidden = !places.find(({ name }) => name === place)?.drawable;
+    this.drawCluster.enable(
+      !drawing,
+      drawing
+        ? `A job on ${drawing} measures its cluster`
+        : "Replace the cluster of the design by that of the launch target, as a short job measures it",
+    );
   }
 
   draw() {
@@ -79,8 +87,9 @@ class LaunchBar extends Widget {
     this.launch.textContent = launchable.label;
     this.launch.setAttribute("aria-label", launchable.label);
     this.launch.enable(
-      launchable.allowed && !isRunning,
-      isRunning ? "A run is active; cancel it first" : launchable.reason || "Train this design on this machine (L)",
+      launchable.allowed,
+      launchable.reason ||
+        (isRunning ? "Queue this design; it starts after the active run (L)" : "Train this design on this machine (L)"),
     );
     this.rehearse.enable(
       rehearsable.allowed,

@@ -126,8 +126,9 @@ export interface LaunchModel extends Model {
   launchable: { allowed: boolean; label: string; reason: string };
   rehearsable: { allowed: boolean; reason: string };
   notice: string;
-  places: { name: string; title: string }[];
+  places: { name: string; title: string; drawable: boolean }[];
   place: string;
+  drawing: string;
   status: { running?: boolean; share?: number; words?: string };
 }
 

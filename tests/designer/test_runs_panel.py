@@ -165,6 +165,22 @@ def test_every_state_has_a_status(state: State, words: str, show: Show, write: W
     assert [row["state"] for row in panel.runs] == [state] == [panel.run["state"]]
 
 
+@pytest.mark.torch
+def test_a_launch_while_a_run_is_active_is_queued_and_can_be_cancelled(
+    show: Show, write: Write, record: Record
+) -> None:
+    active = write(losses=[5.5])
+    panel = show()
+
+    panel.bar._on_launch({"key": "a click"})
+
+    assert panel.bar.launchable["allowed"]
+    assert panel.run["state"] == "QUEUED"
+    assert panel.bar.status["words"] == f"waits: position 1 of 1 in the queue; run {active} is active"
+    panel.bar._on_cancel({})
+    assert (panel.run["state"], record.get(active).state) == ("CANCELLED", "RUNNING")
+
+
 def test_the_step_time_is_the_last_one_until_the_run_is_over_and_then_the_median(
     show: Show, write: Write, record: Record
 ) -> None:

@@ -4,16 +4,16 @@ from meshwave.engine.runs.launchers._base import (
     Capabilities,
     Launcher,
     OwningLauncher,
-    enter_folders,
-    entry_of_folder,
     launchers,
     open_run,
     reconcile,
-    specify_run,
     usual_launcher,
+    watch_queues,
 )
 from meshwave.engine.runs.launchers._environment import environment
+from meshwave.engine.runs.launchers._folders import enter_folders, entry_of_folder
+from meshwave.engine.runs.launchers._specification import specify_run
 from meshwave.engine.runs.launchers._threaded import ThreadedLauncher
 
 __all__ = ["Capabilities", "Launcher", "OwningLauncher", "ThreadedLauncher", "enter_folders", "entry_of_folder"]
-__all__ += ["environment", "launchers", "open_run", "reconcile", "specify_run", "usual_launcher"]
+__all__ += ["environment", "launchers", "open_run", "reconcile", "specify_run", "usual_launcher", "watch_queues"]

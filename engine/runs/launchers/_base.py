@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,18 +19,20 @@ from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.findings import DesignError, Problem, RunRefusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.messages import render
-from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.registry import Registry
-from meshwave.engine.run_files import reserve, write_reserved
+from meshwave.engine.run_files import is_reserved, reserve, write_reserved
+from meshwave.engine.runs.attempts import append_attempt, read_attempts, remove_left_overs
 from meshwave.engine.runs.checkpoints import resume_problems
-from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES, Rehearsal, action_durations, default_scale, step_wall_seconds
-from meshwave.engine.runs.emulation.hosts import apply_hosts, cap_link_rates, default_hosts, scale_for_links
-from meshwave.engine.runs.options import PLAIN, Hosts, Options
+from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES
+from meshwave.engine.runs.launchers._folders import enter_folders
+from meshwave.engine.runs.launchers._queue import QueueThread
+from meshwave.engine.runs.launchers._specification import describe_manner
+from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, to_json
-from meshwave.engine.runs.process_identity import own_handle, recorded_processes
+from meshwave.engine.runs.process_identity import own_handle, owner_of, recorded_processes
 from meshwave.engine.runs.run import RESULT, Run, read_result
-from meshwave.engine.runs.run_database import Entry, Record, State
-from meshwave.engine.runs.run_folder import Bundle, RunSpec, process_count, read_bundle, write_bundle
+from meshwave.engine.runs.run_database import Entry, Place, Record, State
+from meshwave.engine.runs.run_folder import Bundle, RunSpec, process_count, read_bundle, read_options, write_bundle
 from meshwave.engine.runs.training_texts import training_text
 
 
@@ -58,11 +60,13 @@ class Launcher(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     trains: ClassVar[bool] = True  # False for a launcher of dry runs only, which the page does not offer
-    runs_at_once: ClassVar[int] = 1
+    runs_at_once: ClassVar[int] = 1  # of one target; others are queued
+    runs_survive: ClassVar[bool] = False  # True if its runs go on without the process that launched them
     target_options: ClassVar[type[Part] | None] = None  # of its launch targets; None: it needs no target
 
     def __init__(self, record: Record) -> None:
         self.record = record
+        self._queue = QueueThread(self.start_next)
 
     @abstractmethod
     def probe(self) -> Capabilities:
@@ -77,7 +81,7 @@ class Launcher(ABC):
         """
 
     @abstractmethod
-    def cancel(self, run: Run) -> None:
+    def end_run(self, run: Run) -> None:
         """End a run, also one that another process launched. A finished run stays as it is."""
 
     @abstractmethod
@@ -112,8 +116,9 @@ class Launcher(ABC):
     def warm(self) -> None:  # noqa: B027  most launchers keep nothing warm
         """Prepare the next launch, so that it is quick. Returns at once."""
 
-    def close(self) -> None:  # noqa: B027  nor alive
-        """End all processes of this launcher, also those of its runs."""
+    def close(self) -> None:
+        """End all processes of this launcher, also those of its runs. Queued runs stay queued."""
+        self._queue.close()
 
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
         """Return why a valid design cannot be trained here; empty if it can.
@@ -135,8 +140,17 @@ class Launcher(ABC):
         blocking = [problem for problem in run_problems(design) if problem.code in BLOCKS_MESSAGES]
         return [*_process_problems(design, self.probe().most_processes), *blocking, *dry_run_problems(design)]
 
+    def cancel(self, run: Run) -> None:
+        """End a run, or remove it from the queue."""
+        verdict = Verdict(State.CANCELLED, "cancelled_before_start")
+        if not self.record.cancel_queued(run.id, verdict.reason):
+            self.end_run(run)
+            return
+        with suppress(RunError):  # its folder was removed
+            self.settle(read_bundle(run.folder), verdict)
+
     def submit(self, spec: RunSpec, *, data: Path | None = None, key: str | None = None) -> Run:
-        """Enter a run in the record, and launch it.
+        """Enter a run in the record, and launch it, or queue it while too many others are active.
 
         Args:
             spec: the specification of the run; see :func:`specify_run`.
@@ -146,7 +160,6 @@ class Launcher(ABC):
         Raises:
             InputError: the emulated network of the run is not possible.
             DesignError: the design cannot be run here, or its text does not exist.
-            Busy: another run is active.
             RunError: this machine cannot run it.
         """
         can = self.probe()
@@ -166,19 +179,59 @@ class Launcher(ABC):
             digest=program.digest,
             processes=process_count(design),
             steps=design.training.steps,
-            manner=_manner(spec.design, options),
+            manner=describe_manner(spec.design, options),
             key=key,
             limit=self.runs_at_once,
         )
         if is_new:
-            self._start(entry.id, spec, data)
+            with self._recorded_failure(entry.id):
+                bundle = write_bundle(spec, self.prepare_folder(entry.id), data)
+                reserve(bundle.folder / RESULT)
+                if entry.state is State.STARTING:
+                    self.launch(bundle)
+            self.watch_queue()
         return Run(self.record, entry.id, self)
 
-    def _start(self, run: str, spec: RunSpec, data: Path | None) -> None:
+    @property
+    def place(self) -> Place:
+        """The place where runs of this launcher wait in one queue."""
+        return Place(self.name, self.handle().get("target"))
+
+    def watch_queue(self) -> None:
+        """Start the queued runs of this place from a thread, each when its turn comes."""
+        if self.runs_survive:  # this process may be about to end
+            self.start_next()
+        if self.record.queue(self.place):
+            self._queue.start()
+
+    def start_next(self) -> bool:
+        """Start the first queued run of this place, if it is its turn; return whether runs are queued.
+
+        A run is left to the process that queued it while that lives.
+
+        Raises:
+            MeshwaveError: it could not be started, which the record says.
+            OSError: the same.
+        """
+        entry = self.record.claim_next(self.place, self.runs_at_once, self._may_claim, self.handle())
+        if entry is not None:
+            with self._recorded_failure(entry.id):
+                folder = self.record.folder(entry.id)
+                remove_left_overs(folder)
+                self.launch(read_bundle(folder))
+        return bool(self.record.queue(self.place))
+
+    def _may_claim(self, entry: Entry) -> bool:
+        owner = owner_of(entry)
+        if owner is None or not owner.is_alive():
+            return True
+        return owner == own_handle() and is_reserved(self.record.folder(entry.id) / RESULT)  # its folder is complete
+
+    @contextmanager
+    def _recorded_failure(self, run: str) -> Iterator[None]:
+        """Record the failure of a launch."""
         try:
-            bundle = write_bundle(spec, self.prepare_folder(run), data)
-            reserve(bundle.folder / RESULT)
-            self.launch(bundle)
+            yield
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 self.record.move(run, State.CANCELLED, render("cancelled_before_start", {}))
@@ -190,14 +243,26 @@ class Launcher(ABC):
             raise
 
     def settle(self, bundle: Bundle, verdict: Verdict, exits: Iterable[Exit] = ()) -> None:
-        """Write the result of a run to its folder, and then to the record.
+        """Start a failed run again if its options allow it. Otherwise write its result to its folder and the record.
 
         If the record cannot be written, as on a full disk, the next :meth:`poll` enters the result.
         """
+        if verdict.state in (State.FAILED, State.LOST) and self.restart(bundle.run, verdict.reason, self.handle()):
+            self.watch_queue()
+            return
         with suppress(OSError):  # the folder was removed
             write_reserved(bundle.folder / RESULT, to_json(bundle.run, verdict, bundle.design, exits))
         with suppress(RunError):
             self.enter(bundle.run, verdict.state, verdict.reason)
+
+    def restart(self, run: str, reason: str, handle: Mapping[str, Any]) -> bool:
+        """Queue a run again, so that it goes on from its newest checkpoint; return False if it may not start again."""
+        folder = self.record.folder(run)
+        with suppress(RunError, OSError):  # the folder is damaged or removed, or the disk is full
+            if len(read_attempts(folder)) < read_options(folder).restarts:
+                append_attempt(folder, reason, time.time(), Run(self.record, run).progress.done)
+                return self.record.requeue(run, reason, handle)
+        return False
 
     def enter(self, run: str, state: State, reason: str) -> None:
         """Enter the end of a run in the record."""
@@ -210,47 +275,6 @@ def _launch_error(error: BaseException) -> RunRefusal:
     """Return the error of a launch that failed for a reason of the system or of the code."""
     reason = f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else repr(error)
     return RunRefusal("not_launched", {"reason": reason})
-
-
-def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
-    """Return the specification of a run, with its links and the scale of a dry run decided.
-
-    Raises:
-        InputError: the requested hosts are not possible, or a step of the dry run would take too long.
-    """
-    drawn, hosts, dry_run = prediction.design, options.hosts, options.rehearse
-    if hosts is not None:
-        prediction = _predict_on(apply_hosts(drawn, prediction.costs.layers, hosts), prediction)
-    if dry_run is not None:
-        dry_run = Rehearsal(scale=_scale(prediction, hosts, dry_run.scale))
-        options = options.model_copy(update={"rehearse": dry_run})
-    if hosts is not None:
-        prediction = _predict_on(cap_link_rates(prediction.design, dry_run), prediction)
-    return RunSpec(prediction, drawn, options)
-
-
-def _predict_on(design: Design, prediction: Prediction) -> Prediction:
-    """Predict the program of an existing prediction again, with the links of another design."""
-    return prediction if design == prediction.design else predict(design, prediction.program)
-
-
-def _scale(prediction: Prediction, hosts: Hosts | None, asked: float | None) -> float:
-    """Return the time-dilation factor of a dry run: the requested one, or the default for this machine."""
-    durations = action_durations(prediction.program, prediction.costs)
-    if asked is not None:
-        step_wall_seconds(durations, asked)
-        return asked
-    scale = default_scale(durations, process_count(prediction.design), os.cpu_count() or 1)
-    if hosts is not None and prediction.costs.unit == "s":
-        scale = scale_for_links(scale, hosts, durations.step)
-    return scale
-
-
-def _manner(design: Design, options: Options) -> str:
-    """Return how a run differs from plain training, with the links it has rather than the requested ones."""
-    if options.hosts is None:
-        return options.words
-    return options.model_copy(update={"hosts": default_hosts(design, options.hosts.nodes)}).words
 
 
 launchers: Registry[type[Launcher]] = Registry("launcher", "meshwave.engine.runs.launchers")
@@ -294,45 +318,17 @@ def reconcile(record: Record) -> None:
     for entry in record.active():
         with suppress(InputError, RunError):  # the launcher is not installed, or the disk is full
             _launcher_of(record, entry).poll(Run(record, entry.id))
+    for entry in {entry.place: entry for entry in reversed(record.queue())}.values():
+        with suppress(MeshwaveError, OSError):  # the same, or the run cannot be started
+            if launchers[entry.launcher].runs_survive:
+                _launcher_of(record, entry).start_next()
 
 
-def enter_folders(record: Record) -> list[str]:
-    """Enter the runs of all folders that the index lacks, as after it was moved aside; return their ids."""
-    known = {entry.id for entry in record.all()}
-    entered = []
-    for folder in sorted((record.place / "runs").iterdir()):
-        if folder.name in known or folder.name.startswith("."):
-            continue
-        with suppress(MeshwaveError, OSError):  # not a run folder
-            record.adopt(entry_of_folder(folder))
-            entered.append(folder.name)
-    record.is_new = False
-    return entered
-
-
-def entry_of_folder(folder: Path) -> Entry:
-    """Return the entry of a run, read from its folder.
-
-    Raises:
-        RunFolderError: the folder is damaged, or not a run folder.
-    """
-    bundle, result, made_s = read_bundle(folder), read_result(folder), (folder / "design.json").stat().st_mtime
-    return Entry(
-        id=folder.name,
-        key=None,
-        name=bundle.drawn.name,
-        state=State(result.state) if result else State.LOST,
-        reason=result.reason if result else render("end_not_recorded", {}),
-        launcher="local",
-        handle={},
-        digest=bundle.program.digest,
-        processes=bundle.processes,
-        steps=bundle.design.training.steps,
-        created_s=made_s,
-        started_s=None,
-        finished_s=None,
-        manner=_manner(bundle.design, bundle.options),
-    )
+def watch_queues(record: Record, open_launcher: Callable[[str], Launcher]) -> None:
+    """Start the runs that are queued at any place, each when its turn comes, as long as this process lives."""
+    for place in {entry.place for entry in record.queue()}:
+        with suppress(MeshwaveError):  # the target does not exist any more
+            open_launcher(place.target or place.launcher).watch_queue()
 
 
 def _process_problems(design: Design, most_processes: int) -> Iterator[Problem]:
@@ -357,7 +353,9 @@ class OwningLauncher(Launcher):
 
     def poll(self, run: Run) -> None:
         entry = self.record.get(run.id)
-        if entry.state.is_over:
+        if entry.state is State.QUEUED:
+            self.watch_queue()
+        if entry.state.is_over or entry.state is State.QUEUED:
             return
         processes = recorded_processes(entry)
         if result := read_result(run.folder):  # written, but it could not be entered
@@ -367,8 +365,9 @@ class OwningLauncher(Launcher):
         elif not processes.owner.is_alive():
             for process in processes.processes:  # already ended where the kernel ends them with their parent
                 process.kill()
-            params = {"pid": processes.owner.pid, **run.progress._asdict()}
-            self.record.move(run.id, State.LOST, render("launcher_ended", params))
+            reason = render("launcher_ended", {"pid": processes.owner.pid, **run.progress._asdict()})
+            if not self.restart(run.id, reason, {"owner": processes.owner}):  # for a process that lives on
+                self.record.move(run.id, State.LOST, reason)
 
     def wake(self, run: Run) -> None:
         """Continue stopped processes that have to notice a request to cancel the run."""

@@ -33,7 +33,7 @@ from meshwave.engine.runs.launchers._torchrun import (
 )
 from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, judge
-from meshwave.engine.runs.process_identity import Handle, own_handle
+from meshwave.engine.runs.process_identity import own_handle, owner_of
 from meshwave.engine.runs.run import Run, read_result
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.runs.run_folder import Bundle, process_count, read_bundle
@@ -106,6 +106,7 @@ class JobLauncher(Launcher):
 
     target_options: ClassVar[type[JobOptions]] = JobOptions
     runs_at_once: ClassVar[int] = 1000
+    runs_survive: ClassVar = True
 
     def __init__(self, record: Record, options: JobOptions | None = None, target: str = "") -> None:
         """Create the launcher of a ``target``; without options it can launch nothing."""
@@ -237,7 +238,7 @@ class JobLauncher(Launcher):
         """The interpreter on the nodes."""
         return self.options.python or (sys.executable if isinstance(self.host, LocalHost) else "python3")
 
-    def cancel(self, run: Run) -> None:
+    def end_run(self, run: Run) -> None:
         entry = run.entry
         if entry.state.is_over:
             return
@@ -256,7 +257,9 @@ class JobLauncher(Launcher):
 
     def poll(self, run: Run) -> None:
         entry = self.record.get(run.id)
-        if entry.state.is_over:
+        if entry.state is State.QUEUED:
+            self.watch_queue()
+        if entry.state.is_over or entry.state is State.QUEUED:
             return
         if result := read_result(run.folder):
             self.enter(run.id, State(result.state), result.reason)
@@ -276,7 +279,8 @@ class JobLauncher(Launcher):
 
     def _check_owner(self, entry: Entry) -> None:
         """End a run that has no job, if the process that was about to submit it is gone."""
-        if not Handle(*entry.handle["owner"]).is_alive():
+        owner = owner_of(entry)
+        if owner is None or not owner.is_alive():
             self.record.move(entry.id, State.LOST, render("job_not_submitted", {}))
 
     def _settle(self, run: Run, status: JobStatus) -> None:

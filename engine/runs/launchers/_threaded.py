@@ -56,12 +56,13 @@ class ThreadedLauncher(OwningLauncher):
         self.record.move(bundle.run, State.RUNNING)
         active.thread.start()
 
-    def cancel(self, run: Run) -> None:
+    def end_run(self, run: Run) -> None:
         if not run.state.is_over:
             with suppress(OSError):  # a run whose folder is removed ends as well
                 write_private(run.folder / "cancel", "")
 
     def close(self) -> None:
+        super().close()
         with self._lock:
             own = list(self._own.values())
         for active in own:

@@ -68,6 +68,8 @@ class KubernetesLauncher(JobLauncher):
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         super().check_requirements(design, drawn, options)
+        if options.restarts:
+            raise Refusal("restarts_on_kubernetes", {"target": self.target})
         if len(set(NodeLayout.of(design).processes)) > 1:
             raise Refusal("unequal_nodes", {"target": self.target})
 

@@ -71,7 +71,6 @@ class LocalLauncher(OwningLauncher):
         self._source_time_s = 0.0  # of the code that the zygote has imported
         self._own: dict[str, tuple[Bundle, Zygote]] = {}  # the active runs of this object
         self._settled = threading.Condition(self._lock)
-        self._is_closed = False
 
     def probe(self) -> Capabilities:
         if os.name != "posix":
@@ -105,18 +104,18 @@ class LocalLauncher(OwningLauncher):
             zygote.launch(bundle.run, bundle.folder, bundle.processes)
             self._own[bundle.run] = bundle, zygote
 
-    def cancel(self, run: Run) -> None:
+    def end_run(self, run: Run) -> None:
         self._cancel(run, "")
 
     def close(self) -> None:
-        """Cancel the runs of this object, and end its warm process."""
+        """Cancel the runs of this object, and end its warm process. Queued runs stay queued."""
+        super().close()
         with self._lock:
             for run in list(self._own):
                 with suppress(RunError):
                     self._cancel(Run(self.record, run, self), render("meshwave_closed", {}))
             self._settled.wait_for(lambda: not self._own, CLOSING_S)
             zygote, self._zygote = self._zygote, None
-            self._is_closed = True
         if zygote is not None:
             zygote.close()
         atexit.unregister(self.close)

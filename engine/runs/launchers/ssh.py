@@ -20,6 +20,7 @@ from meshwave.engine.runs.options import Options
 
 START = """
 cd "$1" || exit 1
+rm -f "node-$2.exit" error-*.json exit-*.json
 setsid bash -c 'trap : TERM; bash node.sh "$@"; echo $? >"node-$1.exit"' node "$2" "$3" "$4" \
     </dev/null >>"node-$2.log" 2>&1 &
 echo $!

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -33,6 +35,13 @@ def until_long(found: Callable[[], bool]) -> bool:
     while not (result := found()) and time.monotonic() < end:
         time.sleep(0.2)
     return result
+
+
+def kill_worker(run: Run) -> None:
+    """Kill one process of a run that trains."""
+    command = ["pgrep", "--full", f"processes.worker .*{run.id}"]
+    worker = subprocess.run(command, capture_output=True, text=True, check=True)
+    os.kill(int(worker.stdout.split()[0]), signal.SIGKILL)
 
 
 def processes_of(run: Run) -> list[int]:

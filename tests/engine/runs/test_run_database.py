@@ -20,7 +20,7 @@ from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Entry, Record, State, reconcile, write_bundle
 from meshwave.engine.runs.options import REHEARSAL
-from meshwave.engine.runs.run_database import Busy
+from meshwave.engine.runs.run_database import Place
 from meshwave.engine.runs.run_folder import RunSpec
 from tests.engine.runs.play import draw
 
@@ -66,25 +66,57 @@ def test_a_double_click_is_one_run(record: Record) -> None:
     assert enter(record, key="another").id != first.id
 
 
-def test_one_run_at_a_time_and_the_other_is_told_which(record: Record) -> None:
-    first = enter(record, name="the first")
+LOCAL = Place("local")
 
-    with pytest.raises(Busy, match=rf"{first.id} \(the first\) is starting.*meshwave runs cancel {first.id}"):
-        enter(record)
-    enter(record, limit=2)
-    enter(record, launcher="elsewhere")
+
+def claim(record: Record, limit: int = 1, place: Place = LOCAL, *, may: bool = True) -> Entry | None:
+    return record.claim_next(place, limit, lambda entry: may, {})
+
+
+def test_runs_of_one_place_start_one_after_another(record: Record) -> None:
+    first, second, third = enter(record), enter(record), enter(record)
+    elsewhere = enter(record, launcher="elsewhere")
+
+    assert [each.state for each in (first, second, third, elsewhere)] == ["STARTING", "QUEUED", "QUEUED", "STARTING"]
+    assert record.queue(LOCAL) == [second, third]
+    assert claim(record) is None, "the first one is active"
+    record.move(first.id, State.FAILED)
+    assert claim(record, may=False) is None
+    assert record.cancel_queued(second.id, "no longer needed")
+    assert not record.cancel_queued(first.id, "it is over")
+    claimed = claim(record)
+    assert claimed is not None
+    assert (claimed.id, claimed.state) == (third.id, State.STARTING)
+    assert record.queue() == []
+
+
+def test_a_run_that_starts_again_is_before_those_that_came_later(record: Record) -> None:
+    first, second = enter(record), enter(record)
+    record.move(first.id, State.RUNNING)
+
+    assert record.requeue(first.id, "a process was lost", {})
+
+    assert [entry.id for entry in record.queue(LOCAL)] == [first.id, second.id]
+    assert record.get(first.id).started_s is None
+    assert not record.requeue(second.id, "it is not active", {})
+
+
+def test_a_queued_run_is_started_by_one_process_alone(tmp_path: Path) -> None:
+    def start(_: int) -> bool:
+        with closing(Record(tmp_path)) as record:
+            return claim(record) is not None
+
+    with closing(Record(tmp_path)) as record:
+        first, *_ = enter(record), enter(record), enter(record)
+        record.move(first.id, State.FAILED)
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(start, range(16))) == 1
 
 
 def test_many_at_once_are_let_in_one_by_one(tmp_path: Path) -> None:
     def click(_: int) -> bool:
-        record = Record(tmp_path)
-        try:
-            enter(record)
-            return True
-        except Busy:
-            return False
-        finally:
-            record.close()
+        with closing(Record(tmp_path)) as record:
+            return enter(record).state is State.STARTING
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(click, range(16))) == 1
@@ -214,7 +246,7 @@ def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("state = 'WEIRD'", "state: input should be 'STARTING', 'RUNNING'"),
+        ("state = 'WEIRD'", "state: input should be 'QUEUED', 'STARTING', 'RUNNING'"),
         ("handle = '{'", "handle: invalid JSON: EOF while parsing"),
         ("handle = '[]'", "handle: input should be a valid dictionary"),
         ("created_s = 'x'", "created_s: input should be a valid number"),

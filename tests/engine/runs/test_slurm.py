@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,19 +12,29 @@ from pathlib import Path
 import pytest
 
 from meshwave.engine.cli import main as cli
+from meshwave.engine.costs.profile_store import list_profiles
 from meshwave.engine.errors import RunError
 from meshwave.engine.exports.slurm import Slurm
 from meshwave.engine.files import import_folder
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Record, State, reconcile
-from meshwave.engine.runs.checkpoints import complete_checkpoints
+from meshwave.engine.runs import Options, Record, State, reconcile
+from meshwave.engine.runs.attempts import read_attempts
+from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
 from meshwave.engine.runs.launchers import open_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
-from meshwave.engine.runs.target_check import TargetReport, check_target
+from meshwave.engine.runs.target_check import TargetReport, check_target, target_cluster
 from tests.conftest import until
 from tests.engine.runs import slurm_cluster
-from tests.engine.runs.jobs import PATIENCE_S, losses, processes_of, two_nodes, until_long, wait_for_training
+from tests.engine.runs.jobs import (
+    PATIENCE_S,
+    kill_worker,
+    losses,
+    processes_of,
+    two_nodes,
+    until_long,
+    wait_for_training,
+)
 from tests.engine.runs.play import submit
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.slow]
@@ -84,14 +91,24 @@ def test_a_cancelled_run_leaves_no_process(slurm: SlurmLauncher) -> None:
 def test_a_killed_process_is_the_reason(slurm: SlurmLauncher) -> None:
     run = submit(slurm, two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)
-    worker = subprocess.run(
-        ["pgrep", "--full", f"processes.worker .*{run.id}"], capture_output=True, text=True, check=True
-    )
-    os.kill(int(worker.stdout.split()[0]), signal.SIGKILL)
+    kill_worker(run)
 
     assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
     assert "was ended by SIGKILL (exit -9)" in run.reason
     assert until(lambda: not processes_of(run))
+
+
+def test_a_killed_process_costs_no_accuracy(slurm: SlurmLauncher) -> None:
+    plain = submit(slurm, two_nodes(300))  # type: ignore[arg-type]
+    options = Options(checkpoints=Checkpoints(every_steps=5), restarts=1)
+    run = submit(slurm, two_nodes(300), options)  # type: ignore[arg-type]
+    assert until_long(lambda: run.progress.done > 5)
+    kill_worker(run)
+
+    assert run.wait(timeout_s=2 * PATIENCE_S) is State.SUCCEEDED, run.reason
+    assert plain.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, plain.reason
+    assert "was ended by SIGKILL" in read_attempts(run.folder)[0].reason
+    assert losses(run) == losses(plain)
 
 
 def test_another_process_follows_a_run_to_its_end(slurm: SlurmLauncher, record: Record) -> None:
@@ -186,6 +203,26 @@ def test_the_check_of_a_target_reports_nodes_and_links(
     assert [*(tmp_path / "shared").iterdir()] == [*(tmp_path / "home/runs").iterdir()] == []
     cluster_section = TargetReport.model_validate_json(json.dumps(report)).cluster()
     assert (cluster_section.nodes, cluster_section.devices_per_node) == (2, 2)
+    drawn = target_cluster("two")
+    assert (drawn.nodes, drawn.devices_per_node) == (2, 2)
+
+
+def test_a_target_is_calibrated_by_a_job_on_its_nodes(
+    cluster: slurm_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "targets.toml").write_text(
+        f'[two]\nlauncher = "slurm"\nroot = "{tmp_path}/shared"\ninterface = "mw0"\nnodes = 2\n'
+    )
+    monkeypatch.setenv("MESHWAVE_TARGETS", str(tmp_path / "targets.toml"))
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+
+    assert cli.main(["calibrate", "--on", "two", "--parts", "links", "--rounds", "1", "--json"]) == 0
+
+    profile = json.loads(capsys.readouterr().out)
+    assert {link["pair"] for link in profile["links"]} >= {"same_node", "across_nodes"}
+    assert list_profiles() == ["two.json"]
+    assert cli.main(["calibrate", "--on", "two", "--shaped", "1e9,1e8"]) == 2
 
 
 def test_a_check_that_fails_shows_the_error(cluster: slurm_cluster.Cluster, record: Record, tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.files import import_folder
 from meshwave.engine.findings import Refusal
 from meshwave.engine.runs import Options, Record, State, reconcile
+from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from tests.conftest import until
 from tests.engine.runs import slurm_cluster, ssh_server
-from tests.engine.runs.jobs import PATIENCE_S, losses, processes_of, two_nodes, until_long
+from tests.engine.runs.jobs import PATIENCE_S, kill_worker, losses, processes_of, two_nodes, until_long
 from tests.engine.runs.play import submit
 
 pytestmark = [pytest.mark.ssh, pytest.mark.torch, pytest.mark.slow]
@@ -85,6 +86,25 @@ def test_a_host_whose_processes_are_killed_ends_the_run(ssh: SshLauncher, record
     assert run.wait(timeout_s=PATIENCE_S) is State.FAILED
     assert "the processes on two were killed" in run.reason
     assert until(lambda: not processes_of(run))
+
+
+def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
+    server: ssh_server.Server, record: Record, tmp_path: Path
+) -> None:
+    launcher = launcher_of(server, record, tmp_path, shared=True)
+    options = Options(checkpoints=Checkpoints(every_steps=5), restarts=1)
+    run = submit(launcher, two_nodes(300), options)  # type: ignore[arg-type]
+    other = submit(launcher, two_nodes(300))  # type: ignore[arg-type]
+    assert until_long(lambda: reconcile(record) or run.progress.done > 5)
+    assert other.waiting == f"position 1 of 1 in the queue; run {run.id} is active"
+    kill_worker(run)
+
+    assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, run.reason
+    assert "was ended by SIGKILL" in read_attempts(run.folder)[0].reason
+    assert "resumed after step" in (run.folder / "rank-0.log").read_text()
+    assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, other.reason
+    assert losses(run) == losses(other)
+    launcher.close()
 
 
 def test_a_host_that_cannot_be_reached_is_named(server: ssh_server.Server, record: Record, tmp_path: Path) -> None:

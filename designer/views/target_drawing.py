@@ -1,0 +1,27 @@
+"""*Draw this cluster*: a job measures the cluster of a launch target, which then replaces that of the open design."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.jobs import Done, Failed, Job, News, run_now
+from meshwave.designer.views.launch_bar import LaunchBar
+from meshwave.engine.runs.target_check import target_cluster
+
+
+def draw_target(session: Session, bar: LaunchBar) -> None:
+    """Draw the selected launch target, as one edit, once its job has ended."""
+    if not bar.drawing:
+        bar.drawing = bar.place
+        job = Job(partial(target_cluster, bar.place))
+        job.add_listener(session.later or run_now, partial(_hear, session, bar))
+
+
+def _hear(session: Session, bar: LaunchBar, news: News) -> None:
+    name = bar.drawing
+    if isinstance(news, Done):
+        bar.drawing = ""
+        session.edit("cluster", news.value.model_dump(mode="json"), f"draw the cluster of {name}")
+    elif isinstance(news, Failed):
+        bar.param.update(drawing="", notice=news.words)

@@ -1,0 +1,52 @@
+"""Runs of which only the folder exists, as after the index was moved aside."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.messages import render
+from meshwave.engine.runs.launchers._specification import describe_manner
+from meshwave.engine.runs.run import read_result
+from meshwave.engine.runs.run_database import Entry, Record, State
+from meshwave.engine.runs.run_folder import read_bundle
+
+
+def enter_folders(record: Record) -> list[str]:
+    """Enter the runs of all folders that the index lacks, as after it was moved aside; return their ids."""
+    known = {entry.id for entry in record.all()}
+    entered = []
+    for folder in sorted((record.place / "runs").iterdir()):
+        if folder.name in known or folder.name.startswith("."):
+            continue
+        with suppress(MeshwaveError, OSError):  # not a run folder
+            record.adopt(entry_of_folder(folder))
+            entered.append(folder.name)
+    record.is_new = False
+    return entered
+
+
+def entry_of_folder(folder: Path) -> Entry:
+    """Return the entry of a run, read from its folder.
+
+    Raises:
+        RunFolderError: the folder is damaged, or not a run folder.
+    """
+    bundle, result, made_s = read_bundle(folder), read_result(folder), (folder / "design.json").stat().st_mtime
+    return Entry(
+        id=folder.name,
+        key=None,
+        name=bundle.drawn.name,
+        state=State(result.state) if result else State.LOST,
+        reason=result.reason if result else render("end_not_recorded", {}),
+        launcher="local",
+        handle={},
+        digest=bundle.program.digest,
+        processes=bundle.processes,
+        steps=bundle.design.training.steps,
+        created_s=made_s,
+        started_s=None,
+        finished_s=None,
+        manner=describe_manner(bundle.design, bundle.options),
+    )

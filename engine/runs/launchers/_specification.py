@@ -1,0 +1,53 @@
+"""The complete specification of a run: its links and the scale of a dry run are decided."""
+
+from __future__ import annotations
+
+import os
+
+from meshwave.engine.document import Design
+from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.runs.dry_run import Rehearsal, action_durations, default_scale, step_wall_seconds
+from meshwave.engine.runs.emulation.hosts import apply_hosts, cap_link_rates, default_hosts, scale_for_links
+from meshwave.engine.runs.options import PLAIN, Hosts, Options
+from meshwave.engine.runs.run_folder import RunSpec, process_count
+
+
+def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
+    """Return the specification of a run, with its links and the scale of a dry run decided.
+
+    Raises:
+        InputError: the requested hosts are not possible, or a step of the dry run would take too long.
+    """
+    drawn, hosts, dry_run = prediction.design, options.hosts, options.rehearse
+    if hosts is not None:
+        prediction = _predict_on(apply_hosts(drawn, prediction.costs.layers, hosts), prediction)
+    if dry_run is not None:
+        dry_run = Rehearsal(scale=_scale(prediction, hosts, dry_run.scale))
+        options = options.model_copy(update={"rehearse": dry_run})
+    if hosts is not None:
+        prediction = _predict_on(cap_link_rates(prediction.design, dry_run), prediction)
+    return RunSpec(prediction, drawn, options)
+
+
+def _predict_on(design: Design, prediction: Prediction) -> Prediction:
+    """Predict the program of an existing prediction again, with the links of another design."""
+    return prediction if design == prediction.design else predict(design, prediction.program)
+
+
+def _scale(prediction: Prediction, hosts: Hosts | None, asked: float | None) -> float:
+    """Return the time-dilation factor of a dry run: the requested one, or the default for this machine."""
+    durations = action_durations(prediction.program, prediction.costs)
+    if asked is not None:
+        step_wall_seconds(durations, asked)
+        return asked
+    scale = default_scale(durations, process_count(prediction.design), os.cpu_count() or 1)
+    if hosts is not None and prediction.costs.unit == "s":
+        scale = scale_for_links(scale, hosts, durations.step)
+    return scale
+
+
+def describe_manner(design: Design, options: Options) -> str:
+    """Return how a run differs from plain training, with the links it has rather than the requested ones."""
+    if options.hosts is None:
+        return options.words
+    return options.model_copy(update={"hosts": default_hosts(design, options.hosts.nodes)}).words

@@ -1,0 +1,49 @@
+"""Calibration of a launch target: a job on one node measures it, and the check of the target measures its network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshwave.engine.costs.profile import LinkLine, Profile, load_profile
+from meshwave.engine.errors import InputError
+from meshwave.engine.runs.launchers import Launcher
+from meshwave.engine.runs.launchers._torchrun import NodeLayout
+from meshwave.engine.runs.target_check import LinkReport, check_target, finished_job, job_launcher
+
+MODULE = "meshwave.engine.runtime.processes.target_calibration"
+PLAN = "calibration.json"
+"""Fields of the options of a calibration that differ from the default of the node."""
+PROFILE = "profile.json"
+LIMIT_S = 3600.0
+"""The longest that a calibration waits for its job."""
+PROBE_BYTES = (4, 16 * 2**20)
+"""Sizes at which a line through the latency and the bandwidth of a link is sampled."""
+
+
+def calibrate_target(launcher: Launcher, plan: Mapping[str, Any], limit_s: float = LIMIT_S) -> Profile:
+    """Measure one node of a launch target, and its links between nodes if it has several.
+
+    Raises:
+        Refusal: the target is this machine.
+        RunRefusal: a job fails, or does not end in time.
+    """
+    cluster = job_launcher(launcher)
+    with finished_job(cluster, NodeLayout((1,), (0,)), MODULE, limit_s, {PLAN: dict(plan)}) as (folder, failure):
+        try:
+            profile = load_profile(folder / PROFILE)
+        except InputError:
+            raise failure from None
+    if cluster.most_nodes < 2:
+        return profile
+    between = check_target(cluster, 2, 1)[0].inter_node
+    return profile if between is None else with_link_between_nodes(profile, between)
+
+
+def with_link_between_nodes(profile: Profile, link: LinkReport) -> Profile:
+    """Return a profile with the measured link between nodes."""
+    beta = 1 / link.bandwidth
+    samples = tuple((float(size), link.latency_s + size * beta) for size in PROBE_BYTES)
+    line = LinkLine(pair="across_nodes", alpha_s=link.latency_s, beta_s_per_byte=beta, r2=1.0, samples=samples)
+    others = tuple(each for each in profile.links if each.pair != "across_nodes")
+    return profile.model_copy(update={"links": (*others, line)})

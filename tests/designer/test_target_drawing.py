@@ -1,0 +1,56 @@
+"""*Draw this cluster* puts the cluster that a launch target reports into the design."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views import target_drawing
+from meshwave.designer.views.launch_bar import LaunchBar
+from meshwave.engine.document import load_design
+from meshwave.engine.document.cluster import Cluster
+from meshwave.engine.files import example
+from meshwave.engine.findings import RunRefusal
+from tests.conftest import until
+
+
+def report(name: str) -> Cluster:
+    if name == "broken":
+        raise RunRefusal("target_check_failed", {"target": name, "why": "its job ended", "said": "no module torch"})
+    cluster = load_design(example("02-two-waves")).cluster
+    return cluster.model_copy(update={"nodes": 8})
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setattr(target_drawing, "target_cluster", report)
+    return Session(load_design(example("02-two-waves")))
+
+
+def bar_of(session: Session, place: str) -> LaunchBar:
+    def nothing(*_: object) -> None:
+        pass
+
+    bar = LaunchBar(nothing, nothing, nothing, nothing, lambda: target_drawing.draw_target(session, bar), place=place)
+    return bar
+
+
+def test_a_drawn_cluster_is_one_edit(session: Session) -> None:
+    bar, before = bar_of(session, "cluster"), session.design
+
+    bar._on_draw({})
+
+    assert until(lambda: session.design.cluster.nodes == 8)
+    assert bar.drawing == ""
+    session.undo()
+    assert session.design == before
+
+
+def test_a_target_that_fails_is_reported(session: Session) -> None:
+    bar = bar_of(session, "broken")
+
+    bar._on_draw({})
+
+    assert until(lambda: bar.notice)
+    assert bar.notice == "the check of broken failed: its job ended; its logs say: no module torch"
+    assert bar.drawing == ""
