@@ -27,7 +27,7 @@ class Designer:
 
     def __init__(self, design: Design, height: int = DESIGNER_HEIGHT) -> None:
         self._served, self._height = _shared_server(), height
-        self._draft = self._served.studio.add_draft(design)
+        self._draft = self._served.studio.library.add(design)
 
     @property
     def design(self) -> Design:

@@ -14,6 +14,7 @@ export { render as "panels/profile.js" } from "./panels/profile.js";
 export { render as "panels/runs.js" } from "./panels/runs.js";
 export { render as "panels/side.js" } from "./panels/side.js";
 export { render as "panels/topbar.js" } from "./panels/topbar.js";
+export { render as "start/start.js" } from "./start/start.js";
 export { render as "timeline/timeline.js" } from "./timeline/timeline.js";
 export { render as "transfer/transfer.js" } from "./transfer/transfer.js";
 export { render as "wave/wave.js" } from "./wave/wave.js";

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -70,9 +70,7 @@ class LessonPane(Canvas):
     def _show_list(self) -> None:
         if self.tutor.lesson is not None:
             self.tutor.leave()
-        progress = load_progress().lessons
-        entries = [entry(name, folder, progress.get(name)) for name, folder in lesson_folders().items()]
-        self.param.update(lessons=entries, step=None, highlight="")
+        self.param.update(lessons=list(lesson_entries()), step=None, highlight="")
 
     def _show(self) -> None:
         tutor = self.tutor
@@ -126,6 +124,13 @@ class LessonPane(Canvas):
 
 
 # ---- what is shown, as plain data ----
+
+
+def lesson_entries() -> Iterator[dict[str, Any]]:
+    """Yield the lines of the list of lessons, with the learner's progress."""
+    progress = load_progress().lessons
+    for name, folder in lesson_folders().items():
+        yield entry(name, folder, progress.get(name))
 
 
 def entry(name: str, folder: Path, progress: LessonProgress | None) -> dict[str, Any]:

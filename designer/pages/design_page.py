@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import is_
 from typing import Any
 
@@ -14,8 +15,8 @@ from meshwave.designer.canvases.cluster import ClusterCanvas
 from meshwave.designer.canvases.experts import ExpertsCanvas
 from meshwave.designer.canvases.wave import WaveCanvas
 from meshwave.designer.forms import Form
-from meshwave.designer.kit.assets import HEAD, read_static
 from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.page_setup import page_argument, prepare_page
 from meshwave.designer.lessons import LessonPane
 from meshwave.designer.lessons.tutor import OpenLesson
 from meshwave.designer.pages.timeline_layers import pinned_prediction, timeline_layers
@@ -37,30 +38,44 @@ from meshwave.designer.views.runs import REFRESH_INTERVAL_S, RunsPanel
 from meshwave.designer.views.tabs import TabbedPages
 from meshwave.designer.views.timeline import Layer, Pin, TimelineChart
 from meshwave.designer.views.topbar import TopBar
-from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError
+from meshwave.engine.document import Design, load_design
+from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import SENDS
+from meshwave.engine.runs import Run
+from meshwave.engine.runs.run_folder import read_launched_design
 from meshwave.engine.units import format_count
 
+STARTS = ("example", "run", "new")
+"""Arguments of a link that name the design to start from."""
+NEW_DESIGNS = {"pipeline": "11-eight-by-32", "experts": "16-gpt2-moe"}
+"""Examples that new designs start from; their times are in seconds."""
 LARGEST_TRIED = 50_000  # spans of the largest step that is simulated during a gesture
 
 
 def page(studio: Studio) -> pn.viewable.Viewable:
-    """Build the page of a tab."""
-    pn.config.raw_css = [read_static("kit/page.css")]
-    document = pn.state.curdoc
-    assert document is not None, "a page is made for a session"
-    document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
-    draft = Draft(studio, _argument("draft"), _is_shown(document), page_later(document))
-    pn.state.onload(lambda: _set_link(draft.claim()))  # the link cannot be set before the page is loaded
+    """Build the page of a tab: of a design of the library, an example, a run or a lesson, as the link says."""
+    document = prepare_page()
+    draft = Draft(
+        studio,
+        page_argument("draft"),
+        _is_shown(document),
+        page_later(document),
+        start=_starting_design(studio),
+        on_move=_set_link,
+    )
+    draft.run = draft.run or page_argument("run")
+    pn.state.onload(lambda: _set_link(draft.claim(), keeps_start=True))  # not before the page is loaded
     pn.state.on_session_destroyed(lambda context: draft.release())
     widgets = Widgets(
         draft.session, studio, first_run=draft.run, on_show_run=draft.show_run, on_show_lesson=draft.show_lesson
     )
     if draft.lesson:
         widgets.lessons.resume(OpenLesson(*draft.lesson))
-    if lesson := _argument("lesson"):
+    if page_argument("new") == "experts":
+        widgets.show_experts()
+    if lesson := page_argument("lesson"):
         widgets.lessons.open(lesson)
     pn.state.on_session_destroyed(lambda context: widgets.end())
     # Bokeh's callback, since Panel's own takes five times as long as the refresh.
@@ -68,9 +83,17 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     return widgets.layout()
 
 
-def _argument(name: str) -> str:
-    """Return an argument of the page's link; empty for none."""
-    return str(pn.state.session_args.get(name, [b""])[0].decode("ascii", "ignore"))
+def _starting_design(studio: Studio) -> Design | None:
+    """Return the design of the example, run or new design that the page's link names; None if it names none."""
+    name, run, new = (page_argument(each) for each in STARTS)
+    with suppress(MeshwaveError):
+        if name:
+            return load_design(example(name))
+        if run:
+            return read_launched_design(Run(studio.record, run).folder)
+        if new in NEW_DESIGNS:
+            return load_design(example(NEW_DESIGNS[new])).model_copy(update={"name": f"New {new} design"})
+    return None
 
 
 def warm_up(studio: Studio, design: Design) -> None:
@@ -90,10 +113,14 @@ def _is_shown(document: Document) -> IsShown:
     return is_shown
 
 
-def _set_link(draft: str) -> None:
-    """Name the draft in the tab's link, and remove the token from it."""
+def _set_link(draft: str, *, keeps_start: bool = False) -> None:
+    """Name the draft in the tab's link, and remove the token from it.
+
+    The link keeps the example or run that the design starts from, since it is saved with its first edit only.
+    """
     if pn.state.location is not None:
-        pn.state.location.search = f"?draft={draft}"
+        kept = [f"{name}={page_argument(name)}&" for name in STARTS if keeps_start and page_argument(name)]
+        pn.state.location.search = f"?{''.join(kept)}draft={draft}"
 
 
 class Widgets:
@@ -218,6 +245,10 @@ class Widgets:
         if shows:
             self.experts.show(self.session.design)
         (self.experts if shows else self.cluster).send({"type": "focus"})
+
+    def show_experts(self) -> None:
+        """Show the experts instead of the cluster and the wave."""
+        self._show_pane("experts")
 
     def _compare_experts(self) -> None:
         self.expert_schedules.open(self.experts.rank)

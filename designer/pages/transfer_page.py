@@ -8,7 +8,7 @@ import numpy as np
 import panel as pn
 
 from meshwave.designer.canvases.transfer import TransferView
-from meshwave.designer.kit.assets import HEAD, read_static
+from meshwave.designer.kit.page_setup import prepare_page
 from meshwave.designer.state import transfer_links
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Later, page_later
@@ -99,12 +99,8 @@ FIRST_CASE = "rows"
 
 def lab_page() -> pn.viewable.Viewable:
     """Return the lab as a page; its link holds the transfer, so that it can be reloaded and shared."""
-    pn.config.raw_css = [read_static("kit/page.css")]
-    document = pn.state.curdoc
-    assert document is not None, "a page is made for a session"
-    document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
     return pn.Column(
-        make_lab(page_later(document)),
+        make_lab(page_later(prepare_page())),
         sizing_mode="stretch_both",
         margin=0,
         styles={"height": "100vh", "width": "100vw"},

@@ -33,7 +33,7 @@ CROSS_SITE = (
 )
 """A browser sends a strict cookie only for links on our own pages. The fragment of the link is kept: it is data."""
 STYLE = "font: 16px system-ui; margin: 3em"
-PAGES = ("/", "/transfer")
+PAGES = ("/", "/start", "/transfer")
 
 
 def new_token() -> str:

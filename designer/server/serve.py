@@ -16,7 +16,8 @@ from types import FrameType
 
 import panel as pn
 
-from meshwave.designer.pages.design_page import page, warm_up
+from meshwave.designer.pages.design_page import warm_up
+from meshwave.designer.pages.start_page import front_page, start_page
 from meshwave.designer.pages.transfer_page import lab_page
 from meshwave.designer.server import documentation
 from meshwave.designer.server.access import SecurityHeaders, TokenAccess, new_token
@@ -47,7 +48,7 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
 
     Raises:
         InputError: the design cannot be read, or the port is in use.
-        RunError: the folder of drafts and runs cannot be used.
+        RunError: the folder of designs and runs cannot be used.
     """
     if home:
         os.environ["MESHWAVE_HOME"] = str(Path(home).expanduser().absolute())
@@ -55,7 +56,7 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
     find_free_port(port)  # check the port before work that takes time
     token = new_token()
     log_to_terminal(token)
-    studio = Studio(first)
+    studio = Studio(first, starts_with_library=design is None)
     server, port = start_on_free_port(studio, port, token)
     link = f"http://{ADDRESS}:{port}/?token={token}"
     print(
@@ -93,7 +94,11 @@ def start_server(
     """Start a server whose event loop the caller runs."""
     access = TokenAccess(token, port)
     server: pn.io.server.Server = pn.serve(  # type: ignore[no-untyped-call]
-        {"/": lambda: page(studio), "/transfer": lambda: lab_page()},  # Panel accepts plain functions only
+        {  # Panel accepts plain functions only
+            "/": lambda: front_page(studio),
+            "/start": lambda: start_page(studio),
+            "/transfer": lambda: lab_page(),
+        },
         port=port,
         address=ADDRESS,
         websocket_origin=access.hosts,

@@ -10,6 +10,7 @@ import param
 
 from meshwave.designer.state import expert_edits
 from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News, Progress
+from meshwave.designer.state.library import new_id
 from meshwave.designer.state.predictions import Outcome, Predictions, predict_with_problems
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.fixes import apply_edit
@@ -34,9 +35,10 @@ T = TypeVar("T")
 class Step(NamedTuple):
     """An entry of the undo history."""
 
-    design: Design
+    read: Callable[[], Design]  # returns the design to which the step leads
     label: str  # of the edit between
-    opens: bool  # True if that edit replaced the document
+    opens: bool  # True if that edit replaced the design
+    document: str  # of the design to which the step leads
 
 
 Steps = list[Step]
@@ -51,6 +53,7 @@ class Session(param.Parameterized):
     is wrong, and ``prediction`` stays the last valid one of the same document.
     """
 
+    document = param.String(default="", doc="ID of the open document; undo of an opening restores the one before.")
     design: Any = param.ClassSelector(class_=Design)
     prediction = param.Parameter(doc="Prediction of the last design that could be simulated.")
     problems = param.List(default=[], item_type=Problem)
@@ -70,17 +73,31 @@ class Session(param.Parameterized):
     )
     notice = param.String(default="", doc="Notice to the user that belongs to no edit; empty for none.")
 
-    def __init__(self, design: Design, later: Later | None = None, predictions: Predictions | None = None) -> None:
+    def __init__(
+        self,
+        design: Design,
+        later: Later | None = None,
+        predictions: Predictions | None = None,
+        *,
+        document: str = "",
+        past: Steps | None = None,
+        future: Steps | None = None,
+    ) -> None:
         """Open a design.
 
         Args:
             design: the design.
             later: schedules a callback in the page's event loop; with it, large predictions are computed by jobs.
             predictions: cache shared with other sessions.
+            document: ID of the document.
+            past: steps that can be undone, the latest last.
+            future: steps that can be redone, the next one last.
         """
-        super().__init__(design=design)  # type: ignore[no-untyped-call]  # param has no types there
-        self._past: Steps = []
-        self._future: Steps = []
+        super().__init__(design=design, document=document or new_id())  # type: ignore[no-untyped-call]  # param has no types there
+        self._past: Steps = past or []
+        self._future: Steps = future or []
+        self.move = "edit"
+        """Kind of the latest change of the design: ``edit``, ``undo`` or ``redo``."""
         self._later = later
         self.predictions = predictions or Predictions()
         self._job: Listener | None = None
@@ -101,7 +118,7 @@ class Session(param.Parameterized):
     @property
     def past(self) -> Iterator[Design]:
         """The designs that undo restores, latest first."""
-        return (step.design for step in reversed(self._past))
+        return (step.read() for step in reversed(self._past))
 
     @property
     def errors(self) -> list[Problem]:
@@ -142,8 +159,18 @@ class Session(param.Parameterized):
         document = self.design.model_dump(mode="json")
         return _reset_stage_settings(parse_design(_set_value(document, path, value), draft=True))
 
+    @property
+    def last_step(self) -> Step | None:
+        """The latest edit that can be undone."""
+        return self._past[-1] if self._past else None
+
+    def open(self, design: Design, label: str) -> None:
+        """Open another document, as one step of undo."""
+        self._step_to(design, label, opens=True, document=new_id())
+        self.opened += 1
+
     def replace(self, design: Design, label: str) -> None:
-        """Replace the open design, as one step of undo."""
+        """Replace the design of the open document, as one step of undo."""
         self._step_to(design, label, opens=True)
         self.opened += 1
 
@@ -151,15 +178,20 @@ class Session(param.Parameterized):
         """Revert the last edit."""
         if self._past:
             *past, step = self._past
-            self._turn_to(step.design, past, [*self._future, step._replace(design=self.design)], step.opens)
+            self._turn_to(step, past, [*self._future, self._step(step.label, step.opens)], "undo")
             self.turned += 1
 
     def redo(self) -> None:
         """Apply the last reverted edit again."""
         if self._future:
             *future, step = self._future
-            self._turn_to(step.design, [*self._past, step._replace(design=self.design)], future, step.opens)
+            self._turn_to(step, [*self._past, self._step(step.label, step.opens)], future, "redo")
             self.turned += 1
+
+    def _step(self, label: str, opens: bool) -> Step:
+        """Return the entry of the history that leads to the present design."""
+        design = self.design
+        return Step(lambda: design, label, opens, self.document)
 
     def renew(self) -> None:
         """Predict the design again after its external data, such as its profile, has changed."""
@@ -268,18 +300,28 @@ class Session(param.Parameterized):
         prediction: Prediction = self.prediction
         return prediction
 
-    def _step_to(self, design: Design, label: str, opens: bool = False) -> None:
-        if design != self.design:
-            past = [*self._past, Step(self.design, label, opens)][-LONGEST_HISTORY:]
-            self._turn_to(design, past, [], opens)
+    def _step_to(self, design: Design, label: str, opens: bool = False, document: str = "") -> None:
+        document = document or self.document
+        if design != self.design or document != self.document:
+            past = [*self._past, self._step(label, opens)][-LONGEST_HISTORY:]
+            self._turn_to(Step(lambda: design, label, opens, document), past, [], "edit")
 
-    def _turn_to(self, design: Design, past: Steps, future: Steps, opens: bool) -> None:
+    def _turn_to(self, step: Step, past: Steps, future: Steps, move: str) -> None:
+        design = step.read()
         outcome = self._outcome(design)  # before any state changes, since it may raise
-        self._past, self._future = past, future
-        self._show(design, *outcome, opens=opens)
+        self._past, self._future, self.move = past, future, move
+        self._show(design, *outcome, opens=step.opens, document=step.document)
 
-    def _show(self, design: Design, found: list[Problem], prediction: Prediction | None, opens: bool = False) -> None:
+    def _show(
+        self,
+        design: Design,
+        found: list[Problem],
+        prediction: Prediction | None,
+        opens: bool = False,
+        document: str = "",
+    ) -> None:
         with param.parameterized.batch_call_watchers(self):
+            self.document = document or self.document
             if prediction is not None or opens:  # a new document must not show the prediction of the previous one
                 self.prediction = prediction  # first, since param calls watchers in the order of the changes
             self.problems = found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from meshwave.designer.state.field_limits import field_limit
 from meshwave.designer.state.predictions import find_page_limits
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
@@ -20,6 +21,7 @@ SMALL_FILE_BYTES = 50_000
 SMALL_ROWS = 20_000
 """Rows of the largest program that the server exports itself, in 0.3 s."""
 LONGEST_FILE_NAME = 100
+LONGEST_NAME = field_limit(Design, "name")
 _UNFIT = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')
 
 
@@ -114,3 +116,17 @@ def export_prediction(name: str, prediction: Prediction) -> ExportedFile:
 def file_name(name: str) -> str:
     """Return a design's name as a file name that is valid on any system."""
     return " ".join(_UNFIT.sub(" ", name).split())[:LONGEST_FILE_NAME].strip(". ") or "design"
+
+
+def design_name(given: str) -> str:
+    """Return a name as given, with single spaces.
+
+    Raises:
+        InputError: it is empty or too long.
+    """
+    name = " ".join(given.split())
+    if not name:
+        raise InputError("a design needs a name")
+    if len(name) > LONGEST_NAME:
+        raise InputError(f"a design name has at most {LONGEST_NAME} characters; this one has {len(name)}")
+    return name

@@ -1,53 +1,53 @@
-"""State shared by all tabs of one designer, and the drafts in which tabs save their designs."""
+"""State shared by all tabs of one designer, and the drafts: the designs of the library that tabs edit."""
 
 from __future__ import annotations
 
-import re
-import secrets
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
+from weakref import WeakSet
 
 from meshwave.designer.state.background_calibration import BackgroundCalibration
-from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.design_card import design_card
+from meshwave.designer.state.design_session import LONGEST_HISTORY, Session, Step
+from meshwave.designer.state.edit_log import LoggedStep
 from meshwave.designer.state.jobs import Later
+from meshwave.designer.state.library import Library, is_id, new_id
 from meshwave.designer.state.predictions import Predictions
-from meshwave.engine.document import Design, parse_design, save_design
+from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.files import home, write_private
 from meshwave.engine.runs import Record, reconcile
 from meshwave.engine.runs.launchers import Launcher, watch_queues
 from meshwave.engine.runs.targets import open_target
 
-_DRAFT = re.compile(r"[0-9a-f]{12}")
 IsShown = Callable[[], bool]
 
 
-DRAFTS_KEPT_S = 30 * 24 * 3600.0
-"""Age at which the draft of a closed tab is deleted."""
-
-
 class Studio:
-    """State shared by all tabs of one designer: launchers, the record of runs, drafts on disk, predictions."""
+    """State shared by all tabs of one designer: launchers, the record of runs, the library, predictions."""
 
-    def __init__(self, first: Design) -> None:
-        """Open the folder of drafts and the record of runs; new tabs show ``first``.
+    def __init__(self, first: Design, *, starts_with_library: bool = False) -> None:
+        """Open the library and the record of runs.
+
+        Args:
+            first: the design of new tabs.
+            starts_with_library: whether a new tab shows the start page instead of ``first``.
 
         Raises:
-            RunError: the folder of drafts and runs cannot be used.
+            RunError: the folder of designs and runs cannot be used.
         """
-        self._first = first
-        self._drafts = home() / "drafts"
+        self._first, self.starts_with_library = first, starts_with_library
         self._open: dict[str, IsShown] = {}
+        self.drafts: WeakSet[Draft] = WeakSet()
         self.edits = 0
         """Number of edits in all tabs."""
+        folder = home() / "designs"
         try:
-            self._drafts.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.library = Library(folder)
         except OSError as error:
-            message = f"cannot save drafts in {self._drafts}: {error.strerror}; set MESHWAVE_HOME to a writable folder"
+            message = f"cannot save designs in {folder}: {error.strerror}; set MESHWAVE_HOME to a writable folder"
             raise RunError(message) from None
-        self._delete_old_drafts()
         self.record = Record()
         reconcile(self.record)
         self._launchers: dict[str, Launcher] = {}
@@ -57,12 +57,6 @@ class Studio:
         self.calibration = BackgroundCalibration()
         self.predictions = Predictions()
 
-    def _delete_old_drafts(self) -> None:
-        for path in (path for kind in ("json", "run", "lesson") for path in self._drafts.glob(f"*.{kind}")):
-            with suppress(OSError):  # a file that remains does no harm
-                if path.stat().st_mtime < time.time() - DRAFTS_KEPT_S:
-                    path.unlink()
-
     def open_launcher(self, name: str) -> Launcher:
         """Return the launcher of that name, which all tabs share."""
         if name not in self._launchers:
@@ -70,79 +64,82 @@ class Studio:
         return self._launchers[name]
 
     def read_draft(self, draft: str) -> Design:
-        """Return the design that a tab saved, or the first one if there is none."""
-        path = self._path(draft)
+        """Return a design of the library, or the first one if it is not there."""
         try:
-            return parse_design(path.read_bytes(), draft=True) if path.exists() else self._first
-        except (MeshwaveError, OSError):
+            return self.library.read(draft) if self.library.has(draft) else self._first
+        except MeshwaveError:
             return self._first
 
     def claim_draft(self, draft: str, is_shown: IsShown) -> str:
-        """Reserve ``draft`` for a tab and return it, or return a new draft if another visible tab has reserved it.
+        """Reserve ``draft`` for a tab and return it, or return a new ID if another visible tab has reserved it.
 
         A duplicated tab has the same link as the original. A reloaded tab has it too, but its previous page is no
         longer visible.
         """
-        other = self._open.get(draft)
-        if other is not None and other():
-            draft = _new_draft()
+        if self.is_open(draft):
+            draft = new_id()
         self._open[draft] = is_shown
         return draft
+
+    def is_open(self, draft: str) -> bool:
+        """Return whether a visible tab has reserved a design."""
+        other = self._open.get(draft)
+        return other is not None and other()
 
     def release_draft(self, draft: str, is_shown: IsShown) -> None:
         """Cancel the reservation of a closed tab."""
         if self._open.get(draft) is is_shown:
             del self._open[draft]
 
-    def save(self, draft: str, design: Design) -> None:
-        """Write the design of a draft, so that it survives a reload or a crash.
-
-        Raises:
-            InputError: the file cannot be written, for example because the disk is full.
-        """
-        save_design(design, self._path(draft))
-
-    def add_draft(self, design: Design) -> str:
-        """Save a design as a new draft and return its name, for a link."""
-        draft = _new_draft()
-        self.save(draft, design)
-        return draft
+    def save_cards(self) -> None:
+        """Write the cards of the designs that tabs have edited."""
+        for draft in list(self.drafts):
+            draft.save_card()
 
     def read_shown_run(self, draft: str) -> str:
         """Return the ID of the run that a tab shows; empty for none."""
         try:
-            return self._path(draft, "run").read_text("utf-8").strip()
+            return self.library.path(draft, "run").read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError):
             return ""
 
     def show_run(self, draft: str, run: str) -> None:
         """Save which run a tab shows."""
+        path = self.library.path(draft, "run")
         with suppress(OSError):  # without the file a reload shows no run, and the list still has it
-            write_private(self._path(draft, "run"), run)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_private(path, run)
 
     def read_shown_lesson(self, draft: str) -> tuple[str, Design] | None:
         """Return the lesson that a tab shows, and the design that was open before it; None for none."""
         try:
-            lesson, before = self._path(draft, "lesson").read_text("utf-8").split()
+            lesson, before = self.library.path(draft, "lesson").read_text("utf-8").split()
         except (OSError, ValueError):
             return None
-        return (lesson, self.read_draft(before)) if _DRAFT.fullmatch(before) else None
+        return (lesson, self.read_draft(before)) if is_id(before) else None
 
     def show_lesson(self, draft: str, lesson: str, before: Design) -> None:
         """Save which lesson a tab shows, and the design that was open before it."""
+        path = self.library.path(draft, "lesson")
         with suppress(OSError, InputError):  # without the file a reload shows no lesson
-            write_private(self._path(draft, "lesson"), f"{lesson} {self.add_draft(before)}")
+            copy = new_id() if before == self._first else self.library.add(before)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_private(path, f"{lesson} {copy}")
 
-    def end_lesson(self, draft: str) -> None:
-        """Save that a tab shows no lesson; the design from before it remains a draft."""
+    def end_lesson(self, draft: str, design: Design) -> None:
+        """Save that a tab shows no lesson; the design from before it stays in the library unless it is open again."""
+        path = self.library.path(draft, "lesson")
+        shown = self.read_shown_lesson(draft)
+        if shown is None:
+            return
+        if shown[1] == design:
+            self.library.delete(path.read_text("utf-8").split()[1])
         with suppress(OSError):
-            self._path(draft, "lesson").unlink(missing_ok=True)
-
-    def _path(self, draft: str, kind: str = "json") -> Path:
-        return self._drafts / f"{draft}.{kind}"
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Stop a calibration, the launchers and the record of runs."""
+        """Write the cards, and stop a calibration, the launchers and the record of runs."""
+        self.save_cards()
         self.calibration.close()
         for launcher in self._launchers.values():
             launcher.close()
@@ -150,20 +147,48 @@ class Studio:
 
 
 class Draft:
-    """The file in which one tab saves its design; the tab's link names it."""
+    """The design of the library that one tab edits; the tab's link names it.
 
-    def __init__(self, studio: Studio, requested: str, is_shown: IsShown, later: Later | None = None) -> None:
-        self._studio, self._is_shown = studio, is_shown
-        self._requested = requested if _DRAFT.fullmatch(requested) else ""
-        self.name = self._requested or _new_draft()
-        self.session = Session(studio.read_draft(self.name), later, studio.predictions)
-        self.session.param.watch(lambda *_: self._follow_edit(), "design")
+    Every edit is saved. ``on_move`` is called with the ID of another document that the tab opens.
+    """
+
+    def __init__(
+        self,
+        studio: Studio,
+        requested: str,
+        is_shown: IsShown,
+        later: Later | None = None,
+        start: Design | None = None,
+        on_move: Callable[[str], object] = lambda draft: None,
+    ) -> None:
+        self._studio, self._is_shown, self._on_move = studio, is_shown, on_move
+        self._requested = requested if is_id(requested) else ""
+        self.name = self._requested or new_id()
+        design = studio.read_draft(self.name) if start is None or studio.library.has(self.name) else start
+        past, future = self._read_history(design)
+        self.session = Session(design, later, studio.predictions, document=self.name, past=past, future=future)
+        self._saved, self._prediction, self._needs_card = design, self.session.prediction, True
+        self.session.param.watch(lambda *_: self._follow_edit(), ["design", "document"])
+        self.session.param.watch(lambda *_: self._follow_prediction(), "prediction")
         self.run = studio.read_shown_run(self.name)
         self.lesson = studio.read_shown_lesson(self.name)
+        studio.drafts.add(self)
+
+    def _read_history(self, design: Design) -> tuple[list[Step], list[Step]]:
+        """Return the undo history of a design, if its log leads to it."""
+        log = self._studio.library.log(self.name).replay()
+        if log.present != design.model_dump(mode="json"):
+            return [], []
+        past, future = (
+            [Step(partial(_design_of, each), each.label, each.opens, self.name) for each in steps[-LONGEST_HISTORY:]]
+            for steps in (log.past, log.future)
+        )
+        return past, future
 
     def claim(self) -> str:
-        """Reserve the draft once the page is loaded, and return its name."""
+        """Reserve the design once the page is loaded, and return its ID."""
         self.name = self._studio.claim_draft(self.name, self._is_shown)
+        self.session.document = self.name
         if self._requested and self.name != self._requested:
             self.save()  # a duplicate tab starts with the design of the original
             self.show_run(self.run)
@@ -180,26 +205,66 @@ class Draft:
         """Save the lesson that the tab shows and the design from before it; None for none."""
         self.lesson = lesson
         if lesson is None:
-            self._studio.end_lesson(self.name)
+            self._studio.end_lesson(self.name, self.session.design)
         else:
             self._studio.show_lesson(self.name, *lesson)
 
     def release(self) -> None:
-        """Cancel the reservation of the draft."""
+        """Cancel the reservation of the design."""
+        self.save_card()
+        self._studio.drafts.discard(self)
         self._studio.release_draft(self.name, self._is_shown)
 
     def _follow_edit(self) -> None:
-        self._studio.edits += 1
-        self.save()
+        session = self.session
+        if session.document != self.name:
+            self._move_to(session.document)
+        elif session.design is not self._saved:
+            self._studio.edits += 1
+            self.save()
+            self._log()
+        self._saved = session.design
+
+    def _move_to(self, document: str) -> None:
+        """Edit another document; the present one stays in the library."""
+        session = self.session
+        self.save_card()
+        self._studio.release_draft(self.name, self._is_shown)
+        self.name = self._studio.claim_draft(document, self._is_shown)
+        self._saved, session.document = session.design, self.name
+        if session.move == "edit":  # otherwise the design was open before
+            self.save()
+        self._on_move(self.name)
+
+    def _log(self) -> None:
+        log, session = self._studio.library.log(self.name), self.session
+        with suppress(OSError):  # the edit itself is saved, or reports why it is not
+            step = session.last_step
+            if session.move == "edit" and step is not None:
+                log.add_edit(self._saved, session.design, step.label, opens=step.opens)
+            else:
+                log.add_move(session.move)
 
     def save(self) -> None:
         """Write the design; if that fails, accept the edit and notify the user."""
         try:
-            self._studio.save(self.name, self.session.design)
+            self._studio.library.save(self.name, self.session.design)
             self.session.notice = ""
+            self._needs_card = True
         except InputError as error:
             self.session.notice = f"The latest edits are not saved; reloading the page would discard them: {error}"
 
+    def _follow_prediction(self) -> None:
+        self._prediction, self._needs_card = self.session.prediction, True
 
-def _new_draft() -> str:
-    return secrets.token_hex(6)
+    def save_card(self) -> None:
+        """Write what the start page shows of the design, if it has changed."""
+        if self._needs_card and self._studio.library.has(self.name):
+            self._needs_card = False
+            design, prediction = self._saved, self._prediction
+            is_current = prediction is not None and prediction.design is design
+            self._studio.library.write_card(self.name, design_card(design, prediction if is_current else None))
+
+
+def _design_of(step: LoggedStep) -> Design:
+    return step.design

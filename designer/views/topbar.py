@@ -13,10 +13,10 @@ from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.field_limits import field_limit
 from meshwave.designer.views._view import views
 from meshwave.engine.document import Design, load_design
-from meshwave.engine.errors import InputError, printable
+from meshwave.engine.document.links import design_link
+from meshwave.engine.errors import printable
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
 from meshwave.engine.findings import Problem
@@ -24,7 +24,6 @@ from meshwave.engine.imports import imports
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import format_count
 
-LONGEST_NAME = field_limit(Design, "name")
 SHOWN_PROBLEMS = 9  # an import reports at most eight, and the number of others
 
 
@@ -91,14 +90,16 @@ class TopBar(Canvas):
     shortcuts = param.List(default=[], doc="Group, keys and effect of each shortcut.")
     views = param.List(default=[], doc="Name and key of each view that has a key.")
     notice = param.String(default="", doc="Notice to the user that belongs to no edit; empty for none.")
-    longest_name = param.Integer(default=LONGEST_NAME, constant=True, doc="Largest number of characters of a name.")
+    longest_name = param.Integer(
+        default=files.LONGEST_NAME, constant=True, doc="Largest number of characters of a name."
+    )
     largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
     theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="Theme that the browser shows.")
 
     _esm = module("panels/topbar.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css")
     _gestures = (
-        "rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",
+        "rename", "open", "example", "link", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",
         "view", "lessons",
     )  # fmt: skip
 
@@ -143,11 +144,11 @@ class TopBar(Canvas):
     # ---- gestures ----
 
     def _on_rename(self, gesture: Mapping[str, Any]) -> None:
-        self._rename_design(_design_name(read_value(gesture, "name", plain_text)), "rename to {}")
+        self._rename_design(files.design_name(read_value(gesture, "name", plain_text)), "rename to {}")
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
         file, text = printable(read_value(gesture, "file", plain_text)), gesture.get("text")
-        work = partial(files.open_file, file, text, self._session.design, LONGEST_NAME)
+        work = partial(files.open_file, file, text, self._session.design, files.LONGEST_NAME)
         size = len(text) if isinstance(text, str) else 0
         self._session.process_file(
             f"Reading {file} …", work, partial(self._show_opened, file), at_once=size <= files.SMALL_FILE_BYTES
@@ -172,7 +173,7 @@ class TopBar(Canvas):
         self._show()
 
     def _on_save_as(self, gesture: Mapping[str, Any]) -> None:
-        self._rename_design(_design_name(read_value(gesture, "name", plain_text)), "save as {}")
+        self._rename_design(files.design_name(read_value(gesture, "name", plain_text)), "save as {}")
         self._on_save(gesture)
 
     def _on_export(self, gesture: Mapping[str, Any]) -> None:
@@ -189,6 +190,9 @@ class TopBar(Canvas):
         self._download(file, mime, found.content)
         if lines := [{"where": "", "message": each} for each in found.left_out]:
             self._send_list(f"{file} does not contain the whole design", lines, "notes")
+
+    def _on_link(self, gesture: Mapping[str, Any]) -> None:
+        self._send_msg({"type": "link", "fragment": design_link(self._session.design)})
 
     def _on_undo(self, gesture: Mapping[str, Any]) -> None:
         self._session.undo()
@@ -227,7 +231,7 @@ class TopBar(Canvas):
 
     def _open(self, design: Design, label: str) -> None:
         self._saved = design
-        self._session.replace(design, label)
+        self._session.open(design, label)
         self._show()
 
     def _import(self, file: str, design: Design, notes: Sequence[Problem]) -> None:
@@ -284,12 +288,3 @@ def example_entries() -> tuple[Mapping[str, str], ...]:
 def _entry(name: str, document: Mapping[str, Any]) -> Mapping[str, str]:
     schedule, meshes = schedules[document["pipeline"]["schedule"]].title, len(document["meshes"])
     return {"name": name, "title": document["name"], "note": f"{schedule}, {format_count(meshes, 'mesh', 'meshes')}"}
-
-
-def _design_name(given: Any) -> str:
-    name = " ".join(str(given).split())
-    if not name:
-        raise InputError("a design needs a name")
-    if len(name) > LONGEST_NAME:
-        raise InputError(f"a design name has at most {LONGEST_NAME} characters; this one has {len(name)}")
-    return name

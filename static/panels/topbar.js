@@ -44,7 +44,20 @@ class TopBar extends Widget {
     const rule = () => h("span.mw-rule", { "aria-hidden": "true" });
     const files = [open, examples, save, saveAs, this.tools.export];
     const bar = [
-      ...[brand(), rule(), h("div.mw-title", {}, this.name, this.unsaved), rule(), ...files, rule(), gallery, lab],
+      ...[
+        h(
+          "a.mw-home",
+          { href: "start", "aria-label": "Start page", "data-tip": "My designs, runs, examples and lessons" },
+          brand(),
+        ),
+        rule(),
+        h("div.mw-title", {}, this.name, this.unsaved),
+        rule(),
+        ...files,
+        rule(),
+        gallery,
+        lab,
+      ],
       ...[rule(), undo, redo, h("span.mw-grow"), this.notice, theme, help],
     ];
     const hidden = [...this.makeMenus(), themes, this.picker, this.messageBox, this.dropZone, this.help.dialog];
@@ -129,7 +142,10 @@ class TopBar extends Widget {
     ];
     return [
       menu(tools.examples, "Examples", entries(model.examples, "example")),
-      menu(tools.export, "Export", entries(model.exports, "export")),
+      menu(tools.export, "Export", () => [
+        { text: "Copy link", note: "a link that carries the design", choose: () => this.send("link") },
+        ...entries(model.exports, "export")(),
+      ]),
       menu(tools.help, "Help", help),
       dropdown(tools.saveAs, "Save as", (panel) => [this.saveAsForm(panel)]),
     ];
@@ -174,7 +190,8 @@ class TopBar extends Widget {
 
   /** @param {Message} message */
   receive(message) {
-    if (message.type === "download") download(message.name, new Blob([message.content], { type: message.mime }));
+    if (message.type === "link") copyLink(message.fragment, (words) => this.showMessage(words, [], "check"));
+    else if (message.type === "download") download(message.name, new Blob([message.content], { type: message.mime }));
     else if (message.type === "trouble") this.showMessage(message.title, message.lines);
     else if (message.type === "notes") this.showMessage(message.title, message.lines, "warning");
     else if (message.type === "answered") {
@@ -298,6 +315,18 @@ class TopBar extends Widget {
     this.dropZone.hidePopover();
     const [file] = event.dataTransfer.files;
     if (file) this.open(file);
+  }
+}
+
+/** Copy a link that carries the design, and say so. @param {string} fragment @param {(words: string) => void} say */
+async function copyLink(fragment, say) {
+  const link = new URL("start", document.baseURI);
+  link.hash = fragment;
+  try {
+    await navigator.clipboard.writeText(link.href);
+    say("The link was copied. It opens on any Meshwave.");
+  } catch {
+    say(link.href);
   }
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 from meshwave.designer.main import main
 from meshwave.designer.pages.design_page import Widgets, warm_up
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.studio import DRAFTS_KEPT_S, Draft, Studio
+from meshwave.designer.state.studio import Draft, Studio
 from meshwave.designer.views import timeline
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
@@ -25,7 +23,7 @@ GIVEN = "0123456789ab"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
-    return tmp_path / "drafts"
+    return tmp_path / "designs"
 
 
 @pytest.fixture
@@ -133,18 +131,6 @@ def test_an_unchanged_timeline_is_not_packed_again(studio: Studio, monkeypatch: 
     widgets.end()
 
 
-def test_old_drafts_are_deleted(folder: Path) -> None:
-    folder.mkdir()
-    for name, age in (("a" * 12, DRAFTS_KEPT_S + 60), ("b" * 12, DRAFTS_KEPT_S - 60)):
-        path = folder / f"{name}.json"
-        path.touch()
-        os.utime(path, (time.time() - age,) * 2)
-
-    Studio(load_design(example("02-two-waves"))).close()
-
-    assert [path.stem for path in folder.iterdir()] == ["b" * 12]
-
-
 # ---- starting it ----
 
 
@@ -157,7 +143,7 @@ def test_an_unusable_home_folder_is_reported(tmp_path: Path, capsys: pytest.Capt
 
     out, err = capsys.readouterr()
     assert (status, out) == (1, "")
-    assert err.startswith("cannot save drafts in ")
+    assert err.startswith("cannot save designs in ")
     assert "MESHWAVE_HOME" in err
 
 

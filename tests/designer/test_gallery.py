@@ -8,17 +8,11 @@ import pytest
 
 from meshwave.designer.pages.timeline_layers import timeline_layers
 from meshwave.designer.state.design_session import PIN_LIMIT, Session
+from meshwave.designer.state.schedule_pictures import COLUMNS, LANES, schedule_picture
 from meshwave.designer.views import gallery_cards
 from meshwave.designer.views.design_comparison import Comparison, comparison_columns
 from meshwave.designer.views.gallery import Gallery
-from meshwave.designer.views.gallery_cards import (
-    COLUMNS,
-    LANES,
-    common_axis,
-    describe_gallery,
-    schedule_picture,
-    variant_card,
-)
+from meshwave.designer.views.gallery_cards import common_axis, describe_gallery, variant_card
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
@@ -244,10 +238,9 @@ def test_a_shared_slot_is_drawn_in_halves() -> None:
 
 
 def test_a_large_picture_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gallery_cards, "LARGEST_EXACT_PICTURE", 100)
     timeline = predict(parse_design(document({"schedule": "1f1b", "microbatches": 40}, 20))).timeline
 
-    drawn = schedule_picture(timeline)
+    drawn = schedule_picture(timeline, largest=100)
 
     assert drawn["ranks"] == LANES
     assert max(drawn["rank"]) == LANES - 1

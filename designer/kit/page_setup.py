@@ -1,0 +1,22 @@
+"""Set-up that every page of the designer shares."""
+
+from __future__ import annotations
+
+import panel as pn
+from bokeh.document import Document
+
+from meshwave.designer.kit.assets import HEAD, read_static
+
+
+def prepare_page() -> Document:
+    """Set the style sheet and the template of the page that is being built, and return its document."""
+    pn.config.raw_css = [read_static("kit/page.css")]
+    document = pn.state.curdoc
+    assert document is not None, "a page is made for a session"
+    document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
+    return document
+
+
+def page_argument(name: str) -> str:
+    """Return an argument of the page's link; empty for none."""
+    return str(pn.state.session_args.get(name, [b""])[0].decode("ascii", "ignore"))

@@ -1,0 +1,185 @@
+"""The start page: new designs, the library, runs, examples and lessons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import panel as pn
+import param
+
+from meshwave.designer.kit.assets import colour_rule, module, style_sheets
+from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.kit.page_setup import prepare_page
+from meshwave.designer.lessons.pane import lesson_entries
+from meshwave.designer.pages.design_page import page
+from meshwave.designer.state import file_jobs as files
+from meshwave.designer.state.design_card import predicted_card
+from meshwave.designer.state.jobs import Job, Later, Listener, News, PartialResult, page_later
+from meshwave.designer.state.studio import Studio
+from meshwave.designer.views.gallery import KINDS
+from meshwave.engine.document import Design, load_design
+from meshwave.engine.document.differences import differences
+from meshwave.engine.document.links import read_design_link
+from meshwave.engine.errors import InputError, printable
+from meshwave.engine.files import examples
+from meshwave.engine.imports import imports
+from meshwave.engine.units import when
+
+SHOWN_RUNS = 8
+DESIGN_ARGUMENTS = ("draft", "example", "run", "new", "lesson")
+"""Arguments of a link that opens a design."""
+
+_example_cards: dict[str, dict[str, Any]] = {}
+"""Cards of examples with their pictures, which are the same for all pages of the process."""
+
+
+def front_page(studio: Studio) -> pn.viewable.Viewable:
+    """Build the page of the bare link: the start page, unless the server or the link names a design."""
+    names_design = any(name in pn.state.session_args for name in DESIGN_ARGUMENTS)
+    return start_page(studio) if studio.starts_with_library and not names_design else page(studio)
+
+
+def start_page(studio: Studio) -> pn.viewable.Viewable:
+    """Build the start page."""
+    later = page_later(prepare_page())
+    shown = StartPage(studio, later, sizing_mode="stretch_both", margin=0)
+    pn.state.onload(_hide_token)
+    pn.state.on_session_destroyed(lambda context: shown.end())
+    return pn.Column(shown, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
+
+
+def _hide_token() -> None:
+    """Remove the token from the tab's link."""
+    if pn.state.location is not None:
+        pn.state.location.search = ""
+
+
+class StartPage(Canvas):
+    """New designs, the designs of the library, the latest runs, examples and lessons.
+
+    Files are read by the browser. A design that is added to the library is opened by its link.
+    """
+
+    designs = param.String(default=PlainData([]), doc="Cards of the library, the latest edit first.")
+    runs = param.String(default=PlainData([]), doc="The latest runs.")
+    examples = param.String(default=PlainData([]), doc="Cards of the examples, with pictures as they are predicted.")
+    lessons = param.String(default=PlainData([]), doc="See lesson_entries().")
+    suffixes = param.List(default=[], item_type=str, doc="Suffixes of the files of other tools that can be opened.")
+    largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Largest size of a file in bytes.")
+    longest_name = param.Integer(
+        default=files.LONGEST_NAME, constant=True, doc="Largest number of characters of a name."
+    )
+
+    _esm = module("start/start.js")
+    _stylesheets: ClassVar = [
+        *style_sheets("kit/shell.css", "start/start.css"),
+        colour_rule(".mw-start", {f"op-{op.lower()}": op for op in KINDS}),
+    ]
+    _gestures = (
+        "rename", "duplicate", "delete", "restore", "tag", "open", "open_link", "download", "compare", "refresh",
+    )  # fmt: skip
+
+    def __init__(self, studio: Studio, later: Later, **params: Any) -> None:
+        super().__init__(suffixes=[suffix for form in imports.values() for suffix in form.suffixes], **params)
+        self._studio, self._library = studio, studio.library
+        self._job: Listener | None = None
+        self._show()
+        self._show_examples()
+        missing = [name for name in examples() if name not in _example_cards]
+        if missing:
+            self._job = Job(partial(make_example_cards, missing)).add_listener(later, self._hear)
+
+    def end(self) -> None:
+        """Stop the job of a closed page."""
+        if self._job is not None:
+            self._job.stop()
+
+    # ---- what is shown ----
+
+    def _show(self) -> None:
+        self._studio.save_cards()
+        designs = [{**card, "when": when(card["edited_s"])} for card in self._library.cards()]
+        runs = [
+            {"id": run.id, "name": run.name, "state": str(run.state), "when": when(run.created_s), "steps": run.steps}
+            for run in self._studio.record.all(SHOWN_RUNS)
+        ]
+        self.param.update(designs=PlainData(designs), runs=PlainData(runs), lessons=PlainData(list(lesson_entries())))
+
+    def _show_examples(self) -> None:
+        self.examples = PlainData([{"id": name, **_example_cards.get(name, {})} for name in examples()])
+
+    def _hear(self, news: News) -> None:
+        if isinstance(news, PartialResult):
+            _example_cards.update(news.value)
+            self._show_examples()
+
+    # ---- designs ----
+
+    def _on_refresh(self, gesture: Mapping[str, Any]) -> None:
+        self._show()
+
+    def _on_rename(self, gesture: Mapping[str, Any]) -> None:
+        self._library.rename(self._closed_design(gesture), files.design_name(read_value(gesture, "name", plain_text)))
+        self._show()
+
+    def _on_duplicate(self, gesture: Mapping[str, Any]) -> None:
+        self._library.duplicate(read_value(gesture, "design", plain_text))
+        self._show()
+
+    def _on_delete(self, gesture: Mapping[str, Any]) -> None:
+        self._library.delete(self._closed_design(gesture))
+        self._show()
+
+    def _on_restore(self, gesture: Mapping[str, Any]) -> None:
+        self._library.restore(read_value(gesture, "design", plain_text))
+        self._show()
+
+    def _on_tag(self, gesture: Mapping[str, Any]) -> None:
+        tags = read_value(gesture, "tags", plain_text).split(",")
+        self._library.tag(read_value(gesture, "design", plain_text), tags)
+        self._show()
+
+    def _closed_design(self, gesture: Mapping[str, Any]) -> str:
+        """Return the ID of a design that no other tab shows, since that tab would save it again.
+
+        Raises:
+            InputError: a tab shows it.
+        """
+        design = read_value(gesture, "design", plain_text)
+        if self._studio.is_open(design):
+            raise InputError("this design is open in another tab; close that tab first")
+        return design
+
+    def _on_compare(self, gesture: Mapping[str, Any]) -> None:
+        first, other = (self._library.read(read_value(gesture, key, plain_text)) for key in ("design", "other"))
+        title = f"{first.name} → {other.name}"
+        self._send_msg({"type": "differences", "title": title, "lines": differences(first, other)})
+
+    # ---- files and links ----
+
+    def _on_open(self, gesture: Mapping[str, Any]) -> None:
+        file = printable(read_value(gesture, "file", plain_text))
+        into = load_design(next(iter(examples().values())))
+        found = files.open_file(file, gesture.get("text"), into, self.longest_name)
+        if found.design is None:
+            raise InputError(f"{file} was not opened: {found.problems[0].message}")
+        self._go_to(found.design)
+
+    def _on_open_link(self, gesture: Mapping[str, Any]) -> None:
+        self._go_to(read_design_link(read_value(gesture, "link", plain_text)))
+
+    def _go_to(self, design: Design) -> None:
+        self._send_msg({"type": "go", "design": self._library.add(design)})
+
+    def _on_download(self, gesture: Mapping[str, Any]) -> None:
+        design = self._library.read(read_value(gesture, "design", plain_text))
+        content = {"mime": "application/json", "content": design.to_json().encode()}
+        self._send_msg({"type": "download", "name": f"{files.file_name(design.name)}.json", **content})
+
+
+def make_example_cards(names: list[str]) -> Iterator[dict[str, dict[str, Any]]]:
+    """Predict examples one after another, and yield their cards."""
+    for name in names:
+        yield {name: predicted_card(load_design(examples()[name]))}

@@ -1,0 +1,148 @@
+"""The log of a design's edits on disk: undo and redo after a reload, and named versions."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from meshwave.engine.document import Design, parse_design
+
+LARGEST_LOG_BYTES = 8_000_000
+"""Size at which the undo history on disk starts again; named versions are kept."""
+
+Document = dict[str, Any]
+
+
+class LoggedStep(NamedTuple):
+    """The document before an edit (after it, for one that was reverted), and the label of the edit."""
+
+    document: Document
+    label: str
+    opens: bool
+
+    @property
+    def design(self) -> Design:
+        """The document as a design, which is parsed when an undo or redo needs it."""
+        return parse_design(self.document, draft=True)
+
+
+class Version(NamedTuple):
+    """A named version of a design."""
+
+    name: str
+    saved_s: float
+    design: Design
+
+
+@dataclass
+class Replayed:
+    """The state that a log leads to."""
+
+    present: Document | None = None
+    past: list[LoggedStep] = field(default_factory=list)
+    future: list[LoggedStep] = field(default_factory=list)
+    versions: dict[str, Document] = field(default_factory=dict)
+
+    def apply(self, line: Document) -> None:
+        """Apply a line of the log."""
+        if "version" in line:
+            self.versions[line["version"]] = line
+        elif "forget" in line:
+            self.versions.pop(line["forget"], None)
+        elif "design" in line:
+            self.present, self.past, self.future = line["design"], [], []
+        elif self.present is not None:
+            self._move(line)
+
+    def _move(self, line: Document) -> None:
+        assert self.present is not None
+        if "edit" in line:
+            self.past.append(LoggedStep(self.present, line["edit"], line["opens"]))
+            self.future = []
+            self.present = {**self.present, **line["changes"]}
+            return
+        origin, target = (self.past, self.future) if line["move"] == "undo" else (self.future, self.past)
+        step = origin.pop()
+        target.append(step._replace(document=self.present))
+        self.present = step.document
+
+
+class EditLog:
+    """A file with a line of JSON for each edit, undo, redo and named version of a design.
+
+    An edit holds the sections of the document that it changed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def replay(self) -> Replayed:
+        """Return the state that the log leads to; a damaged log ends before its first damaged line."""
+        state = Replayed()
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except OSError:
+            return state
+        for line in lines:
+            try:
+                state.apply(json.loads(line))
+            except (ValueError, KeyError, IndexError, TypeError):
+                break
+        return state
+
+    def add_edit(self, before: Design, after: Design, label: str, *, opens: bool) -> None:
+        """Append an edit.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        if not self._path.exists() or self._path.stat().st_size > LARGEST_LOG_BYTES:
+            self._restart(before)
+        sections = {key for key in type(after).model_fields if getattr(before, key) != getattr(after, key)}
+        changes = after.model_dump(mode="json", include=sections)
+        self._append({"edit": label, "opens": opens, "changes": changes})
+
+    def add_move(self, move: str) -> None:
+        """Append an ``undo`` or a ``redo``.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._append({"move": move})
+
+    def versions(self) -> list[Version]:
+        """Return the named versions, the latest first."""
+        found = self.replay().versions.items()
+        made = [Version(name, line["at"], parse_design(line["content"], draft=True)) for name, line in found]
+        return sorted(made, key=lambda version: -version.saved_s)
+
+    def add_version(self, name: str, design: Design) -> None:
+        """Append a named version; one of the same name is replaced.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._append({"version": name, "at": time.time(), "content": design.model_dump(mode="json")})
+
+    def forget_version(self, name: str) -> None:
+        """Remove a named version.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._append({"forget": name})
+
+    def _restart(self, present: Design) -> None:
+        """Begin the log again with a document and the named versions."""
+        versions = self.replay().versions.values()
+        self._path.unlink(missing_ok=True)
+        for line in (*versions, {"design": present.model_dump(mode="json")}):
+            self._append(line)
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        with self._path.open("ab") as file:
+            file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")

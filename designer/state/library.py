@@ -1,0 +1,189 @@
+"""The user's library: every design in a folder of its own, with its history, its card and what its tab shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from meshwave.designer.state.edit_log import EditLog
+from meshwave.engine.document import Design, load_design, parse_design, save_design
+from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.files import write_private
+
+DELETED_KEPT_S = 30 * 24 * 3600.0
+"""Time for which a deleted design can be restored."""
+LONGEST_TAG, MOST_TAGS = 40, 8
+_ID = re.compile(r"[0-9a-f]{12}")
+_DELETED = ".deleted"
+
+Card = dict[str, Any]
+
+
+def new_id() -> str:
+    """Return the ID of a new design."""
+    return secrets.token_hex(6)
+
+
+def is_id(text: str) -> bool:
+    """Return whether a text is the ID of a design."""
+    return bool(_ID.fullmatch(text))
+
+
+class Library:
+    """A folder with a folder for each design, named by its ID.
+
+    The file ``design.json`` is the document. ``card.json`` is what the start page shows of it, ``history.jsonl`` its
+    edits and named versions; ``run`` and ``lesson`` are what its tab shows.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open the library, which is created if it does not exist.
+
+        Raises:
+            OSError: the folder cannot be used.
+        """
+        self._folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._adopt_drafts(folder.parent / "drafts")
+        self._discard_deleted()
+
+    def _adopt_drafts(self, drafts: Path) -> None:
+        """Move the designs that earlier versions of Meshwave kept as ``drafts/ID.json``."""
+        for path in drafts.glob("*.json"):
+            if is_id(path.stem):
+                (self._folder / path.stem).mkdir(mode=0o700, exist_ok=True)
+                path.replace(self._folder / path.stem / "design.json")
+
+    def _discard_deleted(self) -> None:
+        for path in self._folder.glob(f"*{_DELETED}"):
+            if path.stat().st_mtime < time.time() - DELETED_KEPT_S:
+                shutil.rmtree(path, ignore_errors=True)
+
+    # ---- designs ----
+
+    def path(self, design: str, file: str) -> Path:
+        """Return the path of a file of a design.
+
+        Raises:
+            InputError: the ID is invalid.
+        """
+        if not is_id(design):
+            raise InputError(f"{design!r} is not the ID of a design")
+        return self._folder / design / file
+
+    def has(self, design: str) -> bool:
+        """Return whether the library has a design."""
+        return is_id(design) and self.path(design, "design.json").exists()
+
+    def read(self, design: str) -> Design:
+        """Return a design.
+
+        Raises:
+            InputError: the library has no such design, or its file cannot be read.
+        """
+        return load_design(self.path(design, "design.json"), draft=True)
+
+    def save(self, design: str, content: Design) -> None:
+        """Write a design.
+
+        Raises:
+            InputError: the file cannot be written, for example because the disk is full.
+        """
+        path = self.path(design, "design.json")
+        with suppress(OSError):  # writing the file reports what is wrong
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+        save_design(content, path)
+
+    def add(self, content: Design) -> str:
+        """Save a new design and return its ID."""
+        design = new_id()
+        self.save(design, content)
+        return design
+
+    def log(self, design: str) -> EditLog:
+        """Return the log of the edits of a design."""
+        return EditLog(self.path(design, "history.jsonl"))
+
+    def rename(self, design: str, name: str) -> None:
+        """Change the name of a design."""
+        before = self.read(design)
+        renamed = before.model_copy(update={"name": name})
+        self.save(design, renamed)
+        with suppress(OSError):
+            self.log(design).add_edit(before, renamed, f"rename to {name}", opens=False)
+        self.write_card(design, {"name": name})
+
+    def duplicate(self, design: str) -> str:
+        """Copy a design without its history, and return the ID of the copy."""
+        content = self.read(design)
+        copy = self.add(content.model_copy(update={"name": f"{content.name} (copy)"}))
+        self.write_card(copy, self.read_card(design) | {"name": f"{content.name} (copy)"})
+        return copy
+
+    def delete(self, design: str) -> None:
+        """Delete a design; it can be restored for 30 days."""
+        folder = self.path(design, "").resolve()
+        if folder.exists():
+            os.utime(folder.rename(folder.with_name(design + _DELETED)))
+
+    def restore(self, design: str) -> None:
+        """Restore a deleted design.
+
+        Raises:
+            InputError: it is no longer there.
+        """
+        folder = self.path(design, "").resolve()
+        try:
+            folder.with_name(design + _DELETED).rename(folder)
+        except OSError:
+            raise InputError("the design can no longer be restored") from None
+
+    # ---- cards ----
+
+    def cards(self) -> list[Card]:
+        """Return the cards of all designs, the latest edit first; those of open lessons are left out."""
+        found = []
+        for path in self._folder.iterdir():
+            with suppress(OSError, MeshwaveError, ValueError):  # a damaged design is not shown
+                if is_id(path.name) and not (path / "lesson").exists():
+                    edited_s = (path / "design.json").stat().st_mtime
+                    found.append({"tags": [], **self._card_of(path.name), "id": path.name, "edited_s": edited_s})
+        return sorted(found, key=lambda card: -card["edited_s"])
+
+    def _card_of(self, design: str) -> Card:
+        """Return the card of a design; one without a card has its name and schedule only."""
+        card = self.read_card(design)
+        if "name" not in card:
+            content = parse_design(self.path(design, "design.json").read_bytes(), draft=True)
+            card |= {"name": content.name, "schedule": content.pipeline.schedule}
+        return card
+
+    def read_card(self, design: str) -> Card:
+        """Return what the start page shows of a design; empty if there is no card."""
+        try:
+            card: Card = json.loads(self.path(design, "card.json").read_bytes())
+            return card
+        except (OSError, ValueError):
+            return {}
+
+    def write_card(self, design: str, changes: Mapping[str, Any]) -> None:
+        """Change entries of the card of a design."""
+        with suppress(OSError, InputError):  # without a card the design is listed by its name
+            write_private(self.path(design, "card.json"), json.dumps(self.read_card(design) | dict(changes)))
+
+    def tag(self, design: str, tags: list[str]) -> None:
+        """Set the tags of a design."""
+        self.write_card(design, {"tags": list(_valid_tags(tags))})
+
+
+def _valid_tags(tags: list[str]) -> Iterator[str]:
+    known = dict.fromkeys(" ".join(tag.split())[:LONGEST_TAG] for tag in tags)
+    yield from [tag for tag in known if tag][:MOST_TAGS]

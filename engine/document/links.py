@@ -1,0 +1,52 @@
+"""Links that carry a design, compressed in the fragment; they open on any Meshwave."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode, urlsafe_b64encode
+
+from meshwave.engine.document.design import Design
+from meshwave.engine.document.loading import parse_design
+from meshwave.engine.findings import Refusal
+
+LONGEST_LINK = 64_000
+"""Largest number of characters of a link; larger designs are shared as files."""
+LARGEST_DOCUMENT_BYTES = 6_000_000
+_KEY = "design="
+_RAW = -zlib.MAX_WBITS  # a deflate stream without a header
+
+
+def design_link(design: Design) -> str:
+    """Return the fragment of a link that carries a design.
+
+    Raises:
+        Refusal: the design is too large for a link.
+    """
+    text = design.model_dump_json().encode()
+    packer = zlib.compressobj(9, wbits=_RAW)
+    packed = packer.compress(text) + packer.flush()
+    fragment = _KEY + urlsafe_b64encode(packed).decode().rstrip("=")
+    if len(fragment) > LONGEST_LINK:
+        raise Refusal("long_link", {"length": len(fragment), "most": LONGEST_LINK})
+    return fragment
+
+
+def read_design_link(link: str) -> Design:
+    """Return the design of a link or of its fragment.
+
+    Raises:
+        Refusal: the link carries no design.
+        DesignError: its document is not a design.
+    """
+    _, found, text = link.partition(_KEY)
+    try:
+        if not found or len(text) > LONGEST_LINK:
+            raise ValueError
+        packed = b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        unpacker = zlib.decompressobj(_RAW)
+        document = unpacker.decompress(packed, LARGEST_DOCUMENT_BYTES)
+        if unpacker.unconsumed_tail or not unpacker.eof:
+            raise ValueError
+    except (ValueError, zlib.error):
+        raise Refusal("no_design_in_link", {}) from None
+    return parse_design(document, draft=True)

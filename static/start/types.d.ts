@@ -1,0 +1,37 @@
+// What the start page receives from Python (designer/pages/start_page.py).
+
+import type { Model, SchedulePicture } from "../kit/types";
+
+/** A design of the library, or an example; an example that is not predicted yet has its `id` alone. */
+export interface DesignCard {
+  id: string;
+  name?: string;
+  schedule?: string;
+  meshes?: string;
+  step?: string;
+  picture?: SchedulePicture | null;
+  when?: string;
+  tags?: string[];
+}
+
+export interface RunLine {
+  id: string;
+  name: string;
+  state: string;
+  when: string;
+  steps: number;
+}
+
+export interface LessonLine {
+  name: string;
+  title: string;
+  note: string;
+  summary: string;
+  state: string;
+}
+
+export interface StartModel extends Model {
+  suffixes: string[];
+  largest: number;
+  longest_name: number;
+}

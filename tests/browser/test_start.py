@@ -1,0 +1,197 @@
+"""The start page in a real browser: new designs, the library, examples, lessons, files and links."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from meshwave.designer.pages.start_page import front_page, start_page
+from meshwave.designer.pages.transfer_page import lab_page
+from meshwave.designer.state.studio import Studio
+from meshwave.engine.document import load_design
+from meshwave.engine.document.links import design_link
+from meshwave.engine.files import example
+from meshwave.engine.runs.launchers import launchers
+from tests.browser.gestures import eventually
+from tests.conftest import IDLE, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+pytestmark = pytest.mark.browser
+FIRST = load_design(example("01-first-wave"))
+
+
+@pytest.fixture
+def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
+    studio = Studio(FIRST, starts_with_library=True)
+    yield studio
+    studio.close()
+
+
+@pytest.fixture
+def link(studio: Studio) -> Iterator[str]:
+    with serving() as serve:
+        yield serve(
+            {"/": lambda: front_page(studio), "/start": lambda: start_page(studio), "/transfer": lambda: lab_page()}
+        )
+
+
+@pytest.fixture
+def start(link: str, visit: Callable[[str], Page]) -> Page:
+    return visit(link)
+
+
+def card(page: Page, name: str) -> Locator:
+    return page.locator("[data-design]").filter(has=page.get_by_text(name, exact=True))
+
+
+def act(page: Page, name: str, action: str) -> None:
+    page.get_by_role("button", name=f"Actions on {name}", exact=True).click()
+    page.get_by_role("menuitem", name=action).click()
+
+
+@contextmanager
+def on_designer(page: Page) -> Iterator[None]:
+    """What is done there opens the designer in this tab."""
+    yield
+    page.wait_for_function(f"window.meshwaveTimeline && {IDLE}")
+
+
+def test_a_new_pipeline_is_saved_by_itself_and_listed_with_its_picture(start: Page, link: str) -> None:
+    with on_designer(start):
+        start.get_by_role("link", name="Pipeline Draw").click()
+    start.get_by_role("button", name="Increase microbatches").click()
+    expect(start.get_by_role("button", name="Undo: ")).to_be_visible()
+
+    start.get_by_role("link", name="Start page").click()
+
+    mine = card(start, "New pipeline design")
+    expect(mine).to_contain_text("Hanayo · 8 meshes")
+    expect(mine.locator("svg path").first).to_be_attached()
+    with on_designer(start):
+        mine.get_by_role("link").click()
+    start.get_by_role("button", name="Undo: ").click()  # the history survived
+    expect(start.get_by_role("button", name="Redo: ")).to_be_visible()
+
+
+def test_new_experts_show_the_experts_and_a_new_transfer_the_lab(start: Page, link: str) -> None:
+    with on_designer(start):
+        start.get_by_role("link", name="Experts Place").click()
+    expect(start.locator(".mw-experts").first).to_be_visible()
+    start.goto(link)
+    start.get_by_role("link", name="Tensor transfer").click()
+    start.locator(".mw-tr-task").first.wait_for()
+
+
+def test_examples_have_pictures_and_never_replace_what_was_open(start: Page, studio: Studio, link: str) -> None:
+    mine = studio.library.add(FIRST.model_copy(update={"name": "mine"}))
+    chimera = start.locator('a[href="./?example=04-chimera"]')
+    expect(chimera.locator("svg path").first).to_be_attached()
+    with on_designer(start):
+        chimera.click()
+    start.wait_for_url("**&draft=*")
+    address = start.url
+    start.reload()
+    start.wait_for_function(IDLE)
+    expect(start.get_by_label("Design name")).to_have_value("Chimera: two replicas on four meshes")
+    assert start.url == address
+
+    start.goto(f"{link}?draft={mine}")
+    start.wait_for_function(f"window.meshwaveTimeline && {IDLE}")
+    start.get_by_role("button", name="Examples").click()
+    start.get_by_role("menuitem", name="Chimera: two").click()
+    expect(start.get_by_label("Design name")).to_have_value("Chimera: two replicas on four meshes")
+    eventually(start, lambda: mine not in start.url)
+    assert studio.library.read(mine).name == "mine"
+
+
+def test_designs_are_renamed_tagged_searched_compared_deleted_and_restored(start: Page, studio: Studio) -> None:
+    studio.library.add(FIRST.model_copy(update={"name": "one"}))
+    studio.library.add(load_design(example("02-two-waves")).model_copy(update={"name": "two"}))
+    start.reload()
+    act(start, "one", "Rename")
+    start.get_by_label("Name", exact=True).fill("uno")
+    start.keyboard.press("Enter")
+    expect(card(start, "uno")).to_be_visible()
+    act(start, "uno", "Tags")
+    start.get_by_label("Tags, separated by commas").fill("slides")
+    start.keyboard.press("Enter")
+    start.get_by_role("button", name="slides").click()
+    expect(start.locator("[data-design]")).to_have_count(1)
+    start.get_by_role("button", name="slides").click()
+    start.get_by_label("Search designs").fill("tw")
+    expect(start.locator("[data-design]")).to_have_count(1)
+    start.get_by_label("Search designs").fill("")
+
+    act(start, "uno", "Compare with")
+    card(start, "two").get_by_role("link").click()
+    expect(start.get_by_role("dialog")).to_contain_text("waves: 1 -> 2")
+    start.keyboard.press("Escape")
+
+    act(start, "two", "Delete")
+    expect(card(start, "two")).to_have_count(0)
+    start.get_by_role("button", name="Undo").click()
+    expect(card(start, "two")).to_be_visible()
+    act(start, "two", "Duplicate")
+    expect(card(start, "two (copy)")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", ["", "start"])
+def test_a_link_that_carries_a_design_opens_it(link: str, path: str, page: Page, studio: Studio) -> None:
+    page.goto(f"{link}{path}#{design_link(FIRST.model_copy(update={'name': 'from a link'}))}")
+    page.wait_for_url("**/?draft=*")
+    expect(page.get_by_label("Design name")).to_have_value("from a link")
+
+
+def test_the_designer_copies_such_a_link(link: str, page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    with on_designer(page):
+        page.goto(f"{link}?example=02-two-waves")
+    page.get_by_role("button", name="Export").click()
+    page.get_by_role("menuitem", name="Copy link").click()
+    expect(page.get_by_text("The link was copied")).to_be_visible()
+
+    page.goto(str(page.evaluate("navigator.clipboard.readText()")))
+
+    page.wait_for_url("**/?draft=*")
+    expect(page.get_by_label("Design name")).to_have_value("Two waves on four meshes")
+
+
+def test_a_file_is_opened_and_a_broken_one_is_refused(start: Page, tmp_path: Path) -> None:
+    broken, sound = tmp_path / "broken.json", tmp_path / "sound.json"
+    broken.write_text("{")
+    sound.write_text(json.dumps(FIRST.model_dump(mode="json") | {"name": "from a file"}))
+    chooser = start.get_by_label("Design file")
+    chooser.set_input_files(broken)
+    expect(start.get_by_text("broken.json was not opened")).to_be_visible()
+
+    with on_designer(start):
+        chooser.set_input_files(sound)
+    expect(start.get_by_label("Design name")).to_have_value("from a file")
+
+
+def test_a_lesson_opens_from_the_list(start: Page) -> None:
+    with on_designer(start):
+        start.get_by_role("link", name="Why pipelines").click()
+    expect(start.locator(".mw-lesson")).to_contain_text("Why pipelines")
+
+
+@pytest.mark.parametrize("width", [390, 820, 1920])
+def test_the_start_page_fits_every_width(start: Page, studio: Studio, width: int) -> None:
+    studio.library.add(FIRST)
+    start.reload()
+    start.set_viewport_size({"width": width, "height": 800})
+    card(start, FIRST.name).wait_for()
+
+    assert start.evaluate("document.documentElement.scrollWidth") == width
+    body = start.locator(".mw-start")
+    assert body.evaluate("(element) => element.scrollWidth <= element.clientWidth")

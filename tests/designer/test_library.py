@@ -1,0 +1,228 @@
+"""The library of designs: what is saved of each, its history after a reload, its versions, and links that carry it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwave.designer.pages.start_page import StartPage
+from meshwave.designer.state import edit_log
+from meshwave.designer.state.edit_log import EditLog
+from meshwave.designer.state.jobs import run_now
+from meshwave.designer.state.library import DELETED_KEPT_S, Library
+from meshwave.designer.state.studio import Draft, Studio
+from meshwave.engine.document import Design, load_design
+from meshwave.engine.document.links import design_link, read_design_link
+from meshwave.engine.errors import InputError
+from meshwave.engine.files import example, examples
+from meshwave.engine.runs.launchers import launchers
+
+FIRST = load_design(example("02-two-waves"))
+GIVEN = "0123456789ab"
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Library:
+    return Library(tmp_path / "designs")
+
+
+@pytest.fixture
+def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
+    studio = Studio(FIRST)
+    yield studio
+    studio.close()
+
+
+def tab(studio: Studio, draft: str = GIVEN) -> Draft:
+    """A tab that was opened and whose earlier page is no longer visible."""
+    opened = Draft(studio, draft, lambda: False)
+    opened.claim()
+    return opened
+
+
+# ---- the history ----
+
+
+@given(st.lists(st.sampled_from(["waves", "microbatches", "undo", "redo", "reload"]), max_size=14))
+def test_undo_and_redo_survive_a_reload(moves: list[str]) -> None:
+    """A tab that is reloaded at any moment goes on like one that never is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launchers["local"], "warm", lambda launcher: None)
+        studio = Studio(FIRST)
+        draft, kept = tab(studio, new := os.urandom(6).hex()), Draft(studio, "", lambda: False)
+        for number, move in enumerate(moves):
+            if move == "reload":
+                draft = tab(studio, new)
+            for session in (draft.session, kept.session):
+                if move in ("undo", "redo"):
+                    getattr(session, move)()
+                elif move != "reload":
+                    session.edit(f"pipeline.{move}", 1 + number % 3, f"{move} {number}")
+        again = tab(studio, new)
+        assert again.session.design == kept.session.design
+        assert again.session.history == kept.session.history
+        while again.session.history[0]:
+            for session in (again.session, kept.session):
+                session.undo()
+            assert again.session.design == kept.session.design
+        studio.close()
+
+
+def test_a_damaged_log_ends_before_its_first_damaged_line(studio: Studio) -> None:
+    draft = tab(studio)
+    draft.session.edit("name", "one", "rename")
+    path = studio.library.path(GIVEN, "history.jsonl")
+    path.write_bytes(path.read_bytes() + b'{"edit": "half')
+
+    again = tab(studio)
+
+    assert again.session.design.name == "one"
+    assert again.session.history == ("rename", "")
+
+
+def test_a_log_that_grew_too_large_begins_again_and_keeps_the_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = EditLog(tmp_path / "log")
+    log.add_edit(FIRST, renamed := FIRST.model_copy(update={"name": "other"}), "rename", opens=False)
+    log.add_version("before", FIRST)
+    monkeypatch.setattr(edit_log, "LARGEST_LOG_BYTES", 100)
+
+    log.add_edit(renamed, FIRST, "rename", opens=False)
+
+    assert [step.label for step in log.replay().past] == ["rename"]
+    assert [(version.name, version.design) for version in log.versions()] == [("before", FIRST)]
+
+
+def test_opening_another_design_leaves_the_open_one_in_the_library(studio: Studio) -> None:
+    moved: list[str] = []
+    draft = Draft(studio, GIVEN, lambda: True, on_move=moved.append)
+    draft.claim()
+    draft.session.edit("name", "mine", "rename")
+
+    draft.session.open(load_design(example("04-chimera")), "open the example")
+
+    assert studio.read_draft(GIVEN).name == "mine"
+    assert moved == [draft.name]
+    assert studio.read_draft(draft.name).name.startswith("Chimera")
+    draft.session.undo()
+    assert draft.name == GIVEN
+    draft.session.edit("name", "mine again", "rename")
+    assert studio.read_draft(GIVEN).name == "mine again"
+
+
+# ---- the library ----
+
+
+def test_a_card_has_the_schedule_the_step_time_and_a_picture(studio: Studio) -> None:
+    draft = tab(studio)
+    draft.session.edit("pipeline.waves", 1, "fewer waves")
+    studio.save_cards()
+
+    [card] = studio.library.cards()
+
+    assert (card["id"], card["name"], card["schedule"]) == (GIVEN, FIRST.name, "Hanayo")
+    assert card["step"].endswith("units")
+    assert card["picture"]["ranks"] == 4
+
+
+def test_designs_are_renamed_duplicated_and_tagged(library: Library) -> None:
+    design = library.add(FIRST)
+    library.rename(design, "mine")
+    library.tag(design, ["slides", " for  paper ", "", "slides"])
+    copy = library.duplicate(design)
+
+    cards = {card["id"]: card for card in library.cards()}
+
+    assert library.read(design).name == cards[design]["name"] == "mine"
+    assert cards[design]["tags"] == cards[copy]["tags"] == ["slides", "for paper"]
+    assert library.read(copy).name == cards[copy]["name"] == "mine (copy)"
+
+
+def test_a_deleted_design_can_be_restored_for_thirty_days(tmp_path: Path, library: Library) -> None:
+    kept, gone = library.add(FIRST), library.add(FIRST)
+    for design in (kept, gone):
+        library.delete(design)
+    assert library.cards() == []
+    long_ago = time.time() - DELETED_KEPT_S - 60
+    os.utime(tmp_path / "designs" / f"{gone}.deleted", (long_ago, long_ago))
+
+    library = Library(tmp_path / "designs")
+
+    library.restore(kept)
+    assert library.read(kept) == FIRST
+    with pytest.raises(InputError, match="can no longer be restored"):
+        library.restore(gone)
+
+
+def test_drafts_of_earlier_versions_are_adopted(tmp_path: Path) -> None:
+    (tmp_path / "drafts").mkdir()
+    (tmp_path / "drafts" / f"{GIVEN}.json").write_text(FIRST.to_json())
+
+    library = Library(tmp_path / "designs")
+
+    assert library.read(GIVEN) == FIRST
+    assert [card["name"] for card in library.cards()] == [FIRST.name]
+
+
+def test_a_damaged_design_does_not_hide_the_others(library: Library) -> None:
+    sound, damaged = library.add(FIRST), library.add(FIRST)
+    library.path(damaged, "design.json").write_text("{")
+
+    assert [card["id"] for card in library.cards()] == [sound]
+
+
+@pytest.mark.parametrize("design", ["", "..", "../../etc", "0123456789AB", "0" * 13])
+def test_an_invalid_id_reaches_no_file(library: Library, design: str) -> None:
+    for act in (library.read, library.delete, library.restore, library.duplicate):
+        with pytest.raises(InputError):
+            act(design)
+
+
+def test_a_design_that_another_tab_shows_is_not_deleted(studio: Studio) -> None:
+    draft = Draft(studio, GIVEN, lambda: True)
+    draft.claim()
+    draft.save()
+    page = StartPage(studio, run_now)
+    sent: list[dict[str, str]] = []
+    page._send_msg = sent.append  # type: ignore[method-assign]
+
+    page._handle_msg({"type": "delete", "design": GIVEN})
+    page.end()
+
+    assert "open in another tab" in sent[-1]["refused"]
+    assert studio.library.has(GIVEN)
+
+
+# ---- links ----
+
+
+@pytest.mark.parametrize("name", examples())
+def test_a_link_carries_a_design(name: str) -> None:
+    design = load_design(example(name))
+    link = design_link(design)
+
+    assert read_design_link(f"http://127.0.0.1:5006/start#{link}") == design
+    assert len(link) < 2500
+
+
+@pytest.mark.parametrize("link", ["", "#design=", "#design=!", "#design=AAAA", f"#design={'A' * 70_000}"])
+def test_a_link_without_a_design_is_refused(link: str) -> None:
+    with pytest.raises(InputError):
+        read_design_link(link)
+
+
+def test_a_link_cannot_unpack_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = Design.model_construct(name="x" * 8_000_000)
+    monkeypatch.setattr(Design, "model_dump_json", lambda self: f'{{"name": "{self.name}"}}')
+
+    with pytest.raises(InputError, match="no design"):
+        read_design_link(design_link(huge))
