@@ -76,7 +76,7 @@ def _add_serve(commands: Any, serve: Command) -> None:
     designer.add_argument("design", nargs="?", help="a design's file, or the name of an example")
     designer.add_argument("--port", type=int, help="default: 5006, or the next free one")
     designer.add_argument(
-        "--home", help="the folder of drafts and runs; default: $MESHWAVE_HOME or the user's data folder"
+        "--home", help="the folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder"
     )
     designer.add_argument("--no-browser", action="store_true", help="only print the link")
 
