@@ -280,7 +280,12 @@ def _add_machine_commands(commands: Any) -> None:
     _add_json(calibrate)
 
     bench = _command(commands, "bench", "measure the speed of Meshwave on this machine", _bench)
-    bench.add_argument("parts", nargs="*", help="only these parts; default: all but accuracy, rehearsal and soak")
+    bench.add_argument(
+        "parts",
+        nargs="*",
+        help="only these parts, or published: predictions against published training runs; default: all but accuracy, "
+        "rehearsal and soak",
+    )
     bench.add_argument(
         "--only", metavar="WORD,...", help="accuracy and rehearsal: designs whose name has a word; or: missing"
     )
@@ -289,6 +294,9 @@ def _add_machine_commands(commands: Any) -> None:
         "-o",
         metavar="FILE",
         help="accuracy and rehearsal: write results to FILE, with a report and a figure next to it",
+    )
+    bench.add_argument(
+        "--runs", metavar="FILE", help="published: rows of training runs as JSON; default: those that Meshwave ships"
     )
     bench.add_argument("--minutes", type=float, metavar="M", help="soak: duration; default: 5")
     _add_json(bench)
@@ -384,6 +392,10 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    if options.parts == ["published"]:
+        return _bench_published(options)
+    if options.runs:
+        raise Refusal("runs_option", where="--runs")
     from meshwave.engine.bench import speed as bench
 
     figures = bench.run_benchmarks(
@@ -397,6 +409,18 @@ def _bench(options: argparse.Namespace) -> int:
         print_json(figures)
     else:
         print(bench.to_text(figures))
+    return 0
+
+
+def _bench_published(options: argparse.Namespace) -> int:
+    from meshwave.engine.bench.published import command
+
+    path = Path(options.runs) if options.runs else None
+    figures = command.published(path, say=lambda line: print(line, file=sys.stderr, flush=True))
+    if options.json:
+        print_json(figures)
+    else:
+        print(command.to_text(figures))
     return 0
 
 

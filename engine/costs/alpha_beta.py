@@ -49,8 +49,8 @@ def transfer_seconds(cluster: Cluster, messages: Iterable[Message]) -> float:
                 nodes[direction, cluster.node_of(device)] += message.bytes / cluster.nics_per_node
     busiest_nic = max([*inter.values(), *nodes.values()], default=None)
     return max(
-        _seconds(cluster.intra_node, max(intra.values(), default=None)),
-        _seconds(cluster.inter_node, busiest_nic),
+        _seconds(cluster.near, max(intra.values(), default=None)),
+        _seconds(cluster.far, busiest_nic),
     )
 
 
@@ -65,6 +65,9 @@ def ring_all_reduce_seconds(cluster: Cluster, groups: Sequence[Sequence[int]], s
     n``: ``2(n-1) alpha + 2(n-1)/n size beta``, the least any algorithm can move (Patarasuk and Yuan, "Bandwidth optimal
     all-reduce algorithms for clusters of workstations", 2009). The ring passes through each node once, so that one of
     its hops leaves each node; rings that leave the same node share its NICs. The slowest hop limits a ring.
+
+    On devices with constants, a group of several devices per node runs as many rings, each over another NIC, as NCCL
+    does; a step that stays in a node has the latency of the link there.
     """
     out = _rings_out(cluster, groups)
     return max((_ring_seconds(cluster, group, size, out) for group in groups), default=0.0)
@@ -80,10 +83,16 @@ def _ring_seconds(cluster: Cluster, group: Sequence[int], size: float, rings_out
     n = len(group)
     if n < 2:
         return 0.0
-    nodes = {cluster.node_of(device) for device in group}
-    link = cluster.inter_node if len(nodes) > 1 else cluster.intra_node
-    sharing = max([1.0, *(rings_out[node] / cluster.nics_per_node for node in nodes)]) if len(nodes) > 1 else 1.0
-    return 2 * (n - 1) * (link.latency_s + size / n * sharing / link.bandwidth)
+    nodes = Counter(cluster.node_of(device) for device in group)
+    if len(nodes) == 1:
+        return 2 * (n - 1) * (cluster.near.latency_s + size / n / cluster.near.bandwidth)
+    sharing = max(rings_out[node] / cluster.nics_per_node for node in nodes)
+    if cluster.device.constants is None:
+        return 2 * (n - 1) * (cluster.far.latency_s + size / n * max(1.0, sharing) / cluster.far.bandwidth)
+    within = min(nodes.values())
+    per_byte = max(max(sharing, 1 / within) / cluster.far.bandwidth, 1 / cluster.near.bandwidth)
+    steps = 2 * (len(nodes) - 1) * cluster.far.latency_s + 2 * (n - len(nodes)) * cluster.near.latency_s
+    return steps + 2 * (n - 1) / n * size * per_byte
 
 
 def small_all_reduce_seconds(cluster: Cluster, devices: Sequence[int], size: float) -> float:
@@ -94,5 +103,5 @@ def small_all_reduce_seconds(cluster: Cluster, devices: Sequence[int], size: flo
     if len(devices) < 2:
         return 0.0
     nodes = {cluster.node_of(device) for device in devices}
-    link = cluster.inter_node if len(nodes) > 1 else cluster.intra_node
+    link = cluster.far if len(nodes) > 1 else cluster.near
     return ceil(log2(len(devices))) * (link.latency_s + size / link.bandwidth)

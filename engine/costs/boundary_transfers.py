@@ -150,7 +150,7 @@ def _links(cluster: Cluster, source: Grid, destination: Grid, tasks: Sequence[Un
     If no slice has to leave its node, each device is a host with its own port.
     """
     node = {rank: host for grid in (source, destination) for rank, host in zip(grid.ranks, grid.hosts, strict=True)}
-    near, far = (Link(link.latency_s, link.bandwidth) for link in (cluster.intra_node, cluster.inter_node))
+    near, far = (Link(link.latency_s, link.bandwidth) for link in (cluster.near, cluster.far))
     nodes = [({node[rank] for rank in task.senders}, {node[rank] for rank in task.receivers}) for task in tasks]
     if all(len(needing) <= 1 and needing <= owning for owning, needing in nodes):
         return Links(near, near, {rank: rank for rank in node})

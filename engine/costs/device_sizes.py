@@ -16,7 +16,7 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block, expert_layers_per_stage, sparse_layers
-from meshwave.engine.costs.operators import Precision, Workload, number_sizes
+from meshwave.engine.costs.operators import Kernels, Precision, Workload, number_sizes
 from meshwave.engine.costs.sharding import StateBytes, state_bytes, state_shares, unsharded_bytes
 from meshwave.engine.costs.transformer_layers import Sparse
 from meshwave.engine.document import Design, Mesh
@@ -71,7 +71,12 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     assert isinstance(model, LanguageModel), "a model is one or the other"
     load = Workload.from_model(model, batch=batch, tp=mesh.tp)
     is_sequence_parallel = design.training.sequence_parallel and mesh.tp > 1
-    return replace(load, precision=precision, sequence_parallel=is_sequence_parallel)
+    kernels = Kernels(
+        linear="product" if design.training.linear_precision == "same" else design.training.linear_precision,
+        fuses_attention=design.training.fused_attention,
+        recomputes_attention=design.pipeline.recompute == "attention",
+    )
+    return replace(load, precision=precision, sequence_parallel=is_sequence_parallel, kernels=kernels)
 
 
 def stage_copies(program: Program) -> Iterator[tuple[int, int]]:

@@ -45,11 +45,17 @@ def number_sizes(training: Training) -> Precision:
     return sizes._replace(gradients=sizes.item) if has_short_gradients else sizes
 
 
+Kernel = Literal["memory", "product", "fp8", "fp4", "attention", "attention-backward", "unfused-attention"]
+"""What prices work: the movement of bytes, matrix products in a number format, or the products of attention."""
+
+
 class Work(NamedTuple):
     """FLOPs executed and bytes moved to or from a device's memory."""
 
     flops: float = 0.0
     bytes: float = 0.0
+    kernel: Kernel = "memory"
+    unmasked: float = 1.0  # share of the FLOPs of attention that a kernel executes which skips masked pairs
 
 
 class Operator(NamedTuple):
@@ -79,6 +85,20 @@ class HeadWidths(NamedTuple):
     outputs: float
 
 
+class Kernels(NamedTuple):
+    """How a design computes products and attention."""
+
+    linear: Literal["product", "fp8", "fp4"] = "product"
+    """Number format of the products of linear layers."""
+    fuses_attention: bool = True
+    """False if the scores of attention are written to memory."""
+    recomputes_attention: bool = False
+    """True if the backward computes attention again."""
+
+
+PLAIN_KERNELS = Kernels()
+
+
 @dataclass(frozen=True)
 class Workload:
     """Work of one device for one microbatch: ``batch`` sequences, a ``1/tp`` shard of the model."""
@@ -96,6 +116,9 @@ class Workload:
     """Share of the sequence that a token attends to, the mean over the layers."""
     sequence_parallel: bool = False
     """Tensor-parallel devices divide the tokens outside attention and MLP."""
+    causal: bool = False
+    """True if a token attends only to earlier tokens."""
+    kernels: Kernels = PLAIN_KERNELS
 
     @classmethod
     def from_model(cls, model: LanguageModel, *, batch: float, tp: int = 1, precision: str = "fp32") -> Workload:
@@ -111,6 +134,7 @@ class Workload:
             vocab=model.vocab,
             architecture=model.architecture,
             attended_share=model.attended_share,
+            causal=model.causal,
         )
 
     @property
@@ -157,6 +181,7 @@ def product(
     keeps_input: bool = True,
     cut: Literal["columns", "rows"] | None = None,
     exchanged: float | None = None,
+    kernel: Kernel | None = None,
 ) -> Operator:
     """Return a linear map of all tokens: three products of the same size, one forward and two backward.
 
@@ -177,15 +202,17 @@ def product(
         keeps_input: False if another operator keeps, and gathers, the same input.
         cut: part of the matrix that tensor-parallel devices share; None if each has all of it.
         exchanged: numbers per token that they exchange; by default those of the tensor that is not sharded.
+        kernel: what prices the products; by default the number format of linear layers.
     """
     m, item = load.tokens, load.precision.item
     parameters = k * n + (n if bias else 0)
-    once = Work(2 * m * k * n, item * (m * k + k * n + m * n))
+    kernel = kernel or load.kernels.linear
+    once = Work(2 * m * k * n, item * (m * k + k * n + m * n), kernel)
     operator = Operator(
         name,
         forward=once,
         input_gradient=once,
-        weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulation_bytes(k * n, load)),
+        weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulation_bytes(k * n, load), kernel),
         parameters=parameters,
         copied=parameters,
         kept_bytes=(load.outside.tokens if cut == "columns" else m) * k * item * keeps_input,
@@ -203,12 +230,18 @@ def product(
     return operator._replace(forward_gathered=size * keeps_input, backward_gathered=size * (1 + keeps_input))
 
 
+SCORE_PASSES = (6, 10)
+"""Reads and writes of the matrix of scores by the forward and the backward of attention that is not fused: the products,
+the fused masked softmax, and dropout as an operator of its own (Korthikanti et al., arXiv:2205.05198, section 4.1)."""
+
+
 def attention_product(load: Workload) -> Operator:
     """Return ``softmax(q k^T) v`` without materializing the ``s^2`` matrix (arXiv:2205.14135).
 
     Two products forward, five backward, since the scores are recomputed: ``2bs^2h`` FLOPs each where all heads have
     keys and values of their own. It keeps queries, keys, values and one log-sum per row; its output is kept by the
-    projection that reads it. A window bounds the tokens that each token attends to.
+    projection that reads it. A window bounds the tokens that each token attends to. Attention that is not fused writes
+    the scores, and keeps them unless it is recomputed.
     """
     widths, item = load.head_widths, load.precision.item
     pairs = load.tokens * load.sequence * load.attended_share
@@ -216,11 +249,25 @@ def attention_product(load: Workload) -> Operator:
     taken = load.tokens * (widths.queries + widths.keys + widths.values) * item
     given = load.tokens * widths.outputs * item
     log_sums = load.tokens * load.heads / load.tp * load.precision.statistics
+    sinks = load.heads / load.tp if load.architecture.attention.sinks else 0.0
+    if not load.kernels.fuses_attention:
+        matrix = pairs * load.heads / load.tp * item
+        return Operator(
+            "attention",
+            forward=Work(scores + values, taken + given + SCORE_PASSES[0] * matrix, "unfused-attention"),
+            input_gradient=Work(
+                2 * (scores + values), 2 * (taken + given) + SCORE_PASSES[1] * matrix, "unfused-attention"
+            ),
+            parameters=sinks,
+            kept_bytes=taken if load.kernels.recomputes_attention else taken + matrix,
+            transient_bytes=taken + given + 2 * matrix,
+        )
+    share = 0.5 if load.causal else 1.0
     return Operator(
         "attention",
-        forward=Work(scores + values, taken + given + log_sums),
-        input_gradient=Work(3 * scores + 2 * values, 2 * (taken + given) + log_sums),
-        parameters=load.heads / load.tp if load.architecture.attention.sinks else 0.0,
+        forward=Work(scores + values, taken + given + log_sums, "attention", share),
+        input_gradient=Work(3 * scores + 2 * values, 2 * (taken + given) + log_sums, "attention-backward", share),
+        parameters=sinks,
         kept_bytes=taken + log_sums,
         transient_bytes=taken + given,
     )

@@ -174,7 +174,7 @@ def measured_design(design: Design, profile: Profile) -> Design:
 def _measured_device(design: Design, profile: Profile) -> Device:
     """Return the device with measured rates, based on the reference device of a run if the profile has one."""
     device = profile.reference or design.cluster.device
-    own = {"name": design.cluster.device.name, "memory_bytes": design.cluster.device.memory_bytes}
+    own = {"name": "measured device", "memory_bytes": design.cluster.device.memory_bytes}
     rate = matrix_rate(profile, design.training.precision)
     known = {} if rate is None else {"peak_flops": rate, "efficiency": 1.0}
     copied = next((line for line in profile.links if line.pair == "same_device"), None)

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from meshwave.engine.costs import transformer_layers
 from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds
 from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock
-from meshwave.engine.costs.operators import Operator, Work, Workload
+from meshwave.engine.costs.kernels import work_seconds
+from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.profile import BlockKind
 from meshwave.engine.costs.sharding import BlockTimes, StateCollectives, exposed_seconds
-from meshwave.engine.document import Cluster, Device, Mesh
+from meshwave.engine.document import Cluster, Mesh
 
 
 class Seconds(NamedTuple):
@@ -54,14 +55,6 @@ class Seconds(NamedTuple):
     def total(self, *, recomputed: bool) -> float:
         """Return the seconds of forward and backward."""
         return self.forward + self.backward + (self.again if recomputed else 0.0)
-
-
-def work_seconds(work: Work, device: Device) -> float:
-    """Return the longer of compute and memory time (Williams, Waterman and Patterson, "Roofline", 2009).
-
-    ``efficiency`` is the share of the peak rate that large matrix products reach.
-    """
-    return max(work.flops / (device.peak_flops * device.efficiency), work.bytes / device.memory_bandwidth)
 
 
 Blocks = tuple[int, Seconds, Sequence[Operator], float]
@@ -176,9 +169,10 @@ class MeshPrices:
     def _operator(self, operator: Operator) -> Seconds:
         device = self._cluster.device
         forward = work_seconds(operator.forward, device)
+        computed_again = forward if operator.name == "attention" and self._load.kernels.recomputes_attention else 0.0
         computed = Seconds(
             forward,
-            work_seconds(operator.input_gradient, device),
+            computed_again + work_seconds(operator.input_gradient, device),
             work_seconds(operator.weight_gradient, device),
             again=forward,
         )

@@ -261,7 +261,7 @@ def head(load: Workload) -> tuple[Operator, ...]:
     capped = [elementwise("logit cap", load, cut, kept=1, read_and_written=(4, 4))] if part.logit_soft_cap else []
     return (
         norm("last norm", load.outside),
-        product("logits", load, load.hidden, cut, bias=part.head_bias, cut="columns"),
+        product("logits", load, load.hidden, cut, bias=part.head_bias, cut="columns", kernel="product"),
         *capped,
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from meshwave.engine.document.devices import Constants, find_device_kind
 from meshwave.engine.findings import set_value
 from meshwave.engine.frozen import Part, Printable, invalid, nullable
 
@@ -33,7 +35,13 @@ class Device(Part):
     memory_bandwidth: Rate
     """Bytes/s between a device and its own memory."""
     efficiency: Annotated[float, Field(ge=1e-6, le=1)] = 0.5
-    """Share of the peak that large matrix products reach."""
+    """Share of the peak that large matrix products reach; not used for a device whose name has constants."""
+
+    @cached_property
+    def constants(self) -> Constants | None:
+        """Constants of the kind of device that has this name; None if there are none."""
+        kind = find_device_kind(self.name)
+        return kind.constants if kind else None
 
 
 class Link(Part):
@@ -79,6 +87,24 @@ class Cluster(Part):
             params = {**sizes, "maximum": MAX_DEVICES, "fewer": fewer}
             raise invalid("nodes", "cluster_size", params, set_value("nodes", fewer))
         return self
+
+    @cached_property
+    def near(self) -> Link:
+        """The link inside a node as messages use it: by the constants of the device, else as drawn."""
+        constants = self.device.constants
+        if constants is None:
+            return self.intra_node
+        share, latency = constants.intra_node_efficiency, constants.intra_node_latency_s
+        return Link(latency_s=latency, bandwidth=share * self.intra_node.bandwidth)
+
+    @cached_property
+    def far(self) -> Link:
+        """The link between nodes as messages use it: by the constants of the device, else as drawn."""
+        constants = self.device.constants
+        if constants is None:
+            return self.inter_node
+        share, latency = constants.inter_node_efficiency, constants.inter_node_latency_s
+        return Link(latency_s=latency, bandwidth=share * self.inter_node.bandwidth)
 
     @property
     def devices(self) -> int:

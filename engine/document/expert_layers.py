@@ -175,7 +175,11 @@ def price_expert_layer(design: Design, mesh: Mesh) -> Price:
 def device_rates(design: Design) -> Rates:
     """Return the compute and memory rates of a device of the cluster."""
     device = design.cluster.device
-    return Rates(device.peak_flops * device.efficiency, device.memory_bandwidth)
+    if (constants := device.constants) is None:
+        return Rates(device.peak_flops * device.efficiency, device.memory_bandwidth)
+    is_16bit = design.training.linear_precision == "same"
+    share = constants.product_efficiency if is_16bit else 2 * constants.product_8bit_efficiency
+    return Rates(device.peak_flops * share, device.memory_bandwidth * constants.memory_efficiency)
 
 
 def mesh_links(design: Design, mesh: Mesh) -> Links:
@@ -186,5 +190,5 @@ def mesh_links(design: Design, mesh: Mesh) -> Links:
 def cluster_links(cluster: Cluster, devices: int) -> Links:
     """Return the links per device while ``devices`` of each node communicate."""
     sharing = max(1.0, min(devices, cluster.devices_per_node) / cluster.nics_per_node)
-    intra, inter = cluster.intra_node, cluster.inter_node
+    intra, inter = cluster.near, cluster.far
     return Links(Line(intra.latency_s, 1 / intra.bandwidth), Line(inter.latency_s, sharing / inter.bandwidth))

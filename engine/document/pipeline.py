@@ -29,9 +29,9 @@ class Section(Part):
     """Mesh of each stage."""
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
     """A hand-drawn order of actions for each mesh, such as 0F0 0B0; only for schedule custom."""
-    recompute: Literal["none", "full"] | tuple[NonNegativeInt, ...] = "none"
+    recompute: Literal["none", "attention", "full"] | tuple[NonNegativeInt, ...] = "none"
     """Stages (numbers, or 'full' for all) that keep only their input and run their forward again before their backward, which
-    saves memory at the cost of time (Chen et al., arXiv:1604.06174)."""
+    saves memory at the cost of time (Chen et al., arXiv:1604.06174); 'attention' runs only the attention kernel again."""
 
     def recomputes(self, stage: int) -> bool:
         """Return whether a stage runs its forward twice."""

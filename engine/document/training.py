@@ -37,6 +37,10 @@ class Training(Part):
     sequence_parallel: bool = False
     """Tensor-parallel devices divide the tokens of norms, residual sums and messages among themselves, which divides the
     activations kept there (Korthikanti et al., arXiv:2205.05198)."""
+    linear_precision: Literal["same", "fp8", "fp4"] = "same"
+    """Number format of the products of linear layers; same: that of the compute. The others are predicted, not run."""
+    fused_attention: bool = True
+    """Attention in one kernel that keeps its scores on the chip; without it, predictions move the scores through memory."""
     compile: bool = False
     """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts,
     tensor-parallel blocks and stages with a split backward are not compiled. Predictions ignore it."""

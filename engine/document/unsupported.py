@@ -114,11 +114,14 @@ def _architecture_problems(design: Design) -> Iterator[Problem]:
 
 def _training_problems(design: Design) -> Iterator[Problem]:
     """Settings of the training that the runtime does not have."""
-    for key in ("sharding", "sequence_parallel", "bf16_gradients"):
+    for key in ("sharding", "sequence_parallel", "bf16_gradients", "linear_precision", "fused_attention"):
         usual = Training.model_fields[key].default
         value, where = getattr(design.training, key), f"training.{key}"
         if value != usual:
             yield Problem(where, "unsupported_training", {"key": key, "value": value}, fixes=[set_value(where, usual)])
+    if design.pipeline.recompute == "attention":
+        where = "pipeline.recompute"
+        yield Problem(where, "unsupported_recompute", fixes=[set_value(where, "full"), set_value(where, "none")])
 
 
 def _is_trainable(path: str, value: Any) -> bool:

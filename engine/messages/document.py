@@ -197,6 +197,7 @@ _RUNS: dict[str, Message] = {
         "divides them within a mesh only"
     ),
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
+    "unsupported_recompute": "runs recompute whole stages, not attention alone; the prediction includes it",
     "unsupported_architecture": (
         "runs do not build these parts of the model yet: {parts:list}; the prediction includes them"
     ),

@@ -79,10 +79,12 @@ class OperatorCost(CostModel):
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         table = _compute_seconds(design, program, layers, self.prices(design))
         seconds = _seconds_by_kind(kinds, table)
+        backward = table[Op.B].max(axis=0)
         seconds[kinds.sends] = _transfer_seconds(design, kinds)
         reduces = kinds.indices_of(Op.REDUCE_GRAD)
         if len(reduces):
-            seconds[reduces] = self.reduce_seconds(design, program, held)[kinds.stage[reduces]]
+            exposed = _exposed_seconds(design, self.reduce_seconds(design, program, held), backward)
+            seconds[reduces] = exposed[kinds.stage[reduces]]
         steps = kinds.indices_of(Op.STEP)
         seconds[steps] = self.step_seconds(design, program, held)[kinds.rank[steps]]
         return seconds
@@ -96,7 +98,7 @@ class OperatorCost(CostModel):
         if design.cost.transfer_model == "link-serial":
             return serial_network(design, program, kinds, seconds), seconds
         builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds, seconds)
-        measured = self.measures_collectives(design)
+        measured = self.measures_collectives(design) or design.cluster.device.constants is not None
         add_transfer_flows(builder, design, kinds)
         add_reduction_flows(builder, design, kinds, reduction_messages(design, program, held), measured=measured)
         waits = self.wait_seconds(design, program, kinds, layers)
@@ -287,8 +289,19 @@ def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
     return [seconds(*ends) for ends in zip(*(column[kinds.sends].tolist() for column in columns), strict=True)]
 
 
+def _exposed_seconds(design: Design, reductions: Floats, backward: Floats) -> Floats:
+    """Return ``[stages]`` the seconds of the reductions that the last backward of a stage does not hide.
+
+    Buckets are reduced while the backward goes on; how much of it hides them is a constant of the device.
+    """
+    constants = design.cluster.device.constants
+    return reductions if constants is None else np.maximum(0.0, reductions - constants.overlap * backward)
+
+
 def _step_seconds(design: Design, held: Sizes) -> Floats:
     """Return ``[ranks]`` the seconds to update all weights of a rank: bytes over memory bandwidth."""
     traffic = flops.optimizer_traffic_bytes(design.training)
-    seconds = held.own.sum(axis=1) * traffic / design.cluster.device.memory_bandwidth
+    device = design.cluster.device
+    rate = device.memory_bandwidth * (device.constants.memory_efficiency if device.constants else 1.0)
+    seconds = held.own.sum(axis=1) * traffic / rate
     return np.asarray(seconds + norm_seconds(design))

@@ -1,0 +1,54 @@
+"""``meshwave bench published``: predict the rows of a file, and print them against what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from meshwave.engine.bench.published.predictions import predict_runs, to_json
+from meshwave.engine.bench.published.runs import read_rows
+from meshwave.engine.bench.published.summary import summarize
+
+
+def published(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """Predict published training runs, and compare step times.
+
+    Raises:
+        Refusal: the file of runs cannot be read.
+    """
+    rows = read_rows(runs)
+    found = []
+    for number, each in enumerate(predict_runs(rows), start=1):
+        found.append(each)
+        if number % 50 == 0:
+            say(f"{number} of {len(rows)} runs")
+    return {"rows": [to_json(each) for each in found], "summary": summarize(found)}
+
+
+def to_text(figures: Mapping[str, Any]) -> str:
+    """Return the rows and their summary as a table for a terminal."""
+    lines = [_line(row) for row in figures["rows"]]
+    summary = figures["summary"]
+    for title, key in (("by source and device", "by_source"), ("by device", "by_device")):
+        lines += ["", f"{title:<48}{'runs':>5}{'mean':>7}{'bias':>8}{'worst':>8}"]
+        for each in summary[key]:
+            name = " ".join(str(each[part]) for part in ("publication", "device", "arch") if part in each)
+            lines.append(f"{name:<48}{each['rows']:>5}{each['mean']:>7.1%}{each['bias']:>+8.1%}{each['worst']:>+8.1%}")
+    order = summary["order"]
+    lines += ["", f"order of configurations of one model right in {order['right']} of {order['pairs']} pairs"]
+    lines += [f"refused, {code}: {count} rows" for code, count in summary["refused"].items()]
+    return "\n".join(lines)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    if "refused" in row:
+        return f"{row['id']}: refused: {row['refused']['text']}"
+    published, predicted = row["published_memory_gib"], row["predicted_memory_gib"]
+    memory = f"{predicted:.0f} GiB" if published is None else f"{predicted:.0f} of {published:.0f} GiB"
+    speeds = row["predicted_tokens_per_s_per_device"], row["published_tokens_per_s_per_device"]
+    return (
+        f"{row['id']}: {row['predicted_s']:.4g} of {row['published_s']:.4g} s ({row['error']:+.1%}), "
+        f"{speeds[0]:.0f} of {speeds[1]:.0f} tokens/s/device, "
+        f"{row['predicted_model_tflops_per_device']:.0f} TFLOP/s, {memory}"
+    )

@@ -1,0 +1,255 @@
+"""Designs of published runs: one place that maps the keys of a row to those of a document.
+
+What a row does not state, and what a design cannot express, is listed by code in ``assumed``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from meshwave.engine.bench.published.runs import Run
+from meshwave.engine.document import Design
+from meshwave.engine.document.devices import DeviceKind, device_kinds
+from meshwave.engine.document.loading import parse_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal, problems_of
+
+Json = dict[str, Any]
+
+DEVICES = (
+    (r"A100.*PCIe", "A100-PCIe-80GB"),
+    (r"A100.*40GB", "A100-SXM4-40GB"),
+    (r"A100", "A100-SXM4-80GB"),
+    (r"H100.*9[56]GB", "H100-SXM5-96GB"),
+    (r"H100.*PCIe|H100.*NVL", ""),
+    (r"H100", "H100-SXM5-80GB"),
+    (r"GH200", ""),
+    (r"H200", "H200-SXM5-141GB"),
+    (r"GB200", "GB200-186GB"),
+    (r"GB300", "GB300-288GB"),
+    (r"B200", "B200-SXM-180GB"),
+    (r"B300", "B300-SXM-288GB"),
+)
+"""Patterns of the devices of published runs, and the kind of device of each; the first match counts."""
+MLPS: Mapping[str, Json] = {
+    "swiglu": {"gated": True, "activation": "silu", "bias": False},
+    "gelu": {"gated": False, "activation": "gelu", "bias": True},
+    "squared_relu": {"gated": False, "activation": "relu2", "bias": False},
+}
+PRODUCTS = ((r"fp4", "fp4"), (r"fp8|float8", "fp8"))
+"""Patterns of precisions, and the format of the products of linear layers; 16 bits if none matches."""
+RECOMPUTE = {"none": "none", "selective": "attention", "full": "full"}
+UNFUSED = r"no flash attention|Megatron-LM 20(21|22)|Megatron-DeepSpeed"
+"""Pattern of attention types and frameworks whose attention is not one kernel."""
+SHARDINGS = (
+    (r"zero2|shard_grad_op|optimizer\+gradients", "gradients"),
+    (r"zero1", "optimizer"),
+    (r"fsdp|zero3", "parameters"),
+)
+NETWORKS = (  # NICs of a node, Gbit/s of each; those of the vendor's reference system if none matches
+    (r"(\d+)x ?(\d+) Gb/s", lambda found, devices: (int(found[1]), float(found[2]))),
+    (r"(\d+)x ?(\d+) GB/s", lambda found, devices: (int(found[1]), 8 * float(found[2]))),
+    (r"(\d+) Omni-Path", lambda found, devices: (int(found[1]), 100.0)),
+    (r"(\d+) Gb/s per node", lambda found, devices: (devices, float(found[1]) / devices)),
+    (r"(\d+) Gb/s(?: \S+)? per GPU", lambda found, devices: (devices, float(found[1]))),
+)
+
+
+class PublishedDesign(NamedTuple):
+    """The design of a published run."""
+
+    design: Design
+    assumed: tuple[str, ...]  # codes
+
+
+def published_design(run: Run) -> PublishedDesign:
+    """Return the design of a published run.
+
+    Raises:
+        InputError: the run cannot be expressed.
+    """
+    kind = _device_kind(run)
+    assumed = [*_assumptions(run, kind)]
+    document = {
+        "format": "meshwave/1",
+        "name": run.model or run.id,
+        "cluster": _cluster(run, kind),
+        "model": _model(run),
+        "meshes": _meshes(run),
+        "pipeline": _pipeline(run),
+        "training": _training(run),
+        "experts": {"schedule": "expert-parallel", "ep": run.ep, "degree": 1},
+    }
+    design = parse_design(document)
+    return PublishedDesign(design, tuple(assumed))
+
+
+def _device_kind(run: Run) -> DeviceKind:
+    name = next((name for pattern, name in DEVICES if re.search(pattern, run.device)), "")
+    if not name:
+        raise Refusal("run_device", {"device": run.device, "known": list(device_kinds())})
+    return device_kinds()[name]
+
+
+def _cluster(run: Run, kind: DeviceKind) -> Json:
+    linked = min(run.gpus_per_node if kind.linked_devices <= 8 else kind.linked_devices, run.devices)
+    nics, rate = linked * kind.nics / kind.linked_devices, kind.nic_bandwidth
+    for pattern, read in NETWORKS:
+        if found := re.search(pattern, run.interconnect or ""):
+            nics, gigabits = read(found, linked)
+            rate = gigabits / 8 * 1e9
+            break
+    return {
+        "nodes": -(-run.devices // linked),
+        "devices_per_node": linked,
+        "nics_per_node": max(1, round(nics)),
+        "device": {
+            "name": kind.name,
+            "peak_flops": kind.peak_flops,
+            "memory_bytes": kind.memory_bytes,
+            "memory_bandwidth": kind.memory_bandwidth,
+        },
+        "intra_node": {"latency_s": 5e-6, "bandwidth": kind.link_bandwidth},
+        "inter_node": {"latency_s": 1e-5, "bandwidth": rate},
+    }
+
+
+def _model(run: Run) -> Json:
+    mlp = next((values for name, values in MLPS.items() if run.mlp.startswith(name)), None)
+    if mlp is None:
+        raise Refusal("run_mlp", {"mlp": run.mlp, "known": sorted(MLPS)})
+    rotary = run.mlp.startswith(("swiglu", "squared_relu"))
+    positions = "alibi" if "ALiBi" in (run.attention_type or "") else "rope" if rotary else "learned"
+    return {
+        "kind": "transformer",
+        "layers": run.layers + run.mtp_layers,
+        "hidden": run.hidden,
+        "heads": run.heads,
+        "sequence": run.seq,
+        "vocab": -(-run.vocab // (128 * run.tp)) * 128 * run.tp,
+        "ffn": run.ffn,
+        "tied_embeddings": bool(run.tied_embeddings),
+        "attention": _attention(run, biased=mlp["bias"]),
+        "mlp": mlp,
+        "norm": {"kind": "rmsnorm" if rotary else "layernorm"},
+        "positions": {"kind": positions},
+        **({"moe": _experts(run)} if run.experts else {}),
+    }
+
+
+def _attention(run: Run, *, biased: bool) -> Json:
+    found: Json = {"qkv_bias": biased, "out_bias": biased}
+    if run.mla is not None:
+        found["latent"] = {
+            "q_rank": run.mla.q_lora_rank,
+            "kv_rank": run.mla.kv_lora_rank,
+            "nope_dim": run.mla.qk_nope_head_dim,
+            "rope_dim": run.mla.qk_rope_head_dim,
+            "value_dim": run.mla.v_head_dim,
+        }
+        return found
+    if window := re.search(r"sliding window (\d+)( on every other layer)?", run.attention_type or ""):
+        found |= {"window": int(window[1]), "full_every": 2 if window[2] else 0}
+    return {**found, "kv_heads": run.kv_heads, "head_dim": run.head_dim}
+
+
+def _experts(run: Run) -> Json:
+    if run.top_k is None:
+        raise Refusal("run_incomplete", {"keys": ["top_k"]})
+    return {
+        "experts": run.experts,
+        "top_k": run.top_k,
+        "capacity_factor": None,
+        "every": 1,
+        "ffn": run.moe_ffn,
+        "first_dense": run.dense_layers,
+        "shared_ffn": run.shared_expert_ffn,
+    }
+
+
+def _meshes(run: Run) -> list[Json]:
+    """Return one mesh per pipeline rank: tensor-parallel neighbours first, then copies, then ranks."""
+    size = run.dp * run.cp * run.tp
+    if size * run.pp != run.devices:
+        raise Refusal("run_degrees", {"product": size * run.pp, "devices": run.devices})
+    axes = {"dp": run.dp, **({"cp": run.cp} if run.cp > 1 else {}), "tp": run.tp}
+    return [
+        {"name": str(rank), "devices": list(range(rank * size, (rank + 1) * size)), "axes": axes}
+        for rank in range(run.pp)
+    ]
+
+
+def _pipeline(run: Run) -> Json:
+    if run.gbs % (run.dp * run.mbs):
+        raise Refusal("run_batch", {"gbs": run.gbs, "dp": run.dp, "mbs": run.mbs})
+    chunks = run.vp or 1
+    while (
+        run.pp * chunks > run.layers and chunks > 1
+    ):  # Megatron counts embedding and loss as layers, a design does not
+        chunks = next(fewer for fewer in range(chunks - 1, 0, -1) if chunks % fewer == 0)
+    schedule = {"schedule": "interleaved-1f1b", "chunks": chunks} if run.pp > 1 and chunks > 1 else {"schedule": "1f1b"}
+    return {
+        **schedule,
+        "microbatches": run.gbs // (run.dp * run.mbs),
+        "stages": stage_layers(run, run.pp * chunks if run.pp > 1 else 1),
+        "recompute": _recompute(run),
+    }
+
+
+def _recompute(run: Run) -> str:
+    """Return what a backward computes again; selective recomputation is that of attention."""
+    if run.recompute not in RECOMPUTE:
+        raise Refusal("run_recompute", {"recompute": run.recompute, "known": sorted(RECOMPUTE)})
+    return RECOMPUTE[run.recompute]
+
+
+def stage_layers(run: Run, stages: int) -> list[int] | None:
+    """Return the layers of each stage as the row states them; None leaves the split to the cost model."""
+    layout, layers = (run.stage_layout or "").partition("(")[0], run.layers + run.mtp_layers
+    if "|" in layout:
+        return _listed_layers(layout, stages, layers)
+    if "count as one layer each" in layout and stages > 1 and (layers + 2) % stages == 0:
+        each = (layers + 2) // stages
+        return [each - 1, *[each] * (stages - 2), each - 1] if each > 1 else None
+    return [layers // stages] * stages if layers % stages == 0 else None
+
+
+def _listed_layers(layout: str, stages: int, layers: int) -> list[int] | None:
+    found: list[int] = []
+    for part in layout.split("|"):
+        number, times = (re.search(pattern, part) for pattern in (r"\d+", r"x\s*(\d+)"))
+        count = (int(number[0]) if number else 0) + ("mtp" in part)
+        found += [count] * (int(times[1]) if times else 1)
+    return found if len(found) == stages and sum(found) == layers and min(found) > 0 else None
+
+
+def _training(run: Run) -> Json:
+    formats = (name for pattern, name in PRODUCTS if re.search(pattern, run.precision, re.IGNORECASE))
+    return {
+        "micro_batch_size": run.mbs,
+        "precision": "bf16",
+        "linear_precision": next(formats, "same"),
+        "sharding": next((name for pattern, name in SHARDINGS if re.search(pattern, run.sharding or "")), "none"),
+        "sequence_parallel": run.sequence_parallel,
+        "bf16_gradients": "PURE" in run.precision,
+        "fused_attention": not re.search(UNFUSED, f"{run.attention_type} {run.framework}"),
+    }
+
+
+def _assumptions(run: Run, kind: DeviceKind) -> Iterator[str]:
+    if "not stated" in (run.interconnect or "not stated") and run.devices > run.gpus_per_node:
+        yield "network of the vendor's reference system"
+    if run.pp * (run.vp or 1) > run.layers:
+        yield "fewer chunks, since each has a layer"
+    if run.recompute == "selective":
+        yield "selective recomputation is that of attention"
+    if run.mtp_layers:
+        yield "prediction of further tokens as one more layer"
+
+
+def first_problem(error: InputError) -> tuple[str, str]:
+    """Return code and text of the first problem that an error found."""
+    problem = problems_of(error)[0]
+    return problem.code, str(problem)

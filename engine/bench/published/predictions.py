@@ -1,0 +1,102 @@
+"""Predictions of published runs, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from meshwave.engine.bench.published.designs import published_design
+from meshwave.engine.bench.published.runs import Run, parse_run
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.findings import Problem, problems_of
+from meshwave.engine.predict.prediction import predict
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A published run and its prediction."""
+
+    id: str
+    publication: str
+    model: str
+    device: str
+    devices: int
+    arch: str
+    published_s: float
+    predicted_s: float
+    error: float
+    """Predicted over published step time, less one."""
+    published_tokens_per_s_per_device: float
+    predicted_tokens_per_s_per_device: float
+    predicted_model_tflops_per_device: float
+    """Forward and backward without recomputation; attention counted without its mask."""
+    published_memory_gib: float | None
+    predicted_memory_gib: float
+    assumed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A row without a prediction, and the reason."""
+
+    id: str
+    publication: str
+    problem: Problem
+
+
+def predict_runs(rows: Iterable[Any]) -> Iterator[Predicted | Refused]:
+    """Yield the prediction of each row, or the reason why there is none."""
+    for number, row in enumerate(rows):
+        try:
+            yield predict_run(parse_run(row))
+        except MeshwaveError as error:
+            yield _refuse(row, number, problems_of(error)[0])
+        except Exception as error:  # a row of a stranger's file must not end the others
+            yield _refuse(row, number, Problem("", "run_unpriced", {"reason": f"{type(error).__name__}: {error}"}))
+
+
+def predict_run(run: Run) -> Predicted:
+    """Return the prediction of a run.
+
+    Raises:
+        MeshwaveError: the run cannot be expressed or priced.
+    """
+    design, assumed = published_design(run)
+    prediction = predict(design)
+    published_s, predicted_s = run.step_s, prediction.timeline.makespan
+    assert published_s is not None, "checked when the row was parsed"
+    tokens = run.gbs * run.seq / run.devices
+    return Predicted(
+        id=run.id,
+        publication=run.publication,
+        model=run.model,
+        device=design.cluster.device.name,
+        devices=run.devices,
+        arch=run.arch,
+        published_s=published_s,
+        predicted_s=predicted_s,
+        error=predicted_s / published_s - 1,
+        published_tokens_per_s_per_device=tokens / published_s,
+        predicted_tokens_per_s_per_device=tokens / predicted_s,
+        predicted_model_tflops_per_device=prediction.costs.model_flops / predicted_s / run.devices / 1e12,
+        published_memory_gib=run.memory_gib,
+        predicted_memory_gib=float(prediction.memory.total_bytes.max()) / GIB,
+        assumed=assumed,
+    )
+
+
+def to_json(found: Predicted | Refused) -> dict[str, Any]:
+    """Return a row for ``--json``."""
+    if isinstance(found, Predicted):
+        return asdict(found)
+    reason = {"code": found.problem.code, "text": str(found.problem)}
+    return {"id": found.id, "publication": found.publication, "refused": reason}
+
+
+def _refuse(row: Any, number: int, problem: Problem) -> Refused:
+    name = row.get("id") if isinstance(row, dict) else None
+    name = name if isinstance(name, str) else f"row {number}"
+    return Refused(name, name.partition("-")[0], problem)

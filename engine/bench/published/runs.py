@@ -1,0 +1,133 @@
+"""Published training runs: the rows of a file, and the keys of a row that a prediction uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from meshwave.engine.findings import Refusal
+
+Size = Annotated[int, Field(ge=1, le=1_000_000_000)]
+SHIPPED = "runs.json"
+
+
+class Latent(BaseModel):
+    """Multi-head latent attention of a published model."""
+
+    q_lora_rank: Size | None = None
+    kv_lora_rank: Size
+    qk_nope_head_dim: Size
+    qk_rope_head_dim: Size
+    v_head_dim: Size
+
+
+class Run(BaseModel):
+    """The configuration of a published run, and what was measured; unknown keys are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    id: str
+    source: str = ""
+    kind: str = "train_step"
+    device: str
+    devices: Size
+    gpus_per_node: Size
+    interconnect: str | None = None
+    model: str = ""
+    arch: str = "dense"
+    layers: Size
+    hidden: Size
+    ffn: Size
+    heads: Size
+    kv_heads: Size | None = None
+    head_dim: Size | None = None
+    vocab: Size
+    seq: Size
+    mlp: str
+    tied_embeddings: bool | None = None
+    attention_type: str | None = None
+    mla: Latent | None = None
+    experts: Size | None = None
+    top_k: Size | None = None
+    moe_ffn: Size | None = None
+    shared_expert_ffn: int = 0
+    dense_layers: int = 0
+    mtp_layers: int = 0
+    precision: str
+    tp: Size = 1
+    cp: Size = 1
+    pp: Size = 1
+    dp: Size = 1
+    ep: Size = 1
+    etp: Size | None = None
+    vp: Size | None = None
+    mbs: Size
+    gbs: Size
+    sharding: str | None = None
+    recompute: str
+    recompute_detail: str | None = None
+    sequence_parallel: bool = False
+    stage_layout: str | None = None
+    schedule: str | None = None
+    framework: str = ""
+    iteration_s: Annotated[float, Field(gt=0)] | None = None
+    iteration_s_derived: Annotated[float, Field(gt=0)] | None = None
+    memory_gib: float | None = None
+    complete: str = "complete"
+    missing: tuple[str, ...] = ()
+
+    @property
+    def step_s(self) -> float | None:
+        """Published seconds of a training step."""
+        return self.iteration_s or self.iteration_s_derived
+
+    @property
+    def publication(self) -> str:
+        """Name of the source: the beginning of the id, such as ``bloom``."""
+        return self.id.partition("-")[0]
+
+
+def read_rows(path: Path | None) -> list[Any]:
+    """Return the rows of a file, or of the runs that the project ships.
+
+    Raises:
+        Refusal: the file cannot be read or is no list of rows.
+    """
+    try:
+        text = path.read_text() if path else (resources.files(__package__) / SHIPPED).read_text()
+        rows = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise Refusal("unreadable_runs", {"path": str(path), "reason": str(error)}) from None
+    found = rows.get("rows") if isinstance(rows, Mapping) else rows
+    if not isinstance(found, list):
+        raise Refusal("unreadable_runs", {"path": str(path), "reason": "a list of rows is expected"})
+    return found
+
+
+def parse_run(row: Any) -> Run:
+    """Return the run of a row.
+
+    Raises:
+        Refusal: the row lacks keys, or they have other values than those of a training step.
+    """
+    if isinstance(row, Mapping) and row.get("kind", "train_step") != "train_step":
+        raise Refusal("run_not_a_step", {"kind": str(row["kind"])})
+    if isinstance(row, Mapping) and (missing := row.get("missing")):
+        raise Refusal("run_incomplete", {"keys": [str(key) for key in missing]})
+    try:
+        run = Run.model_validate(row)
+    except ValidationError as error:
+        raise Refusal("run_unreadable", {"problems": sorted(set(_problems(error)))}) from None
+    if run.step_s is None:
+        raise Refusal("run_incomplete", {"keys": ["iteration_s"]})
+    return run
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    for each in error.errors():
+        yield f"{'.'.join(map(str, each['loc'])) or 'row'}: {each['msg']}"

@@ -1,0 +1,80 @@
+"""Summary of predicted published runs: errors by source and device, order of configurations, and refusals."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import combinations
+from statistics import fmean, median
+from typing import Any, NamedTuple, TypeVar
+
+from meshwave.engine.bench.published.predictions import Predicted, Refused
+
+CLEAR_DIFFERENCE = 0.1
+"""Smallest relative difference of published step times at which an order counts."""
+K = TypeVar("K", bound=Hashable)
+
+
+class Errors(NamedTuple):
+    """Errors of a group of predictions."""
+
+    rows: int
+    mean: float
+    """Mean of the absolute errors."""
+    bias: float
+    """Median of the signed errors."""
+    worst: float
+    """The signed error that is largest."""
+    worst_id: str
+
+
+def errors_of(found: Sequence[Predicted]) -> Errors:
+    """Return the errors of some predictions."""
+    worst = max(found, key=lambda each: abs(each.error))
+    errors = [each.error for each in found]
+    return Errors(len(found), fmean(map(abs, errors)), median(errors), worst.error, worst.id)
+
+
+def group(found: Iterable[Predicted], key: Callable[[Predicted], K]) -> dict[K, list[Predicted]]:
+    """Return predictions by a key, sorted."""
+    groups: defaultdict[K, list[Predicted]] = defaultdict(list)
+    for each in found:
+        groups[key(each)].append(each)
+    return {name: groups[name] for name in sorted(groups)}  # type: ignore[type-var]
+
+
+def ordered_pairs(found: Iterable[Predicted]) -> tuple[int, int]:
+    """Return the pairs of configurations of one model that differ clearly, and in how many the order is right.
+
+    Configurations are compared by tokens per second and device within a source, on equal devices.
+    """
+    pairs = right = 0
+    for alike in group(found, lambda each: (each.publication, each.model, each.device, each.devices)).values():
+        for one, other in combinations(alike, 2):
+            ratio = one.published_tokens_per_s_per_device / other.published_tokens_per_s_per_device
+            if not 1 / (1 + CLEAR_DIFFERENCE) < ratio < 1 + CLEAR_DIFFERENCE:
+                pairs += 1
+                faster = one.predicted_tokens_per_s_per_device > other.predicted_tokens_per_s_per_device
+                right += faster == (ratio > 1)
+    return pairs, right
+
+
+def summarize(found: Sequence[Predicted | Refused]) -> dict[str, Any]:
+    """Return the summary for ``--json``."""
+    predicted = [each for each in found if isinstance(each, Predicted)]
+    refused = [each for each in found if isinstance(each, Refused)]
+    by_source = group(predicted, lambda each: (each.publication, each.device, each.arch))
+    by_device = group(predicted, lambda each: (each.device, each.arch))
+    pairs, right = ordered_pairs(predicted)
+    return {
+        "predicted": len(predicted),
+        "by_source": [
+            {"publication": publication, "device": device, "arch": arch, **errors_of(rows)._asdict()}
+            for (publication, device, arch), rows in by_source.items()
+        ],
+        "by_device": [
+            {"device": device, "arch": arch, **errors_of(rows)._asdict()} for (device, arch), rows in by_device.items()
+        ],
+        "order": {"pairs": pairs, "right": right},
+        "refused": dict(Counter(each.problem.code for each in refused).most_common()),
+    }

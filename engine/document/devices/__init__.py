@@ -1,0 +1,87 @@
+"""Kinds of devices: data sheets, and the constants of the roofline cost model, one JSON file each with its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Annotated
+
+from pydantic import Field
+
+from meshwave.engine.frozen import Part
+
+Amount = Annotated[float, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Seconds = Annotated[float, Field(ge=0, le=1)]
+
+
+class Constants(Part):
+    """Constants that turn FLOPs and bytes into seconds on one kind of device, the same for every model and design."""
+
+    product_efficiency: Share
+    """Share of the peak that large 16-bit matrix products sustain."""
+    product_8bit_efficiency: Share
+    """Share of the 8-bit peak that the matrix products of linear layers sustain, with the casts around them."""
+    product_s: Seconds
+    """Fixed seconds of a matrix product: launch, fill and drain."""
+    attention_efficiency: Share
+    """Share of the 16-bit peak that the forward of a fused attention kernel sustains on the pairs inside the mask."""
+    attention_backward_efficiency: Share
+    """The same for its backward."""
+    memory_efficiency: Share
+    """Share of the memory bandwidth that norms, activations, residual sums and the optimizer sustain."""
+    kernel_s: Seconds
+    """Fixed seconds of an operator that is not a matrix product."""
+    intra_node_efficiency: Share
+    """Share of the bandwidth of a device's link inside the node that collectives and messages sustain."""
+    inter_node_efficiency: Share
+    """Share of the bandwidth of a NIC that collectives and messages sustain."""
+    intra_node_latency_s: Seconds
+    """Seconds of one step of a collective inside a node."""
+    inter_node_latency_s: Seconds
+    """Seconds of one step of a collective between nodes."""
+    overlap: Annotated[float, Field(ge=0, le=1)]
+    """Share of the compute of a backward behind which data-parallel communication hides."""
+
+
+class DeviceKind(Part):
+    """A kind of device: the numbers of its data sheet, and its constants."""
+
+    name: str
+    """Name of the device in a design; its constants price every design whose device has this name."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the same device, without a difference in speed."""
+    peak_flops: Amount
+    """Dense 16-bit FLOP/s."""
+    memory_bytes: Amount
+    """Memory of one device."""
+    memory_bandwidth: Amount
+    """Bytes/s between a device and its own memory."""
+    multiprocessors: int
+    """Streaming multiprocessors, which compute one tile of a matrix product each."""
+    link_bandwidth: Amount
+    """Bytes/s of a device's link inside the node, in one direction."""
+    linked_devices: int
+    """Devices that such links join."""
+    nics: int
+    """NICs of as many devices in the vendor's reference system."""
+    nic_bandwidth: Amount
+    """Bytes/s of one of them, in one direction."""
+    constants: Constants
+    origin: Mapping[str, str]
+    """Source of the data sheet and of each constant."""
+
+
+@cache
+def device_kinds() -> Mapping[str, DeviceKind]:
+    """Return all kinds of devices by name, sorted."""
+    files = (file for file in resources.files(__name__).iterdir() if file.name.endswith(".json"))
+    found = [DeviceKind.model_validate_json(file.read_bytes()) for file in files]
+    return {kind.name: kind for kind in sorted(found, key=lambda kind: kind.name)}
+
+
+@cache
+def find_device_kind(name: str) -> DeviceKind | None:
+    """Return the kind of the device called ``name``; None if it is unknown."""
+    return next((kind for kind in device_kinds().values() if name in (kind.name, *kind.aliases)), None)

@@ -1,0 +1,127 @@
+"""Predictions of published runs: every row has a prediction or a reason."""
+
+import json
+
+import pytest
+
+from meshwave.engine.bench.published.command import published, to_text
+from meshwave.engine.bench.published.designs import published_design, stage_layers
+from meshwave.engine.bench.published.runs import parse_run, read_rows
+from meshwave.engine.cli.main import main
+from meshwave.engine.document.devices import device_kinds
+
+ROW = {
+    "id": "example-1",
+    "device": "A100-SXM4-80GB",
+    "devices": 16,
+    "gpus_per_node": 8,
+    "interconnect": "NVLink in node; 4 Omni-Path links per node",
+    "arch": "dense",
+    "layers": 8,
+    "hidden": 1024,
+    "ffn": 4096,
+    "heads": 16,
+    "vocab": 50000,
+    "seq": 2048,
+    "mlp": "gelu",
+    "precision": "bf16",
+    "tp": 2,
+    "pp": 2,
+    "dp": 4,
+    "mbs": 1,
+    "gbs": 32,
+    "recompute": "none",
+    "iteration_s": 1.0,
+}
+
+
+def test_a_row_becomes_the_design_that_it_describes():
+    design, assumed = published_design(parse_run({**ROW, "vp": 2, "precision": "fp8 delayed"}))
+
+    assert (design.ranks, design.stages, design.pipeline.microbatches) == (2, 4, 8)
+    assert design.meshes[1].devices == tuple(range(8, 16))
+    assert design.cluster.nics_per_node == 4
+    assert design.cluster.inter_node.bandwidth == 12.5e9
+    assert design.training.linear_precision == "fp8"
+    assert design.pipeline.stages == (2, 2, 2, 2)
+    assert assumed == ()
+
+
+@pytest.mark.parametrize(
+    ("layout", "layers", "stages", "expected"),
+    [
+        ("embedding and loss count as one layer each: uniform", 14, 4, [3, 4, 4, 3]),
+        ("15 | 16 x6 | 15 (split points)", 126, 8, [15, *[16] * 6, 15]),
+        ("uniform", 12, 4, [3, 3, 3, 3]),
+        ("uneven: not stated", 13, 4, None),
+    ],
+)
+def test_a_stage_layout_becomes_layers_per_stage(layout, layers, stages, expected):
+    assert stage_layers(parse_run({**ROW, "layers": layers, "stage_layout": layout}), stages) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"missing": ["mbs"]}, "run_incomplete"),
+        ({"kind": "layer_time"}, "run_not_a_step"),
+        ({"device": "TPU v5p"}, "run_device"),
+        ({"mlp": "none"}, "run_mlp"),
+        ({"dp": 3}, "run_degrees"),
+        ({"gbs": 33}, "run_batch"),
+        ({"recompute": "sometimes"}, "run_recompute"),
+        ({"iteration_s": None}, "run_incomplete"),
+        ({"layers": "many"}, "run_unreadable"),
+        ({"hidden": 1023}, "indivisible_width"),
+    ],
+)
+def test_a_row_that_cannot_be_expressed_is_refused_with_the_reason(tmp_path, change, code):
+    file = tmp_path / "runs.json"
+    file.write_text(json.dumps([{**ROW, **change}]))
+
+    (row,) = published(file, say=print)["rows"]
+
+    assert row["id"] == "example-1"
+    assert row["refused"]["code"] == code
+    assert row["refused"]["text"]
+
+
+@pytest.mark.parametrize("row", [None, 3, [], {}, {"id": 4}, {"missing": 3}])
+def test_what_is_no_row_is_refused(tmp_path, row):
+    file = tmp_path / "runs.json"
+    file.write_text(json.dumps([row]))
+
+    assert published(file, say=print)["rows"][0]["refused"]["code"]
+
+
+def test_predictions_are_summarized_by_source_and_device(tmp_path, capsys):
+    file = tmp_path / "runs.json"
+    file.write_text(json.dumps([ROW, {**ROW, "id": "example-2", "mbs": 2, "iteration_s": 0.8}, {"id": "other-1"}]))
+
+    assert main(["bench", "published", "--runs", str(file), "--json"]) == 0
+
+    figures = json.loads(capsys.readouterr().out)
+    first = figures["rows"][0]
+    assert first["error"] == pytest.approx(first["predicted_s"] / first["published_s"] - 1)
+    assert figures["summary"]["by_source"][0]["rows"] == 2
+    assert figures["summary"]["order"]["pairs"] == 1
+    assert figures["summary"]["refused"] == {"run_unreadable": 1}
+    assert "order of configurations" in to_text(figures)
+
+
+def test_a_missing_file_and_a_misplaced_option_are_refused(tmp_path, capsys):
+    assert main(["bench", "published", "--runs", str(tmp_path / "none.json")]) == 2
+    assert main(["bench", "links", "--runs", "x"]) == 2
+    assert "--runs" in capsys.readouterr().err
+
+
+def test_the_shipped_runs_are_expressed():
+    runs = [parse_run(row) for row in read_rows(None)]
+
+    assert len(runs) > 400
+    assert all(run.source for run in runs)
+
+
+def test_every_constant_of_a_device_has_an_origin():
+    for kind in device_kinds().values():
+        assert {"data sheet", *type(kind.constants).model_fields} <= set(kind.origin)
