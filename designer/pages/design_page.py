@@ -22,6 +22,7 @@ from meshwave.designer.lessons.tutor import OpenLesson
 from meshwave.designer.pages.timeline_layers import pinned_prediction, timeline_layers
 from meshwave.designer.pages.transfer_page import BoundaryTransfers
 from meshwave.designer.state.design_session import Session, progress_text
+from meshwave.designer.state.edit_log import EditLog
 from meshwave.designer.state.jobs import page_later
 from meshwave.designer.state.measured_load import MeasuredLoads
 from meshwave.designer.state.order_edits import OrderEditor
@@ -69,7 +70,12 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     pn.state.onload(lambda: _set_link(draft.claim(), keeps_start=True))  # not before the page is loaded
     pn.state.on_session_destroyed(lambda context: draft.release())
     widgets = Widgets(
-        draft.session, studio, first_run=draft.run, on_show_run=draft.show_run, on_show_lesson=draft.show_lesson
+        draft.session,
+        studio,
+        first_run=draft.run,
+        on_show_run=draft.show_run,
+        on_show_lesson=draft.show_lesson,
+        edit_log=draft.edit_log,
     )
     if draft.lesson:
         widgets.lessons.resume(OpenLesson(*draft.lesson))
@@ -133,6 +139,7 @@ class Widgets:
         first_run: str = "",
         on_show_run: Callable[[str], Any] = lambda run: None,
         on_show_lesson: Callable[[OpenLesson | None], Any] = lambda lesson: None,
+        edit_log: Callable[[], EditLog] | None = None,
     ) -> None:
         self.session, self.studio = session, studio
         self.first_run, self.on_show_run = first_run, on_show_run
@@ -176,6 +183,7 @@ class Widgets:
             on_compare=self.comparison.open,
             on_experts=lambda: self._show_pane("cluster" if self.experts.visible else "experts"),
             on_lessons=lambda: self.lessons.open(),
+            edit_log=edit_log,
             **FILL,
         )
         self.lessons = LessonPane(session, on_open=on_show_lesson, on_highlight=self._show_control, **FILL)

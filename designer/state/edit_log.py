@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import InputError
 
 LARGEST_LOG_BYTES = 8_000_000
 """Size at which the undo history on disk starts again; named versions are kept."""
@@ -98,7 +99,7 @@ class EditLog:
         """Append an edit.
 
         Raises:
-            OSError: the file cannot be written.
+            InputError: the file cannot be written.
         """
         if not self._path.exists() or self._path.stat().st_size > LARGEST_LOG_BYTES:
             self._restart(before)
@@ -110,7 +111,7 @@ class EditLog:
         """Append an ``undo`` or a ``redo``.
 
         Raises:
-            OSError: the file cannot be written.
+            InputError: the file cannot be written.
         """
         self._append({"move": move})
 
@@ -124,15 +125,17 @@ class EditLog:
         """Append a named version; one of the same name is replaced.
 
         Raises:
-            OSError: the file cannot be written.
+            InputError: the file cannot be written.
         """
+        if not self._path.exists():
+            self._restart(design)
         self._append({"version": name, "at": time.time(), "content": design.model_dump(mode="json")})
 
     def forget_version(self, name: str) -> None:
         """Remove a named version.
 
         Raises:
-            OSError: the file cannot be written.
+            InputError: the file cannot be written.
         """
         self._append({"forget": name})
 
@@ -144,5 +147,8 @@ class EditLog:
             self._append(line)
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        with self._path.open("ab") as file:
-            file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        try:
+            with self._path.open("ab") as file:
+                file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            raise InputError(f"the history of the design cannot be written: {error.strerror}") from None

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from meshwave.designer.state.field_limits import field_limit
 from meshwave.designer.state.predictions import find_page_limits
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.links import embedded_document
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.findings import DesignError, Problem, problems_of
@@ -51,13 +52,16 @@ def open_file(file: str, text: Any, into: Design, longest_name: int) -> OpenedFi
 
 
 def read_upload(text: Any) -> Design:
-    """Parse the text of a design file; an inconsistent design opens as a draft.
+    """Parse the text of a design file, or of an export that carries a design.
+
+    An inconsistent design opens as a draft.
 
     Raises:
         DesignError: the text is not a design.
         InputError: the file is too large.
     """
-    return parse_design(_upload(text), draft=True)
+    text = _upload(text)
+    return parse_design(embedded_document(text) or text, draft=True)
 
 
 def read_import(file: str, text: Any, name: str, design: Design) -> Imported:

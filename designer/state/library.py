@@ -117,7 +117,7 @@ class Library:
         before = self.read(design)
         renamed = before.model_copy(update={"name": name})
         self.save(design, renamed)
-        with suppress(OSError):
+        with suppress(InputError):
             self.log(design).add_edit(before, renamed, f"rename to {name}", opens=False)
         self.write_card(design, {"name": name})
 

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_card import design_card
 from meshwave.designer.state.design_session import LONGEST_HISTORY, Session, Step
-from meshwave.designer.state.edit_log import LoggedStep
+from meshwave.designer.state.edit_log import EditLog, LoggedStep
 from meshwave.designer.state.jobs import Later
 from meshwave.designer.state.library import Library, is_id, new_id
 from meshwave.designer.state.predictions import Predictions
@@ -237,13 +237,19 @@ class Draft:
         self._on_move(self.name)
 
     def _log(self) -> None:
-        log, session = self._studio.library.log(self.name), self.session
-        with suppress(OSError):  # the edit itself is saved, or reports why it is not
+        log, session = self.edit_log(), self.session
+        with suppress(InputError):  # the edit itself is saved, or reports why it is not
             step = session.last_step
             if session.move == "edit" and step is not None:
                 log.add_edit(self._saved, session.design, step.label, opens=step.opens)
             else:
                 log.add_move(session.move)
+
+    def edit_log(self) -> EditLog:
+        """Return the log of the edits and versions of the design, which is saved first."""
+        if not self._studio.library.has(self.name):
+            self.save()
+        return self._studio.library.log(self.name)
 
     def save(self) -> None:
         """Write the design; if that fails, accept the edit and notify the user."""

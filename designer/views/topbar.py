@@ -13,16 +13,18 @@ from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.edit_log import EditLog
 from meshwave.designer.views._view import views
 from meshwave.engine.document import Design, load_design
+from meshwave.engine.document.differences import differences
 from meshwave.engine.document.links import design_link
-from meshwave.engine.errors import printable
+from meshwave.engine.errors import InputError, printable
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
 from meshwave.engine.findings import Problem
 from meshwave.engine.imports import imports
 from meshwave.engine.schedules import schedules
-from meshwave.engine.units import format_count
+from meshwave.engine.units import format_count, when
 
 SHOWN_PROBLEMS = 9  # an import reports at most eight, and the number of others
 
@@ -90,6 +92,11 @@ class TopBar(Canvas):
     shortcuts = param.List(default=[], doc="Group, keys and effect of each shortcut.")
     views = param.List(default=[], doc="Name and key of each view that has a key.")
     notice = param.String(default="", doc="Notice to the user that belongs to no edit; empty for none.")
+    versions: Any = param.List(
+        default=None,
+        allow_None=True,
+        doc="Named versions of the design: name, time, and what differs. None without a library.",
+    )
     longest_name = param.Integer(
         default=files.LONGEST_NAME, constant=True, doc="Largest number of characters of a name."
     )
@@ -100,7 +107,7 @@ class TopBar(Canvas):
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css")
     _gestures = (
         "rename", "open", "example", "link", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",
-        "view", "lessons",
+        "view", "lessons", "list_versions", "add_version", "restore_version", "forget_version",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +120,7 @@ class TopBar(Canvas):
         on_experts: Callable[[], Any] | None = None,
         on_view: Callable[[str], Any] | None = None,
         on_lessons: Callable[[], Any] | None = None,
+        edit_log: Callable[[], EditLog] | None = None,
         shortcuts: tuple[Shortcut, ...] = SHORTCUTS,
         **params: Any,
     ) -> None:
@@ -128,6 +136,8 @@ class TopBar(Canvas):
         self._open_gallery, self._open_comparison = on_gallery, on_compare
         self._turn_experts, self._turn_to_view = on_experts, on_view
         self._open_lessons = on_lessons
+        self._edit_log = edit_log
+        self.versions = None if edit_log is None else []
         self._saved = session.design
         session.param.watch(lambda *_: self._show(), ["design", "history", "notice"])
         self._show()
@@ -226,6 +236,36 @@ class TopBar(Canvas):
     def _on_lessons(self, gesture: Mapping[str, Any]) -> None:
         if self._open_lessons is not None:
             self._open_lessons()
+
+    # ---- versions ----
+
+    def _named_versions(self) -> EditLog:
+        if self._edit_log is None:
+            raise InputError("this page saves no versions")
+        return self._edit_log()
+
+    def _on_list_versions(self, gesture: Mapping[str, Any]) -> None:
+        design = self._session.design
+        self.versions = [
+            {"name": name, "when": when(saved_s), "changes": differences(design, content)}
+            for name, saved_s, content in self._named_versions().versions()
+        ]
+
+    def _on_add_version(self, gesture: Mapping[str, Any]) -> None:
+        self._named_versions().add_version(
+            files.design_name(read_value(gesture, "name", plain_text)), self._session.design
+        )
+        self._on_list_versions(gesture)
+
+    def _on_restore_version(self, gesture: Mapping[str, Any]) -> None:
+        name = read_value(gesture, "name", plain_text)
+        for version in self._named_versions().versions():
+            if version.name == name:
+                self._session.replace(version.design, f"restore version {name}")
+
+    def _on_forget_version(self, gesture: Mapping[str, Any]) -> None:
+        self._named_versions().forget_version(read_value(gesture, "name", plain_text))
+        self._on_list_versions(gesture)
 
     # ---- helpers of the gestures ----
 

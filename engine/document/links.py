@@ -1,9 +1,10 @@
-"""Links that carry a design, compressed in the fragment; they open on any Meshwave."""
+"""Links and exported files that carry a design; they open on any Meshwave."""
 
 from __future__ import annotations
 
+import re
 import zlib
-from base64 import b64decode, urlsafe_b64encode
+from base64 import b64decode, b64encode, urlsafe_b64encode
 
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.loading import parse_design
@@ -13,6 +14,8 @@ LONGEST_LINK = 64_000
 """Largest number of characters of a link; larger designs are shared as files."""
 LARGEST_DOCUMENT_BYTES = 6_000_000
 _KEY = "design="
+_DATA_URL = "data:application/json;base64,"
+_EMBEDDED = re.compile(re.escape(_DATA_URL) + "([A-Za-z0-9+/]+=*)")
 _RAW = -zlib.MAX_WBITS  # a deflate stream without a header
 
 
@@ -50,3 +53,20 @@ def read_design_link(link: str) -> Design:
     except (ValueError, zlib.error):
         raise Refusal("no_design_in_link", {}) from None
     return parse_design(document, draft=True)
+
+
+def data_url(design: Design) -> str:
+    """Return a URL that is the design's document, which exported pages and pictures carry."""
+    return _DATA_URL + b64encode(design.to_json().encode()).decode()
+
+
+def embedded_document(text: str) -> str | None:
+    """Return the document that an exported page or picture carries; None if it carries none.
+
+    A picture may be decoded as any text, since the document in it is ASCII.
+    """
+    found = _EMBEDDED.search(text)
+    try:
+        return b64decode(found[1]).decode() if found else None
+    except ValueError:
+        return None

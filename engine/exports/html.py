@@ -9,6 +9,7 @@ import base64
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from meshwave.engine.document.links import data_url
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports._html_experts import experts_section
 from meshwave.engine.exports._markup import escape
@@ -47,7 +48,6 @@ def page_frame(prediction: Prediction, height: int = 520) -> str:
 def _page(prediction: Prediction) -> Iterator[str]:
     design = prediction.design
     name = escape(design.name or "A design")
-    document = base64.b64encode(design.to_json().encode()).decode()
     yield "<!doctype html>"
     yield f'<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
     yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -60,7 +60,7 @@ def _page(prediction: Prediction) -> Iterator[str]:
     yield from experts_section(prediction)
     yield (
         f'<details><summary>The design</summary><p><a download="design.json" '
-        f'href="data:application/json;base64,{document}">Save it</a>, and open it in Meshwave.</p>'
+        f'href="{data_url(design)}">Save it</a>, and open it in Meshwave.</p>'
         f"<pre>{escape(design.to_json())}</pre></details>"
     )
     yield f"</main><script>{SCRIPT}</script></body></html>"

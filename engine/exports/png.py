@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshwave.engine.document.links import data_url
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports.pictures.palette import Theme, rgb
 from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shares, Text, lay_out_timeline
@@ -34,7 +35,8 @@ class Png(Export):
 
     @staticmethod
     def make(prediction: Prediction) -> bytes:
-        return png(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit)
+        design = prediction.design
+        return png(prediction.timeline, title=design.name, unit=prediction.costs.unit, comment=data_url(design))
 
 
 def png(
@@ -46,6 +48,7 @@ def png(
     width: int = 1440,
     theme: Theme = "light",
     ratio: int = 2,
+    comment: str = "",
 ) -> bytes:
     """Draw the spans within ``window`` in seconds, or all of them.
 
@@ -57,17 +60,22 @@ def png(
         width: width of the layout in pixels.
         theme: colours.
         ratio: pixels of the picture per pixel of the layout, as on screens of high density.
+        comment: ASCII text that the file carries, such as the document of the design.
 
     Raises:
         InputError: the window has no spans.
     """
     from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
     picture = lay_out_timeline(timeline, title=title, unit=unit, window=window, width=width, theme=theme)
     image = Image.new("RGB", (picture.width * ratio, picture.height * ratio), picture.surface["background"])
     _Painter(picture, image, ratio).paint()
     file = BytesIO()
-    image.save(file, "PNG", optimize=False)
+    info = PngInfo()
+    if comment:
+        info.add_text("Comment", comment)
+    image.save(file, "PNG", optimize=False, pnginfo=info)
     return file.getvalue()
 
 

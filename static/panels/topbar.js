@@ -9,6 +9,7 @@ import { PAGES, openHelpOnF1, openPage } from "../kit/help.js";
 import { icon } from "../kit/icons.js";
 import { Modal, Tips, dropdown, menu, tool } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
+import { versionPanel } from "./versions.js";
 
 const IS_APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
 
@@ -25,10 +26,12 @@ class TopBar extends Widget {
     super(model);
     this.theme = new Theme(this.leaving.signal, (shown) => model.theme !== shown && (model.theme = shown));
     const [theme, themes] = themePicker(this.theme);
-    const accepted = [".json", "application/json", ...model.suffixes].join();
+    const accepted = [".json", "application/json", ".html", ".png", ...model.suffixes].join();
     this.picker = filePicker("Design or schedule file", accepted, (file) => this.open(file));
     this.tools = this.makeTools();
     this.tools.export.hidden = !model.exports.length;
+    this.tools.versions.hidden = !model.versions;
+    this.versions = versionPanel(model, (type, gesture) => this.send(type, gesture));
     for (const button of [this.tools.examples, this.tools.export]) button.append(icon("down"));
     this.name = this.makeNameField();
     this.unsaved = h("span.mw-unsaved", {
@@ -40,7 +43,7 @@ class TopBar extends Widget {
     this.notice = h("div.mw-notice", { role: "status" });
     this.messageBox = h("div.mw-trouble", { popover: "manual", role: "alert" });
     this.help = new Modal(h("dialog.mw-help", { "aria-labelledby": "mw-help-title" }));
-    const { open, examples, save, saveAs, gallery, lab, undo, redo, help } = this.tools;
+    const { open, examples, save, saveAs, gallery, lab, versions, undo, redo, help } = this.tools;
     const rule = () => h("span.mw-rule", { "aria-hidden": "true" });
     const files = [open, examples, save, saveAs, this.tools.export];
     const bar = [
@@ -58,7 +61,7 @@ class TopBar extends Widget {
         gallery,
         lab,
       ],
-      ...[rule(), undo, redo, h("span.mw-grow"), this.notice, theme, help],
+      ...[rule(), versions, undo, redo, h("span.mw-grow"), this.notice, theme, help],
     ];
     const hidden = [...this.makeMenus(), themes, this.picker, this.messageBox, this.dropZone, this.help.dialog];
     this.root = h("div.mw-canvas.mw-shell.mw-topbar", { role: "banner" }, ...bar, ...hidden);
@@ -109,6 +112,11 @@ class TopBar extends Widget {
         icon("transfer"),
         h("span", {}, "Transfers"),
       ),
+      versions: tool("Versions", {
+        glyph: "versions",
+        tip: "Named versions of this design",
+        onclick: () => this.send("list_versions"),
+      }),
       undo: tool("Undo", { glyph: "undo", onclick: () => this.send("undo") }),
       redo: tool("Redo", { glyph: "redo", onclick: () => this.send("redo") }),
       help: tool("Help", { glyph: "help", tip: "Documentation and keyboard shortcuts (?)" }),
@@ -147,6 +155,7 @@ class TopBar extends Widget {
         ...entries(model.exports, "export")(),
       ]),
       menu(tools.help, "Help", help),
+      dropdown(tools.versions, "Versions", () => this.versions),
       dropdown(tools.saveAs, "Save as", (panel) => [this.saveAsForm(panel)]),
     ];
   }

@@ -181,7 +181,15 @@ export interface FileMessage {
   fixes?: string[];
 }
 
+/** A named version of the design, and how it differs from the open design. */
+export interface NamedVersion {
+  name: string;
+  when: string;
+  changes: string[];
+}
+
 export interface TopBarModel extends Model {
+  versions: NamedVersion[] | null;
   name_of_design: string;
   history: [string, string];
   unsaved: boolean;

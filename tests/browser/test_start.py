@@ -179,6 +179,23 @@ def test_a_file_is_opened_and_a_broken_one_is_refused(start: Page, tmp_path: Pat
     expect(start.get_by_label("Design name")).to_have_value("from a file")
 
 
+def test_a_named_version_is_saved_and_restored(link: str, page: Page) -> None:
+    with on_designer(page):
+        page.goto(f"{link}?example=02-two-waves")
+    page.get_by_role("button", name="Versions").click()
+    page.get_by_label("Version name").fill("before")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Same as the open design")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Increase microbatches").click()
+    page.get_by_role("button", name="Versions").click()
+    expect(page.get_by_text("Differs: microbatches")).to_be_visible()
+
+    page.get_by_role("button", name="Restore before").click()
+
+    expect(page.get_by_role("button", name="Undo: restore version before")).to_be_visible()
+
+
 def test_a_lesson_opens_from_the_list(start: Page) -> None:
     with on_designer(start):
         start.get_by_role("link", name="Why pipelines").click()

@@ -14,13 +14,17 @@ from hypothesis import strategies as st
 from meshwave.designer.pages.start_page import StartPage
 from meshwave.designer.state import edit_log
 from meshwave.designer.state.edit_log import EditLog
+from meshwave.designer.state.file_jobs import open_file
 from meshwave.designer.state.jobs import run_now
 from meshwave.designer.state.library import DELETED_KEPT_S, Library
 from meshwave.designer.state.studio import Draft, Studio
+from meshwave.designer.views.topbar import TopBar
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.links import design_link, read_design_link
 from meshwave.engine.errors import InputError
+from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs.launchers import launchers
 
 FIRST = load_design(example("02-two-waves"))
@@ -226,3 +230,42 @@ def test_a_link_cannot_unpack_without_bound(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(InputError, match="no design"):
         read_design_link(design_link(huge))
+
+
+# ---- versions, and exports that carry a design ----
+
+
+def test_a_named_version_is_restored_as_one_undoable_step(studio: Studio) -> None:
+    draft = tab(studio)
+    bar = TopBar(draft.session, edit_log=draft.edit_log)
+    bar._handle_msg({"type": "add_version", "name": "for the paper"})
+    draft.session.edit("pipeline.waves", 1, "fewer waves")
+
+    bar._handle_msg({"type": "list_versions"})
+    assert [(version["name"], version["changes"]) for version in bar.versions] == [("for the paper", ["waves: 1 -> 2"])]
+    bar._handle_msg({"type": "restore_version", "name": "for the paper"})
+
+    assert draft.session.design == FIRST
+    assert tab(studio).session.history[0] == "restore version for the paper"
+    bar._handle_msg({"type": "forget_version", "name": "for the paper"})
+    assert bar.versions == []
+
+
+@pytest.mark.parametrize("form", ["html", "png"])
+def test_an_exported_page_or_picture_opens_as_its_design(form: str) -> None:
+    exported = exports[form].make(predict(FIRST))
+
+    opened = open_file(f"step.{form}", exported.decode("utf-8", "replace"), FIRST, 100)
+
+    assert opened.design == FIRST
+    assert not opened.is_import
+
+
+@pytest.mark.parametrize(
+    "text", ["<html></html>", "data:application/json;base64,A", "data:application/json;base64,/w=="]
+)
+def test_a_page_without_a_design_is_refused(text: str) -> None:
+    opened = open_file("page.html", text, FIRST, 100)
+
+    assert opened.design is None
+    assert opened.problems
