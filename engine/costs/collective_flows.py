@@ -52,7 +52,7 @@ def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[
 
 def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, list[Message]]:
     """Return, by stage, the messages of the rings by which its gradients are reduced."""
-    rounds = reduction_rounds(design, program)
+    rounds = reduction_rounds(design)
     return {
         stage: [each for ring in rings for each in ring_messages(design.cluster, ring.devices, ring.share, rounds)]
         for stage, rings in enumerate(reduction_rings(design, program, held))

@@ -172,7 +172,7 @@ def estimate(design: Design, program: Program) -> Costs:
         unit=model.unit,
         static_bytes=held.static_bytes,
         gradient_bytes=(held.own if design.training.shards_gradients else held.parameters) * item,
-        reduced_bytes=(held.parameters if reduction_rounds(design, program) == 2 else held.own) * item,
+        reduced_bytes=(held.parameters if reduction_rounds(design) == 2 else held.own) * item,
         sent_bytes=sent_bytes(program, size),
         activation_bytes=held.activation_bytes,
         deferred_bytes=held.deferred_bytes,

@@ -16,7 +16,7 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block, expert_layers_per_stage, sparse_layers
-from meshwave.engine.costs.operators import Kernels, Precision, Workload, number_sizes
+from meshwave.engine.costs.operators import Kernels, Workload, number_sizes
 from meshwave.engine.costs.sharding import StateBytes, state_bytes, state_shares, unsharded_bytes
 from meshwave.engine.costs.transformer_layers import Sparse
 from meshwave.engine.document import Design, Mesh
@@ -48,8 +48,7 @@ class Sizes(NamedTuple):
 
     parameters: Floats  # [ranks, stages] of one device; 0 where a rank does not hold the stage
     own: Floats  # [ranks, stages] those whose state is on the device: all without sharding
-    computed_bytes: Floats  # [ranks] of the weights as the compute reads them
-    expert_bytes: Floats  # [ranks] part of ``computed_bytes`` in experts
+    computed_bytes: Floats  # [ranks, stages] of the weights as the compute reads them
     gates: Floats  # [ranks, stages] part of ``parameters`` in gates
     experts: Floats  # [ranks, stages] part of ``parameters`` in experts
     static_bytes: Mapping[str, Floats]  # [ranks] weights, gradients, optimizer
@@ -122,7 +121,10 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
     parameters, own, copied, gates, experts = np.zeros((5, program.ranks, program.stages))
     activations, deferred = np.zeros((2, program.stages))
     transients, gathered = np.zeros((2, program.ranks))
-    shares = [state_shares(design, mesh) for mesh in design.meshes]
+    shares = [
+        state_shares(design, [design.meshes[rank] for rank in program.ranks_of(stage)])
+        for stage in range(program.stages)
+    ]
     precision = number_sizes(design.training)
     loads = [workload(design, mesh) for mesh in design.meshes]
     blocks = [expert_block(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
@@ -136,7 +138,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         held = stage_sizes(stage, load, block)
         parameters[rank, stage], copied[rank, stage] = held.parameters, held.copied
         of_experts = float(experts[rank, stage])
-        own[rank, stage] = (held.parameters - of_experts) * shares[rank].dense + of_experts * shares[rank].experts
+        own[rank, stage] = (held.parameters - of_experts) * shares[stage].dense + of_experts * shares[stage].experts
         gathered[rank] = max(gathered[rank], unsharded_bytes(design, design.meshes[rank], *held.neighbours))
         kept, transient = held.kept, held.transient
         if design.pipeline.recomputes(stage):
@@ -149,8 +151,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
     return Sizes(
         parameters=parameters,
         own=own,
-        computed_bytes=_computed_bytes(precision, parameters, copied),
-        expert_bytes=_computed_bytes(precision, experts, experts),
+        computed_bytes=precision.computed_bytes(parameters, copied),
         gates=gates,
         experts=experts,
         static_bytes={name: np.array([state._asdict()[name] for state in states]) for name in StateBytes._fields},
@@ -160,11 +161,6 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         + gathered
         + _buffered_units(program) * np.array([load.outside.hidden_bytes for load in loads]),
     )
-
-
-def _computed_bytes(precision: Precision, parameters: Floats, copied: Floats) -> Floats:
-    columns = zip(parameters.sum(axis=1).tolist(), copied.sum(axis=1).tolist(), strict=True)
-    return np.array([precision.computed_bytes(*column) for column in columns])
 
 
 StageSizesOf = Callable[[int, Workload, ExpertBlock | None], StageSizes]

@@ -7,11 +7,16 @@ bytes it moves, the convention of papers that report FLOPs (Narayanan et al., ar
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from meshwave.engine.document.architecture import PLAIN, Architecture
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.training import Training
+
+Number = TypeVar("Number", float, NDArray[np.float64])
 
 
 class Precision(NamedTuple):
@@ -24,7 +29,7 @@ class Precision(NamedTuple):
     moment: int  # one of AdamW's two
     statistics: int  # kept by norms, softmax and loss
 
-    def computed_bytes(self, parameters: float, copied: float) -> float:
+    def computed_bytes(self, parameters: Number, copied: Number) -> Number:
         """Return the bytes of parameters as the compute reads them, ``copied`` of which have a copy for products."""
         return (parameters - copied) * self.weights + copied * (self.copy or self.weights)
 

@@ -9,7 +9,7 @@ from meshwave.engine.costs.cost_model import Floats
 from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes
 from meshwave.engine.costs.expert_blocks import expert_sharing
 from meshwave.engine.costs.operators import number_sizes
-from meshwave.engine.costs.sharding import expert_reduction_seconds, reduction_rounds, state_collectives, weight_groups
+from meshwave.engine.costs.sharding import expert_reduction_seconds, reduction_rounds, weight_groups
 from meshwave.engine.document import Design
 from meshwave.engine.program.program import Program
 
@@ -19,12 +19,38 @@ def reduce_seconds(
 ) -> Floats:
     """Return ``[stages]`` seconds to all-reduce a stage's gradients over the devices that hold the same weights.
 
+    Sharded optimizer states need a reduce-scatter, which is half of it.
+    """
+    of_item = number_sizes(design.training).gradients
+    gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
+    seconds = _all_reduce_seconds(design, program, gradient_bytes(design, held), gates, experts, all_reduce)
+    return seconds * reduction_rounds(design) / 2
+
+
+def weight_gather_seconds(
+    design: Design, program: Program, held: Sizes, all_reduce: AllReduce = ring_all_reduce_seconds
+) -> Floats:
+    """Return ``[ranks]`` the seconds in which a step gathers the weights that other devices updated.
+
+    An all-gather is half an all-reduce. Sharded parameters are gathered by the computations that need them.
+    """
+    if design.training.sharding not in ("optimizer", "gradients"):
+        return np.zeros(design.ranks)
+    sizes = number_sizes(design.training)
+    gates, experts = (sizes.computed_bytes(each, each).max(axis=0) for each in (held.gates, held.experts))
+    whole = _all_reduce_seconds(design, program, held.computed_bytes.max(axis=0), gates, experts, all_reduce)
+    return np.array([sum(whole[stage] / 2 for stage in program.stages_of(rank)) for rank in range(program.ranks)])
+
+
+def _all_reduce_seconds(
+    design: Design, program: Program, size: Floats, gates: Floats, experts: Floats, all_reduce: AllReduce
+) -> Floats:
+    """Return ``[stages]`` seconds to all-reduce ``size`` bytes of each stage over the devices with the same weights.
+
     These are the data-parallel copies of all meshes that hold the stage; every tensor-parallel shard is reduced by its
     own group, all groups concurrently. Experts follow, each over the devices that hold it, then partial gates over all
-    devices. Sharded optimizer states need a reduce-scatter, which is half of it.
+    devices.
     """
-    size, of_item = gradient_bytes(design, held), number_sizes(design.training).gradients
-    gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
     seconds = np.zeros(program.stages)
     for stage in range(program.stages):
         meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
@@ -36,23 +62,7 @@ def reduce_seconds(
             everyone = [device for mesh in meshes for device in mesh.devices]
             seconds[stage] += all_reduce(design.cluster, [everyone], float(gates[stage])) if partial else 0.0
         seconds[stage] += all_reduce(design.cluster, weight_groups(meshes), shared)
-    return seconds * reduction_rounds(design, program) / 2
-
-
-def weight_gather_seconds(design: Design, held: Sizes, all_reduce: AllReduce = ring_all_reduce_seconds) -> Floats:
-    """Return ``[ranks]`` the seconds in which a step gathers the weights that other devices updated.
-
-    Sharded parameters are gathered by the computations that need them.
-    """
-    if design.training.sharding not in ("optimizer", "gradients"):
-        return np.zeros(design.ranks)
-    sizes = zip(design.meshes, held.computed_bytes.tolist(), held.expert_bytes.tolist(), strict=True)
-    return np.array(
-        [
-            state_collectives(design, mesh, all_reduce).exchange_seconds(every - experts, experts)
-            for mesh, every, experts in sizes
-        ]
-    )
+    return seconds
 
 
 def norm_seconds(design: Design) -> float:

@@ -1,8 +1,8 @@
 """State that data-parallel copies share: who holds which part, and the time of its collectives.
 
 ``optimizer``, ``gradients`` and ``parameters`` are the stages 1 to 3 of ZeRO (Rajbhandari et al., arXiv:1910.02054,
-section 5); ``parameters`` is also FSDP (Zhao et al., arXiv:2304.11277). Each divides the state over the devices of one
-mesh that hold the same weights:
+section 5); ``parameters`` is also FSDP (Zhao et al., arXiv:2304.11277). Each divides the state over the devices that hold
+the same weights:
 
 - ``optimizer``: gradients are reduce-scattered once per step instead of all-reduced, and the updated weights gathered;
 - ``gradients``: each block of each microbatch reduce-scatters its gradients in the backward, while the next block computes;
@@ -29,7 +29,6 @@ from meshwave.engine.costs.flops import optimizer_state_bytes
 from meshwave.engine.costs.operators import Operator, Precision, number_sizes
 from meshwave.engine.document import Cluster, Design, Mesh
 from meshwave.engine.document.training import Sharding, Training
-from meshwave.engine.program.program import Program
 
 Floats = NDArray[np.float64]
 
@@ -67,25 +66,23 @@ class Shares(NamedTuple):
     experts: float
 
 
-def state_shares(design: Design, mesh: Mesh) -> Shares:
-    """Return the shares of a device, relative to the parameters that it computes with."""
-    if design.training.sharding == "none" or mesh.dp == 1:
+def state_shares(design: Design, meshes: Sequence[Mesh]) -> Shares:
+    """Return the shares of a device that holds a stage on ``meshes``, relative to the parameters that it computes with."""
+    if design.training.sharding == "none":
         return Shares(1.0, 1.0)
+    copies = sum(mesh.dp for mesh in meshes)
     if design.model.moe is None:
-        return Shares(1 / mesh.dp, 1.0)
+        return Shares(1 / copies, 1.0)
     held: dict[int, float] = defaultdict(float)
-    for part in expert_sharing(design, [mesh])[0]:
+    for part in expert_sharing(design, meshes)[0]:
         for device in part.devices:
             held[device] += part.share / len(part.devices)
-    return Shares(1 / mesh.dp, max(held.values()))
+    return Shares(1 / copies, max(held.values()))
 
 
-def reduction_rounds(design: Design, program: Program) -> int:
-    """Return the rounds of a ring that reduces gradients at the end of a step: an all-reduce takes 2.
-
-    Replicas of a stage on other meshes need all of its gradients.
-    """
-    return 1 if design.training.sharding == "optimizer" and program.replicas == 1 else 2
+def reduction_rounds(design: Design) -> int:
+    """Return the rounds of a ring that reduces gradients at the end of a step: 2 of an all-reduce, 1 of its halves."""
+    return 1 if design.training.sharding == "optimizer" else 2
 
 
 class StateBytes(NamedTuple):
@@ -151,7 +148,8 @@ def exposed_seconds(blocks: Sequence[BlockTimes]) -> Exposed:
     """Return the exposed seconds of a stage's blocks, in the order of the forward.
 
     A block is gathered while the block before it computes, and scattered while the block after it computes. Nothing
-    hides the first gather nor the last scatter.
+    hides the first gather nor the last scatter. Weight gradients that are computed apart gather the weights too, which
+    some kernels take.
     """
     count, forward, inputs, weights, gather, scatter = np.array(blocks).reshape(-1, 6).T
     forward, inputs, weights, gather, scatter = (
@@ -162,7 +160,7 @@ def exposed_seconds(blocks: Sequence[BlockTimes]) -> Exposed:
     return Exposed(
         forward=_exposed(forward, gather, none),
         input_gradient=_exposed(inputs, reverse_gather, none),
-        weight_gradient=_exposed(weights, none, scatter),
+        weight_gradient=_exposed(weights, reverse_gather, scatter),
         backward=_exposed(inputs + weights, reverse_gather, scatter),
     )
 
@@ -196,29 +194,21 @@ class StateCollectives:
         parameters, copied = sum(each.parameters for each in operators), sum(each.copied for each in operators)
         size = self.precision
         expert_bytes = size.computed_bytes(experts, experts)
-        gather = self.exchange_seconds(size.computed_bytes(parameters, copied) - expert_bytes, expert_bytes)
-        scatter = self.exchange_seconds((parameters - experts) * size.gradients, experts * size.gradients)
+        gather = self._exchange_seconds(size.computed_bytes(parameters, copied) - expert_bytes, expert_bytes)
+        scatter = self._exchange_seconds((parameters - experts) * size.gradients, experts * size.gradients)
         return gather if self.sharding == "parameters" else 0.0, scatter
 
-    def exchange_seconds(self, dense: float, experts: float) -> float:
+    def _exchange_seconds(self, dense: float, experts: float) -> float:
         """Return the seconds to gather or to reduce-scatter bytes of dense and of expert state: half an all-reduce."""
         seconds = self.all_reduce(self.cluster, self.dense, dense)
         return (seconds + expert_reduction_seconds(self.cluster, self.experts, experts, self.all_reduce)) / 2
 
 
-def state_collectives(design: Design, mesh: Mesh, all_reduce: AllReduce) -> StateCollectives:
-    """Return the collectives by which the devices of a mesh share state."""
-    experts = expert_sharing(design, [mesh])[0] if design.model.moe is not None else []
-    return StateCollectives(
-        design.cluster,
-        weight_groups([mesh]),
-        experts,
-        number_sizes(design.training),
-        design.training.sharding,
-        all_reduce,
-    )
-
-
 def block_collectives(design: Design, mesh: Mesh, all_reduce: AllReduce) -> StateCollectives | None:
     """Return the collectives of the blocks of a mesh; None if they need none."""
-    return state_collectives(design, mesh, all_reduce) if design.training.shards_gradients else None
+    training = design.training
+    if not training.shards_gradients:
+        return None
+    experts = expert_sharing(design, [mesh])[0] if design.model.moe is not None else []
+    groups, sizes = weight_groups([mesh]), number_sizes(training)
+    return StateCollectives(design.cluster, groups, experts, sizes, training.sharding, all_reduce)

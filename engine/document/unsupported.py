@@ -114,9 +114,11 @@ def _architecture_problems(design: Design) -> Iterator[Problem]:
 
 def _training_problems(design: Design) -> Iterator[Problem]:
     """Settings of the training that the runtime does not have."""
-    for key in ("sharding", "sequence_parallel", "bf16_gradients", "linear_precision", "fused_attention"):
+    training = design.training
+    bf16_gradients = ["bf16_gradients"] if training.sharding == "none" else []
+    for key in ("sequence_parallel", *bf16_gradients, "linear_precision", "fused_attention"):
         usual = Training.model_fields[key].default
-        value, where = getattr(design.training, key), f"training.{key}"
+        value, where = getattr(training, key), f"training.{key}"
         if value != usual:
             yield Problem(where, "unsupported_training", {"key": key, "value": value}, fixes=[set_value(where, usual)])
     if design.pipeline.recompute == "attention":

@@ -161,7 +161,7 @@ class CalibratedCost(OperatorCost):
         if line is None:
             return super().step_seconds(design, program, held)
         updates = np.array([line.seconds(each) + norm_seconds(design) for each in held.own.sum(axis=1)])
-        return updates + weight_gather_seconds(design, held, measured_all_reduce(self.load()))
+        return updates + weight_gather_seconds(design, program, held, measured_all_reduce(self.load()))
 
     def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
         """Return the memory that the devices need, with activations scaled by the measured ratio of allocated bytes."""

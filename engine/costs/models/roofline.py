@@ -153,7 +153,7 @@ class OperatorCost(CostModel):
 
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         """Return ``[ranks]`` the seconds to update all weights of a rank."""
-        return _step_seconds(design, held) + weight_gather_seconds(design, held)
+        return _step_seconds(design, held) + weight_gather_seconds(design, program, held)
 
 
 @cost_models.register("roofline")

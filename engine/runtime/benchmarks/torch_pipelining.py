@@ -130,7 +130,7 @@ class MeshwaveRuntime(Runtime):
         message = MessageFormat(
             (training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision]
         )
-        communicator = world.communicator(layout, message, layout.gradient_groups())
+        communicator = world.communicator(layout, message, layout.gradient_groups(layout.reduced_stages()))
         split = layout.split_stages()
         stages = {
             stage: LocalStage(

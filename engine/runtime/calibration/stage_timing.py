@@ -142,8 +142,8 @@ class TimedStage:
     def _make_local(self, design: Design, device: torch.device, mode: Mode) -> LocalStage:
         precision = design.training.precision
         module = make_stage(self.size, design, device) if mode == "split" else self._module
-        options = {"splits_backward": mode == "split", "recomputes": mode == "recomputed"}
-        return LocalStage(module, precision, device, 1 / MICROBATCHES, **options)
+        splits, recomputes = mode == "split", mode == "recomputed"
+        return LocalStage(module, precision, device, 1 / MICROBATCHES, splits_backward=splits, recomputes=recomputes)
 
     def run_round(self, *, counts: bool) -> None:
         """Run the microbatches forward, then backward, in every mode."""

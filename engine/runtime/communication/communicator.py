@@ -23,6 +23,10 @@ from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Stamp
 from meshwave.engine.runtime.resharding import PendingReshard, Resharding, Transport
 
+# torch 2.13 renamed both
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 Work = Any  # torch.distributed's handle of an asynchronous operation
 
 
@@ -222,6 +226,14 @@ class Communicator(ABC):
     @abstractmethod
     def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
         """Start to sum ``flat``, gradients of ``stage``, over ``members``."""
+
+    @abstractmethod
+    def scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+        """Start to sum ``flat``, gradients of ``stage``, over ``members``, each of which gets an equal part."""
+
+    @abstractmethod
+    def gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
+        """Start to gather equal parts of weights of ``stage`` from ``members`` into ``whole``."""
 
     @abstractmethod
     def total(self, values: Sequence[Tensor | float]) -> Tensor:

@@ -21,6 +21,8 @@ from meshwave.engine.runtime.communication.communicator import (
     PendingSend,
     PendingTensor,
     Work,
+    all_gather,
+    reduce_scatter,
 )
 from meshwave.engine.runtime.communication.gloo_communicator import CompleteTensor, SentTensor
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
@@ -137,6 +139,23 @@ class DeviceCommunicator(Communicator):
         work = dist.all_reduce(flat, group=self._groups[key], async_op=True)
         return _DeviceTensor(work, flat, self._sides[key])
 
+    def scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+        """Start to sum gradients on the device."""
+        key = stage, members
+        if key not in self._groups:
+            return CompleteTensor(flat)
+        part = torch.empty(len(flat) // len(members), dtype=flat.dtype, device=flat.device)
+        work = reduce_scatter(part, flat, group=self._groups[key], async_op=True)
+        return _DeviceTensor(work, part, self._sides[key], flat)
+
+    def gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
+        """Start to gather weights on the device."""
+        key = stage, members
+        if key not in self._groups:
+            return CompleteTensor(whole.copy_(part))
+        work = all_gather(whole, part, group=self._groups[key], async_op=True)
+        return _DeviceTensor(work, whole, self._sides[key], part)
+
     def total(self, values: Sequence[Tensor | float]) -> Tensor:
         """Return the float64 sums of all processes, on the device."""
         sums = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self._device) for value in values])
@@ -151,8 +170,8 @@ class _DeviceTensor(PendingTensor):
     and is referenced here until that stream has waited for it, so the allocator needs no ``record_stream``.
     """
 
-    def __init__(self, work: Work, tensor: Tensor, side: torch.Stream) -> None:
-        self._work, self._tensor = work, tensor
+    def __init__(self, work: Work, tensor: Tensor, side: torch.Stream, source: Tensor | None = None) -> None:
+        self._work, self._tensor, self._source = work, tensor, source
         with use_stream(side):
             work.wait()
             self._arrival = record_event()

@@ -21,6 +21,8 @@ from meshwave.engine.runtime.communication.communicator import (
     PendingSend,
     PendingTensor,
     Work,
+    all_gather,
+    reduce_scatter,
 )
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Stamp
@@ -78,6 +80,23 @@ class GlooCommunicator(Communicator):
         work = dist.all_reduce(host, group=self._groups[stage, members], async_op=True)
         return _HostReduction(work, host, self._device)
 
+    def scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+        """Start to sum gradients in the memory of the host."""
+        if (stage, members) not in self._groups:
+            return CompleteTensor(flat)
+        host = flat.to("cpu")
+        part = torch.empty(len(flat) // len(members), dtype=flat.dtype)
+        work = reduce_scatter(part, host, group=self._groups[stage, members], async_op=True)
+        return _HostTensor(work, part, self._device)
+
+    def gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
+        """Start to gather weights in the memory of the host."""
+        if (stage, members) not in self._groups:
+            return CompleteTensor(whole.copy_(part))
+        host = whole if whole.device.type == "cpu" else torch.empty_like(whole, device="cpu")
+        work = all_gather(host, part.to("cpu"), group=self._groups[stage, members], async_op=True)
+        return _GatheredTensor(work, host, whole)
+
     def total(self, values: Sequence[Tensor | float]) -> Tensor:
         """Return the float64 sums of all processes, on the host."""
         sums = torch.tensor([float(value) for value in values], dtype=torch.float64)
@@ -120,6 +139,17 @@ class _HostTensor(PendingTensor):
     def wait(self) -> Tensor:
         self._work.wait()
         return self._host.to(self._device)
+
+
+class _GatheredTensor(PendingTensor):
+    """A tensor that is gathered in the memory of the host, into its place on the device."""
+
+    def __init__(self, work: Work, host: Tensor, whole: Tensor) -> None:
+        self._work, self._host, self._whole = work, host, whole
+
+    def wait(self) -> Tensor:
+        self._work.wait()
+        return self._whole if self._host is self._whole else self._whole.copy_(self._host)
 
 
 class _HostReduction(_HostTensor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -98,11 +99,11 @@ class ProcessLayout:
         ends = (0, self.program.stages - 1)
         return [mb for mb in range(self.program.microbatches) if rank in {self.rank_of(stage, mb) for stage in ends}]
 
-    def gradient_groups(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return (stage, processes) of every group of several processes that reduces gradients."""
+    def gradient_groups(self, stages: Iterable[int]) -> list[tuple[int, tuple[int, ...]]]:
+        """Return (stage, processes) of every group of several processes that reduces gradients of ``stages``."""
         found = [
             (stage, self.stage_processes(stage, tp_index))
-            for stage in self.reduced_stages()
+            for stage in stages
             for tp_index in range(self.shapes[self.program.ranks_of(stage)[0]].tp)
         ]
         return [(stage, members) for stage, members in found if len(members) > 1]

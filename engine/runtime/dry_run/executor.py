@@ -304,6 +304,9 @@ class WaitingStage:
         """Return a gradient of the true shape."""
         return self._gradient, []
 
+    def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
+        """Do nothing: there are no weights."""
+
     def drop_cast_weights(self) -> None:
         """Do nothing: there are no weights."""
 

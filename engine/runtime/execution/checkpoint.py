@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,29 +35,71 @@ TIMEOUT = timedelta(minutes=30)
 """The longest that one process waits until the others have written their parts."""
 
 
+class Elements(NamedTuple):
+    """Consecutive elements of a tensor."""
+
+    shape: tuple[int, ...]  # of the whole tensor
+    span: range
+
+    def boxes(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield the offsets and the sizes of boxes that hold the elements, in their order."""
+        yield from _boxes(self.shape, self.span.start, self.span.stop)
+
+
+def _boxes(shape: Sequence[int], first: int, last: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the boxes of the elements from ``first`` to ``last``: parts of rows before and after whole rows."""
+    if not shape:
+        yield [], []
+        return
+    width = prod(shape[1:])
+    while first < last:
+        row, start = divmod(first, width)
+        rows = (last - first) // width if start == 0 else 0
+        if rows:
+            yield [row, *[0] * len(shape[1:])], [rows, *shape[1:]]
+            first += rows * width
+            continue
+        end = min(last - row * width, width)
+        yield from (([row, *offsets], [1, *sizes]) for offsets, sizes in _boxes(shape[1:], start, end))
+        first = row * width + end
+
+
 @dataclass(frozen=True)
 class Part:
     """The part of a whole tensor that a process holds; torch.distributed.checkpoint calls its methods."""
 
     tensor: Tensor
     shard: WeightShard | None = None  # None: the whole tensor
+    elements: Elements | None = None  # of the shard that the tensor holds, if it does not hold all of it
 
     @property
     def whole_size(self) -> torch.Size:
         """The size of the whole tensor."""
-        return torch.Size(self.shard.whole_shape(self.tensor.shape)) if self.shard else self.tensor.shape
+        shape = torch.Size(self.elements.shape) if self.elements else self.tensor.shape
+        return torch.Size(self.shard.whole_shape(shape)) if self.shard else shape
 
     def pieces(self) -> Iterator[tuple[torch.Size, Tensor]]:
         """Yield each contiguous piece of the whole tensor with its offsets in it."""
-        offsets = [0] * self.tensor.dim()
-        if self.shard is None:
-            yield torch.Size(offsets), self.tensor
+        if self.elements is None:
+            yield from self._shard_pieces([0] * self.tensor.dim(), self.tensor)
             return
-        start = 0
+        at = 0
+        for offsets, sizes in self.elements.boxes():
+            yield from self._shard_pieces(offsets, self.tensor[at : at + prod(sizes)].view(sizes))
+            at += prod(sizes)
+
+    def _shard_pieces(self, offsets: list[int], box: Tensor) -> Iterator[tuple[torch.Size, Tensor]]:
+        """Yield the pieces of a box of the shard, with their offsets in the whole tensor."""
+        if self.shard is None:
+            yield torch.Size(offsets), box
+            return
+        dim, start = self.shard.dim, 0  # of a piece in the shard
+        held = range(offsets[dim], offsets[dim] + box.shape[dim])
         for piece in self.shard.pieces:
-            offsets[self.shard.dim] = piece.start
-            if len(piece):
-                yield torch.Size(offsets), self.tensor.narrow(self.shard.dim, start, len(piece))
+            first, last = max(start, held.start), min(start + len(piece), held.stop)
+            if first < last:
+                there = [*offsets[:dim], piece.start + first - start, *offsets[dim + 1 :]]
+                yield torch.Size(there), box.narrow(dim, first - held.start, last - first)
             start += len(piece)
 
     def piece_at(self, offsets: torch.Size) -> Tensor:
@@ -65,7 +108,7 @@ class Part:
 
     def staged(self) -> Part:
         """Return a copy in the memory of the host, which training does not change."""
-        return Part(self.tensor.detach().to("cpu", copy=True), self.shard)
+        return replace(self, tensor=self.tensor.detach().to("cpu", copy=True))
 
     def size(self) -> torch.Size:
         """Return the size of the whole tensor, for the check of a checkpoint that is loaded."""

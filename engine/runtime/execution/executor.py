@@ -18,7 +18,7 @@ from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Clock, Stamp
 from meshwave.engine.runtime.device.streams import Streams
 from meshwave.engine.runtime.execution.stages import Saved, Tensors
-from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient, compute_deferred
+from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
 
 Batch = Mapping[int, tuple[Tensor, Tensor]]
 """Inputs and targets by microbatch, for those whose first or last stage is on this rank."""
@@ -46,6 +46,9 @@ class ComputeStage(Protocol):
         self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()
     ) -> tuple[Tensor | None, list[DeferredGradient]]:
         """Compute the gradient of the input only."""
+
+    def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
+        """Compute the deferred gradients of a microbatch."""
 
     def drop_cast_weights(self) -> None:
         """Forget what was computed from the weights, which have changed."""
@@ -263,8 +266,8 @@ class Executor:
         return Computation(made, self._bind_gradient_inputs(row, stage, mb), compute)
 
     def _weight_gradient(self, row: int, stage: int, mb: int) -> RunAction:
-        made, deferred = forward(stage, mb), self._deferred
-        return lambda: compute_deferred(deferred.pop(made))
+        made, deferred, run = forward(stage, mb), self._deferred, self._stages[stage].weight_gradient
+        return lambda: run(deferred.pop(made))
 
     def _send(self, message: Action) -> RunAction:
         producer, consumer = message_producer(message)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Variable
 
+from meshwave.engine.runtime.execution.sharded_stages import ShardedStage
 from meshwave.engine.runtime.models import Stage
 from meshwave.engine.runtime.modules.deferred_gradients import (
     DeferrableModule,
@@ -54,6 +55,7 @@ class LocalStage:
         splits_backward: bool = False,
         recomputes: bool = False,
         compiles: bool = False,
+        sharded: ShardedStage | None = None,
     ) -> None:
         """Prepare a stage.
 
@@ -67,7 +69,9 @@ class LocalStage:
             recomputes: only the input is saved, and the forward runs again before the backward (Chen et al.,
                 arXiv:1604.06174).
             compiles: torch.compile compiles the blocks, unless the backward is split, which it does not support.
+            sharded: shares the state of the blocks with other processes.
         """
+        self._sharded = sharded
         self.recomputes = recomputes
         self._module = module
         self._loss_scale = loss_scale
@@ -109,8 +113,7 @@ class LocalStage:
             skip_gradients: those of the tensors for ``skip_targets``.
         """
         self._run_backward(saved, gradient, skip_gradients)
-        if self._queue is not None:
-            compute_deferred(self._queue.take())
+        self.weight_gradient(self._queue.take() if self._queue is not None else [])
         return saved.x.grad
 
     def input_gradient(
@@ -120,6 +123,16 @@ class LocalStage:
         assert self._queue is not None, "the backward of the stage is split"
         self._run_backward(saved, gradient, skip_gradients)
         return saved.x.grad, self._queue.take()
+
+    def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
+        """Add deferred gradients to those of the weights, which are then those of the microbatch."""
+        if self._sharded is None:
+            compute_deferred(deferred)
+            return
+        if deferred:
+            self._sharded.gather_for_deferred()
+        compute_deferred(deferred)
+        self._sharded.finish_backward()
 
     def drop_cast_weights(self) -> None:
         """Forget the bf16 copies of the weights, which have changed."""

@@ -17,10 +17,11 @@ from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
-from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part, load
+from meshwave.engine.runtime.execution.checkpoint import Part, load
 from meshwave.engine.runtime.execution.data import TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor, Progress, StepTimes
 from meshwave.engine.runtime.execution.job import Job, RunNote
+from meshwave.engine.runtime.execution.sharded_update import ShardedUpdate
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.execution.update import GradientObserver, OptimizerUpdate, WeightGroup
 from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
@@ -60,6 +61,8 @@ class Trainer:
                 f"{world.size} processes were started, but the design has {layout.processes} devices "
                 f"in {program.ranks} meshes"
             )
+        if design.training.sharding == "parameters" and program.fused.any() and world.device.type != "cpu":
+            raise InputError("sharded parameters do not support schedules whose forwards and backwards share slots")
         training, model, rank = design.training, design.model, layout.rank(process)
         dp, dp_index = layout.mesh_shape(process).dp, layout.dp_index(process)
         rows = boundary_tensor(design).shape[0] // dp  # of a microbatch, in this process
@@ -84,12 +87,14 @@ class Trainer:
             for stage in program.stages_of(rank)
         }
         message = MessageFormat((rows, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
-        gradient_groups = layout.gradient_groups()
-        gradient_groups += experts.gradient_groups(layout.reduced_stages()) if experts else ()
+        reduced = list(range(program.stages)) if training.shards_gradients else layout.reduced_stages()
+        gradient_groups = layout.gradient_groups(reduced)
+        gradient_groups += experts.gradient_groups(reduced) if experts else ()
         transfers = plan_boundary_transfers(design, layout)
         self._communicator = world.communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
         weight_group = _bind_weight_group(layout, process, self._modules, experts)
-        self._update = OptimizerUpdate(self._modules, weight_group, process, self._communicator, training, observer)
+        kind = OptimizerUpdate if training.sharding == "none" else ShardedUpdate
+        self._update = kind(self._modules, weight_group, process, self._communicator, training, observer)
         stages = {
             stage: LocalStage(
                 module,
@@ -98,7 +103,8 @@ class Trainer:
                 self._scale,
                 splits_backward=stage in layout.split_stages(),
                 recomputes=design.pipeline.recomputes(stage),
-                compiles=training.compile,
+                compiles=training.compile and training.sharding != "parameters",
+                sharded=self._update.sharded_stage(stage),
             )
             for stage, module in self._modules.items()
         }
@@ -138,14 +144,11 @@ class Trainer:
 
     def resident_tensors(self) -> dict[str, list[Tensor]]:
         """Return the tensors that exist between steps, by category."""
-        return {"weights": list(self.parameters().values()), "optimizer": self._update.state}
+        return {"weights": self._update.resident_weights, "optimizer": self._update.state}
 
     def state(self) -> dict[str, Part]:
         """Return the parts of the training state that this process holds: weights, and the optimizer's moments."""
-        named = (pair for module in self._modules.values() for pair in module.named_parameters())
-        weights = {f"{WEIGHTS}{name}": Part(weight.detach(), weight_shard(weight)) for name, weight in named}
-        moments = {name: Part(moment, weight_shard(weight)) for name, weight, moment in self._update.named_moments()}
-        return {**weights, **moments}
+        return self._update.parts()
 
     def resume(self, folder: Path) -> int:
         """Load a checkpoint, and return the number of steps before it.
@@ -180,8 +183,8 @@ class Trainer:
         return {name: shard for name, parameter in named if (shard := weight_shard(parameter))}
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the weights of this process by their names in the whole model."""
-        return {name: p.detach() for module in self._modules.values() for name, p in module.named_parameters()}
+        """Return the weights of this process by their names in the whole model; all processes of a mesh call it."""
+        return self._update.whole_weights()
 
 
 def plan_boundary_transfers(design: Design, layout: ProcessLayout) -> BoundaryTransfers:

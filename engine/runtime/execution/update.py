@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
+from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
+from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 BUCKET_ELEMENTS = 2**23
 """Gradient elements that are reduced in one message."""
@@ -83,11 +85,27 @@ class OptimizerUpdate:
         """Tensors that the optimizer keeps from step to step."""
         return self._optimizer.state
 
-    def named_moments(self) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
-        """Yield what the optimizer keeps of each weight: its name in the whole training state, the weight, the tensor."""
-        for moment, tensors in self._optimizer.moments.items():
-            for (name, parameter), tensor in zip(self._named, tensors, strict=True):
-                yield f"{moment}/{name}", parameter, tensor
+    @property
+    def resident_weights(self) -> list[Tensor]:
+        """Weights that exist between steps."""
+        return list(self.whole_weights().values())
+
+    def parts(self) -> dict[str, Part]:
+        """Return the parts of the training state that this process holds: weights, and the optimizer's moments."""
+        groups: dict[str, Sequence[Tensor]] = {WEIGHTS: self._parameters}
+        groups |= {f"{moment}/": tensors for moment, tensors in self._optimizer.moments.items()}
+        return {
+            f"{group}{name}": Part(tensor.detach(), weight_shard(parameter))
+            for group, tensors in groups.items()
+            for (name, parameter), tensor in zip(self._named, tensors, strict=True)
+        }
+
+    def whole_weights(self) -> dict[str, Tensor]:
+        """Return the weights by their names in the whole model."""
+        return {name: parameter.detach() for name, parameter in self._named}
+
+    def sharded_stage(self, stage: int) -> None:
+        """Return None: no state is sharded."""
 
     def resume(self, steps: int) -> None:
         """Let the optimizer go on after ``steps`` steps."""

@@ -70,6 +70,20 @@ LAYOUTS = {
     "tp": {"pipeline": {"schedule": "zb-h1", "microbatches": 4}, "pp": 2, "dp": 1, "tp": 2},
     "three uneven cuts": {"pipeline": {"schedule": "gpipe", "microbatches": 4}, "pp": 1, "dp": 1, "tp": 3},
     "dp": {"pipeline": {"schedule": "chimera", "microbatches": 2}, "pp": 2, "dp": 2, "tp": 1},
+    "sharded": {
+        "pipeline": {"schedule": "1f1b", "microbatches": 2},
+        "pp": 1,
+        "dp": 2,
+        "tp": 2,
+        "sharding": "parameters",
+    },
+    "sharded states": {
+        "pipeline": {"schedule": "gpipe", "microbatches": 2},
+        "pp": 1,
+        "dp": 2,
+        "tp": 1,
+        "sharding": "optimizer",
+    },
     "one": {"pipeline": {"schedule": "gpipe", "microbatches": 4}, "pp": 1, "dp": 1, "tp": 1},
 }
 PAIRS = [
@@ -79,6 +93,9 @@ PAIRS = [
     ("three uneven cuts", "dp"),
     ("dp", "1f1b"),
     ("tp", "one"),
+    ("three uneven cuts", "sharded states"),
+    ("sharded states", "tp"),
+    ("sharded", "sharded states"),
 ]
 
 

@@ -230,3 +230,38 @@ def test_experts_on_meshes_of_different_shapes_train_like_one_process(
     document["experts"] = experts
     document = unequal(document, shapes, "broadcast")
     assert_equal(crew.train(document), reference(document))
+
+
+SHARDED = [
+    ("optimizer", {"schedule": "gpipe", "microbatches": 2}, 1, 3, 1, {"clip_norm": 0.5}),
+    ("optimizer", {"schedule": "chimera", "microbatches": 4}, 2, 2, 1, {"clip_norm": 0.5}),
+    ("optimizer", {"schedule": "zb-h1", "microbatches": 4}, 2, 2, 1, {"precision": "bf16", "optimizer": "sgd"}),
+    ("gradients", {"schedule": "1f1b", "microbatches": 4}, 2, 2, 1, {"clip_norm": 0.5}),
+    ("gradients", {"schedule": "zb-v", "microbatches": 4}, 2, 2, 1, {}),
+    ("gradients", {"schedule": "interleaved-1f1b", "microbatches": 4}, 2, 1, 2, {}),
+    ("parameters", {"schedule": "gpipe", "microbatches": 2}, 1, 3, 1, {"clip_norm": 0.5}),
+    ("parameters", {"schedule": "1f1b", "microbatches": 4}, 2, 2, 2, {"clip_norm": 0.5}),
+    ("parameters", {"schedule": "hanayo", "waves": 2, "microbatches": 4}, 2, 2, 1, {"optimizer": "sgd"}),
+    ("parameters", {"schedule": "1f1b", "microbatches": 4, "recompute": "full"}, 2, 2, 1, {}),
+    ("parameters", {"schedule": "1f1b", "microbatches": 4}, 1, 2, 1, {"precision": "bf16", "optimizer": "sgd"}),
+    ("parameters", {"schedule": "zb-v", "microbatches": 4}, 2, 2, 1, {"clip_norm": 0.5}),
+    ("parameters", {"schedule": "1f1b", "microbatches": 4}, 2, 2, 1, {"kind": "u-transformer"}),
+]
+"""With sharded state: what is sharded, a schedule, meshes, copies, tensor-parallel devices, and what else is of interest there."""
+
+
+@pytest.mark.parametrize(("sharding", "pipeline", "pp", "dp", "tp", "others"), SHARDED, ids=case_name)
+def test_sharded_state_trains_like_one_process(
+    sharding: str,
+    pipeline: Document,
+    pp: int,
+    dp: int,
+    tp: int,
+    others: Document,
+    crew: Any,
+    draw: Callable[..., Document],
+) -> None:
+    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
+    expected = reference(document)
+    document["training"]["sharding"] = sharding
+    assert_equal(crew.train(document), expected, others.get("precision", "fp64"))

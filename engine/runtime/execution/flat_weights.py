@@ -1,0 +1,174 @@
+"""Weights of a block as one flat tensor, of which each process that holds them owns an equal part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
+from meshwave.engine.runtime.execution.checkpoint import Elements
+from meshwave.engine.runtime.execution.update import Members
+
+NamedWeight = tuple[str, nn.Parameter]
+
+
+class OwnPart(NamedTuple):
+    """The part of a weight that a process owns."""
+
+    name: str
+    parameter: nn.Parameter
+    elements: Elements
+    at: range  # in the flat part of the process
+
+
+class FlatWeights:
+    """Weights that the same processes hold, of which each owns an equal part."""
+
+    def __init__(
+        self,
+        named: Sequence[NamedWeight],
+        stage: int,
+        members: Members,
+        process: int,
+        communicator: Communicator,
+        *,
+        dtype: torch.dtype,
+        gradient_dtype: torch.dtype,
+        is_counted: bool,
+        frees: bool,
+    ) -> None:
+        """Make the weights views of one tensor.
+
+        Args:
+            named: the weights, with their names in the whole model.
+            stage: their stage.
+            members: the processes that hold them.
+            process: this process.
+            communicator: gathers weights and reduces gradients.
+            dtype: precision in which they are gathered and used.
+            gradient_dtype: precision in which gradients are reduced.
+            is_counted: this process adds its part of the gradients to the norm.
+            frees: the weights of other processes are freed between the computations that need them.
+        """
+        self._named, self._stage, self._members, self._communicator = named, stage, members, communicator
+        self._gradient_dtype, self.is_counted = gradient_dtype, is_counted
+        self._accumulated: Tensor | None = None  # gradients of several microbatches
+        self._shapes = [parameter.shape for _, parameter in named]
+        flat = torch.cat([parameter.detach().flatten() for _, parameter in named])
+        share = -(-len(flat) // len(members))
+        self._first = members.index(process) * share
+        flat = nn.functional.pad(flat, (0, share * len(members) - len(flat)))
+        self._whole = flat if flat.dtype is dtype else flat.to(dtype)
+        own = flat[self._first : self._first + share]
+        self.part = own.clone() if frees or self._whole is not flat else own
+        self.gradient: Tensor | None = None
+        self._scattering: list[PendingTensor] = []
+        self._gathering: PendingTensor | None = None
+        self._is_whole = True
+        for (_, parameter), view in zip(named, self._views(self._whole), strict=True):
+            parameter.data = view
+
+    def _views(self, flat: Tensor) -> Iterator[Tensor]:
+        """Yield the tensors of the weights in a flat one."""
+        sizes = [shape.numel() for shape in self._shapes]
+        for shape, piece in zip(self._shapes, torch.split(flat[: sum(sizes)], sizes), strict=True):
+            yield piece.view(shape)
+
+    def own_parts(self) -> Iterator[OwnPart]:
+        """Yield the part of each weight that this process owns."""
+        start = 0
+        for (name, parameter), shape in zip(self._named, self._shapes, strict=True):
+            first, last = max(start, self._first), min(start + shape.numel(), self._first + len(self.part))
+            if first < last:
+                elements = Elements(tuple(shape), range(first - start, last - start))
+                yield OwnPart(name, parameter, elements, range(first - self._first, last - self._first))
+            start += shape.numel()
+
+    # ---- weights ----
+
+    @property
+    def resident(self) -> list[Tensor]:
+        """Tensors that exist between steps."""
+        has_own = self.part.untyped_storage().data_ptr() != self._whole.untyped_storage().data_ptr()
+        return [*([self._whole] if self._is_whole else []), *([self.part] if has_own else [])]
+
+    def free(self) -> None:
+        """Free the weights that other processes own; this process keeps its part."""
+        self._whole.untyped_storage().resize_(0)
+        self._is_whole = False
+
+    def start_gather(self) -> None:
+        """Start to gather the weights, unless they are there or on their way."""
+        if not self._is_whole and self._gathering is None:
+            self._whole.untyped_storage().resize_(self._whole.numel() * self._whole.element_size())
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Start to gather the weights again, because their owners have changed them."""
+        part = self.part.to(self._whole.dtype)
+        self._gathering = self._communicator.gather(self._stage, self._members, part, self._whole)
+
+    def finish_gather(self) -> None:
+        """Wait until the weights are there."""
+        self.start_gather()
+        if self._gathering is not None:
+            self._gathering.wait()
+            self._gathering, self._is_whole = None, True
+
+    # ---- gradients ----
+
+    def gradients(self) -> list[Tensor | None]:
+        """Return the gradients that were not scattered."""
+        return [parameter.grad for _, parameter in self._named]
+
+    def accumulate(self) -> None:
+        """Move the gradients of a microbatch to those of the step, which have the precision of the reduction."""
+        flat = (
+            torch.zeros_like(self._whole, dtype=self._gradient_dtype)
+            if self._accumulated is None
+            else self._accumulated
+        )
+        self._accumulated = flat
+        for (_, parameter), view in zip(self._named, self._views(flat), strict=True):
+            if parameter.grad is not None:
+                view += parameter.grad
+                parameter.grad = None
+
+    def scatter(self) -> PendingTensor:
+        """Start to sum the gradients, of which each process gets its part; the weights then have none."""
+        while len(self._scattering) > 1:
+            self._add_gradient(self._scattering.pop(0).wait())
+        self.accumulate()
+        assert self._accumulated is not None, "just made"
+        self._scattering.append(self._communicator.scatter(self._stage, self._members, self._accumulated))
+        self._accumulated = None
+        return self._scattering[-1]
+
+    def collect(self) -> None:
+        """Wait for all gradients; without any, they are 0."""
+        for pending in self._scattering:
+            self._add_gradient(pending.wait())
+        self._scattering.clear()
+        if self.gradient is None:
+            self.gradient = torch.zeros_like(self.part)
+        self.gradient = self.gradient.to(self.part.dtype)
+
+    def _add_gradient(self, gradient: Tensor) -> None:
+        self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+    def whole_gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of all weights by their names; all members call it."""
+        assert self.gradient is not None, "the gradients are collected"
+        return self._gather_named(self.gradient)
+
+    def whole_weights(self) -> dict[str, Tensor]:
+        """Return the weights by their names, in the precision of the optimizer; all members call it."""
+        return self._gather_named(self.part)
+
+    def _gather_named(self, part: Tensor) -> dict[str, Tensor]:
+        whole = torch.empty(len(part) * len(self._members), dtype=part.dtype, device=part.device)
+        self._communicator.gather(self._stage, self._members, part, whole).wait()
+        return {name: view for (name, _), view in zip(self._named, self._views(whole), strict=True)}

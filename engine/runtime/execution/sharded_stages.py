@@ -1,0 +1,134 @@
+"""Stages whose state is shared: they gather weights and scatter gradients block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from meshwave.engine.runtime.execution.flat_weights import FlatWeights
+from meshwave.engine.runtime.models import Stage
+
+
+class ShardedBlock:
+    """The weights of a block: the embedding, a layer, or the head."""
+
+    def __init__(self, weights: list[FlatWeights]) -> None:
+        self.weights = weights
+
+    def gradients(self) -> list[Tensor | None]:
+        """Return the gradients that were not scattered."""
+        return [gradient for each in self.weights for gradient in each.gradients()]
+
+    def gather(self) -> None:
+        """Wait until the weights of other processes are there."""
+        self.start_gather()
+        for each in self.weights:
+            each.finish_gather()
+
+    def start_gather(self) -> None:
+        """Start to gather the weights of other processes."""
+        for each in self.weights:
+            each.start_gather()
+
+    def free(self) -> None:
+        """Free the weights of other processes."""
+        for each in self.weights:
+            each.free()
+
+    def accumulate(self) -> None:
+        """Move the gradients of a microbatch to those of the step."""
+        for each in self.weights:
+            each.accumulate()
+
+    def scatter(self) -> None:
+        """Start to reduce the gradients."""
+        for each in self.weights:
+            each.scatter()
+
+
+class ShardedStage:
+    """A stage whose state is shared block by block."""
+
+    def __init__(
+        self, module: Stage, weights_of: Callable[[nn.Module], list[FlatWeights]], sharding: str, *, accumulates: bool
+    ) -> None:
+        """Share the state of a stage.
+
+        Args:
+            module: the stage.
+            weights_of: returns the flat weights of a block.
+            sharding: what is shared.
+            accumulates: weights have another precision than the sum of their gradients.
+        """
+        self._accumulates = accumulates
+        parts = [part for part in (module.embedding, *module.layers.values(), module.head) if part is not None]
+        self.blocks = [ShardedBlock(weights_of(part)) for part in parts]
+        self._scatters, self._frees = sharding in ("gradients", "parameters"), sharding == "parameters"
+        for number, part in enumerate(parts):
+            if self._scatters or accumulates:
+                self._watch(number, part)
+
+    @property
+    def weights(self) -> list[FlatWeights]:
+        """The weights of all blocks."""
+        return [each for block in self.blocks for each in block.weights]
+
+    def gather_for_deferred(self) -> None:
+        """Gather all weights for the kernels of deferred gradients, some of which take them."""
+        if self._frees:
+            for block in reversed(self.blocks):
+                block.gather()
+
+    def finish_backward(self) -> None:
+        """Take the gradients that are left, because they were deferred or because a weight had none."""
+        if self._scatters or self._accumulates:
+            for block in reversed(self.blocks):
+                if any(gradient is not None for gradient in block.gradients()):
+                    self._finish_block(block)
+                elif self._frees:
+                    block.free()
+
+    def _watch(self, number: int, part: nn.Module) -> None:
+        """Gather and free the weights of a block around its computations, and scatter its gradients after them."""
+        block = self.blocks[number]
+        for parameter in part.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _: self._check_block(block))  # type: ignore[no-untyped-call]
+        part.register_forward_pre_hook(partial(self._before_forward, number))
+        part.register_forward_hook(partial(self._after_forward, number))
+
+    def _before_forward(self, number: int, *_: Any) -> None:
+        if self._frees:
+            self.blocks[number].gather()
+            if number + 1 < len(self.blocks):
+                self.blocks[number + 1].start_gather()
+
+    def _after_forward(
+        self, number: int, _module: nn.Module, _inputs: Any, output: Tensor | tuple[Tensor, ...]
+    ) -> None:
+        for tensor in output if isinstance(output, tuple) else (output,):
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._before_backward, number))  # type: ignore[no-untyped-call]
+        if self._frees:
+            self.blocks[number].free()
+
+    def _before_backward(self, number: int, _gradient: Tensor) -> None:
+        if self._frees:
+            self.blocks[number].gather()
+            if number:
+                self.blocks[number - 1].start_gather()
+
+    def _check_block(self, block: ShardedBlock) -> None:
+        """Finish a block whose weights all have gradients; none of its operations is then left to run."""
+        if all(gradient is not None for gradient in block.gradients()):
+            self._finish_block(block)
+
+    def _finish_block(self, block: ShardedBlock) -> None:
+        if not self._scatters:
+            block.accumulate()
+            return
+        block.scatter()
+        if self._frees:
+            block.free()

@@ -1,0 +1,179 @@
+"""Weights, gradients and optimizer states that the processes with the same weights share (ZeRO, FSDP).
+
+Rajbhandari et al., arXiv:1910.02054, section 5; Zhao et al., arXiv:2304.11277. Each process owns an equal part of the flat
+weights of a block, with their gradients and optimizer states. ``training.sharding`` says what a process holds besides:
+
+- ``optimizer``: all weights, and their gradients in the precision of the optimizer. The reduction of a stage leaves it the gradients of its part, and an optimizer
+  step ends with a gather of the weights.
+- ``gradients``: all weights. The backward of each microbatch leaves it the gradients of its part.
+- ``parameters``: neither. A block gathers its weights before its forward and again before its backward, the next block's
+  while it computes, and frees them afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from meshwave.engine.document.training import Training
+from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
+from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part
+from meshwave.engine.runtime.execution.flat_weights import FlatWeights, NamedWeight
+from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
+from meshwave.engine.runtime.execution.sharded_stages import ShardedStage
+from meshwave.engine.runtime.execution.update import GradientObserver, Members, WeightGroup
+from meshwave.engine.runtime.models import Stage
+from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule
+from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
+
+
+class ShardedUpdate:
+    """Updates the part of the weights that this process owns."""
+
+    def __init__(
+        self,
+        stages: Mapping[int, Stage],
+        weight_group: WeightGroup,
+        process: int,
+        communicator: Communicator,
+        training: Training,
+        observer: GradientObserver | None = None,
+    ) -> None:
+        """Share the state of the stages of this rank; see :class:`OptimizerUpdate` for the arguments."""
+        self._weight_group, self._process, self._communicator = weight_group, process, communicator
+        self._training, self._observer = training, observer
+        self._names = {p: name for module in stages.values() for name, p in module.named_parameters()}
+        self.stages = {
+            stage: ShardedStage(
+                module,
+                partial(self._flat_weights, stage),
+                training.sharding,
+                accumulates=training.precision == "bf16" and not training.bf16_gradients,
+            )
+            for stage, module in stages.items()
+        }
+        self._weights = [each for stage in self.stages.values() for each in stage.weights]
+        if training.sharding == "parameters":
+            for each in self._weights:
+                each.free()
+        self._optimizer = OPTIMIZERS[training.optimizer](
+            [each.part for each in self._weights], training.lr, training.weight_decay
+        )
+        self._reductions: dict[int, PendingTensor] = {}
+        self.squared_norm = torch.zeros((), dtype=torch.float64)  # the share of this process
+
+    def _flat_weights(self, stage: int, part: nn.Module) -> list[FlatWeights]:
+        """Return the weights of a block by the processes that share them, in one order for all processes.
+
+        Weights that a tensor-parallel group replicates are apart, so that all of the group divide them alike.
+        """
+        training = self._training
+        short = _short_weights(part) if training.precision == "bf16" else set()
+        found: dict[tuple[Members, bool, bool, bool], list[NamedWeight]] = {}
+        for parameter in part.parameters():
+            members, counting_process = self._weight_group(stage, parameter)
+            is_cut = weight_shard(parameter) is not None
+            key = members, is_cut, counting_process in members, parameter in short
+            found.setdefault(key, []).append((self._names[parameter], parameter))
+        return [
+            FlatWeights(
+                named,
+                stage,
+                members,
+                self._process,
+                self._communicator,
+                dtype=torch.bfloat16 if is_short else named[0][1].dtype,
+                gradient_dtype=torch.bfloat16 if training.bf16_gradients and is_short else named[0][1].dtype,
+                is_counted=is_counted,
+                frees=training.sharding == "parameters",
+            )
+            for (members, _, is_counted, is_short), named in sorted(found.items(), key=lambda item: item[0])
+        ]
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Tensors that the optimizer keeps from step to step."""
+        return self._optimizer.state
+
+    @property
+    def resident_weights(self) -> list[Tensor]:
+        """Weights that exist between steps."""
+        return [tensor for each in self._weights for tensor in each.resident]
+
+    def parts(self) -> dict[str, Part]:
+        """Return the parts of the training state that this process owns: weights, and the optimizer's moments."""
+        moments = {f"{moment}/": tensors for moment, tensors in self._optimizer.moments.items()}
+        return {
+            f"{group}{own.name}": Part(tensor[own.at.start : own.at.stop], weight_shard(own.parameter), own.elements)
+            for group, tensors in {WEIGHTS: [each.part for each in self._weights], **moments}.items()
+            for weights, tensor in zip(self._weights, tensors, strict=True)
+            for own in weights.own_parts()
+        }
+
+    def sharded_stage(self, stage: int) -> ShardedStage:
+        """Return the blocks of a stage."""
+        return self.stages[stage]
+
+    def whole_weights(self) -> dict[str, Tensor]:
+        """Return the weights of this rank by their names; all processes of the rank call it."""
+        return {name: weight for each in self._weights for name, weight in each.whole_weights().items()}
+
+    def resume(self, steps: int) -> None:
+        """Let the optimizer go on after ``steps`` steps, from loaded parts."""
+        self._optimizer.resume(steps)
+        self._refresh()
+
+    def reduce(self, stage: int) -> None:
+        """Start to sum the gradients of a stage, of which each process gets its part."""
+        for each in self.stages[stage].weights:
+            self._reductions[stage] = each.scatter()
+
+    def collect(self) -> dict[int, PendingTensor]:
+        """Wait for all gradients, and return the last reduction of each stage."""
+        for stage, sharded in self.stages.items():
+            if self._training.sharding == "optimizer" and stage not in self._reductions:
+                self.reduce(stage)
+                del self._reductions[stage]
+            for each in sharded.weights:
+                each.collect()
+        found, self._reductions = self._reductions, {}
+        counted = [each.gradient for each in self._weights if each.is_counted and each.gradient is not None]
+        self.squared_norm = torch.nn.utils.get_total_norm(counted).double() ** 2
+        if self._training.clip_norm is not None:
+            self._norm = self._communicator.total([self.squared_norm])[0].sqrt()
+        return found
+
+    def apply(self) -> None:
+        """Clip the gradients, update the weights, and drop the gradients."""
+        if self._observer is not None:
+            whole = (each.whole_gradients() for each in self._weights)
+            self._observer({name: gradient for named in whole for name, gradient in named.items()})
+        gradients = [each.gradient for each in self._weights if each.gradient is not None]
+        if self._training.clip_norm is not None and gradients:
+            scale = (self._training.clip_norm / (self._norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(gradients, scale.to(gradients[0]))
+        self._optimizer.step(gradients)
+        for each in self._weights:
+            each.gradient = None
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Gather the weights that other processes have updated, if they are held between steps."""
+        if self._training.sharding != "parameters":
+            for each in self._weights:
+                each.refresh()
+            for each in self._weights:
+                each.finish_gather()
+
+
+def _short_weights(part: nn.Module) -> set[nn.Parameter]:
+    """Return the weights of products, which mixed precision computes in 16 bits."""
+    return {
+        parameter
+        for module in part.modules()
+        if isinstance(module, DeferrableModule) and type(module).cast_weights is not DeferrableModule.cast_weights
+        for parameter in module.parameters(recurse=False)
+    }
