@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem, Refusal
 
 if TYPE_CHECKING:
+    from meshwave.engine.document import Design
+    from meshwave.engine.imports import Trace
     from meshwave.engine.predict.prediction import Prediction
 
 
@@ -193,13 +196,32 @@ def compare(options: argparse.Namespace) -> int:
 @with_progress
 def import_file(options: argparse.Namespace) -> int:
     """Write the design of a file of another tool."""
-    from meshwave.engine.imports import load_import
+    from meshwave.engine.imports import load_import, load_trace, traces
 
-    into = load(options.into) if options.into else None
-    design, notes = load_import(options.file, into, getattr(options, "from") or "")
+    into, form = load(options.into) if options.into else None, getattr(options, "from") or ""
+    trace = load_trace(options.file, form if form in traces else "") if form in ("", *traces) else None
+    if trace is not None:
+        return _enter_trace(into, trace)
+    if len(options.file) > 1:
+        raise Refusal("several_files", {}, "FILE")
+    design, notes = load_import(options.file[0], into, form)
     write_output(options.out, design.to_json().encode())
     for note in notes:
         print(note.message, file=sys.stderr)
+    return 0
+
+
+def _enter_trace(design: Design | None, trace: Trace) -> int:
+    """Enter a trace as a run of a design, and print the comparison with the prediction."""
+    from meshwave.engine.cli.launch import compare_if_possible, run_lines
+    from meshwave.engine.runs import Record, Run
+    from meshwave.engine.runs.imported_trace import enter_trace
+
+    if design is None:
+        raise Refusal("trace_without_design", {}, "--into")
+    with closing(Record()) as record:
+        run = Run(record, enter_trace(record, design, trace).id)
+        print("\n".join([f"run {run.id}: {design.name}", *run_lines(run, compare_if_possible(run))]))
     return 0
 
 

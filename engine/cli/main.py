@@ -169,6 +169,12 @@ def _add_run_commands(commands: Any) -> None:
             default = "" if name == "delete" else "; default: the newest"
             action.add_argument("run", nargs=nargs, help=f"the run's id, or the start of it{default}")
         if name == "export":
+            action.add_argument(
+                "--to",
+                choices=("archive", "perfetto"),
+                default="archive",
+                help="the whole run, or a Chrome trace of its typical step; default: archive",
+            )
             action.add_argument("--out", "-o", metavar="FILE", help="default: the run's id in the current folder")
         if name == "resume":
             action.add_argument("--steps", type=int, help="optimizer steps in all; default: those of the run")
@@ -196,7 +202,7 @@ def _add_file_commands(commands: Any) -> None:
         commands, "import", "read a design or a schedule from the file of another tool", designs.import_file
     )
     design.formatter_class = _MemberNamesFormatter
-    design.add_argument("file", metavar="FILE", help="a file of one of the formats")
+    design.add_argument("file", metavar="FILE", nargs="+", help="a file of one of the formats, or the files of a trace")
     formats = _MemberNamesFormatter.IMPORTS
     design.add_argument("--from", metavar="FORMAT", help=f"{formats}; default: by its name and content")
     design.add_argument("--into", metavar="DESIGN", help="the design that lends cluster, model and the rest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -19,14 +20,16 @@ from meshwave.engine.cli.launch import (
     run_summary,
     with_steps,
 )
-from meshwave.engine.cli.output import print_json
+from meshwave.engine.cli.output import print_json, write_output
 from meshwave.engine.costs.profile_store import check_can_store
+from meshwave.engine.exports.perfetto import trace
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
 from meshwave.engine.runs.archives import delete_run, export_run, import_run
 from meshwave.engine.runs.launchers import enter_folders, open_run
 from meshwave.engine.runs.process_identity import stopped_process_lines
+from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import (
     design_history,
     history_lines,
@@ -140,7 +143,11 @@ def _resume(record: Record, entry: Entry, options: argparse.Namespace) -> int:
 
 
 def _export(record: Record, entry: Entry, options: argparse.Namespace) -> int:
-    file = export_run(record, entry, Path(options.out) if options.out else None)
+    if options.to == "perfetto":
+        file = Path(options.out or f"{entry.id}.trace.json")
+        write_output(str(file), json.dumps(trace(read_recording(record.folder(entry.id)).timeline())).encode())
+    else:
+        file = export_run(record, entry, Path(options.out) if options.out else None)
     _print({"run": entry.id, "file": str(file)}, str(file), options)
     return 0
 

@@ -7,6 +7,21 @@ from meshwave.engine.messages import Message
 MESSAGES: dict[str, Message] = {
     "import_not_text": "{file} is not text; save it as text in UTF-8",
     "unknown_import": "{file} is in none of the formats that can be imported: {formats:list}; name one with --from",
+    "trace_without_actions": (
+        "the trace has no ranges that name computations, such as PP:2F0, Forward 3 or forward-compute; record it with "
+        "torch.profiler while torch.distributed.pipelining or Megatron runs"
+    ),
+    "damaged_trace": "the file is not a Chrome trace: {reason}",
+    "trace_without_design": "a trace belongs to a design: name it with --into",
+    "trace_of_more_processes": "the trace is of process {process}, and the design has {processes} processes",
+    "trace_without_stages": (
+        "the ranges of the trace name no stage, and mesh {mesh} has {stages} stages; record a schedule whose ranges name "
+        "stages"
+    ),
+    "trace_of_other_actions": "process {process} computed {action}, which the schedule of the design does not have",
+    "incomplete_trace": "the trace lacks {count} computations of the design, such as {actions:list}",
+    "unreadable_stage_times": "line {line}: write a whole number as stage, and seconds of 0 to 1,000,000 in the other columns",
+    "several_files": "only traces may be in several files",
     "ambiguous_import": "{file} may be in several formats: {formats:list}; name one with --from",
     "no_design_in_link": "the link has no design: expected #design= with a compressed document",
     "long_link": "the design needs a link of {length:,} characters and links have at most {most:,}; share the file instead",

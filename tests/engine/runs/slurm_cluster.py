@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.engine.runs.guard import Guard
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "nsenter", "ip")
 CLIENTS = ("sbatch", "scontrol", "scancel", "squeue", "sinfo", "srun", "sacct")
@@ -95,26 +96,26 @@ def running(folder: Path) -> Iterator[Cluster]:
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
     (folder / "munge.key").chmod(0o600)
-    with ExitStack() as stack:
-        _make_network(stack, names)
-        _start(stack, folder, "munged", *_munge_options(folder), pid_file="munged.pid")
+    environment = {**os.environ, "PATH": search_path()}
+    with Guard(names) as guard:
+        _make_network(names)
+        guard.start("munged", *_munge_options(folder), environment=environment)
         inside = [["nsenter", f"--net=/run/netns/{name}"] for name in names]
         configuration = ["-f", str(folder / "slurm.conf")]
-        _start(stack, folder, *inside[0], "slurmctld", *configuration, "-c", pid_file="slurmctld.pid")
+        guard.start(*inside[0], "slurmctld", *configuration, "-c", environment=environment)
         for number, enter in enumerate(inside, 1):
-            _start(
-                stack, folder, *enter, "slurmd", *configuration, "-N", f"n{number}", pid_file=f"slurmd-n{number}.pid"
-            )
+            guard.start(*enter, "slurmd", *configuration, "-N", f"n{number}", environment=environment)
         cluster = Cluster(folder, _write_clients(folder, inside[0]), (names[0], names[1]))
         _wait_until_idle(cluster)
-        stack.callback(_end_jobs, cluster)
-        yield cluster
+        try:
+            yield cluster
+        finally:
+            _end_jobs(cluster)
 
 
-def _make_network(stack: ExitStack, names: tuple[str, ...]) -> None:
+def _make_network(names: tuple[str, ...]) -> None:
     for name in names:
         _ip("netns", "add", name)
-        stack.callback(_ip, "netns", "del", name)
     peer = ["type", "veth", "peer", "name", INTERFACE, "netns", names[1]]
     _ip("-n", names[0], "link", "add", "name", INTERFACE, *peer)  # never among the links of the machine
     for number, name in enumerate(names, 1):
@@ -131,24 +132,6 @@ def _munge_options(folder: Path) -> list[str]:
     files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid"}
     files |= {"log-file": "munged.log", "seed-file": "munged.seed"}
     return ["--force", *(f"--{option}={folder / name}" for option, name in files.items())]
-
-
-def _start(stack: ExitStack, folder: Path, *command: str, pid_file: str) -> None:
-    environment = {**os.environ, "PATH": search_path()}
-    stack.callback(_end, folder / pid_file)
-    subprocess.run(command, check=True, capture_output=True, env=environment)
-
-
-def _end(pid_file: Path) -> None:
-    """End a daemon, and wait until it is gone."""
-    with suppress(OSError, ValueError):
-        pid = int(pid_file.read_text())
-        os.kill(pid, signal.SIGTERM)
-        end = time.monotonic() + START_S
-        while time.monotonic() < end:
-            os.kill(pid, 0)
-            time.sleep(0.05)
-        os.kill(pid, signal.SIGKILL)
 
 
 def _write_clients(folder: Path, enter: list[str]) -> Path:

@@ -124,7 +124,7 @@ def test_another_process_follows_a_run_to_its_end(slurm: SlurmLauncher, record: 
     assert (run.state, run.reason) == (State.SUCCEEDED, "300 of 300 steps")
 
 
-def test_a_job_that_waits_says_why_and_can_be_cancelled(record: Record) -> None:
+def test_a_job_that_waits_says_why_and_can_be_cancelled(cluster: slurm_cluster.Cluster, record: Record) -> None:
     run = submit(launcher_of(record, directives=("--begin=now+1hour",)), two_nodes())  # type: ignore[arg-type]
     reconcile(record)
 

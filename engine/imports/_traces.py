@@ -1,0 +1,87 @@
+"""Traces of training runs of other tools: the times of annotated actions, and the formats that they are read from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from meshwave.engine.files import read_whole
+from meshwave.engine.findings import Refusal
+from meshwave.engine.program.action import Op
+from meshwave.engine.registry import Registry
+
+LARGEST_TRACE_BYTES = 2_000_000_000
+
+
+class TracedAction(NamedTuple):
+    """A measured computation; times are nanoseconds of one clock."""
+
+    op: Op
+    stage: int | None  # None: the only stage of its process
+    microbatch: int | None  # None: the next one of its kind in the order of its process
+    start_ns: int
+    end_ns: int
+
+
+class TracedProcess(NamedTuple):
+    """The measured computations of a process, over all traced steps."""
+
+    process: int
+    actions: tuple[TracedAction, ...]
+
+
+class Trace(NamedTuple):
+    """A run of another tool: measured computations, or the seconds of each computation of a stage."""
+
+    processes: tuple[TracedProcess, ...] = ()
+    stage_seconds: Mapping[tuple[Op, int], float] = {}
+
+
+class TraceFormat(ABC):
+    """A form of traces. A member is one file in this folder."""
+
+    title: ClassVar[str]
+    note: ClassVar[str]  # what writes it
+    suffixes: ClassVar[tuple[str, ...]]  # of its files, in lower case
+
+    @staticmethod
+    @abstractmethod
+    def recognizes(text: str) -> bool:
+        """Return whether a file looks like this format."""
+
+    @staticmethod
+    @abstractmethod
+    def read(texts: Sequence[str]) -> Trace:
+        """Return the trace of some files, such as one for each process.
+
+        Raises:
+            Refusal: a file is not of this format.
+        """
+
+
+traces: Registry[type[TraceFormat]] = Registry("trace format", "meshwave.engine.imports")
+
+
+def load_trace(paths: Sequence[Path | str], form: str = "") -> Trace | None:
+    """Read a trace from files of one format, which ``form`` may name; return None if they are not a trace.
+
+    Raises:
+        Refusal: a file cannot be read, or is damaged.
+    """
+    if form and form not in traces:
+        return None
+    contents = [read_whole(path, "trace", LARGEST_TRACE_BYTES) for path in paths]
+    try:
+        texts = [content.decode("utf-8-sig") for content in contents]
+    except UnicodeDecodeError:
+        raise Refusal("import_not_text", {"file": str(paths[0])}) from None
+    name = form or _find_trace_format(str(paths[0]), texts[0])
+    return traces[name].read(texts) if name else None
+
+
+def _find_trace_format(file: str, text: str) -> str:
+    return next(
+        (name for name, each in traces.items() if file.lower().endswith(each.suffixes) and each.recognizes(text)), ""
+    )

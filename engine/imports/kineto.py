@@ -1,0 +1,108 @@
+"""Traces of torch.profiler (Kineto), and other Chrome traces, whose ranges name the actions of a pipeline."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from meshwave.engine.findings import Refusal
+from meshwave.engine.imports._traces import Trace, TracedAction, TracedProcess, TraceFormat, traces
+from meshwave.engine.program.action import Op, parse_cell
+
+ACTION = re.compile(r"(?:PP:)?(\(?\d+[A-Z].*)")
+"""Name of a range of torch's schedules of several stages (``PP:2F0``), or of Meshwave's own traces (``2F0``)."""
+SINGLE_STAGE = re.compile(r"(Forward|Backward) (\d+)")
+"""Name of a range of torch's schedules of one stage per process."""
+ORDERED = {
+    "forward-compute": Op.F,
+    "backward-compute": Op.B,
+    "forward_step": Op.F,
+    "backward_step": Op.B,
+}
+"""Names of ranges of Megatron, which occur in the order of the schedule."""
+GPU_RANGES = "gpu_user_annotation"
+"""The category of ranges whose times are those of a GPU rather than of its host."""
+LOOKED_AT = 4000
+"""Characters in which a trace names its events or its properties."""
+
+
+@traces.register("kineto")
+class Kineto(TraceFormat):
+    """A Chrome trace with a range for each computation, one file per process or all in one.
+
+    Ranges are those of `torch.distributed.pipelining` (torchtitan), of Megatron's `forward-compute` and
+    `backward-compute`, or actions such as `2F0`.
+    """
+
+    title: ClassVar = "trace of torch.profiler"
+    note: ClassVar = "torchtitan, Megatron and other users of torch.profiler"
+    suffixes: ClassVar = (".json",)
+
+    @staticmethod
+    def recognizes(text: str) -> bool:
+        return any(
+            f'"{name}"' in text[:LOOKED_AT] for name in ("traceEvents", "baseTimeNanoseconds", "deviceProperties")
+        )
+
+    @staticmethod
+    def read(texts: Sequence[str]) -> Trace:
+        found = [process for number, text in enumerate(texts) for process in _processes(text, number)]
+        if not any(process.actions for process in found):
+            raise Refusal("trace_without_actions")
+        first = min(action.start_ns for process in found for action in process.actions)
+        return Trace(tuple(_shifted(process, first) for process in sorted(found)))
+
+
+def _processes(text: str, number: int) -> Iterator[TracedProcess]:
+    """Yield the processes of a file, which is that of process ``number`` if it does not state one."""
+    try:
+        document: Any = json.loads(text)
+        events = document["traceEvents"]
+        base_ns = int(document.get("baseTimeNanoseconds", 0))
+        rank = document.get("distributedInfo", {}).get("rank")
+        ranges = [event for event in events if event.get("ph") == "X" and "dur" in event]
+        on_gpu = {event["pid"] for event in ranges if event.get("cat") == GPU_RANGES}
+        by_pid: dict[Any, list[TracedAction]] = defaultdict(list)
+        for event in ranges:
+            if not on_gpu or event.get("cat") == GPU_RANGES:
+                by_pid[event["pid"]] += _actions(event, base_ns)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refusal("damaged_trace", {"reason": repr(error)}) from None
+    named = {pid: tuple(sorted(each, key=_start)) for pid, each in by_pid.items() if each}
+    if rank is not None or len(named) == 1:
+        together = sorted((action for each in named.values() for action in each), key=_start)
+        yield TracedProcess(number if rank is None else int(rank), tuple(together))
+        return
+    for process, pid in enumerate(sorted(named, key=lambda pid: (str(type(pid)), pid))):
+        yield TracedProcess(process, named[pid])
+
+
+def _start(action: TracedAction) -> int:
+    return action.start_ns
+
+
+def _actions(event: Any, base_ns: int) -> Iterator[TracedAction]:
+    """Yield the computations that a range names."""
+    name, start_ns = str(event["name"]), base_ns + round(float(event["ts"]) * 1000)
+    times = start_ns, start_ns + round(float(event["dur"]) * 1000)
+    if single := SINGLE_STAGE.fullmatch(name):
+        yield TracedAction(Op.F if single[1] == "Forward" else Op.B, None, int(single[2]), *times)
+    elif name in ORDERED:
+        yield TracedAction(ORDERED[name], None, None, *times)
+    elif action := ACTION.fullmatch(name):
+        try:
+            parsed = parse_cell(action[1])
+        except Refusal:  # a range of something else, or an action that is no computation, such as 0UNSHARD
+            return
+        yield from (TracedAction(each.op, each.stage, each.microbatch, *times) for each in parsed if each.op.is_compute)
+
+
+def _shifted(process: TracedProcess, first_ns: int) -> TracedProcess:
+    return process._replace(
+        actions=tuple(
+            each._replace(start_ns=each.start_ns - first_ns, end_ns=each.end_ns - first_ns) for each in process.actions
+        )
+    )

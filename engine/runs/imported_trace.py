@@ -1,0 +1,182 @@
+"""A trace of another tool as a run of the record, whose measured timeline belongs to a design.
+
+Its computations are those of the trace. A message is taken to last from the end of the computation before it until the
+start of the computation after its receive, because traces do not say when a message arrives.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.document import Design
+from meshwave.engine.files import write_private
+from meshwave.engine.findings import Refusal
+from meshwave.engine.imports import Trace, TracedProcess
+from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.program.action import RECEIVES, Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.run_files import write_document
+from meshwave.engine.runs.outcome import success, to_json
+from meshwave.engine.runs.process_identity import own_handle
+from meshwave.engine.runs.recording import Recorder
+from meshwave.engine.runs.run import RESULT, Progress
+from meshwave.engine.runs.run_database import Entry, Record, State
+from meshwave.engine.runs.run_folder import RunSpec, process_count, rank_and_mesh, write_bundle
+
+MANNER = "imported trace"
+MOST_NAMED = 5
+"""Actions that a refusal names."""
+Int64s = NDArray[np.int64]
+
+
+def enter_trace(record: Record, design: Design, trace: Trace) -> Entry:
+    """Enter a trace as a finished run of a design.
+
+    Raises:
+        Refusal: the trace has other computations than the program of the design.
+    """
+    own_text = design.training.model_copy(update={"data": None})  # training texts are not part of a trace
+    prediction = predict(design.model_copy(update={"training": own_text}))
+    start, end = _times(prediction, trace)
+    entry, _ = record.submit(
+        name=design.name,
+        launcher="local",
+        handle={"owner": own_handle()},
+        digest=prediction.program.digest,
+        processes=process_count(design),
+        steps=len(start),
+        manner=MANNER,
+        limit=10**9,
+    )
+    folder = write_bundle(RunSpec(prediction, prediction.design), record.folder(entry.id)).folder
+    process = 0
+    names = [mesh.name for mesh in design.meshes]
+    for rank, mesh in enumerate(design.meshes):
+        recorder = Recorder(folder, prediction.program, names, process, rank)
+        for step, spans in enumerate(zip(*_filled(prediction.program, rank, start, end), strict=True)):
+            if recorder.is_due(step):
+                recorder.write(step, *spans)
+        recorder.close()
+        process += len(mesh.devices)
+    write_private(folder / "metrics.jsonl", "".join(_metrics(prediction, start, end)))
+    events = [{"event": "chosen", "time": time.time(), "note": _note(trace)}]
+    events += [{"event": "step", "time": time.time(), "step": step} for step in range(len(start))]
+    write_private(folder / "events-0.jsonl", "".join(json.dumps(event) + "\n" for event in events))
+    verdict = success(Progress(len(start), len(start)))
+    write_document(folder / RESULT, to_json(entry.id, verdict, design, []))
+    record.move(entry.id, State.RUNNING)
+    record.move(entry.id, verdict.state, verdict.reason)
+    return record.get(entry.id)
+
+
+def _note(trace: Trace) -> str:
+    if trace.stage_seconds:
+        return "simulated from measured seconds of each stage"
+    return f"read from a trace of {len(trace.processes)} process{'es' * (len(trace.processes) != 1)}"
+
+
+def _metrics(prediction: Prediction, start: Int64s, end: Int64s) -> Iterator[str]:
+    compute = prediction.program.is_compute
+    for step in range(len(start)):
+        seconds = float(end[step, compute].max() - start[step, compute].min()) / 1e9
+        rate = prediction.costs.tokens / seconds if seconds else 0.0
+        yield json.dumps({"step": step, "seconds": seconds, "tokens_per_s": rate}) + "\n"
+
+
+def _times(prediction: Prediction, trace: Trace) -> tuple[Int64s, Int64s]:
+    """Return the start and the end of each computation in nanoseconds, ``[steps, rows]``."""
+    if trace.stage_seconds:
+        return _simulated_times(prediction, trace)
+    program = prediction.program
+    by_row: dict[int, list[tuple[int, int]]] = {}
+    for process in trace.processes:  # copies of a mesh do the same: the first one counts
+        for row, found in _rows_of(prediction.design, program, process).items():
+            by_row.setdefault(row, found)
+    rows = np.flatnonzero(program.is_compute).tolist()
+    _check_complete(program, [row for row in rows if row not in by_row])
+    steps = min(len(by_row[row]) for row in rows)
+    times = np.zeros((2, steps, len(program)), np.int64)
+    for row in rows:
+        times[:, :, row] = np.array(by_row[row][:steps]).T
+    return times[0], times[1]
+
+
+def _simulated_times(prediction: Prediction, trace: Trace) -> tuple[Int64s, Int64s]:
+    program, costs = prediction.program, prediction.costs
+    seconds = costs.seconds.copy() if costs.unit == "s" else np.zeros(len(program))
+    rows = np.flatnonzero(program.is_compute)
+    keys = [(Op(int(program.op[row])), int(program.stage[row])) for row in rows]
+    _check_complete(
+        program, [row for row, key in zip(rows.tolist(), keys, strict=True) if key not in trace.stage_seconds]
+    )
+    seconds[rows] = [trace.stage_seconds[key] for key in keys]
+    timeline, spans = costs.play(program, seconds), program.span_of_row[rows]
+    times = np.zeros((2, 1, len(program)), np.int64)
+    times[:, 0, rows] = np.rint(np.stack([timeline.start[spans], timeline.end[spans]]) * 1e9)
+    return times[0], times[1]
+
+
+def _rows_of(design: Design, program: Program, process: TracedProcess) -> dict[int, list[tuple[int, int]]]:
+    """Return the times of each row that a process has computed, one for each step."""
+    if process.process >= process_count(design):
+        raise Refusal("trace_of_more_processes", {"process": process.process, "processes": process_count(design)})
+    rank = rank_and_mesh(design, process.process)[0]
+    own = program.rows(rank)
+    order: dict[Op, list[int]] = defaultdict(list)
+    for row in range(own.start, own.stop):
+        order[Op(int(program.op[row]))].append(row)
+    index = {_key(program, row): row for row in np.flatnonzero(program.is_compute).tolist()}
+    stages = program.stages_of(rank)
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    seen: Counter[Op] = Counter()
+    place: int | None
+    for action in process.actions:
+        if action.microbatch is None:
+            rows = order[action.op]
+            place = rows[seen[action.op] % len(rows)] if rows else None
+            seen[action.op] += 1
+        elif action.stage is None and len(stages) != 1:
+            raise Refusal("trace_without_stages", {"mesh": design.meshes[rank].name, "stages": len(stages)})
+        else:
+            stage = stages[0] if action.stage is None else action.stage
+            place = index.get((action.op, stage, action.microbatch))
+        if place is None:
+            name = f"{'' if action.stage is None else action.stage}{action.op.name}{action.microbatch or 0}"
+            raise Refusal("trace_of_other_actions", {"action": name, "process": process.process})
+        found[place].append((action.start_ns, action.end_ns))
+    return found
+
+
+def _key(program: Program, row: int) -> tuple[Op, int, int]:
+    return Op(int(program.op[row])), int(program.stage[row]), int(program.microbatch[row])
+
+
+def _check_complete(program: Program, missing: list[int]) -> None:
+    if missing:
+        names = [str(program.row(row)) for row in missing[:MOST_NAMED]]
+        raise Refusal("incomplete_trace", {"count": len(missing), "actions": names})
+
+
+def _filled(program: Program, rank: int, start: Int64s, end: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Return start, end and wait of each row of a rank, ``[steps, rows]``, with rows in between filled in."""
+    own = program.rows(rank)
+    start, end, op = start[:, own].copy(), end[:, own].copy(), program.op[own]
+    rows, measured = np.arange(len(op)), program.is_compute[own]
+    before = np.maximum.accumulate(np.where(measured, rows, -1))
+    after = np.minimum.accumulate(np.where(measured, rows, len(op))[::-1])[::-1]
+    wait = np.zeros_like(start)
+    for row in rows[~measured]:
+        left, right = int(before[row]), int(after[row])
+        ends = end[:, left] if left >= 0 else start[:, right]
+        starts = start[:, right] if right < len(op) else ends
+        is_receive = op[row] in RECEIVES
+        start[:, row] = ends
+        end[:, row] = np.maximum(starts, ends) if is_receive else ends
+        wait[:, row] = end[:, row] - start[:, row]
+    return start, end, wait

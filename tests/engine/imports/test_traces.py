@@ -1,0 +1,171 @@
+"""Traces of other tools become runs of a design, beside its prediction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.cli import main as cli
+from meshwave.engine.document import Design
+from meshwave.engine.exports import exports
+from meshwave.engine.files import example
+from meshwave.engine.findings import Refusal
+from meshwave.engine.imports import Trace, load_trace, traces
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.action import Op
+from meshwave.engine.runs import Record, Run, State
+from meshwave.engine.runs.imported_trace import enter_trace
+from meshwave.engine.runs.recording import read_recording
+from meshwave.engine.runs.run_comparison import save_run_profile
+from tests.engine.runs.play import draw
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    with closing(Record()) as record:
+        yield record
+
+
+def design(**changes: Any) -> Design:
+    return draw("a design", pp=2, **changes)
+
+
+def write(path: Path, document: Any) -> Path:
+    path.write_text(json.dumps(document))
+    return path
+
+
+def range_of(
+    name: str, start_us: float, seconds_us: float, pid: int = 0, cat: str = "user_annotation"
+) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 1, "ts": start_us, "dur": seconds_us}
+
+
+def trace_of(tmp_path: Path, rename: Any, *, steps: int = 2, file_per_process: bool = False) -> list[Path]:
+    """Files of a trace in which each computation lasts 1.5 times as long as predicted; ``rename`` names a range."""
+    prediction = predict(design())
+    timeline, program = prediction.timeline, prediction.program
+    by_rank: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
+    for step in range(steps):
+        for span in np.flatnonzero(timeline.op <= Op.W).tolist():
+            start, end = (1.5e6 * float(each[span]) + 1e9 * step for each in (timeline.start, timeline.end))
+            by_rank[int(timeline.rank[span])].append(range_of(rename(timeline.action(span)), start, end - start))
+    assert program.ranks == 2
+    files = []
+    for rank, events in by_rank.items():
+        head = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "baseTimeNanoseconds": 1_700_000_000_000_000_000}
+        files.append(write(tmp_path / f"rank{rank}.json", {**head, "traceEvents": events}))
+    return files
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda action: f"PP:{action}",
+        lambda action: f"{'Forward' if action.op is Op.F else 'Backward'} {action.microbatch}",
+        lambda action: "forward-compute" if action.op is Op.F else "backward-compute",
+    ],
+    ids=["torchtitan", "torch single stage", "megatron"],
+)
+def test_the_ranges_of_a_profiler_are_the_actions_of_the_design(record: Record, tmp_path: Path, rename: Any) -> None:
+    trace = load_trace(trace_of(tmp_path, rename))
+    assert trace is not None
+
+    run = Run(record, enter_trace(record, design(), trace).id)
+
+    assert run.state is State.SUCCEEDED
+    predicted, recording = predict(design()).timeline, read_recording(run.folder)
+    assert recording.steps == (0, 1)
+    measured = recording.timeline(0)
+    computes = measured.op <= Op.W
+    assert np.allclose(measured.start[computes], 1.5 * predicted.start[computes], atol=2e-9)
+    assert np.allclose(measured.end[computes], 1.5 * predicted.end[computes], atol=2e-9)
+
+
+def test_an_imported_trace_is_compared_and_calibrates(
+    record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "design.json").write_text(design().to_json())
+    files = [str(path) for path in trace_of(tmp_path, lambda action: f"PP:{action}")]
+
+    assert cli.main(["import", *files, "--into", str(tmp_path / "design.json")]) == 0
+
+    assert "read from a trace of 2 processes" in capsys.readouterr().out
+    [entry] = record.all()
+    assert entry.manner == "imported trace"
+    out = tmp_path / "measured.json"
+    assert cli.main(["runs", "export", entry.id, "--to", "perfetto", "--out", str(out)]) == 0
+    again = load_trace([out])
+    assert again is not None
+    assert [len(process.actions) for process in again.processes] == [8, 8]
+    assert save_run_profile(Run(record, entry.id))
+
+
+def test_an_exported_timeline_comes_in_again(record: Record, tmp_path: Path) -> None:
+    prediction = predict(design())
+    file = tmp_path / "a.json"
+    file.write_bytes(exports["perfetto"].make(prediction))
+    trace = load_trace([file])
+    assert trace is not None
+
+    run = Run(record, enter_trace(record, design(), trace).id)
+
+    assert read_recording(run.folder).makespans[0] == pytest.approx(prediction.timeline.makespan, rel=0.3)
+
+
+def test_times_of_stages_are_played_in_the_order_of_the_schedule(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "times.csv").write_text("stage,forward_ms,backward_ms\n0,10,20\n1,30,60\n")
+    trace = load_trace([tmp_path / "times.csv"])
+    assert trace is not None
+    assert trace.stage_seconds[Op.B, 1] == pytest.approx(0.06)
+
+    run = Run(record, enter_trace(record, design(), trace).id)
+
+    measured = read_recording(run.folder).timeline(0)
+    assert measured.busy == pytest.approx([4 * 0.03, 4 * 0.09])
+    assert measured.makespan >= 0.01 + 4 * 0.09 + 0.02
+
+
+def test_a_gpu_range_counts_rather_than_that_of_its_host(tmp_path: Path) -> None:
+    events = [range_of("PP:0F0", 0, 5), range_of("PP:0F0", 100, 50, pid=7, cat="gpu_user_annotation")]
+    trace = load_trace([write(tmp_path / "t.json", {"traceEvents": events})])
+
+    assert trace is not None
+    assert [each.end_ns - each.start_ns for each in trace.processes[0].actions] == [50_000]
+
+
+def refusal(record: Record, trace: Trace | None, design: Design) -> str:
+    assert trace is not None
+    with pytest.raises(Refusal) as error:
+        enter_trace(record, design, trace)
+    assert record.all() == []
+    return str(error.value)
+
+
+def test_traces_of_other_designs_are_refused(record: Record, tmp_path: Path) -> None:
+    files = trace_of(tmp_path, lambda action: f"PP:{action}")
+
+    more = {"schedule": "1f1b", "microbatches": 6}
+    assert "lacks 8 computations" in refusal(record, load_trace(files), design(pipeline=more))
+    few = {"schedule": "1f1b", "microbatches": 2}
+    assert "which the schedule of the design does not have" in refusal(record, load_trace(files), design(pipeline=few))
+    assert "lacks" in refusal(record, load_trace(files[:1]), design())
+    with pytest.raises(Refusal, match="has no ranges that name computations"):
+        load_trace([write(tmp_path / "none.json", {"traceEvents": [range_of("aten::mm", 0, 1)]})])
+    with pytest.raises(Refusal, match="not a Chrome trace"):
+        load_trace([write(tmp_path / "odd.json", {"traceEvents": 3})])
+    (tmp_path / "odd.csv").write_text("stage,forward_s\n0,never\n")
+    with pytest.raises(Refusal, match="line 2: write a whole number as stage"):
+        load_trace([tmp_path / "odd.csv"])
+
+
+@pytest.mark.parametrize("name", traces)
+def test_a_design_is_no_trace(name: str) -> None:
+    assert not traces[name].recognizes(Path(example("02-two-waves")).read_text())
