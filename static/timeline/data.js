@@ -307,6 +307,27 @@ export class Layer extends Columns {
     );
   }
 
+  /** The length of the longest transfer in ticks. */
+  get longestTransfer() {
+    return this.once("longestTransfer", () => {
+      let longest = 0;
+      for (let span = this.sides; span < this.count; span++)
+        longest = Math.max(longest, this.end[span] - this.start[span]);
+      return longest;
+    });
+  }
+
+  /** The transfers under way at a tick. @param {number} tick */
+  transfersAt(tick) {
+    const found = [];
+    for (let rank = 0; rank < this.ranks; rank++) {
+      const [from, to] = this.range(2, rank);
+      const first = lowerBound(this.start, tick - this.longestTransfer, from, to);
+      for (let span = first; span < to && this.start[span] <= tick; span++) if (this.end[span] > tick) found.push(span);
+    }
+    return found;
+  }
+
   // ── memory ──
 
   get hasMemory() {

@@ -48,6 +48,10 @@ export function debug(chart) {
     get kept() {
       return [...chart.kept];
     },
+    get playhead() {
+      const { tick } = chart.toolbar.play;
+      return tick === null ? null : tick * scale();
+    },
     get marks() {
       return chart.marks.times;
     },

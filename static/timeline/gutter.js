@@ -11,6 +11,9 @@ import { clipped, line, write } from "./shapes.js";
 import { title } from "./text.js";
 
 const LINE = 12; // CSS pixels of a name
+const HALVES = [0.27, 0.76]; // middles of the halves of a lane that two timelines share
+/** @type {Record<string, string>} */
+const SOURCES = { predicted: "predicted", measured: "measured", rehearsed: "dry run" };
 
 /**
  * Write the names of the lanes kept on top, and of those that scroll below them.
@@ -118,21 +121,34 @@ function paintKeptSign(context, colour, y) {
  * @param {CanvasRenderingContext2D} context @param {Chart} chart
  * @param {{lane: Lane, name: string, middle: number}} entry
  */
-function writeName(context, { plan, colours }, { lane, name, middle }) {
-  const { layer, rank, some } = lane;
-  const y = middle + 0.5;
-  const isSingle = (some?.at(-1) ?? rank) === rank;
-  const hasShare = plan.gutter > 80 && isSingle && !layer.labels;
-  if (hasShare) {
-    const share = `${Math.round(100 * layer.busy[rank])}\u2009%`;
-    write(context, share, plan.gutter - 13, y, {
-      font: `10.5px ${colours.font}`,
-      colour: css(colours.muted),
-      align: "right",
+function writeName(context, chart, { lane, name, middle }) {
+  const { plan, colours } = chart;
+  const isSingle = (lane.some?.at(-1) ?? lane.rank) === lane.rank;
+  const taken = isSingle && plan.gutter > 80 ? writeSide(context, chart, lane, middle + 0.5) : 0;
+  const style = { font: `600 11px ${colours.font}`, colour: css(colours.text), room: plan.gutter - 20 - taken };
+  write(context, name, 10, middle + 0.5, style);
+}
+
+/**
+ * Write beside the name of a lane which timeline each of its halves shows, or else its utilization. Return the pixels
+ * that this takes.
+ * @param {CanvasRenderingContext2D} context @param {Chart} chart @param {Lane} lane @param {number} y
+ */
+function writeSide(context, { plan, colours, rows }, { layer, rank, whole: [top, height] }, y) {
+  const colour = css(colours.muted);
+  const align = /** @type {CanvasTextAlign} */ ("right");
+  const row = rows.find((each) => each.includes(layer)) ?? [];
+  if (row.length === 2 && height >= 2 * LINE) {
+    const font = `10px ${colours.font}`;
+    row.forEach(({ source }, i) => {
+      write(context, SOURCES[source] ?? source, plan.gutter - 13, top + height * HALVES[i], { font, colour, align });
     });
+    return 50;
   }
-  const room = plan.gutter - (hasShare ? 50 : 20);
-  write(context, name, 10, y, { font: `600 11px ${colours.font}`, colour: css(colours.text), room });
+  if (layer.labels) return 0;
+  const share = `${Math.round(100 * layer.busy[rank])}\u2009%`;
+  write(context, share, plan.gutter - 13, y, { font: `10.5px ${colours.font}`, colour, align });
+  return 30;
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Chart} chart */

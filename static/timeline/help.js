@@ -13,6 +13,8 @@ const SHORTCUTS = [
     ["↑, ↓", "scroll the lanes; also Alt with the wheel"],
     ["0", "show the whole step"],
     ["F", "zoom to the block or the area"],
+    ["Space", "play the step, pause"],
+    ["., Comma", "next, previous start or end of a block"],
   ]],
   ["Blocks", [
     ["J, K", "next, previous block of the lane"],

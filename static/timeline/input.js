@@ -184,6 +184,8 @@ function keyActions(chart) {
     "/": inIteration(() => chart.search.open()), n: () => chart.search.step(1), Shiftn: () => chart.search.step(-1),
     c: toggle("show_critical"), m: toggle("show_memory"), t: toggle("show_transfers"),
     l: inIteration(toggle("show_links")), Shiftl: inIteration(toggle("show_device_links")),
+    " ": () => chart.toolbar.play.toggle(),
+    ",": () => chart.toolbar.play.step(-1), ".": () => chart.toolbar.play.step(1),
     "?": () => chart.help.toggle(),
     Escape: () => chart.escape(),
   }; // prettier-ignore

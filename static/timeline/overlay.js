@@ -38,6 +38,7 @@ export class Overlay {
     const { search, selection } = chart;
     const hits = search.hits.length ? search.hitsInView() : null;
     shapes.clipped(context, chart.frame, () => this.paintLanes(hits));
+    chart.toolbar.play.paint(context);
     shapes.clipped(context, { ...chart.frame, top: 0, bottom: AXIS }, () => {
       if (search.hits.length) search.paint(context, null);
       selection.paint(context);
@@ -249,9 +250,10 @@ export class Overlay {
     shapes.write(context, text, left + width / 2, AXIS / 2 + 0.5, style);
   }
 
-  /** The x of the cursor: the pointer, or after keys the start of the focused block; or null. */
+  /** The x of the cursor: the playhead, the pointer, or after keys the start of the focused block; or null. */
   get cursor() {
-    const { frame, pointer, focus, isByKey } = this.chart;
+    const { frame, pointer, focus, isByKey, toolbar } = this.chart;
+    if (toolbar.play.tick !== null) return frame.x(toolbar.play.tick);
     if (isByKey && focus) return frame.x(focus.layer.start[focus.span]);
     if (!pointer || pointer.x < frame.left || pointer.x > frame.right) return null;
     return Math.max(pointer.x, frame.x(0)); // time begins at the start of the step

@@ -7,6 +7,7 @@
 import { button } from "../kit/controls.js";
 import { h } from "../kit/dom.js";
 import { count } from "../kit/numbers.js";
+import { saveArea } from "./save.js";
 import { amount, bytes, percent } from "./units.js";
 
 /** @typedef {(value: number) => string} Write */
@@ -118,6 +119,10 @@ export class Panel {
       { name: "has finished", value: found.drain_s },
     ].filter(({ value }) => value > 0);
     const zoom = button("Zoom to area", { title: "Show only the area (F)", onclick: () => chart.selection.zoom() });
+    const save = button("Save as CSV", {
+      title: "Save the blocks and transfers of the area as a CSV file",
+      onclick: () => saveArea(chart, area),
+    });
     this.show(
       "area",
       "Area",
@@ -134,7 +139,7 @@ export class Panel {
       found.meshes.length > 1 && section("Compute time by mesh", ...this.meshes(found, write)),
       section("Also in this area", pairs(otherFacts(found, long))),
       isUnits && h("p.mw-timeline-note", {}, "Times are in units of the unit costs, not in seconds."),
-      h("div.mw-timeline-panel-buttons", {}, zoom),
+      h("div.mw-timeline-panel-buttons", {}, zoom, save),
     );
     chart.live.textContent = `Area of ${write(found.seconds)} on ${meshes}: ${idle} idle.`;
   }

@@ -1,9 +1,11 @@
-// The timeline as a PNG file.
+// The timeline as a PNG file, and an area of it as a CSV file.
 
 /** @import { Chart } from "./timeline.js" */
+/** @import { Area } from "./types" */
 
 import { download } from "../kit/bars.js";
 import { h } from "../kit/dom.js";
+import { areaCsv } from "./csv.js";
 
 /** What is shown, as a PNG blob. @param {Chart} chart @returns {Promise<Blob>} */
 export function imageOf({ base, over }) {
@@ -19,6 +21,13 @@ export async function savePicture(chart) {
   chart.pointer = null;
   chart.overlay.paint();
   const labels = chart.data.layers.map((layer) => layer.label).join(" and ");
-  const name = labels.replace(/[^\w -]+/g, "").trim() || "timeline";
-  download(`${name}.png`, await imageOf(chart));
+  download(`${fileName(labels)}.png`, await imageOf(chart));
 }
+
+/** Save the spans of an area. @param {Chart} chart @param {Area} area */
+export function saveArea({ model }, area) {
+  download(`${fileName(area.layer.label)} area.csv`, new Blob([areaCsv(area, model.palette)], { type: "text/csv" }));
+}
+
+/** @param {string} label */
+const fileName = (label) => label.replace(/[^\w -]+/g, "").trim() || "timeline";

@@ -2,6 +2,7 @@
 
 /** @import { Colours, Frame } from "./frame.js" */
 /** @import { Layer } from "./data.js" */
+/** @import { Box } from "../kit/types" */
 /** @import { Edges, Label, Lane, Segment } from "./types" */
 
 import { css, mix } from "../kit/palette.js";
@@ -9,6 +10,8 @@ import { OP } from "./columns.js";
 import { TALL, boxOf } from "./frame.js";
 
 const MOST_LABELS = 3500;
+const HATCHED = 14; // CSS pixels from which on a block is hatched
+const HATCH = 6; // CSS pixels between the lines
 
 /** Draws blocks as shapes, with labels if there is room. */
 export class Shapes {
@@ -56,16 +59,45 @@ export class Shapes {
     } else {
       context.fillRect(left, y, Math.max(1, right - left - gap), height);
     }
-    if (shade & 1 && height >= 13 && width >= 6) {
-      context.fillStyle = fill.deep; // a line along the top: the stage belongs to a returning pass
-      context.fillRect(left + 2, y + 1, right - left - gap - 4, 1.5);
-    }
+    this.decorate({ x: left, y, width: right - left - gap, height }, op, shade, fill.deep);
     const size = Math.min(12, Math.floor(height * 0.72));
     if (size < 8) return;
     // the label of a block that extends beyond the view is in the middle of its visible part
     const [from, to] = [Math.max(left, frame.left), Math.min(right, frame.right)];
     const label = this.labelOf(layer, span, to - from - gap, size, layer.shortest * frame.scale);
     if (label) labels.push({ ...label, ink: fill.ink, x: (from + to - gap) / 2, y: y + height / 2 });
+  }
+
+  /**
+   * Hatch a weight gradient, and draw a line along the top of a block whose stage belongs to a returning pass.
+   * @param {Box} box @param {number} op @param {number} shade @param {string} colour
+   */
+  decorate({ x, y, width, height }, op, shade, colour) {
+    if (op === OP.W && height >= TALL && width >= HATCHED) this.hatch(x, y, width, height, colour);
+    if (!(shade & 1) || height < 13 || width < 5) return;
+    this.context.fillStyle = colour;
+    this.context.fillRect(x + 2, y + 1, width - 4, 1.5);
+  }
+
+  /**
+   * Hatch a block: a weight gradient is told from an input gradient without its colour.
+   * @param {number} x @param {number} y @param {number} width @param {number} height @param {string} colour
+   */
+  hatch(x, y, width, height, colour) {
+    const { context } = this;
+    context.save();
+    context.beginPath();
+    context.rect(x, y, width, height);
+    context.clip();
+    context.beginPath();
+    for (let at = x - height + (HATCH - ((x - height) % HATCH)); at < x + width; at += HATCH) {
+      context.moveTo(at, y + height);
+      context.lineTo(at + height, y);
+    }
+    context.strokeStyle = colour;
+    context.lineWidth = 1;
+    context.stroke();
+    context.restore();
   }
 
   /**

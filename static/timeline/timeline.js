@@ -105,17 +105,11 @@ export class Chart {
 
   build() {
     const { toolbar, edit } = this;
-    const bar = h(
-      "div.mw-bar.mw-timeline-bar",
-      {},
-      this.depth.element,
-      toolbar.legend,
-      this.pinBar.element,
-      h("div.mw-grow"),
-      edit.button,
-      ...Object.values(toolbar.buttons),
-    );
-    const lanes = h("div.mw-timeline-lanes", {}, this.stage, this.search.element, this.notice, this.help.element);
+    const tools = [h("div.mw-grow"), edit.button, ...Object.values(toolbar.buttons)];
+    const said = [this.depth.element, toolbar.legend, this.pinBar.element];
+    const bar = h("div.mw-bar.mw-timeline-bar", {}, ...said, ...tools);
+    const above = [this.search, toolbar.play, this.help].map(({ element }) => element);
+    const lanes = h("div.mw-timeline-lanes", {}, this.stage, this.notice, ...above);
     const body = h("div.mw-timeline-body", {}, lanes, this.panel.element);
     return h("div.mw-canvas.mw-timeline", {}, bar, edit.element, body, this.live, this.probe);
   }
@@ -230,9 +224,9 @@ export class Chart {
 
   /** Arrange all parts for the current view. */
   layout() {
-    const { layers } = this.data;
-    const held = this.model.show_memory ? layers.filter((layer) => layer.hasMemory) : [];
-    const linked = (this.model.show_links && layers.find((layer) => layer.links)) || null;
+    const { data, model } = this;
+    const held = model.show_memory ? data.layers.filter((layer) => layer.hasMemory) : [];
+    const linked = (model.show_links && data.layers.find((layer) => layer.links)) || null;
     const { clientWidth: width, clientHeight: height } = this.stage;
     const plan = arrange({ rows: this.rows, held, linked, kept: this.kept, view: this.view, width, height });
     this.view.scroll = plan.scroll;
@@ -373,8 +367,9 @@ export class Chart {
 
   /** Close or undo one thing, the latest first. */
   escape() {
-    const { help, selection, search, panel, depth } = this;
+    const { help, selection, search, panel, depth, toolbar } = this;
     if (help.isOpen) help.toggle(false);
+    else if (toolbar.play.isOn) toolbar.play.stop();
     else if (selection.area || selection.isMode) selection.leave();
     else if (!search.element.hidden) search.close();
     else if (this.pinned) this.pin(null);

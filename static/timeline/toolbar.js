@@ -6,6 +6,7 @@ import { button } from "../kit/controls.js";
 import { h } from "../kit/dom.js";
 import { OP } from "./columns.js";
 import { copyLink } from "./permalink.js";
+import { Play } from "./play.js";
 import { savePicture } from "./save.js";
 
 /** @typedef {"show_memory" | "show_critical" | "show_transfers" | "show_links" | "show_device_links"} Switch */
@@ -19,6 +20,7 @@ export class Toolbar {
   /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
+    this.play = new Play(chart);
     const toggle = (/** @type {Switch} */ name, /** @type {string} */ label, /** @type {string} */ title) =>
       button(label, { kind: "mw-timeline-toggle", title, onclick: () => chart.toggle(name) });
     this.buttons = {
@@ -40,6 +42,11 @@ export class Toolbar {
         title: "Find blocks: 3F7, B of stage 2, mesh C (/)",
         onclick: () => chart.search.open(),
       }),
+      play: button("Play", {
+        kind: "mw-timeline-toggle",
+        title: "Play the step from the start of the view (Space); , and . step from event to event",
+        onclick: () => (this.play.isOn ? this.play.stop() : this.play.toggle()),
+      }),
       fit: button("Fit", { title: "Show the whole step (0)", onclick: () => chart.view.fit() }),
       link: button("Link", { title: "Copy a link to this view", onclick: () => copyLink(chart) }),
       png: button("PNG", { title: "Save this view as a PNG", onclick: () => savePicture(chart) }),
@@ -56,12 +63,13 @@ export class Toolbar {
     const { buttons } = this;
     for (const name of SWITCHES) buttons[name].setAttribute("aria-pressed", String(model[name]));
     buttons.area.setAttribute("aria-pressed", String(selection.isMode));
+    buttons.play.setAttribute("aria-pressed", String(this.play.isOn));
     const hasLinks = hasData && openLayer?.unit === "s" && !depth.isDeep;
     buttons.show_memory.hidden = !data.layers.some((layer) => layer.hasMemory);
     buttons.show_critical.hidden = !data.layers.some((layer) => layer.critical);
     buttons.show_links.hidden = !hasLinks;
     buttons.show_device_links.hidden = !hasLinks || !model.show_links;
-    for (const each of [buttons.png, buttons.fit]) each.hidden = !hasData;
+    for (const each of [buttons.png, buttons.fit, buttons.play]) each.hidden = !hasData;
     const { show_transfers: transfers, area, find, link } = buttons;
     for (const each of [transfers, area, find, link]) each.hidden = !hasData || depth.isDeep;
   }

@@ -3,6 +3,7 @@ import { test } from "node:test";
 
 import { OP, lowerBound } from "../../static/timeline/columns.js";
 import { decode } from "../../static/timeline/data.js";
+import { areaCsv } from "../../static/timeline/csv.js";
 import { matchingSpans } from "../../static/timeline/query.js";
 import { SPANS, layer, tick } from "./columns.js";
 
@@ -26,6 +27,27 @@ test("columns are decoded with their types, and each span belongs to the mesh th
   );
   assert.deepEqual([found.blocks, found.sides, found.count], [8, 8, 12]);
   assert.ok(Math.abs(found.duration(2) - 2) < 1e-6);
+});
+
+test("an area is written as CSV, with times in seconds and texts quoted where they need it", () => {
+  const found = layer({ meshes: ['A, "left"', "B"] });
+  const palette = { names, words: { F: "forward" } };
+  const lines = areaCsv({ layer: found, from: tick(0.5), to: tick(1.5), ranks: [0] }, palette).split("\r\n");
+
+  assert.equal(lines[0], "mesh,action,kind,stage,microbatch,to,start,end,duration");
+  assert.equal(lines.length, 5); // two forwards, a transfer of no length, and the end of the file
+  const [mesh, rest] = lines[1].split('",');
+  assert.equal(mesh, '"A, ""left""');
+  assert.ok(rest.startsWith("0F0,forward,0,0,,0,"));
+});
+
+test("the transfers under way at a time are found", () => {
+  const ends = SPANS.map(({ end, op }) => tick(op === OP.SEND_F ? end + 0.5 : end));
+  const found = layer({ columns: { end: ["uint32", ends] } });
+
+  assert.deepEqual(found.transfersAt(tick(1.2)), [8]);
+  assert.deepEqual(found.transfersAt(tick(1.6)), []);
+  assert.deepEqual(found.transfersAt(tick(2.4)), [9]);
 });
 
 test("the critical path is read from the op column and removed from it", () => {

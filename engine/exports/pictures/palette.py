@@ -14,13 +14,13 @@ from meshwave.engine.program.timeline import Timeline
 Theme = Literal["light", "dark"]
 
 # Okabe and Ito's set, which stays apart for colour-blind eyes; the dark set is the same, lighter.
-# A transfer has the colour of what it carries.
+# A transfer has the colour of what it carries. I is light and W is dark, since their hues are alike under deuteranopia.
 OPS: Mapping[Theme, Mapping[str, str]] = {
     "light": {
         "F": "#2b75b3",
         "B": "#e69f00",
         "I": "#cc79a7",
-        "W": "#1a9e78",
+        "W": "#0f7156",
         "SEND_F": "#2b75b3",
         "SEND_B": "#b87a00",
         "REDUCE_GRAD": "#c4500c",
@@ -30,7 +30,7 @@ OPS: Mapping[Theme, Mapping[str, str]] = {
         "F": "#4d9de0",
         "B": "#f0b133",
         "I": "#da8fb8",
-        "W": "#2bb58c",
+        "W": "#1c8f6d",
         "SEND_F": "#7cb9ec",
         "SEND_B": "#f3c566",
         "REDUCE_GRAD": "#ee7f42",

@@ -76,3 +76,8 @@ def test_shades_of_one_picture_stay_apart() -> None:
         assert len(parts) > highest
         assert all(0 <= part <= 0.7 for part in used)
         assert len(set(used)) == len(used)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_input_and_weight_gradients_differ_in_lightness(theme: Theme) -> None:
+    assert contrast(OPS[theme]["I"], OPS[theme]["W"]) >= 1.5
