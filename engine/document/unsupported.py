@@ -115,15 +115,29 @@ def _architecture_problems(design: Design) -> Iterator[Problem]:
 def _training_problems(design: Design) -> Iterator[Problem]:
     """Settings of the training that the runtime does not have."""
     training = design.training
-    bf16_gradients = ["bf16_gradients"] if training.sharding == "none" else []
-    for key in ("sequence_parallel", *bf16_gradients, "linear_precision", "fused_attention"):
+    model = design.model
+    divides_tokens = isinstance(model, LanguageModel) and model.moe is None and not model.skips
+    keys = [] if divides_tokens else ["sequence_parallel"]
+    keys += ["bf16_gradients"] if training.sharding == "none" else []
+    for key in (*keys, "linear_precision", "fused_attention"):
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"
         if value != usual:
             yield Problem(where, "unsupported_training", {"key": key, "value": value}, fixes=[set_value(where, usual)])
+    if training.sequence_parallel:
+        yield from _token_problems(design)
     if design.pipeline.recompute == "attention":
         where = "pipeline.recompute"
         yield Problem(where, "unsupported_recompute", fixes=[set_value(where, "full"), set_value(where, "none")])
+
+
+def _token_problems(design: Design) -> Iterator[Problem]:
+    """Check that tensor-parallel devices get equal numbers of tokens."""
+    for number, mesh in enumerate(design.meshes):
+        if design.model.sequence % mesh.tp:
+            params = {"sequence": design.model.sequence, "tp": mesh.tp, "mesh": mesh.name}
+            fixes = [set_value("model.sequence", -(-design.model.sequence // mesh.tp) * mesh.tp)]
+            yield Problem(f"meshes[{number}].axes.tp", "indivisible_sequence", params, fixes=fixes)
 
 
 def _is_trainable(path: str, value: Any) -> bool:
@@ -179,6 +193,9 @@ def dry_run_problems(design: Design) -> list[Problem]:
     if design.transfer.batched:
         where = "transfer.batched"
         return [Problem(where, "batched_dry_run", fixes=[set_value(where, False)])]
+    if design.training.sequence_parallel:
+        where = "training.sequence_parallel"
+        return [Problem(where, "sequence_parallel_dry_run", fixes=[set_value(where, False)])]
     if design.cost.transfer_model in ("batched", "half-duplex"):
         where, supported = "cost.transfer_model", list(DRY_RUN_TRANSFER_MODELS)
         params = {"transfer_model": design.cost.transfer_model, "supported": supported}

@@ -16,10 +16,12 @@ def weight_sharers(design: Design) -> tuple[int, ...]:
     """Return ``[ranks]`` the number of devices of each mesh that share weights.
 
     These are the data-parallel copies, or all devices if expert layers share a gate or an expert across tensor
-    parallelism. There are none to share at the end of a step if the backward of every microbatch shards its gradients.
+    parallelism, or if norms see a share of the tokens. There are none to share at the end of a step if the backward of every microbatch shards its gradients.
     """
     if design.training.shards_gradients:
         return (1,) * design.ranks
+    if design.training.sequence_parallel:
+        return tuple(len(mesh.devices) for mesh in design.meshes)
     if design.model.moe is None:
         return tuple(mesh.dp for mesh in design.meshes)
     placed = [expert for held in design.experts.placement or () for expert in held]

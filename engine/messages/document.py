@@ -196,6 +196,10 @@ _RUNS: dict[str, Message] = {
         "{schedule} holds each stage on two meshes, which need all gradients of the other; sharding {sharding} "
         "divides them within a mesh only"
     ),
+    "indivisible_sequence": (
+        "the tp={tp} devices of mesh {mesh} cannot divide {sequence} tokens evenly, as sequence parallelism needs"
+    ),
+    "sequence_parallel_dry_run": "dry runs do not support sequence parallelism yet",
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
     "unsupported_recompute": "runs recompute whole stages, not attention alone; the prediction includes it",
     "unsupported_architecture": (

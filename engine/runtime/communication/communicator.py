@@ -23,10 +23,6 @@ from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Stamp
 from meshwave.engine.runtime.resharding import PendingReshard, Resharding, Transport
 
-# torch 2.13 renamed both
-reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
 Work = Any  # torch.distributed's handle of an asynchronous operation
 
 
@@ -133,8 +129,12 @@ class Communicator(ABC):
             return bind(producer, self._layout.process(rank, self._lane))
         assert producer not in self._batches, "a design that reshards at a boundary cannot be batched"
         tag, owned = self._first_tag(producer), resharding.planned.source_boxes.get(self._process, ())
-        # The mesh shards the first dim only. Devices hold the others whole, but may be planned to send a slice of them.
-        part = (slice(None), *(slice(*side) for side in owned[1:]))
+        # Devices hold their sequences; of the other dims all that a message has, but may be planned to send a slice.
+        held = zip(owned[1:], self._message.shape_of(self._tensors(producer))[1:], strict=False)
+        part = (
+            slice(None),
+            *(slice(None) if end - start == size else slice(start, end) for (start, end), size in held),
+        )
         return lambda tensor: resharding.start(tensor[part], tag=tag)
 
     def receiver(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:

@@ -21,10 +21,9 @@ from meshwave.engine.runtime.communication.communicator import (
     PendingSend,
     PendingTensor,
     Work,
-    all_gather,
-    reduce_scatter,
 )
 from meshwave.engine.runtime.communication.gloo_communicator import CompleteTensor, SentTensor
+from meshwave.engine.runtime.communication.groups import all_gather, reduce_scatter
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.accelerator import device_backend, record_event, synchronize, use_stream
 from meshwave.engine.runtime.device.clock import Stamp

@@ -21,9 +21,8 @@ from meshwave.engine.runtime.communication.communicator import (
     PendingSend,
     PendingTensor,
     Work,
-    all_gather,
-    reduce_scatter,
 )
+from meshwave.engine.runtime.communication.groups import all_gather, reduce_scatter
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Stamp
 from meshwave.engine.runtime.resharding import GlooTransport

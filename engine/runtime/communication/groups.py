@@ -10,6 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+# torch 2.13 renamed both
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 @dataclass(frozen=True)
 class Group:
@@ -18,6 +22,7 @@ class Group:
     members: tuple[int, ...]
     index: int  # of this process among the members
     handle: Any = None  # torch's process group, if there are several members
+    divides_tokens: bool = False  # its members divide the tokens outside attention and MLP (sequence parallelism)
 
     @property
     def size(self) -> int:

@@ -94,6 +94,10 @@ class ProcessLayout:
             for process in self.mesh(rank)[tp_index :: self.shapes[rank].tp]
         )
 
+    def all_processes(self, stage: int) -> tuple[int, ...]:
+        """Return the processes that hold any part of a stage, ascending."""
+        return tuple(process for rank in self.program.ranks_of(stage) for process in self.mesh(rank))
+
     def microbatches(self, rank: int) -> list[int]:
         """Return the microbatches whose first or last stage is on a rank, which needs their inputs or targets."""
         ends = (0, self.program.stages - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
 from meshwave.engine.runtime.experts.layer import ExpertLayer
 from meshwave.engine.runtime.experts.step_times import StepTrace
 from meshwave.engine.runtime.models import build_stage
-from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, weight_shard
+from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, has_partial_gradient, weight_shard
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,18 @@ class Trainer:
         experts = ExpertLayers(design, layout) if model.moe else None
         groups = world.groups([*layout.tp_groups(), *(experts.required_groups() if experts else ())])
         make_experts = experts.factory(process, groups, self._scale, dtype, world.device) if experts else None
-        tp_group = groups[layout.tp_group(process)]
+        tp_group = replace(groups[layout.tp_group(process)], divides_tokens=training.sequence_parallel)
         self._modules = {
             stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, tp_group, make_experts)
             for stage in program.stages_of(rank)
         }
-        message = MessageFormat((rows, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
+        tokens = len(tp_group.part(model.sequence)) if training.sequence_parallel else model.sequence
+        message = MessageFormat((rows, tokens, model.hidden), MESSAGE_DTYPES[training.precision])
         reduced = list(range(program.stages)) if training.shards_gradients else layout.reduced_stages()
         gradient_groups = layout.gradient_groups(reduced)
+        if training.sequence_parallel:
+            everyone = [(stage, layout.all_processes(stage)) for stage in reduced]
+            gradient_groups += [(stage, members) for stage, members in everyone if len(members) > 1]
         gradient_groups += experts.gradient_groups(reduced) if experts else ()
         transfers = plan_boundary_transfers(design, layout)
         self._communicator = world.communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
@@ -207,7 +211,7 @@ def _bind_weight_group(
     """Return a function that returns the processes that reduce the gradient of a weight, and the one that counts it.
 
     Those are the processes that hold the same shard of it. A weight that is not sharded has the same gradient in all
-    of a tensor-parallel group, and counts once. Expert layers have groups of their own.
+    of a tensor-parallel group, and counts once, or a part of it with sequence parallelism. Expert layers have groups of their own.
     """
     owner = {p: part for module in modules.values() for part in expert_layers(module) for p in part.parameters()}
 
@@ -216,6 +220,9 @@ def _bind_weight_group(
             members = experts.sharers(stage, owner[parameter], parameter)
             if members:
                 return members, members[0]
+        if has_partial_gradient(parameter):
+            members = layout.all_processes(stage)
+            return members, members[0]
         members = layout.stage_processes(stage, layout.tp_index(process))
         return members, members[0] if weight_shard(parameter) else layout.stage_processes(stage)[0]
 

@@ -59,7 +59,7 @@ class ExpertLayers:
                 for expert in range(layer.experts)
                 for shard in range(shards)
             }
-            found += [(stage, members) for members in sorted({*sets, self._stage_processes(stage)})]
+            found += [(stage, members) for members in sorted({*sets, self._layout.all_processes(stage)})]
         return [(stage, members) for stage, members in found if len(members) > 1]
 
     def sharers(self, stage: int, module: ExpertLayer, parameter: nn.Parameter) -> Members | None:
@@ -68,17 +68,13 @@ class ExpertLayers:
         None for the weight of a complete gate, which is summed like any replicated weight.
         """
         if parameter is module.gate.weight:
-            return self._stage_processes(stage) if module.gate_is_partial else None
+            return self._layout.all_processes(stage) if module.gate_is_partial else None
         expert = next(
             number
             for number, expert in module.experts.items()
             if any(weight is parameter for weight in expert.parameters())
         )
         return self._in_all_blocks(stage, module.shard_holders(expert))
-
-    def _stage_processes(self, stage: int) -> Members:
-        ranks = self._layout.program.ranks_of(stage)
-        return tuple(process for rank in ranks for process in self._layout.mesh(rank))
 
     def _in_all_blocks(self, stage: int, devices: Members) -> Members:
         """Return the processes of some devices of a block, in all blocks and on all ranks of the stage."""

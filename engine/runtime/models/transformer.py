@@ -18,6 +18,7 @@ from meshwave.engine.runtime.modules.tensor_parallel import (
     ColumnLinear,
     RowLinear,
     VocabularyTable,
+    mark_partial,
     parallel_cross_entropy,
 )
 
@@ -31,20 +32,31 @@ class Embedding(nn.Module):
         positions = shape.architecture.positions
         is_learned = positions.kind == "learned"
         self.position = EmbeddingTable(positions.table or shape.sequence, shape.hidden) if is_learned else None
+        self.group = group
+        if self.position is not None:
+            mark_partial(self.position, group)
         self.scale = shape.architecture.embedding_scale
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return ``[batch, sequence, hidden]`` of ``tokens [batch, sequence]``."""
+        """Return ``[batch, sequence, hidden]`` of ``tokens [batch, sequence]``, or of this process's tokens."""
         embedded: Tensor = self.token(tokens)
         if self.scale != 1:
             embedded = embedded * self.scale
-        return embedded if self.position is None else embedded + self.position.first_rows(tokens.shape[1])
+        if self.position is None:
+            return embedded
+        rows = self.position.first_rows(tokens.shape[1])
+        if self.group.divides_tokens:
+            own = self.group.part(tokens.shape[1])
+            rows = rows[own.start : own.stop]
+        return embedded + rows
 
 
-def make_norm(shape: LanguageModel) -> nn.Module:
+def make_norm(shape: LanguageModel, group: Group = ALONE) -> nn.Module:
     """Make a norm of the residual stream."""
     kind = shape.architecture.norm
-    return RmsNorm(shape.hidden, kind.eps) if kind.kind == "rmsnorm" else Norm(shape.hidden, eps=kind.eps)
+    norm = RmsNorm(shape.hidden, kind.eps) if kind.kind == "rmsnorm" else Norm(shape.hidden, eps=kind.eps)
+    mark_partial(norm, group)
+    return norm
 
 
 @lru_cache(maxsize=16)
@@ -90,8 +102,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``[batch, sequence, hidden]`` of ``x``, which has the same shape."""
-        batch, sequence, _ = x.shape
-        parts = self.qkv(x).split(self.qkv.widths, -1)
+        projected = self.qkv(x)
+        batch, sequence, _ = projected.shape
+        parts = projected.split(self.qkv.widths, -1)
         q, k, v = (part.view(batch, sequence, -1, self.head_dim).transpose(1, 2) for part in parts)
         q, k = _apply(self.query_norm, q), _apply(self.key_norm, k)
         if self.rotated:
@@ -130,11 +143,11 @@ class Layer(nn.Module):
         self.is_parallel = architecture.residual != "sequential"
         before, after = (architecture.norm.placement in (place, "both") for place in ("before", "after"))
         has_own_norm = architecture.residual != "parallel-one-norm"
-        self.attention_norm = make_norm(shape) if before else None
+        self.attention_norm = make_norm(shape, group) if before else None
         self.attention = Attention(shape, causal=causal, group=group, number=number)
-        self.attention_out_norm = make_norm(shape) if after else None
-        self.ffn_norm = make_norm(shape) if before and has_own_norm else None
-        self.ffn_out_norm = make_norm(shape) if after else None
+        self.attention_out_norm = make_norm(shape, group) if after else None
+        self.ffn_norm = make_norm(shape, group) if before and has_own_norm else None
+        self.ffn_out_norm = make_norm(shape, group) if after else None
         self.experts, self.mlp = experts, architecture.mlp
         if experts is None:
             blocks = [shape.ffn_hidden] * (2 if self.mlp.gated else 1)
@@ -183,7 +196,7 @@ class Head(nn.Module):
 
     def __init__(self, shape: LanguageModel, group: Group = ALONE) -> None:
         super().__init__()
-        self.norm = make_norm(shape)
+        self.norm = make_norm(shape, group)
         architecture = shape.architecture
         self.project = ColumnLinear(shape.hidden, shape.vocab, group=group, bias=architecture.head_bias)
         self.cap = architecture.logit_soft_cap

@@ -197,7 +197,7 @@ class _DeferringLinear(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (x,) = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])
-        ctx.queue.add(partial(_add_linear, ctx.linear, x.view(-1, x.shape[-1]), rows))
+        ctx.queue.add(partial(add_linear_gradients, ctx.linear, x.view(-1, x.shape[-1]), rows))
         return rows.mm(ctx.weight).view(x.shape), None, None, None
 
 
@@ -291,7 +291,8 @@ class _DeferringFirstRows(Function):
 # ---- the weights' gradients ----
 
 
-def _add_linear(linear: Linear, x: Tensor, gradient: Tensor) -> None:
+def add_linear_gradients(linear: Linear, x: Tensor, gradient: Tensor) -> None:
+    """Add the gradients of weight and bias, given ``[rows, inputs]`` and the gradient of ``[rows, outputs]``."""
     add_gradient(linear.weight, gradient.t().mm(x))
     if linear.bias is not None:
         add_gradient(linear.bias, gradient.sum(0))

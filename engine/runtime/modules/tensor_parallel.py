@@ -4,21 +4,26 @@ Shoeybi et al. (arXiv:1909.08053, section 3): the first of two matrices is shard
 second by rows, so that both together need one all-reduce in the forward and one in the backward. What
 is not sharded (norms, positions, the biases after a sum) is replicated: its
 gradient is complete on each process, because every process has the same gradient of the sum.
+
+With sequence parallelism (Korthikanti et al., arXiv:2205.05198, section 4.2.2), each process has a share of the tokens
+outside attention and MLP: it gathers the input of the first matrix and reduce-scatters the output of the second. The
+gradients of replicated weights are then sums over its tokens, and marked as partial.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 
-from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear
+from meshwave.engine.runtime.communication.groups import ALONE, Group, all_gather, reduce_scatter
+from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, add_linear_gradients
 
 
 class WeightShard(NamedTuple):
@@ -40,6 +45,19 @@ class WeightShard(NamedTuple):
 def weight_shard(parameter: Tensor) -> WeightShard | None:
     """Return the part of a weight that a parameter holds; None if it holds the whole weight."""
     return getattr(parameter, "shard", None)
+
+
+def mark_partial(part: nn.Module, group: Group) -> None:
+    """Mark the own weights of a part that computes on a share of the tokens: their gradients are summed over the group."""
+    if group.divides_tokens and group.size > 1:
+        for parameter in part.parameters(recurse=False):
+            if weight_shard(parameter) is None:
+                parameter.has_partial_gradient = True  # type: ignore[attr-defined]
+
+
+def has_partial_gradient(parameter: Tensor) -> bool:
+    """Return whether the gradient of a replicated weight is the sum of those of its tensor-parallel group."""
+    return getattr(parameter, "has_partial_gradient", False)
 
 
 class _Copy(Function):
@@ -73,6 +91,59 @@ def _all_reduce(x: Tensor, group: Group) -> Tensor:
     return x
 
 
+class _ScatterTokens(Function):
+    """Sum over the group of the own tokens in the forward, plus a bias; the backward gathers their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, bias: Tensor | None) -> Tensor:
+        ctx.group = group
+        own = _scatter_tokens(x, group)
+        return own if bias is None else own.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor | None]:
+        whole = _gather_tokens(gradient, ctx.group)
+        return whole, None, whole.flatten(0, 1).sum(0) if ctx.needs_input_grad[2] else None
+
+
+class _GatheringLinear(Function):
+    """A linear map of all tokens of the group, which keeps its own tokens and gathers the others again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, linear: ColumnLinear) -> Tensor:
+        x = x.to(weight.dtype)
+        ctx.save_for_backward(x, weight)
+        ctx.linear, ctx.dtype = linear, x.dtype
+        return F.linear(_gather_tokens(x, linear.group), weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        linear, rows = ctx.linear, gradient.flatten(0, -2)
+        whole = _gather_tokens(x, linear.group).flatten(0, -2)
+        input_gradient = _scatter_tokens(rows.mm(weight).view(*gradient.shape[:-1], -1), linear.group)
+        if linear.gradient_queue is not None:
+            linear.gradient_queue.add(partial(add_linear_gradients, linear, whole, rows))
+            return input_gradient, None, None, None
+        return input_gradient, rows.t().mm(whole), None if linear.bias is None else rows.sum(0), None
+
+
+def _gather_tokens(x: Tensor, group: Group) -> Tensor:
+    """Return ``[batch, sequence, width]`` of the tokens of all members, each of which has an equal share."""
+    parts = torch.empty((group.size, *x.shape), dtype=x.dtype, device=x.device)
+    all_gather(parts.view(-1), x.contiguous().view(-1), group=group.handle)
+    return parts.transpose(0, 1).flatten(1, 2)
+
+
+def _scatter_tokens(x: Tensor, group: Group) -> Tensor:
+    """Return the sum over the group of this member's tokens of ``x [batch, sequence, width]``."""
+    batch, sequence, width = x.shape
+    parts = x.view(batch, group.size, sequence // group.size, width).transpose(0, 1).contiguous()
+    own = torch.empty(parts.shape[1:], dtype=x.dtype, device=x.device)
+    reduce_scatter(own.view(-1), parts.view(-1), group=group.handle)
+    return own
+
+
 def copy_to_group(x: Tensor, group: Group) -> Tensor:
     """Return ``x``, which the whole group holds, with a backward that sums the gradients of the group."""
     if group.size == 1:
@@ -81,10 +152,17 @@ def copy_to_group(x: Tensor, group: Group) -> Tensor:
     return copied
 
 
-def sum_over_group(x: Tensor, group: Group) -> Tensor:
-    """Return the sum of ``x`` over the group, which the whole group then holds."""
-    if group.size == 1:
-        return x
+def sum_over_group(x: Tensor, group: Group, bias: Tensor | None = None) -> Tensor:
+    """Return the sum of ``x`` over the group plus a bias: on all of it, or of this process's tokens."""
+    if group.size > 1 and group.divides_tokens:
+        own: Tensor = _ScatterTokens.apply(x, group, bias)  # type: ignore[no-untyped-call]
+        return own
+    if group.size > 1:
+        x = _sum(x, group)
+    return x if bias is None else x + bias
+
+
+def _sum(x: Tensor, group: Group) -> Tensor:
     reduced: Tensor = _Reduce.apply(x, group)  # type: ignore[no-untyped-call]
     return reduced
 
@@ -92,7 +170,8 @@ def sum_over_group(x: Tensor, group: Group) -> Tensor:
 class ColumnLinear(Linear):
     """This process's columns of a linear map to one or more blocks, each of which is sharded over the group.
 
-    The input is the same on the whole group; the output is this process's shard.
+    The input is the same on the whole group, or with sequence parallelism this process's tokens; the output is this
+    process's shard of all tokens.
     """
 
     def __init__(self, inputs: int, *blocks: int, group: Group = ALONE, bias: bool = True) -> None:
@@ -112,6 +191,10 @@ class ColumnLinear(Linear):
         """Map ``x [..., inputs]`` to this process's columns ``[..., outputs / group size]``."""
         if self.cast is not None and self.group.size > 1:
             x = x.to(self.cast[0].dtype)  # norms of an accelerator return float32, in which gradients would be summed
+        if self.group.divides_tokens and self.group.size > 1:
+            weight, bias = self.cast or (self.weight, self.bias)
+            out: Tensor = _GatheringLinear.apply(x, weight, bias, self)  # type: ignore[no-untyped-call]
+            return out
         return super().forward(copy_to_group(x, self.group))
 
 
@@ -135,7 +218,7 @@ class RowLinear(Linear):
         if self.bias is None:
             return sum_over_group(super().forward(x), self.group)
         product, bias = self.product_and_bias(x)
-        return sum_over_group(product, self.group) + bias
+        return sum_over_group(product, self.group, bias)
 
 
 class VocabularyTable(EmbeddingTable):

@@ -170,9 +170,15 @@ def test_sharding_lowers_the_peak(design: Callable[..., Design]) -> None:
 
 
 def test_a_run_refuses_what_it_cannot_train(design: Callable[..., Design]) -> None:
-    made = design(2, dp=2, training={"sequence_parallel": True, **BF16})
+    plain = design(2, dp=2, training=BF16)
+    uneven = design(1, tp=4, model={"sequence": 34}, training={"sequence_parallel": True})
+    skips = design(1, tp=2, model={"kind": "u-transformer"}, training={"sequence_parallel": True})
 
-    assert [each.where for each in run_problems(made)] == ["training.sequence_parallel", "training.bf16_gradients"]
+    assert [(each.code, each.where) for made in (plain, uneven, skips) for each in run_problems(made)] == [
+        ("unsupported_training", "training.bf16_gradients"),
+        ("indivisible_sequence", "meshes[0].axes.tp"),
+        ("unsupported_training", "training.sequence_parallel"),
+    ]
 
 
 def test_gradients_are_not_sharded_where_a_schedule_replicates_stages(design: Callable[..., Design]) -> None:

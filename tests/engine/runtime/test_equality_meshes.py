@@ -265,3 +265,45 @@ def test_sharded_state_trains_like_one_process(
     expected = reference(document)
     document["training"]["sharding"] = sharding
     assert_equal(crew.train(document), expected, others.get("precision", "fp64"))
+
+
+DIVIDED_TOKENS = [
+    ({"schedule": "gpipe", "microbatches": 2}, 1, 1, 2, {"clip_norm": 0.5}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 2, 2, {"clip_norm": 0.5, "kind": "bert"}),
+    ({"schedule": "zb-h1", "microbatches": 4}, 2, 1, 2, {}),
+    ({"schedule": "chimera", "microbatches": 4}, 2, 1, 2, {"clip_norm": 0.5}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 1, 2, {"precision": "bf16", "optimizer": "sgd"}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 2, 2, {"sharding": "optimizer"}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 2, 2, {"sharding": "parameters", "clip_norm": 0.5}),
+]
+"""With sequence parallelism: a schedule, meshes, copies, tensor-parallel devices, and what else is of interest there."""
+
+
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), DIVIDED_TOKENS, ids=case_name)
+def test_divided_tokens_train_like_one_process(
+    pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    sharding = others.get("sharding", "none")
+    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **{**others, "sharding": "none"})
+    expected = reference(document)
+    document["training"] |= {"sequence_parallel": True, "sharding": sharding}
+    assert_equal(crew.train(document), expected, others.get("precision", "fp64"))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_llama_with_divided_tokens_trains_like_one_process(
+    schedule: str, crew: Any, draw: Callable[..., Document]
+) -> None:
+    document = draw({"schedule": schedule, "microbatches": 4}, tp=2, layers=3)
+    document["model"] |= {**LLAMA, "attention": {**LLAMA["attention"], "qk_norm": "head"}}
+    expected = reference(document)
+    document["training"]["sequence_parallel"] = True
+    assert_equal(crew.train(document), expected)
+
+
+def test_divided_tokens_pass_between_meshes_of_unlike_axes(crew: Any, draw: Callable[..., Document]) -> None:
+    document = unequal(draw({"schedule": "1f1b", "microbatches": 4}), [(1, 4), (2, 2)], "broadcast")
+    document["model"] |= {"heads": 4}
+    expected = reference(document)
+    document["training"]["sequence_parallel"] = True
+    assert_equal(crew.train(document), expected)
