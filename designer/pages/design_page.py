@@ -15,6 +15,7 @@ from meshwave.designer.canvases.cluster import ClusterCanvas
 from meshwave.designer.canvases.experts import ExpertsCanvas
 from meshwave.designer.canvases.wave import WaveCanvas
 from meshwave.designer.forms import Form
+from meshwave.designer.kit.assets import read_static
 from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.kit.page_setup import page_argument, prepare_page
 from meshwave.designer.lessons import LessonPane
@@ -50,7 +51,7 @@ from meshwave.engine.units import format_count
 
 STARTS = ("example", "run", "new")
 """Arguments of a link that name the design to start from."""
-NEW_DESIGNS = {"pipeline": "11-eight-by-32", "experts": "16-gpt2-moe"}
+NEW_DESIGNS = {"pipeline": "03-gpt-on-two-cores", "experts": "16-gpt2-moe"}
 """Examples that new designs start from; their times are in seconds."""
 LARGEST_TRIED = 50_000  # spans of the largest step that is simulated during a gesture
 
@@ -399,42 +400,26 @@ class Widgets:
         """Arrange all widgets on one screen."""
         areas = {
             "top": self.topbar, "numbers": self.numbers, "launch": self.runs.bar, "cluster": self.cluster,
-            "wave": self.wave, EXPERTS: self.experts, "side": self.side, "timeline": self.bottom, "lesson": self.lessons,
+            "wave": self.wave, "experts": self.experts, "side": self.side, "timeline": self.bottom, "lesson": self.lessons,
         }  # fmt: skip
         for area, view in areas.items():
-            view.styles = {**view.styles, "grid-area": area, "min-width": "0", "min-height": "0"}
+            view.css_classes = [*(view.css_classes or []), f"mw-area-{area}"]
         for overlay in self._overlays:
             overlay.styles = OVER
-        column = pn.Column(*areas.values(), *self._overlays, sizing_mode="stretch_both", styles=self._grid)
-        self.lessons.param.watch(lambda *_: column.param.update(styles=self._grid), "visible")
+        sheets = [read_static("kit/page_layout.css")]
+        column = pn.Column(*areas.values(), *self._overlays, sizing_mode="stretch_both", stylesheets=sheets)
+
+        def show_lesson(*_: object) -> None:
+            column.css_classes = ["mw-with-lesson"] if self.lessons.visible else []
+
+        self.lessons.param.watch(show_lesson, "visible")
+        show_lesson()
         return column
 
     @property
     def _overlays(self) -> tuple[Overlay, ...]:
         return (self.gallery, self.comparison, self.expert_schedules, self.boundary_transfers.view, self.profiles)
 
-    @property
-    def _grid(self) -> dict[str, str]:
-        """Areas of the page, with one at the left for an open lesson."""
-        return GRID_WITH_LESSON if self.lessons.visible else GRID
-
 
 TIMELINE = "timeline"
-EXPERTS = "cluster / cluster / wave / wave"  # the areas of the cluster and the wave together
 OVER = {"position": "absolute", "width": "0", "height": "0"}  # takes no space until it is opened
-GRID = {
-    "display": "grid",
-    "height": "100vh",
-    "width": "100vw",
-    "box-sizing": "border-box",
-    "gap": "1px",
-    "grid-template-columns": "minmax(0, 2fr) minmax(0, 3fr) 320px",
-    "grid-template-rows": "44px 66px minmax(0, 300px) minmax(0, 1fr)",
-    "grid-template-areas": '"top top top" "numbers numbers launch" "cluster wave side" "timeline timeline side"',
-    "background": "var(--mw-line)",
-}
-GRID_WITH_LESSON = GRID | {
-    "grid-template-columns": "clamp(320px, 27vw, 520px) minmax(0, 2fr) minmax(0, 3fr) 320px",
-    "grid-template-areas": '"top top top top" "numbers numbers numbers launch" "lesson cluster wave side" '
-    '"lesson timeline timeline side"',
-}

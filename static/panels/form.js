@@ -221,6 +221,7 @@ class Field {
 
   /** Bring the field into view and focus it. */
   reveal() {
+    document.documentElement.style.setProperty("--mw-drawer", "grid"); // where the side panel is a drawer
     const section = this.element.closest("details");
     if (section) section.open = true;
     this.element.classList.add("mw-found");

@@ -9,6 +9,7 @@ import { PAGES, openHelpOnF1, openPage } from "../kit/help.js";
 import { icon } from "../kit/icons.js";
 import { Modal, Tips, dropdown, menu, tool } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
+import { drawerButton, paneButtons, splitters } from "./layout.js";
 import { versionPanel } from "./versions.js";
 
 const IS_APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
@@ -61,9 +62,18 @@ class TopBar extends Widget {
         gallery,
         lab,
       ],
-      ...[rule(), versions, undo, redo, h("span.mw-grow"), this.notice, theme, help],
+      ...[rule(), versions, undo, redo, h("span.mw-grow"), this.notice, theme, help, drawerButton()],
     ];
-    const hidden = [...this.makeMenus(), themes, this.picker, this.messageBox, this.dropZone, this.help.dialog];
+    const hidden = [
+      ...splitters(),
+      paneButtons(),
+      ...this.makeMenus(),
+      themes,
+      this.picker,
+      this.messageBox,
+      this.dropZone,
+      this.help.dialog,
+    ];
     this.root = h("div.mw-canvas.mw-shell.mw-topbar", { role: "banner" }, ...bar, ...hidden);
     this.tips = new Tips(this.root);
     model.on(["name_of_design", "history", "unsaved", "notice"], () => this.draw());

@@ -75,7 +75,7 @@ def test_a_new_pipeline_is_saved_by_itself_and_listed_with_its_picture(start: Pa
     start.get_by_role("link", name="Start page").click()
 
     mine = card(start, "New pipeline design")
-    expect(mine).to_contain_text("Hanayo · 8 meshes")
+    expect(mine).to_contain_text("1F1B · 4 meshes")
     expect(mine.locator("svg path").first).to_be_attached()
     with on_designer(start):
         mine.get_by_role("link").click()

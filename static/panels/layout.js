@@ -1,0 +1,134 @@
+// The layout of the page: splitters between its areas, the drawer of narrow windows, and the panes of small ones.
+// page_layout.css arranges the areas; what is set here are custom properties of the root, which all widgets inherit.
+
+import { consume, h } from "../kit/dom.js";
+import { icon } from "../kit/icons.js";
+import { clamp } from "../kit/numbers.js";
+
+const SIZES_KEY = "meshwave.layout"; // kept in this browser
+const STEP_PX = 16; // of an arrow key
+const PANES = { cluster: "Cluster", wave: "Pipeline", timeline: "Timeline" };
+
+/**
+ * @typedef {{property: string, label: string, usual: number, least: number, most: () => number, isRow: boolean}} Edge
+ */
+
+/** @type {Edge[]} */
+const EDGES = [
+  {
+    property: "--mw-upper-height",
+    label: "Height of the canvases",
+    usual: 300,
+    least: 0,
+    most: () => innerHeight - 250,
+    isRow: true,
+  },
+  {
+    property: "--mw-side-width",
+    label: "Width of the side panel",
+    usual: 320,
+    least: 240,
+    most: () => Math.min(900, innerWidth - 500),
+    isRow: false,
+  },
+];
+
+/** The splitters, to drag or to move with arrow keys; a double click restores the usual size, or maximises. */
+export const splitters = () => EDGES.map(splitter);
+
+/** @param {Edge} edge */
+function splitter(edge) {
+  const { property, label, usual, least, most, isRow } = edge;
+  let size = readSizes()[property] ?? usual;
+  const element = h("div.mw-splitter", {
+    role: "separator",
+    tabindex: 0,
+    "aria-label": label,
+    "aria-orientation": isRow ? "horizontal" : "vertical",
+    "aria-valuemin": least,
+  });
+  const set = (/** @type {number} */ wanted) => {
+    size = Math.round(clamp(wanted, least, Math.max(least, most())));
+    document.documentElement.style.setProperty(property, `${size}px`);
+    element.setAttribute("aria-valuenow", String(size));
+    element.setAttribute("aria-valuemax", String(most()));
+  };
+  const keep = (/** @type {number} */ wanted) => {
+    set(wanted);
+    writeSize(property, size);
+  };
+  element.addEventListener("pointerdown", (event) => {
+    const [from, before] = [isRow ? event.clientY : event.clientX, size];
+    element.setPointerCapture(event.pointerId);
+    element.onpointermove = (move) => set(before + (isRow ? move.clientY - from : from - move.clientX));
+    element.onpointerup = element.onpointercancel = () => {
+      element.onpointermove = null;
+      keep(size);
+    };
+  });
+  element.addEventListener("dblclick", () => keep(size === usual ? (isRow ? least : most()) : usual));
+  element.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1, ArrowLeft: 1, ArrowRight: -1 }[event.key];
+    const isAlong = isRow === event.key.startsWith("ArrowDown") || isRow === event.key.startsWith("ArrowUp");
+    if (!step || !isAlong) return;
+    keep(size + step * STEP_PX);
+    consume(event);
+  });
+  if (size !== usual) set(size);
+  return element;
+}
+
+/** The button of the drawer with the side panel, in narrow windows. */
+export function drawerButton() {
+  const element = h("button.mw-button.mw-tool.mw-drawer-button", {
+    type: "button",
+    "aria-label": "Side panel",
+    "aria-expanded": "false",
+    "data-tip": "Design, run and problems",
+  });
+  element.append(icon("compare"));
+  element.addEventListener("click", () => showDrawer(element.getAttribute("aria-expanded") !== "true", element));
+  return element;
+}
+
+/** @param {boolean} isShown @param {HTMLElement} button */
+function showDrawer(isShown, button) {
+  document.documentElement.style.setProperty("--mw-drawer", isShown ? "grid" : "none");
+  button.setAttribute("aria-expanded", String(isShown));
+}
+
+/** The choice of the pane that a small window shows. */
+export function paneButtons() {
+  const buttons = Object.entries(PANES).map(([name, title]) =>
+    h("button.mw-segment", { type: "button", "aria-pressed": String(name === "timeline"), "data-pane": name }, title),
+  );
+  const element = h("nav.mw-panes.mw-segments", { "aria-label": "Pane" }, ...buttons);
+  for (const button of buttons)
+    button.addEventListener("click", () => {
+      for (const other of buttons) {
+        const isShown = other === button;
+        other.setAttribute("aria-pressed", String(isShown));
+        const visibility = isShown ? "visible" : "hidden";
+        document.documentElement.style.setProperty(`--mw-pane-${other.dataset.pane}`, visibility);
+      }
+    });
+  return element;
+}
+
+/** @returns {Record<string, number>} */
+function readSizes() {
+  try {
+    return JSON.parse(localStorage.getItem(SIZES_KEY) ?? "{}");
+  } catch {
+    return {};
+  }
+}
+
+/** @param {string} property @param {number} size */
+function writeSize(property, size) {
+  try {
+    localStorage.setItem(SIZES_KEY, JSON.stringify({ ...readSizes(), [property]: size }));
+  } catch {
+    // without storage the sizes last until the page is left
+  }
+}

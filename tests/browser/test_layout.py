@@ -1,0 +1,93 @@
+"""The layout of the page in a real browser: splitters, the drawer of narrow windows, and one pane in small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from tests.browser.gestures import painted
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+pytestmark = pytest.mark.browser
+FORGET = "document.documentElement.removeAttribute('style')"
+
+
+@pytest.fixture
+def page(whole_page: Callable[..., Page]) -> Page:
+    page = whole_page(load_design(example("01-first-wave")))
+    page.evaluate(FORGET)
+    return page
+
+
+def resize(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    painted(page)
+
+
+def size(found: Locator) -> tuple[float, float]:
+    box = found.bounding_box()
+    assert box is not None
+    return box["width"], box["height"]
+
+
+def test_splitters_are_dragged_moved_by_keys_and_reset(page: Page) -> None:
+    wave, side = page.locator(".mw-area-wave"), page.locator(".mw-area-side")
+    lower = page.get_by_role("separator", name="Height of the canvases")
+    at = lower.bounding_box()
+    assert at is not None
+    page.mouse.move(at["x"] + 50, at["y"] + 3)
+    page.mouse.down()
+    page.mouse.move(at["x"] + 50, at["y"] + 83, steps=3)
+    page.mouse.up()
+    assert size(wave)[1] == pytest.approx(380, abs=2)
+    lower.dblclick()
+    assert size(wave)[1] == pytest.approx(300, abs=1)
+    lower.dblclick()
+    assert size(wave)[1] == pytest.approx(0, abs=1)  # the timeline is maximised
+    lower.dblclick()
+
+    page.get_by_role("separator", name="Width of the side panel").press("ArrowLeft")
+    assert size(side)[0] == pytest.approx(336, abs=1)
+    page.evaluate(FORGET)
+
+
+def test_the_side_panel_of_a_narrow_window_is_a_drawer(page: Page) -> None:
+    resize(page, 820)
+    form = page.get_by_label("Layers", exact=True)
+    expect(form).not_to_be_visible()
+    page.get_by_role("button", name="Side panel").click()
+    expect(form).to_be_visible()
+    page.get_by_role("button", name="Side panel").click()
+    expect(form).not_to_be_visible()
+    page.evaluate(FORGET)
+
+
+def test_a_small_window_shows_one_pane_at_a_time(page: Page) -> None:
+    resize(page, 390)
+    stage = page.locator(".mw-timeline-stage")
+    expect(stage).to_be_visible()
+    for pane, shown in (("Pipeline", ".mw-wave"), ("Cluster", ".mw-cluster"), ("Timeline", ".mw-timeline-stage")):
+        page.get_by_role("navigation", name="Pane").get_by_role("button", name=pane).click()
+        expect(page.locator(shown).first).to_be_visible()
+        assert size(page.locator(shown).first)[0] > 280
+    page.get_by_role("button", name="Cluster", exact=True).first.click()
+    expect(stage).not_to_be_visible()
+    page.evaluate(FORGET)
+
+
+@pytest.mark.parametrize("width", [390, 820, 1280])
+def test_every_button_of_the_top_bar_can_be_reached(page: Page, width: int) -> None:
+    resize(page, width)
+    for name in ("Open a design", "Export", "Help", "Theme"):
+        button = page.get_by_role("button", name=name, exact=True)
+        button.scroll_into_view_if_needed()
+        box = button.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width + 0.5
+    assert page.evaluate("document.documentElement.scrollWidth") == width
