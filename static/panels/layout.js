@@ -102,7 +102,7 @@ export function paneButtons() {
   const buttons = Object.entries(PANES).map(([name, title]) =>
     h("button.mw-segment", { type: "button", "aria-pressed": String(name === "timeline"), "data-pane": name }, title),
   );
-  const element = h("nav.mw-panes.mw-segments", { "aria-label": "Pane" }, ...buttons);
+  const element = h("nav.mw-pane-bar.mw-segments", { "aria-label": "Pane" }, ...buttons);
   for (const button of buttons)
     button.addEventListener("click", () => {
       for (const other of buttons) {
