@@ -18,6 +18,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs import Bundle, Entry, Run
 from meshwave.engine.runs.accuracy import compare
+from meshwave.engine.runs.accuracy.stragglers import find_stragglers
 from meshwave.engine.runs.emulation.hosts import matches_links, prediction_links, read_executed_bundle
 from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.runs.run_comparison import compare_run
@@ -47,6 +48,7 @@ class FollowedRun:
         self._last: dict[str, Any] | None = None
         self.is_over = False
         self._spans = RecordedSpans(run)
+        self._stragglers: list[str] = []
         self._design: Design | None = None
         self._bundle: Bundle | None = None
         self._comparison_key: tuple[Any, ...] = ()
@@ -84,7 +86,7 @@ class FollowedRun:
             "done": done,
             "total": entry.steps,
             "figures": run_figures(self._last, done, entry.steps, self._typical_s(entry)),
-            "notes": [*(self._curve.notes if self.losses else []), *self.run.notes()],
+            "notes": [*self._stragglers, *(self._curve.notes if self.losses else []), *self.run.notes()],
         }
 
     def read_spans(self) -> bool:
@@ -94,6 +96,7 @@ class FollowedRun:
         found = self._spans.read_new()
         if found is not None:
             self.recording, self.measured = found, found.timeline()
+            self._stragglers = [problem.message for problem in find_stragglers(found)]
             self.summary = self._summary(self.run.entry)
         return found is not None
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from meshwave.engine.document import Design
     from meshwave.engine.imports import Trace
     from meshwave.engine.predict.prediction import Prediction
+    from meshwave.engine.predict.questions import Slowdown
 
 
 def load(name: str, *, draft: bool = False) -> Any:
@@ -104,7 +105,40 @@ def simulate(options: argparse.Namespace) -> int:
     if options.trace:
         write_output(options.trace, exports["perfetto"].make(prediction))
         print(f"wrote {options.trace}; open it at ui.perfetto.dev", file=sys.stderr)
-    return print_result(options, _numbers(prediction), _to_lines)
+    numbers = _numbers(prediction)
+    slowdown = _slowdown(options)
+    if slowdown is not None:
+        from meshwave.engine.predict.questions import slow_step
+
+        numbers["slowdown"] = slow_step(prediction, slowdown).as_data()
+    return print_result(options, numbers, _to_lines)
+
+
+def _slowdown(options: argparse.Namespace) -> Slowdown | None:
+    """Return the slowdown that the options ask for, None if they ask for none.
+
+    Raises:
+        Refusal: an option cannot be read.
+    """
+    if not (options.slow_device or options.slow_link or options.jitter):
+        return None
+    from meshwave.engine.predict.questions import Slowdown
+
+    devices, links = {}, {}
+    for option, text in [
+        *(("slow-device", each) for each in options.slow_device),
+        *(("slow-link", each) for each in options.slow_link),
+    ]:
+        place, _, factor = text.rpartition("=")
+        try:
+            if option == "slow-device":
+                devices[int(place)] = float(factor)
+            else:
+                one, _, other = place.partition(":")
+                links[one, other] = float(factor)
+        except ValueError:
+            raise Refusal("unreadable_slowdown", {"value": text}, f"--{option}") from None
+    return Slowdown(devices, links, options.jitter)
 
 
 def _numbers(prediction: Prediction) -> dict[str, Any]:
@@ -130,6 +164,11 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
         ]
     if numbers["bounds"]:
         lines.append(f"limit          {numbers['bounds']['words']}")
+    if "slowdown" in numbers:
+        slow = numbers["slowdown"]
+        lines.append(
+            f"slowed down    {quantity(slow['makespan_s'], time)}, 95th percentile {quantity(slow['p95_s'], time)}: {percent(slow['loss'])} of the throughput is lost"
+        )
     if any(lost := numbers["dropped"] or ()):
         lines.append(f"dropped        {percent(sum(lost) / len(lost))} of token assignments at this load")
     fits = "fits" if numbers["fits"] else "DOES NOT FIT"

@@ -7,8 +7,9 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,16 +25,20 @@ from meshwave.engine.messages import render
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Options, Record, Run, State, loss_text, step_time
 from meshwave.engine.runs.accuracy import Comparison
+from meshwave.engine.runs.accuracy.stragglers import find_stragglers
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import Rehearsal, limit_steps, long_time
 from meshwave.engine.runs.emulation.hosts import default_hosts, read_executed_bundle
 from meshwave.engine.runs.launchers import specify_run, usual_launcher
 from meshwave.engine.runs.options import HANG_TIMEOUT_S
+from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import compare_run, comparison_lines
 from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.targets import open_target
 from meshwave.engine.runs.training_texts import training_text
 
+STRAGGLERS_INTERVAL_S = 5.0
+"""Interval of searches for stragglers while a run is followed."""
 CANCEL_TIMEOUT_S = 5.0
 """Time to wait for the result of a cancelled run; its processes end in a tenth of a second."""
 
@@ -229,6 +234,8 @@ class Progress:
     def __init__(self) -> None:
         self._printed = 0
         self._stopped: set[str] = set()
+        self._stragglers: set[str] = set()
+        self._searched_s = time.monotonic()
 
     def __call__(self, run: Run) -> None:
         """Print the steps since the last call."""
@@ -238,6 +245,7 @@ class Progress:
         self._stopped = stopped
         for line in filter(None, (run.waiting and f"waits: {run.waiting}", run.trouble)):
             print(line, file=sys.stderr, flush=True)
+        self._print_stragglers(run)
         last = run.latest()
         if last is None or last["step"] < self._printed:
             return
@@ -248,6 +256,17 @@ class Progress:
             file=sys.stderr,
             flush=True,
         )
+
+    def _print_stragglers(self, run: Run) -> None:
+        """Print each straggler once; searched for now and then, since that reads the recordings."""
+        if time.monotonic() - self._searched_s < STRAGGLERS_INTERVAL_S:
+            return
+        with suppress(MeshwaveError):  # the recordings are damaged, or of another version
+            found = {problem.message for problem in find_stragglers(read_recording(run.folder))}
+            for line in sorted(found - self._stragglers):
+                print(line, file=sys.stderr, flush=True)
+            self._stragglers |= found
+        self._searched_s = time.monotonic()
 
 
 def compare_if_possible(run: Run) -> Comparison | None:
@@ -284,5 +303,6 @@ def run_lines(run: Run, found: Comparison | None) -> list[str]:
         first, last = (loss_text(metrics[row].get("loss")) for row in (0, -1))
         lines.append(f"loss      {first} at the first step, {last} at the last of {len(metrics)}")
     lines += comparison_lines(found) if found else []
+    lines += [f"slow      {problem.message}" for problem in find_stragglers(found.recording)] if found else []
     lines += [f"note      {note}" for note in run.notes()]
     return [*lines, f"folder    {run.folder}"]

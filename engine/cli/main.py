@@ -95,6 +95,15 @@ def _add_design_commands(commands: Any) -> None:
     _add_design(simulate)
     _add_json(simulate)
     simulate.add_argument("--trace", metavar="FILE", help="also write a trace that opens in Perfetto")
+    simulate.add_argument(
+        "--slow-device", action="append", default=[], metavar="DEVICE=X", help="what if a device takes X times as long"
+    )
+    simulate.add_argument(
+        "--slow-link", action="append", default=[], metavar="A:B=X", help="what if messages between two meshes do"
+    )
+    simulate.add_argument(
+        "--jitter", type=float, default=0.0, metavar="CV", help="what if computations vary by this share of their mean"
+    )
 
     compare = _command(commands, "compare", "compare the predictions of designs", designs.compare)
     compare.add_argument("designs", nargs="+", metavar="DESIGN")
@@ -304,6 +313,8 @@ def _add_machine_commands(commands: Any) -> None:
     bench.add_argument(
         "--runs", metavar="FILE", help="published: rows of training runs as JSON; default: those that Meshwave ships"
     )
+    bench.add_argument("--on", metavar="TARGET", help="launch: measure a launch target; default: local")
+    bench.add_argument("--kills", type=int, metavar="N", help="launch: kill a process of N runs at random moments")
     bench.add_argument("--minutes", type=float, metavar="M", help="soak: duration; default: 5")
     _add_json(bench)
 
@@ -400,6 +411,8 @@ def _calibrate(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     if options.parts == ["published"]:
         return _bench_published(options)
+    if options.on or options.kills is not None:
+        return _bench_target(options)
     if options.runs:
         raise Refusal("runs_option", where="--runs")
     from meshwave.engine.bench import speed as bench
@@ -415,6 +428,24 @@ def _bench(options: argparse.Namespace) -> int:
         print_json(figures)
     else:
         print(bench.to_text(figures))
+    return 0
+
+
+def _bench_target(options: argparse.Namespace) -> int:
+    """Measure a launch target."""
+    from meshwave.engine.bench.launch_figures import measure_target
+    from meshwave.engine.bench.speed import to_text
+
+    if options.parts != ["launch"]:
+        raise Refusal("launch_option", where="--on" if options.on else "--kills")
+    name = options.on or "local"
+    figures = measure_target(
+        name, options.kills or 0, lambda line: print(f"{name}: {line}", file=sys.stderr, flush=True)
+    )
+    if options.json:
+        print_json({name: figures})
+    else:
+        print(to_text({name: figures}))
     return 0
 
 

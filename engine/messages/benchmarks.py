@@ -10,6 +10,7 @@ MESSAGES: dict[str, Message] = {
     "unreadable_results": "cannot read {path}: {reason}",
     "invalid_results": "{path} is not a results file of this benchmark ({problem}); use another file",
     "unreadable_runs": "cannot read the published runs of {path}: {reason}",
+    "launch_option": "this option applies to the part launch only; run meshwave bench launch",
     "runs_option": "--runs applies to the part published only; run meshwave bench published --runs FILE",
     "run_unpriced": "the run could not be priced: {reason}",
     "run_not_a_step": "the row is a measurement of kind {kind}, not a training step",

@@ -32,6 +32,7 @@ MESSAGES: dict[str, Message] = {
     # calibrate
     "indivisible_ranks": "{ranks} ranks cannot be divided into nodes of {per_node}; use a divisor",
     "option_of_machine": "this option is for a calibration of this machine; leave it out with --on",
+    "unreadable_slowdown": "{value!r} is not a slowdown such as 3=1.5 for a device or A:B=2 for a link",
     "not_two_rates": "{value!r} is not two rates in bytes/s, such as 250e6,50e6",
     "not_whole_numbers": "{value!r} is not a list of whole numbers above 0, such as 2,4",
     "unknown_word": "unknown value {word!r}. {hint}",

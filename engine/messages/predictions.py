@@ -47,6 +47,10 @@ _REMEDIES = {
 }
 
 MESSAGES: dict[str, Message] = {
+    "unused_slow_device": "device {device} belongs to no mesh, so that it slows nothing down; name a device of a mesh",
+    "unknown_slow_link": "there is no mesh {mesh}; name two of {known:list}",
+    "slow_factor_out_of_range": "a factor of {factor:g} is out of range; use a number above 0 and up to {most:g}",
+    "jitter_out_of_range": "a jitter of {jitter:g} is out of range; use 0 to {most:g}",
     **COVERAGE,
     "memory": _memory,
     "unused_devices": "{idle} of {devices} devices belong to no mesh and stay idle",

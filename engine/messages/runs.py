@@ -168,6 +168,13 @@ MESSAGES: dict[str, Message] = {
     ),
     "process_stopped": "mesh {mesh}, process {process} at {action} of step {step} is stopped by a signal (send SIGCONT)",
     "processes_wait_for_each_other": "these processes wait for each other",
+    # stragglers
+    "slow_process": "mesh {mesh}, process {process} computes {ratio:.2g} times as long as the others of its mesh",
+    "slow_mesh": "mesh {mesh} computes {ratio:.2g} times as long as in the first steps of the run",
+    "slow_link_of_run": (
+        "messages from mesh {source} to mesh {target} take {ratio:.2g} times as long as in the first steps of the run"
+    ),
+    "slower_steps": "steps take {after_s:quantity|s}, {ratio:.2g} times as long as the first ones ({before_s:quantity|s})",
     # comparisons and profiles of runs
     "prediction_in_units": (
         "the prediction is in units, which cannot be compared with seconds; use cost kind roofline or calibrated"

@@ -15,6 +15,7 @@ from meshwave.engine.predict.questions.action_query import Query, parse_query
 from meshwave.engine.predict.questions.critical_path import CriticalPath
 from meshwave.engine.predict.questions.idle_time import Idle, IdlePart
 from meshwave.engine.predict.questions.inspector import Inspector
+from meshwave.engine.predict.questions.slowdown import Slowdown, SlowStep, slow_step
 from meshwave.engine.predict.questions.stage_work import Work, stage_flops
 from meshwave.engine.predict.questions.time_breakdown import Area, MeshTime
 from meshwave.engine.predict.questions.what_if import Change, WhatIf, changed_makespan, rank_changes
@@ -28,10 +29,14 @@ __all__ = [
     "Inspector",
     "MeshTime",
     "Query",
+    "SlowStep",
+    "Slowdown",
     "WhatIf",
     "Work",
     "changed_makespan",
     "parse_query",
     "rank_changes",
+    "slow_step",
     "stage_flops",
 ]
+__all__ += ["SlowStep", "Slowdown", "slow_step"]

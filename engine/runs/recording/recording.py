@@ -35,6 +35,8 @@ class Recording:
     clocks: Clocks = field(default_factory=Clocks)
     memory: Mapping[int, MeasuredMemory] = field(default_factory=dict)  # by process
     folder: Path = Path()
+    processes: Mapping[int, Track] = field(default_factory=dict)
+    """The tracks of all processes."""
 
     @property
     def _header(self) -> SpansHeader:
@@ -163,7 +165,7 @@ def read_recording(folder: Path | str) -> Recording:
         if _run_key(track) != _run_key(next(iter(tracks.values()))):
             raise damaged_file(files[process], "it belongs to another run than the other files")
         by_rank.setdefault(track.header.rank, track)
-    return Recording(by_rank, clocks, read_memory(folder), folder)
+    return Recording(by_rank, clocks, read_memory(folder), folder, tracks)
 
 
 def _run_key(track: Track) -> tuple[object, ...]:

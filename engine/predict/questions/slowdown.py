@@ -1,0 +1,96 @@
+"""Simulations with slow devices, slow links and jitter: how much longer the step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.findings import Refusal
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.program.action import Op
+
+SAMPLES = 32
+"""Simulations with jitter; the result is their mean."""
+MOST_FACTOR, MOST_JITTER = 1e3, 1.0
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Parts of a cluster that are slower than their data sheets."""
+
+    devices: Mapping[int, float] = field(default_factory=dict)
+    """The factor by which computations on a device take longer. All devices of a mesh wait for its slowest."""
+    links: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """The factor by which messages between two meshes take longer, in both directions."""
+    jitter: float = 0.0
+    """Coefficient of variation of the seconds of each computation, whose mean stays the same."""
+
+
+class SlowStep(NamedTuple):
+    """The step time of a design with a slowdown."""
+
+    makespan_s: float
+    """With jitter, the mean."""
+    p95_s: float
+    """With jitter, the 95th percentile."""
+    loss: float
+    """The share of the throughput that is lost."""
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the step time as JSON data."""
+        return self._asdict()
+
+
+def slow_step(prediction: Prediction, slowdown: Slowdown, samples: int = SAMPLES, seed: int = 0) -> SlowStep:
+    """Simulate a design with slow devices, slow links and jitter.
+
+    Raises:
+        Refusal: a device or a mesh does not exist, or a number is out of range.
+    """
+    program, costs = prediction.program, prediction.costs
+    factors = _factors(prediction, slowdown)
+    chance = np.random.default_rng(seed)
+    variation = np.sqrt(np.log1p(slowdown.jitter**2))
+    times = []
+    for _ in range(samples if slowdown.jitter else 1):
+        drawn = chance.lognormal(-(variation**2) / 2, variation, len(program)) if slowdown.jitter else 1.0
+        seconds = costs.seconds * factors * np.where(program.is_compute, drawn, 1.0)
+        times.append(costs.play(program, seconds).makespan)
+    mean, before = float(np.mean(times)), prediction.timeline.makespan
+    return SlowStep(mean, float(np.quantile(times, 0.95)), 1 - before / mean if mean else 0.0)
+
+
+def _factors(prediction: Prediction, slowdown: Slowdown) -> Floats:
+    """Return the factor of each row, ``[rows]``."""
+    design, program = prediction.design, prediction.program
+    if not 0 <= slowdown.jitter <= MOST_JITTER:
+        raise Refusal("jitter_out_of_range", {"jitter": slowdown.jitter, "most": MOST_JITTER})
+    factors, names = np.ones(len(program)), [mesh.name for mesh in design.meshes]
+    by_rank = np.ones(program.ranks)
+    for device, factor in slowdown.devices.items():
+        ranks = [rank for rank, mesh in enumerate(design.meshes) if device in mesh.devices]
+        if not ranks:
+            raise Refusal("unused_slow_device", {"device": device})
+        by_rank[ranks] = np.maximum(by_rank[ranks], _checked(factor))
+    computes = program.is_compute | (program.op == Op.STEP)
+    factors[computes] = by_rank[program.rank[computes]]
+    for pair, factor in slowdown.links.items():
+        if unknown := [name for name in pair if name not in names]:
+            raise Refusal("unknown_slow_link", {"mesh": unknown[0], "known": names})
+        ends = {names.index(pair[0]), names.index(pair[1])}
+        between = [
+            {rank, peer} == ends for rank, peer in zip(program.rank.tolist(), program.peer.tolist(), strict=True)
+        ]
+        factors[program.is_send & np.array(between)] = _checked(factor)
+    return factors
+
+
+def _checked(factor: float) -> float:
+    if not 0 < factor <= MOST_FACTOR:
+        raise Refusal("slow_factor_out_of_range", {"factor": factor, "most": MOST_FACTOR})
+    return factor

@@ -1,0 +1,102 @@
+"""Stragglers of a run: slow processes, slow links, and steps that take longer and longer.
+
+A process is compared with the others of its mesh, which do the same work. Meshes and links are compared with their own
+first steps. Neither needs a prediction.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.findings import Problem
+from meshwave.engine.program.action import Op
+from meshwave.engine.runs.recording import Recording
+from meshwave.engine.runs.recording.spans import Track
+
+LEAST_STEPS = 10
+"""Timed steps that a run must have."""
+WINDOW_STEPS = 20
+"""The most steps at the start and at the end whose medians are compared."""
+SLOW_PROCESS, SLOW_MESH, SLOW_LINK, SLOW_STEPS = 1.25, 1.25, 2.0, 1.2
+"""Ratios of times above which something is reported."""
+LEAST_LINK_S = 1e-3
+"""Messages that take less are not compared: they vary with the load of the hosts."""
+
+
+def find_stragglers(recording: Recording) -> list[Problem]:
+    """Return what slows a run down, most specific first; empty for a run of few steps."""
+    steps = recording.timed
+    if len(steps) < LEAST_STEPS:
+        return []
+    count = min(WINDOW_STEPS, len(steps) // 2)
+    first, last = steps[:count], steps[-count:]
+    found = [
+        *_slow_processes(recording, last),
+        *_slow_meshes(recording, first, last),
+        *_slow_links(recording, first, last),
+    ]
+    return found or [*_slow_steps(recording, count)]
+
+
+def _slow_processes(recording: Recording, steps: Sequence[int]) -> Iterator[Problem]:
+    by_rank: dict[int, dict[int, float]] = defaultdict(dict)
+    for process, track in recording.processes.items():
+        if {*steps} <= {*track.steps.tolist()}:
+            by_rank[track.header.rank][process] = _compute_s(track, steps)
+    for rank, seconds in by_rank.items():
+        for process, own in seconds.items():
+            others = [each for other, each in seconds.items() if other != process]
+            ratio = own / max(float(np.median(others)), 1e-9) if others else 0.0
+            if ratio > SLOW_PROCESS:
+                yield _problem("slow_process", mesh=recording.meshes[rank], process=process, ratio=ratio)
+
+
+def _slow_meshes(recording: Recording, first: Sequence[int], last: Sequence[int]) -> Iterator[Problem]:
+    for rank, track in sorted(recording.tracks.items()):
+        ratio = _compute_s(track, last) / max(_compute_s(track, first), 1e-9)
+        if ratio > SLOW_MESH:
+            yield _problem("slow_mesh", mesh=recording.meshes[rank], ratio=ratio)
+
+
+def _slow_links(recording: Recording, first: Sequence[int], last: Sequence[int]) -> Iterator[Problem]:
+    before, after = _link_seconds(recording, first), _link_seconds(recording, last)
+    for (rank, peer), seconds in sorted(after.items()):
+        ratio = seconds / max(before[rank, peer], LEAST_LINK_S)
+        if seconds > LEAST_LINK_S and ratio > SLOW_LINK:
+            yield _problem(
+                "slow_link_of_run", source=recording.meshes[rank], target=recording.meshes[peer], ratio=ratio
+            )
+
+
+def _slow_steps(recording: Recording, count: int) -> Iterator[Problem]:
+    seconds = recording.seconds
+    before, after = float(np.median(seconds[:count])), float(np.median(seconds[-count:]))
+    if before > 0 and after / before > SLOW_STEPS:
+        yield _problem("slower_steps", before_s=before, after_s=after, ratio=after / before)
+
+
+def _problem(code: str, **params: object) -> Problem:
+    return Problem("", code, params, "warning")
+
+
+def _compute_s(track: Track, steps: Sequence[int]) -> float:
+    """Return the median over steps of the seconds that a process computes."""
+    spans = track.step_spans(steps)
+    computes = spans["op"][0] <= Op.W
+    taken: NDArray[np.int64] = (spans["end_ns"] - spans["start_ns"])[:, computes].sum(axis=1)
+    return float(np.median(taken)) / 1e9
+
+
+def _link_seconds(recording: Recording, steps: Sequence[int]) -> Mapping[tuple[int, int], float]:
+    """Return the median seconds of the messages of each link."""
+    taken: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for step in steps:
+        timeline = recording.timeline(step)
+        for span in timeline.is_transfer.nonzero()[0].tolist():
+            link = int(timeline.rank[span]), int(timeline.peer[span])
+            taken[link].append(float(timeline.end[span] - timeline.start[span]))
+    return {link: float(np.median(seconds)) for link, seconds in taken.items()}

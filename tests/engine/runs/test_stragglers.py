@@ -1,0 +1,100 @@
+"""What slows a run down is named while it goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Record, State
+from meshwave.engine.runs.accuracy.stragglers import find_stragglers
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from meshwave.engine.runs.recording import Recorder, read_recording
+from tests.engine.runs.play import draw, processes, submit, until
+
+STEPS = 30
+
+
+def record(folder: Path, change: Any, *, dp: int = 2) -> None:
+    """Record all processes of a run; ``change`` gives the factors of computations and of messages at a step."""
+    prediction = predict(draw(pp=2, dp=dp))
+    program, names = prediction.program, [mesh.name for mesh in prediction.design.meshes]
+    for process in range(2 * dp):
+        rank = process // dp
+        recorder = Recorder(folder, program, names, process, rank)
+        for step in range(STEPS):
+            seconds = np.where(program.is_compute, 0.01, np.where(program.is_send, 0.01, 0.0))
+            computing, sending = change(process, step)
+            played = prediction.costs.play(program, seconds * np.where(program.is_compute, computing, sending))
+            start, end = np.zeros(len(program)), np.zeros(len(program))
+            start[program.spans], end[program.spans] = played.start, played.end
+            receives = np.flatnonzero(program.span_of_row[:-1] < 0)
+            start[receives] = end[receives] = 10 * sending  # long after it was sent: a lasting message
+            own = [(1e9 * (step * 100 + each[program.rows(rank)])).astype(np.int64) for each in (start, end)]
+            recorder.write(step, *own, np.zeros(len(own[0]), np.int64))
+        recorder.close()
+
+
+def codes(folder: Path) -> list[str]:
+    return [problem.code for problem in find_stragglers(read_recording(folder))]
+
+
+def test_a_steady_run_has_none(tmp_path: Path) -> None:
+    record(tmp_path, lambda process, step: (1.0, 1.0))
+
+    assert codes(tmp_path) == []
+
+
+def test_a_slow_process_of_a_mesh_is_named(tmp_path: Path) -> None:
+    record(tmp_path, lambda process, step: (1.5 if process == 3 else 1.0, 1.0))
+
+    [found] = find_stragglers(read_recording(tmp_path))
+    assert found.message == "mesh M1, process 3 computes 1.5 times as long as the others of its mesh"
+
+
+def test_a_mesh_that_becomes_slow_is_named(tmp_path: Path) -> None:
+    record(tmp_path, lambda process, step: (2.0 if process == 1 and step > 12 else 1.0, 1.0), dp=1)
+
+    assert codes(tmp_path) == ["slow_mesh"]
+
+
+def test_a_link_that_becomes_slow_is_named(tmp_path: Path) -> None:
+    record(tmp_path, lambda process, step: (1.0, 3.0 if step > 12 else 1.0), dp=1)
+
+    assert set(codes(tmp_path)) == {"slow_link_of_run"}
+
+
+@pytest.mark.torch
+def test_a_process_that_is_held_up_is_named_while_it_trains(tmp_path: Path) -> None:
+    launcher = LocalLauncher(Record(tmp_path))
+    model = {"kind": "gpt", "layers": 2, "hidden": 64, "heads": 2, "sequence": 64, "vocab": 256}
+    training = {"steps": 10_000, "lr": 0.01, "micro_batch_size": 2}
+    run = submit(launcher, draw(pp=1, dp=2, model=model, training=training))
+    slow, done = processes(run)[1], threading.Event()
+
+    def hold_up() -> None:
+        while not done.is_set():
+            for number, seconds in ((signal.SIGSTOP, 0.02), (signal.SIGCONT, 0.005)):
+                os.kill(slow.pid, number)
+                time.sleep(seconds)
+
+    until(lambda: run.progress.done > 2)
+    thread = threading.Thread(target=hold_up)
+    thread.start()
+    try:
+        name = "mesh M0, process 1 computes"
+        until(lambda: any(name in each.message for each in find_stragglers(read_recording(run.folder))), "its name")
+    finally:
+        done.set()
+        thread.join()
+        slow.send(signal.SIGCONT)
+        run.cancel()
+    assert run.wait(timeout_s=30) is State.CANCELLED
+    launcher.close()
