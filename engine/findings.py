@@ -8,7 +8,7 @@ from enum import Enum
 from math import isqrt
 from typing import Any, Literal
 
-from meshwave.engine.errors import InputError, MeshwaveError, RunError, closest
+from meshwave.engine.errors import InputError, MeshwaveError, RunError, closest_word
 from meshwave.engine.messages import render
 
 Severity = Literal["error", "warning"]
@@ -49,7 +49,7 @@ class Fix:
         ]
         return {"code": self.code, "params": dict(self.params), "label": self.label, "edits": edits}
 
-    def within(self, section: str) -> Fix:
+    def under_section(self, section: str) -> Fix:
         """Return the same fix of a document that has its paths under ``section``."""
         return replace(self, edits=tuple((_join(section, path), value) for path, value in self.edits))
 
@@ -66,7 +66,7 @@ def set_value(path: str, value: Any) -> Fix:
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> dict[str, Any]:
     """Return the parameters of the message ``unknown_member``."""
     names = sorted(known)
-    return {"kind": kind, "name": name, "known": names, "suggestion": closest(name, names)}
+    return {"kind": kind, "name": name, "known": names, "suggestion": closest_word(name, names)}
 
 
 def nearest_divisors(number: int, given: int) -> list[int]:
@@ -119,9 +119,11 @@ class Problem:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
 
-    def within(self, section: str) -> Problem:
+    def under_section(self, section: str) -> Problem:
         """Return the same problem of a document that has its paths under ``section``."""
-        return self.replace(where=_join(section, self.where), fixes=tuple(fix.within(section) for fix in self.fixes))
+        return self.replace(
+            where=_join(section, self.where), fixes=tuple(fix.under_section(section) for fix in self.fixes)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem for ``--json``."""
@@ -153,6 +155,9 @@ class FindingError(MeshwaveError):
     def __str__(self) -> str:
         return str(self.problem)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
 
 class Refusal(FindingError, InputError):
     """Input that is refused for one reason; ``where`` may be an option of the command line, such as ``--steps``."""
@@ -163,7 +168,7 @@ class RunRefusal(FindingError, RunError):
 
 
 def problems_of(error: MeshwaveError) -> tuple[Problem, ...]:
-    """Return what an error found, as problems."""
+    """Return the problems of an error."""
     match error:
         case DesignError():
             return error.problems

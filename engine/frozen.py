@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from meshwave.engine.errors import printable
+from meshwave.engine.errors import escape_unprintable
 from meshwave.engine.findings import Fix, Problem
 
 
@@ -29,16 +29,18 @@ def nullable(meaning: str, default: Any = None) -> Any:
     return Field(default=default, json_schema_extra={NULL_KEY: meaning})
 
 
-def invalid(where: str, code: str, params: Mapping[str, Any] | None = None, *fixes: Fix) -> PydanticCustomError:
+def validation_error(
+    where: str, code: str, params: Mapping[str, Any] | None = None, *fixes: Fix
+) -> PydanticCustomError:
     """Return the error that a validator of a part raises for a problem; paths are those in the part."""
     problem = Problem(where, code, params, fixes=fixes)
     return PydanticCustomError(code, "{message}", {"message": problem.message, "problem": problem})
 
 
 def _check_printable(text: str) -> str:
-    shown = printable(text)
+    shown = escape_unprintable(text)
     if shown != text:
-        raise invalid("", "control_character", {"text": shown[:LONGEST_SHOWN]})
+        raise validation_error("", "control_character", {"text": shown[:LONGEST_SHOWN]})
     return text
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of what the processes of a run must agree on."""
+    """Return the versions of the packages that must be equal in all processes of a run."""
     found = {"Python": platform.python_version()}
     for name in ("meshwave", "torch"):
         with suppress(metadata.PackageNotFoundError):  # a checkout that is not installed

@@ -22,7 +22,7 @@ def report_progress_to(watch: Watch) -> Iterator[None]:
         _watch.reset(token)
 
 
-def tell(share: float, words: str) -> None:
+def report_progress(share: float, words: str) -> None:
     """Report the share of the work that is done, and the name of the part that begins."""
     watch = _watch.get()
     if watch is not None:

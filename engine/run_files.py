@@ -26,7 +26,7 @@ LARGEST_DOCUMENT_BYTES = 256_000_000
 CHUNK_BYTES = 1_000_000
 """The most that a follower reads at once: about 30 ms of work."""
 RESERVED_BYTES = 16_384
-"""The size of the room that :func:`reserve` sets aside."""
+"""The size of the room that :func:`reserve_space` sets aside."""
 UNREPORTED_STATUS = 74
 """The exit status of a process that failed and could not write its error: EX_IOERR of sysexits.h."""
 MOST_NS = 10**18
@@ -111,7 +111,7 @@ def files_by_process(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
 # ---- a document that can be written on a full disk ----
 
 
-def reserve(path: Path) -> None:
+def reserve_space(path: Path) -> None:
     """Reserve disk space for a document of at most :data:`RESERVED_BYTES`.
 
     Raises:

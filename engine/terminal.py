@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from meshwave.engine.errors import CONTROLS, DIRECTIONS, printable
+from meshwave.engine.errors import CONTROLS, DIRECTIONS, escape_unprintable
 
 
 class EscapedStream:
@@ -18,7 +18,7 @@ class EscapedStream:
 
     def write(self, text: str) -> int:
         """Write a text; tabs and newlines stay."""
-        return self._stream.write(printable(text, CONTROLS + DIRECTIONS))
+        return self._stream.write(escape_unprintable(text, CONTROLS + DIRECTIONS))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

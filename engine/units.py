@@ -63,7 +63,7 @@ _POWERS = {"": 0, "n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P
 _LIKE = {"s": "50 us", "B": "80 GB", "B/s": "1.25 GB/s or 10 Gbit/s", "FLOP/s": "312 TFLOP/s"}
 
 
-def amount(text: str, unit: str, shown: str = "") -> float:
+def parse_amount(text: str, unit: str, shown: str = "") -> float:
     """Parse an amount: ``amount("10 Gbit/s", "B/s")`` is 1.25e9.
 
     A number without a unit has the unit of ``shown``, the text that it replaces; without that, it is in ``unit``.
@@ -145,7 +145,7 @@ def _quote(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
-def when(seconds: float, *, exact: bool = False) -> str:
+def format_time(seconds: float, *, exact: bool = False) -> str:
     """Format a time in Unix seconds: 14:05 today, else 12 Mar 14:05; ``exact`` adds the seconds."""
     then, now = datetime.fromtimestamp(seconds), datetime.now()
     time = f"{then:%H:%M:%S}" if exact else f"{then:%H:%M}"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import RunError
 from meshwave.engine.exports.html import page_frame
-from meshwave.engine.exports.svg import svg
+from meshwave.engine.exports.svg import draw_svg
 from meshwave.engine.files import example as example_file
 from meshwave.engine.files import find_design
 from meshwave.engine.findings import Problem
@@ -85,7 +85,7 @@ class Prediction(predictions.Prediction):
             options: ``width`` in pixels and ``theme``, "light" or "dark".
         """
         title, unit = self.design.name, self.costs.unit
-        return Picture(svg(self.timeline, title=title, unit=unit, window=window, **options))
+        return Picture(draw_svg(self.timeline, title=title, unit=unit, window=window, **options))
 
     def _repr_html_(self) -> str:
         return page_frame(self)

@@ -19,7 +19,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.lowering.updates import add_updates
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.program.program import Program, build, format_program
+from meshwave.engine.program.program import Program, build_program, format_program
 from meshwave.engine.resharding import orderings, strategies
 from meshwave.engine.schedules import Pipe, schedules
 
@@ -141,7 +141,7 @@ def compute_programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4, *, 
             orders[rank].append(action)
             if action.op == Op.I:
                 weights.append((rank, Action(Op.W, action.stage, action.microbatch)))
-    return build(orders)
+    return build_program(orders)
 
 
 def path(stages: int, mb: int, split: bool) -> list[Action]:

@@ -48,7 +48,7 @@ def figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
         *([("dropped", "Dropped", known.dropped, "of token assignments")] if known.dropped else []),
         ("inter", "Between nodes", quantity(outside.sum(), "B"), _busiest(outside)),
         ("intra", "Inside nodes", quantity(inside.sum(), "B"), _busiest(inside)),
-        ("memory", "Memory", quantity(known.memory, "B"), "largest device"),
+        ("memory", "Memory", quantity(known.memory, "B"), "on the device with the most"),
         ("time", "Time", quantity(known.forward_s, "s"), f"+ {quantity(known.backward_s, 's')} backward"),
     ]
     return {
@@ -64,9 +64,9 @@ FIGURE_HELP = {
     "load": "Tokens of the most loaded device divided by the mean over all devices: 1× is balanced",
     "dropped": "Expected share of token assignments that find no free slot, if tokens choose experts independently. "
     "A larger capacity factor drops fewer tokens; without a capacity factor, no token is dropped",
-    "inter": "Bytes that all devices send to other nodes in the forward of one layer; ≤ is the maximum of a device",
-    "intra": "Bytes that all devices send inside their nodes in the forward of one layer; ≤ is the maximum of a device",
-    "memory": "Weights, gradients and optimizer states of the experts of one layer, on the device with the most",
+    "inter": "Bytes that all devices send to other nodes in the forward of one layer; ≤ marks the maximum per device",
+    "intra": "Bytes that all devices send inside their nodes in the forward of one layer; ≤ marks the maximum per device",
+    "memory": "Weights, gradients and optimizer states of the experts of one layer, on the device with the most of them",
     "time": "Time of the layer on the slowest device, for one microbatch",
 }
 
@@ -81,9 +81,9 @@ def explain_terms(design: Design, layer: Layer) -> dict[str, str]:
         "a token that finds no free slot is dropped"
     )
     return {
-        "D": f"D: the slots of all experts, {layer.experts} × {layer.capacity:,} slots of {item}: "
-        f"{quantity(layer.slots_bytes, 'B')}, including empty slots",
-        "X": f"X: the input tokens of the layer, {layer.tokens:,} of {item}: {quantity(layer.input_bytes, 'B')}",
+        "D": f"D: the slots of all experts, including empty ones: {layer.experts} experts × {layer.capacity:,} slots × "
+        f"{item} = {quantity(layer.slots_bytes, 'B')}",
+        "X": f"X: the input of the layer: {layer.tokens:,} tokens × {item} = {quantity(layer.input_bytes, 'B')}",
         "slots": f"Slot: capacity for one token at one expert; an expert has {layer.capacity:,} slots. {capacity}",
         "S1": "S1: tensor-parallel devices split the tokens before the gate, and gather them at the end",
         "S2": "S2: tensor-parallel devices split the slots after the gate, and gather them when they return",

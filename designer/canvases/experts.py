@@ -27,7 +27,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_schedule, uses_tensor_parallel_groups
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Homes, Layer, balance_experts, copy_load, device_load, expert_schedules
-from meshwave.engine.exports.pictures.palette import LOADS, ink
+from meshwave.engine.exports.pictures.palette import LOADS, text_colour
 from meshwave.engine.findings import DesignError
 from meshwave.engine.units import format_count, quantity
 
@@ -41,7 +41,7 @@ LEAST_SCALE = 2.0
 def _load_colours() -> str:
     """Return the style rule that defines the colours of loads, --load-0 ..., and of text on them, --on-load-0 ..."""
     colours = [
-        f"--load-{level}: light-dark({light}, {dark}); --on-load-{level}: light-dark({ink(light)}, {ink(dark)});"
+        f"--load-{level}: light-dark({light}, {dark}); --on-load-{level}: light-dark({text_colour(light)}, {text_colour(dark)});"
         for level, (light, dark) in enumerate(zip(LOADS["light"], LOADS["dark"], strict=True))
     ]
     return f".mw-experts {{ {' '.join(colours)} }}"
@@ -277,7 +277,7 @@ def added_experts_text(design: Design) -> str:
     """Return a description of the experts that the button of the empty state adds."""
     section = edits.add_experts(design)
     moe, ep = section["model"]["moe"], section["experts"]["ep"]
-    where = f"distributed over {ep} devices of each mesh" if ep > 1 else "all on each device"
+    where = f"distributed over {ep} devices of each mesh" if ep > 1 else "every device holds all of them"
     return f"{moe['experts']} experts in {'every second block' if moe['every'] == 2 else 'the block'}, {where}"
 
 
@@ -320,7 +320,10 @@ def _chip(layer: Layer, expert: int, served: float, hottest: float, copies: int)
     whole = layer.shares[expert]
     words = f"expert {expert}: {100 * served:.3g}% of token assignments, {served * layer.experts:.3g}× an even share"
     if copies > 1:
-        words = f"replica of {words}; all {copies} replicas {100 * whole:.3g}%, {whole * layer.experts:.3g}×"
+        words = (
+            f"replica of {words}; its {copies} replicas together receive {100 * whole:.3g}% "
+            f"({whole * layer.experts:.3g}× an even share)"
+        )
     return {
         "level": load_level(served * layer.experts),
         "size": (served / hottest) ** 0.5 if hottest else 1.0,

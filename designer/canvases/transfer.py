@@ -15,7 +15,7 @@ from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_later
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_callback_scheduler
 from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
@@ -97,7 +97,7 @@ class TransferView(Overlay):
         self.session = session
         self._taken = on_take
         document = pn.state.curdoc
-        self._later = page_later(document)
+        self._later = page_callback_scheduler(document)
         self._job: Listener | None = None
         self._number = 0
         self.picture: dict[str, Any] = {}  # see TransferDrawing.to_data(); with its number and sizes in words
@@ -185,9 +185,9 @@ class TransferView(Overlay):
             return
         self.table = {"rows": [], "done": False}
         self._end_plans()
-        self._job = Job(partial(compare_rows, spec)).add_listener(self._later, partial(self._hear_rows, spec))
+        self._job = Job(partial(compare_rows, spec)).add_listener(self._later, partial(self._receive_rows, spec))
 
-    def _hear_rows(self, spec: TransferSpec, news: News) -> None:
+    def _receive_rows(self, spec: TransferSpec, news: News) -> None:
         rows = self.table["rows"]
         if isinstance(news, PartialResult):
             self.table = {"rows": [*rows, *news.value], "done": False}

@@ -308,7 +308,7 @@ def _groups(found: Mapping[str, Any] | None, stages: int) -> list[dict[str, Any]
 
 
 def _toggles(design: Design) -> list[dict[str, Any]]:
-    """Return the options of the schedule that are one of several words."""
+    """Return the options of the schedule whose value is one of several words."""
     name, pipeline = design.pipeline.schedule, design.pipeline.model_dump(mode="json")
     toggles = []
     for key, field in schedules[name].model_fields.items():

@@ -76,7 +76,7 @@ def _describe_kept(design: Design, rank: int, ends: tuple[int, int], tensors: in
 
 
 def _tensors(number: int) -> str:
-    return "1 tensor skips" if number == 1 else f"{number} tensors skip"
+    return "1 skip tensor" if number == 1 else f"{number} skip tensors"
 
 
 def _per_device(devices: int) -> str:

@@ -17,7 +17,7 @@ from meshwave.engine.document.expert_problems import expert_problems
 from meshwave.engine.document.model import model_families
 from meshwave.engine.errors import InputError
 from meshwave.engine.schedules import schedules
-from meshwave.engine.units import amount
+from meshwave.engine.units import parse_amount
 
 Edit = tuple[str, Any, str]
 """The path, value and label of one edit of the session."""
@@ -57,7 +57,7 @@ def read_input(field: Field, given: Any) -> Any:
     if text in [option["value"] for option in field.get("options", ())]:
         return text
     if field["unit"] and kind == "number" and text:
-        return amount(text, field["unit"])
+        return parse_amount(text, field["unit"])
     return PARSERS[kind](text)
 
 

@@ -75,6 +75,27 @@ class Action(TypedDict):
 CALIBRATE = Action(title="Calibration profiles", help="Show measured profiles, or calibrate this machine.")
 
 
+_LABELS: Mapping[str, str] = {
+    "cluster.device.peak_flops": "Peak rate",
+    "cost.fused": "Fused slot",
+    "cost.kind": "Cost model",
+    "cost.overlap": "Overlapped fraction",
+    "cost.weight": "Weight gradient",
+    "model.hidden": "Hidden size",
+    "model.kind": "Model family",
+    "model.moe.aux_loss": "Auxiliary loss",
+    "model.sequence": "Sequence length",
+    "pipeline.limit": "Activation limit",
+    "pipeline.path": "Stage path",
+    "pipeline.stages": "Layers per stage",
+    "training.data": "Training text",
+    "training.micro_batch_size": "Microbatch size",
+    "transfer.batched": "Batched send/recv",
+    "transfer.boundary": "Split over tp devices",
+}
+"""Labels of the keys whose names alone are too short to be understood."""
+
+
 def form_sections(design: Design) -> list[Section]:
     """Return the sections of the form with their fields and values, in the order of the page."""
     document = design.model_dump(mode="json")
@@ -143,6 +164,7 @@ def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator
     if kind is None or "const" in node or _is_too_long(kind, value):
         return
     label, unit = label_and_unit(name)
+    label = _LABELS.get(path, label)
     help, default = schema.help_texts(node)
     field = Field(
         path=path,
@@ -226,7 +248,8 @@ def _tag_fields(key: str, node: Json, values: Json) -> Iterator[Field]:
         for name, member in members.items()
         if name == chosen or set(member.get("required", ())) <= {tag, *values, *_initial_values(key, name)}
     ]
-    yield _choice(f"{key}.{tag}", key_label(tag), chosen, options, one_line(members[chosen].get("description", "")))
+    label = _LABELS.get(f"{key}.{tag}", key_label(tag))
+    yield _choice(f"{key}.{tag}", label, chosen, options, one_line(members[chosen].get("description", "")))
 
 
 def _initial_values(key: str, name: str) -> Json:

@@ -30,7 +30,7 @@ def label_and_unit(name: str) -> tuple[str, str]:
 
 
 def key_label(name: str) -> str:
-    """Return a key as a label: "Micro batch size" for ``micro_batch_size``."""
+    """Return a key as a label: "NICs per node" for ``nics_per_node``."""
     return capitalize_word(" ".join(_SPELLINGS.get(word, word) for word in name.split("_")))
 
 

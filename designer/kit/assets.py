@@ -19,7 +19,7 @@ _WIDGETS = "widgets.js"  # the module that a page imports
 
 
 def _folder() -> Path:
-    """Return ``static/``: inside ``meshwave`` when installed, beside it in a checkout."""
+    """Return the folder ``static/``: inside ``meshwave`` if installed, next to it in a checkout."""
     return Path(__file__).parents[2] / "static"
 
 

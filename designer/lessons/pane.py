@@ -11,7 +11,7 @@ import param
 
 from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
-from meshwave.designer.lessons.text import plain, to_html
+from meshwave.designer.lessons.text import strip_marks, to_html
 from meshwave.designer.lessons.tutor import OpenLesson, Tutor
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import MeshwaveError
@@ -80,7 +80,7 @@ class LessonPane(Canvas):
         highlight = tutor.step.data.highlight or ""
         if highlight != self.highlight:
             self._on_highlight(highlight)
-        self.param.update(step=shown_step(tutor), highlight=highlight)
+        self.param.update(step=step_data(tutor), highlight=highlight)
 
     @property
     def hides_numbers(self) -> bool:
@@ -123,7 +123,7 @@ class LessonPane(Canvas):
         self.tutor.show_answer()
 
 
-# ---- what is shown, as plain data ----
+# ---- plain data for the page ----
 
 
 def lesson_entries() -> Iterator[dict[str, Any]]:
@@ -134,9 +134,9 @@ def lesson_entries() -> Iterator[dict[str, Any]]:
 
 
 def entry(name: str, folder: Path, progress: LessonProgress | None) -> dict[str, Any]:
-    """Return a line of the list of lessons; one that cannot be read says so."""
+    """Return a line of the list of lessons; of a lesson that cannot be read, the reason."""
     try:
-        about = dict(_about(name, folder, (folder / "lesson.md").stat().st_mtime_ns))
+        about = dict(_lesson_summary(name, folder, (folder / "lesson.md").stat().st_mtime_ns))
     except (MeshwaveError, OSError) as error:
         return {"name": name, "title": name, "note": "", "summary": str(error), "state": "unreadable"}
     state = ""
@@ -147,15 +147,15 @@ def entry(name: str, folder: Path, progress: LessonProgress | None) -> dict[str,
 
 
 @cache
-def _about(name: str, folder: Path, changed_ns: int) -> Mapping[str, Any]:
-    """Return what the list says of a lesson, as long as its file stays the same."""
+def _lesson_summary(name: str, folder: Path, changed_ns: int) -> Mapping[str, Any]:
+    """Return the list entry of a lesson; it is cached until the file of the lesson changes."""
     lesson = find_lesson(name)
     note = f"{lesson.about.minutes} min · {LEVELS[lesson.about.level]}"
     checks = sum(step.data.check is not None for step in lesson.steps)
     return {"title": lesson.about.title, "note": note, "summary": lesson.about.summary, "checks": checks}
 
 
-def shown_step(tutor: Tutor) -> dict[str, Any]:
+def step_data(tutor: Tutor) -> dict[str, Any]:
     """Return the open step as the page shows it."""
     lesson, step = tutor.lesson, tutor.step
     assert lesson is not None
@@ -166,24 +166,24 @@ def shown_step(tutor: Tutor) -> dict[str, Any]:
         "count": len(lesson.steps),
         "title": step.title,
         "text": to_html(lesson, step.text),
-        "check": shown_check(tutor, lesson) if step.data.check is not None else None,
+        "check": check_data(tutor, lesson) if step.data.check is not None else None,
         "hints": [to_html(lesson, hint, inline=True) for hint in step.data.hints[: tutor.hints]],
         "hint_count": len(step.data.hints),
-        "verdict": shown_verdict(tutor.verdict) if tutor.verdict is not None else None,
+        "verdict": verdict_data(tutor.verdict) if tutor.verdict is not None else None,
         "is_done": tutor.is_done,
         "explanation": to_html(lesson, step.explanation) if tutor.is_done else "",
         "sources": list(lesson.about.sources) if number == len(lesson.steps) - 1 else [],
     }
 
 
-def shown_check(tutor: Tutor, lesson: Lesson) -> dict[str, Any]:
-    """Return what is asked; the right answer is not part of it."""
+def check_data(tutor: Tutor, lesson: Lesson) -> dict[str, Any]:
+    """Return a question for the page, without its right answer."""
     check = tutor.step.data.check
     assert check is not None
     return {
         "kind": check.kind,
         "text": to_html(lesson, check.ask, inline=True),
-        "label": plain(fill_numbers(lesson, check.ask)),
+        "label": strip_marks(fill_numbers(lesson, check.ask)),
         "unit": check.unit if isinstance(check, NumberQuestion) else "",
         "options": [to_html(lesson, each.text, inline=True) for each in check.options]
         if isinstance(check, Choice)
@@ -191,7 +191,7 @@ def shown_check(tutor: Tutor, lesson: Lesson) -> dict[str, Any]:
     }
 
 
-def shown_verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return what is said about an answer or the open design."""
+def verdict_data(verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict on an answer or on the open design, for the page."""
     conditions = [{"text": each.text, "value": each.value, "is_met": each.is_met} for each in verdict.conditions]
     return {"passed": verdict.passed, "reply": verdict.reply, "conditions": conditions}

@@ -36,7 +36,7 @@ def _all(tokens: Iterable[Token]) -> Iterable[Token]:
 
 
 def _make_safe(lesson: Lesson, token: Token) -> None:
-    """Give a picture its data, and open a link in a tab of its own."""
+    """Embed the data of pictures, and open links in a new tab."""
     if token.type == "image":
         token.attrs["src"] = _picture(lesson, str(token.attrs["src"]))
     elif token.type == "link_open":
@@ -51,7 +51,7 @@ def _picture(lesson: Lesson, name: str) -> str:
 
 
 def _explain_terms(tokens: Sequence[Token]) -> None:
-    """Turn links to terms into words that carry their meaning."""
+    """Replace links to terms by words with their definitions as tooltips."""
     in_term = False
     for token in _all(tokens):
         if token.type == "link_open":
@@ -64,6 +64,6 @@ def _explain_terms(tokens: Sequence[Token]) -> None:
             token.tag = "span"
 
 
-def plain(text: str) -> str:
-    """Return a text without the marks of terms and of code."""
+def strip_marks(text: str) -> str:
+    """Return a text without the markup of terms and code."""
     return re.sub(r"[`*]", "", replace_terms(text, lambda shown, term: shown))

@@ -37,7 +37,7 @@ class OpenLesson(NamedTuple):
 
 @dataclass
 class Tutor:
-    """The lesson of a tab, and where the learner is in it.
+    """The lesson of a tab, and the learner's position in it.
 
     ``on_change`` is called after every change, ``on_open`` with the lesson that was opened, None for none.
     """
@@ -66,7 +66,7 @@ class Tutor:
         self.follow()
 
     def resume(self, opened: OpenLesson) -> None:
-        """Go on with a lesson after the page was reloaded; the design is the learner's.
+        """Continue a lesson after the page was reloaded, with the learner's design.
 
         Raises:
             MeshwaveError: there is no such lesson, or it has problems.
@@ -82,7 +82,7 @@ class Tutor:
         self.on_open(OpenLesson(lesson.name, before))
 
     def leave(self, *, restore: bool = True) -> None:
-        """End the lesson; the design that was open before comes back, unless the learner keeps the present one."""
+        """End the lesson and restore the design that was open before, unless the learner keeps the present one."""
         if restore and self._before is not None and self._before is not self.session.design:
             self.session.replace(self._before, "leave the lesson")
         self.lesson = self._before = None
@@ -97,7 +97,7 @@ class Tutor:
     # ---- steps ----
 
     @property
-    def opened(self) -> Lesson:
+    def current_lesson(self) -> Lesson:
         """The open lesson.
 
         Raises:
@@ -110,7 +110,7 @@ class Tutor:
     @property
     def step(self) -> Step:
         """The open step."""
-        return self.opened.steps[self.progress.step]
+        return self.current_lesson.steps[self.progress.step]
 
     @property
     def is_done(self) -> bool:
@@ -119,8 +119,8 @@ class Tutor:
         return not is_asked or self.progress.step in (*self.progress.done, *self.progress.shown)
 
     def go(self, number: int) -> None:
-        """Open a step; it brings the design that it starts from."""
-        number = min(max(number, 0), len(self.opened.steps) - 1)
+        """Open a step, with the design that it starts from."""
+        number = min(max(number, 0), len(self.current_lesson.steps) - 1)
         is_next = number == self.progress.step + 1
         self._keep(self.progress.with_step(number))
         self._forget_answer()
@@ -128,15 +128,15 @@ class Tutor:
         self.follow()
 
     def _design_at(self, number: int) -> str | None:
-        """Return the design that is open when a learner comes to a step."""
-        designs = [self.opened.steps[number].data.design]
-        for step in reversed(self.opened.steps[:number]):
+        """Return the name of the design that is open at the beginning of a step."""
+        designs = [self.current_lesson.steps[number].data.design]
+        for step in reversed(self.current_lesson.steps[:number]):
             designs += [step.data.reveal, step.data.design]
         return next(filter(None, designs), None)
 
     def _open(self, name: str | None) -> None:
-        if name is not None and self.opened.designs[name] != self.session.design:
-            self.session.replace(self.opened.designs[name], f"lesson: {self.step.title}")
+        if name is not None and self.current_lesson.designs[name] != self.session.design:
+            self.session.replace(self.current_lesson.designs[name], f"lesson: {self.step.title}")
 
     def _forget_answer(self) -> None:
         self.hints, self.verdict = 0, None
@@ -144,7 +144,7 @@ class Tutor:
     def _keep(self, progress: LessonProgress) -> None:
         self.progress = progress
         with suppress(OSError):  # then the learner starts over after a reload
-            save_progress(self.opened.name, progress)
+            save_progress(self.current_lesson.name, progress)
 
     # ---- answers ----
 
@@ -161,11 +161,11 @@ class Tutor:
         """
         check = self.step.data.check
         if isinstance(check, NumberQuestion):
-            self._settle(judge_number(self.opened, check, read_number(given, check.unit)))
+            self._settle(judge_number(self.current_lesson, check, read_number(given, check.unit)))
         elif isinstance(check, Choice):
             if not given.isdecimal() or int(given) >= len(check.options):
                 raise InputError("choose one of the options")
-            self._settle(judge_choice(self.opened, check, int(given)))
+            self._settle(judge_choice(self.current_lesson, check, int(given)))
         self.on_change()
 
     def show_answer(self) -> None:
@@ -173,9 +173,9 @@ class Tutor:
         check = self.step.data.check
         self._keep(self.progress.with_passed(self.progress.step, shown=True))
         if isinstance(check, NumberQuestion):
-            self.verdict = judge_number(self.opened, check, solve(self.opened, check))
+            self.verdict = judge_number(self.current_lesson, check, solve(self.current_lesson, check))
         elif isinstance(check, Choice):
-            self.verdict = judge_choice(self.opened, check, int(solve(self.opened, check)))
+            self.verdict = judge_choice(self.current_lesson, check, int(solve(self.current_lesson, check)))
         self._open(check.solution if isinstance(check, Task) else self.step.data.reveal)
         self.follow()
 

@@ -24,7 +24,7 @@ from meshwave.designer.pages.timeline_layers import pinned_prediction, timeline_
 from meshwave.designer.pages.transfer_page import BoundaryTransfers
 from meshwave.designer.state.design_session import Session, progress_text
 from meshwave.designer.state.edit_log import EditLog
-from meshwave.designer.state.jobs import page_later
+from meshwave.designer.state.jobs import page_callback_scheduler
 from meshwave.designer.state.measured_load import MeasuredLoads
 from meshwave.designer.state.order_edits import OrderEditor
 from meshwave.designer.state.studio import Draft, IsShown, Studio
@@ -63,7 +63,7 @@ def page(studio: Studio) -> pn.viewable.Viewable:
         studio,
         page_argument("draft"),
         _is_shown(document),
-        page_later(document),
+        page_callback_scheduler(document),
         start=_starting_design(studio),
         on_move=_set_link,
     )

@@ -16,16 +16,16 @@ from meshwave.designer.lessons.pane import lesson_entries
 from meshwave.designer.pages.design_page import page
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state.design_card import predicted_card
-from meshwave.designer.state.jobs import Job, Later, Listener, News, PartialResult, page_later
+from meshwave.designer.state.jobs import Job, Later, Listener, News, PartialResult, page_callback_scheduler
 from meshwave.designer.state.studio import Studio
 from meshwave.designer.views.gallery import KINDS
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
 from meshwave.engine.document.links import read_design_link
-from meshwave.engine.errors import InputError, printable
+from meshwave.engine.errors import InputError, escape_unprintable
 from meshwave.engine.files import examples
 from meshwave.engine.imports import imports
-from meshwave.engine.units import when
+from meshwave.engine.units import format_time
 
 SHOWN_RUNS = 8
 DESIGN_ARGUMENTS = ("draft", "example", "run", "new", "lesson")
@@ -43,7 +43,7 @@ def front_page(studio: Studio) -> pn.viewable.Viewable:
 
 def start_page(studio: Studio) -> pn.viewable.Viewable:
     """Build the start page."""
-    later = page_later(prepare_page())
+    later = page_callback_scheduler(prepare_page())
     shown = StartPage(studio, later, sizing_mode="stretch_both", margin=0)
     pn.state.onload(_hide_token)
     pn.state.on_session_destroyed(lambda context: shown.end())
@@ -89,7 +89,7 @@ class StartPage(Canvas):
         self._show_examples()
         missing = [name for name in examples() if name not in _example_cards]
         if missing:
-            self._job = Job(partial(make_example_cards, missing)).add_listener(later, self._hear)
+            self._job = Job(partial(make_example_cards, missing)).add_listener(later, self._receive_news)
 
     def end(self) -> None:
         """Stop the job of a closed page."""
@@ -100,9 +100,15 @@ class StartPage(Canvas):
 
     def _show(self) -> None:
         self._studio.save_cards()
-        designs = [{**card, "when": when(card["edited_s"])} for card in self._library.cards()]
+        designs = [{**card, "when": format_time(card["edited_s"])} for card in self._library.cards()]
         runs = [
-            {"id": run.id, "name": run.name, "state": str(run.state), "when": when(run.created_s), "steps": run.steps}
+            {
+                "id": run.id,
+                "name": run.name,
+                "state": str(run.state),
+                "when": format_time(run.created_s),
+                "steps": run.steps,
+            }
             for run in self._studio.record.all(SHOWN_RUNS)
         ]
         self.param.update(designs=PlainData(designs), runs=PlainData(runs), lessons=PlainData(list(lesson_entries())))
@@ -110,7 +116,7 @@ class StartPage(Canvas):
     def _show_examples(self) -> None:
         self.examples = PlainData([{"id": name, **_example_cards.get(name, {})} for name in examples()])
 
-    def _hear(self, news: News) -> None:
+    def _receive_news(self, news: News) -> None:
         if isinstance(news, PartialResult):
             _example_cards.update(news.value)
             self._show_examples()
@@ -160,7 +166,7 @@ class StartPage(Canvas):
     # ---- files and links ----
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        file = printable(read_value(gesture, "file", plain_text))
+        file = escape_unprintable(read_value(gesture, "file", plain_text))
         into = load_design(next(iter(examples().values())))
         found = files.open_file(file, gesture.get("text"), into, self.longest_name)
         if found.design is None:

@@ -11,7 +11,7 @@ from meshwave.designer.canvases.transfer import TransferView
 from meshwave.designer.kit.page_setup import prepare_page
 from meshwave.designer.state import transfer_links
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Later, page_later
+from meshwave.designer.state.jobs import Later, page_callback_scheduler
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
@@ -67,7 +67,7 @@ class BoundaryTransfers:
 
 
 def find_receiver(prediction: Prediction, rank: int, action: Action) -> tuple[int, int]:
-    """Return the mesh that receives what an action sends, and the number of tensors.
+    """Return the mesh that receives the message of an action, and the number of its tensors.
 
     Raises:
         InputError: the mesh has no such action.
@@ -89,7 +89,7 @@ def boundary_title(design: Design, rank: int, peer: int, action: Action) -> str:
 
 
 def has_device_ports(design: Design, spec: TransferSpec) -> bool:
-    """Return whether the hosts of a transfer stand for devices, each with its own port."""
+    """Return whether the hosts of a transfer represent devices, each with its own port."""
     sides = (spec.source, spec.destination)
     return design.cluster.devices_per_node > 1 and all(side.hosts == side.ranks for side in sides)
 
@@ -100,7 +100,7 @@ FIRST_CASE = "rows"
 def lab_page() -> pn.viewable.Viewable:
     """Return the lab as a page; its link holds the transfer, so that it can be reloaded and shared."""
     return pn.Column(
-        make_lab(page_later(prepare_page())),
+        make_lab(page_callback_scheduler(prepare_page())),
         sizing_mode="stretch_both",
         margin=0,
         styles={"height": "100vh", "width": "100vw"},

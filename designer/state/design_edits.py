@@ -136,7 +136,7 @@ messages.add(
 
 
 def _order(design: Design) -> list[list[str]]:
-    """Return the present order of computations of each mesh, placement by hand included."""
+    """Return the present order of computations of each mesh, with the placement of the document."""
     return format_program(lower(design), compute_only=True)
 
 

@@ -229,7 +229,7 @@ class Session(param.Parameterized):
             return
         assert self._later is not None
         self._end_pinning()
-        self._pinning = self.predictions.request(design, self._later, lambda news: self._hear_pinned(design, news))
+        self._pinning = self.predictions.request(design, self._later, lambda news: self._receive_pinned(design, news))
 
     def _pin_outcome(self, outcome: Outcome) -> None:
         found, prediction = outcome
@@ -237,7 +237,7 @@ class Session(param.Parameterized):
             raise DesignError(found)
         self.pin(prediction)
 
-    def _hear_pinned(self, design: Design, news: News) -> None:
+    def _receive_pinned(self, design: Design, news: News) -> None:
         try:
             if isinstance(news, Done):
                 self._pin_outcome(news.value)
@@ -260,9 +260,9 @@ class Session(param.Parameterized):
             then(work())
             return
         self.notice = words
-        self._file = Job(work).add_listener(self._later, partial(self._hear_file, then))
+        self._file = Job(work).add_listener(self._later, partial(self._receive_file, then))
 
-    def _hear_file(self, then: Callable[[T], None], news: News) -> None:
+    def _receive_file(self, then: Callable[[T], None], news: News) -> None:
         if not isinstance(news, Done | Failed):
             return
         self._end_file()
@@ -349,13 +349,13 @@ class Session(param.Parameterized):
         outcome = self.predictions.predict_now(design, wait=self._later is None)
         if outcome is None:
             assert self._later is not None
-            job = self.predictions.request(design, self._later, self._hear)
+            job = self.predictions.request(design, self._later, self._receive_news)
         if before is not None:
             before.stop()  # after the new request, which may be for the same job
         self._job = job
         return outcome or (problems(design), None)
 
-    def _hear(self, news: News) -> None:
+    def _receive_news(self, news: News) -> None:
         if isinstance(news, Progress):
             if not self.progress:
                 self._show(self.design, [*problems(self.design), COMPUTING_PROBLEM], None)

@@ -44,7 +44,7 @@ def move_experts(homes: Homes, chips: Iterable[Chip], to: int, names: Sequence[s
     for expert, place in chips:
         _refuse_unknown(homes, expert, place, names)
         if expert in placed[to]:
-            raise InputError(f"{_holds(names[to])} expert {expert} already; press Delete to remove a replica")
+            raise InputError(f"{_describe_holder(names[to])} expert {expert} already; press Delete to remove a replica")
         placed[place].remove(expert)
         placed[to].append(expert)
     return _homes(placed)
@@ -59,7 +59,9 @@ def replicate_experts(homes: Homes, experts: Iterable[int], to: int, names: Sequ
     placed = _to_lists(homes)
     for expert in dict.fromkeys(experts):
         if expert in placed[to]:
-            raise InputError(f"{_holds(names[to])} expert {expert} already; a second replica would have no effect")
+            raise InputError(
+                f"{_describe_holder(names[to])} expert {expert} already; a second replica would have no effect"
+            )
         placed[to].append(expert)
     return _homes(placed)
 
@@ -95,7 +97,7 @@ def remove_replicas(homes: Homes, chips: Iterable[Chip], names: Sequence[str]) -
     for expert, place in chips:
         _refuse_unknown(homes, expert, place, names)
         if sum(expert in held for held in placed) == 1:
-            raise InputError(f"{_holds(names[place])} the only replica of expert {expert}; move it instead")
+            raise InputError(f"{_describe_holder(names[place])} the only replica of expert {expert}; move it instead")
         placed[place].remove(expert)
     return _homes(placed)
 
@@ -111,7 +113,7 @@ def placement_setting(layer: Layer, homes: Homes) -> list[list[int]] | None:
 
 
 def scale_loads(shares: Sequence[float], experts: Iterable[int], factor: float) -> list[float]:
-    """Return loads, in even shares, in which those of some experts are multiplied by a factor."""
+    """Return the loads, in even shares, with those of some experts multiplied by a factor."""
     loads = [share * len(shares) for share in shares]
     for expert in dict.fromkeys(experts):
         if not 0 <= expert < len(loads):
@@ -240,7 +242,7 @@ def layer_problem(design: Design, rank: int) -> Problem | None:
     if not uses_tensor_parallel_groups(design) and len(mesh.devices) % (experts.ep * experts.esp):
         return split_expert_groups(design, mesh)
     for problem in load_problems(experts.load, design.model.moe.experts):
-        return problem.within("experts")
+        return problem.under_section("experts")
     return None if placement_fits(design) else Problem(PLACEMENT, "mismatched_placement", fixes=[EQUAL_BLOCKS])
 
 
@@ -250,7 +252,7 @@ def restore_implicit_placement(design: Design, layer: Layer) -> Layer:
 
 
 def find_block(design: Design, rank: int, layer: Layer) -> tuple[tuple[int, ...], int]:
-    """Return the devices that ``layer`` stands for, and the number of equal blocks in the mesh."""
+    """Return the devices that ``layer`` represents, and the number of equal blocks in the mesh."""
     devices = design.meshes[rank].devices
     found = [devices[first : first + layer.devices] for first in range(0, len(devices), layer.devices)]
     nodes = [tuple(map(design.cluster.node_of, block)) for block in found]
@@ -272,7 +274,7 @@ def _is_plural(name: str) -> bool:
     return name.startswith("devices ")
 
 
-def _holds(name: str) -> str:
+def _describe_holder(name: str) -> str:
     return f"{name} hold{'' if _is_plural(name) else 's'}"
 
 

@@ -94,14 +94,14 @@ def _upload(text: Any) -> str:
     size = len(text.encode("utf-8", "replace"))
     if size > LARGEST_FILE_BYTES:
         raise InputError(
-            f"the file has {size / 1e6:.3g} MB, and the page opens files up to {LARGEST_FILE_BYTES / 1e6:.3g} MB; "
-            "use the command line for larger ones"
+            f"the file is {size / 1e6:.3g} MB; the page opens files of up to {LARGEST_FILE_BYTES / 1e6:.3g} MB; "
+            "use the command line for larger files"
         )
     return text
 
 
 class ExportedFile(NamedTuple):
-    """An exported prediction, and what its format cannot represent."""
+    """An exported prediction, and notes on properties that its format cannot represent."""
 
     content: bytes
     left_out: list[str]
@@ -114,7 +114,7 @@ def export_prediction(name: str, prediction: Prediction) -> ExportedFile:
         InputError: the format cannot represent the design.
     """
     export = exports[name]
-    return ExportedFile(export.make(prediction), export.omissions(prediction))
+    return ExportedFile(export.to_bytes(prediction), export.omissions(prediction))
 
 
 def file_name(name: str) -> str:

@@ -48,7 +48,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class PartialResult:
-    """One of several results of a job whose function is a generator."""
+    """A result of a job whose function is a generator, which yields several."""
 
     value: Any
 
@@ -78,7 +78,7 @@ def run_now(call: Callable[[], None]) -> None:
     call()
 
 
-def page_later(document: Document | None) -> Later:
+def page_callback_scheduler(document: Document | None) -> Later:
     """Return a :data:`Later` for the event loop of a page; after the page is closed it drops its callbacks.
 
     Args:

@@ -13,7 +13,7 @@ from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.runs import Entry, Record, Run
 from meshwave.engine.runs.recording import read_routing
 from meshwave.engine.runs.run_folder import read_design
-from meshwave.engine.units import when
+from meshwave.engine.units import format_time
 
 RUNS_READ = 30
 """Number of recent runs whose load is read."""
@@ -69,7 +69,7 @@ class MeasuredLoads:
                 last = Run(self._record, entry.id).latest()
                 steps = last["step"] + 1 if last else 0
                 return _routing_key(read_design(folder)), MeasuredLoad(
-                    entry.id, when(entry.created_s, exact=True), steps, load
+                    entry.id, format_time(entry.created_s, exact=True), steps, load
                 )
         return None
 

@@ -16,7 +16,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Problem, problems_of
 from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.predict.prediction import Prediction, predict
-from meshwave.engine.progress import tell
+from meshwave.engine.progress import report_progress
 
 SMALL_WORK = 70_000
 """Work (:func:`estimate_work`) up to which the server computes a prediction itself; it blocks other tabs for 0.3 s."""
@@ -93,7 +93,7 @@ class Predictions:
 def predict_with_problems(design: Design) -> Outcome:
     """Return the outcome of a design, computed now and not cached."""
     outcome = Predictions().predict_now(design, wait=True)
-    assert outcome is not None, "the caller waits"
+    assert outcome is not None, "predict_now(wait=True) always returns an outcome"
     return outcome
 
 
@@ -111,7 +111,7 @@ def compute_prediction(design: Design) -> ComputedPrediction:
         prediction = predict(design)
     except InputError as error:
         return ComputedPrediction(list(problems_of(error)), None, None)
-    tell(0.9, "summing up")
+    report_progress(0.9, "computing totals")
     for each in _PRECOMPUTED:
         getattr(prediction, each)
     return ComputedPrediction([], prediction, design.pipeline.search_result(priced_pipe(design)))

@@ -25,10 +25,10 @@ IsShown = Callable[[], bool]
 
 
 class Studio:
-    """State shared by all tabs of one designer: launchers, the record of runs, the library, predictions."""
+    """State shared by all tabs of one designer: launchers, the run database, the library, predictions."""
 
     def __init__(self, first: Design, *, starts_with_library: bool = False) -> None:
-        """Open the library and the record of runs.
+        """Open the library and the run database.
 
         Args:
             first: the design of new tabs.
@@ -138,7 +138,7 @@ class Studio:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Write the cards, and stop a calibration, the launchers and the record of runs."""
+        """Write the cards, and stop a calibration, the launchers and the run database."""
         self.save_cards()
         self.calibration.close()
         for launcher in self._launchers.values():

@@ -25,14 +25,14 @@ from meshwave.engine.resharding import (
     PlayedMessage,
     Port,
     UnitTask,
-    boxes,
     candidate_transfers,
-    hops,
     is_empty,
-    lanes,
     nic_sides,
+    plan_lanes,
     play_plan,
     port_shares,
+    rank_boxes,
+    task_hops,
     unit_tasks,
     volume,
 )
@@ -112,7 +112,7 @@ class TransferDrawing:
     held: Sequence[LaneUse]
 
     @classmethod
-    def make(cls, spec: TransferSpec, strategy: str, ordering: str) -> Self:
+    def from_spec(cls, spec: TransferSpec, strategy: str, ordering: str) -> Self:
         """Plan a transfer.
 
         Raises:
@@ -125,7 +125,7 @@ class TransferDrawing:
                 "into fewer pieces, or use `meshwave reshard`"
             )
         (made,) = candidate_transfers([spec.load], spec.lines, spec.chunks, [strategy], [ordering])
-        return cls(spec, made.tasks, made.plan, *lanes(made.plan, made.tasks, spec.lines))
+        return cls(spec, made.tasks, made.plan, *plan_lanes(made.plan, made.tasks, spec.lines))
 
     @cached_property
     def simulation(self) -> Playback:
@@ -136,7 +136,7 @@ class TransferDrawing:
         """Return all data that the page draws except chunks; positions and sizes are shares of the picture."""
         spec, plan = self.spec, self.plan
         sides = {"source": spec.source, "destination": spec.destination}
-        owned = {name: boxes(side.mesh, side.entries, spec.tensor.shape) for name, side in sides.items()}
+        owned = {name: rank_boxes(side.mesh, side.entries, spec.tensor.shape) for name, side in sides.items()}
         filled = [box for each in owned.values() for box in each if not is_empty(box)]
         layout = TensorLayout.arrange(spec.tensor.shape, filled)
         return {
@@ -224,7 +224,7 @@ class TransferDrawing:
         """
         each = next(each for each in self.plan.tasks if each.task == task)
         lines = self.spec.lines
-        found = hops(self.plan.strategy, self.tasks[task], each.sender, lines, each.chunks)
+        found = task_hops(self.plan.strategy, self.tasks[task], each.sender, lines, each.chunks)
         bundle = -(-len(found.chunk) // MOST_DRAWN_HOPS)
         place = {lane: number for number, lane in enumerate(self.lanes)}
         held = {self.lanes[row.lane][:2]: row.lane for row in self.held if row.task == task}

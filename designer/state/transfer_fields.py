@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from meshwave.engine.document.cluster import MAX_DEVICES
 from meshwave.engine.errors import InputError
-from meshwave.engine.units import amount, quantity
+from meshwave.engine.units import parse_amount, quantity
 
 Document = dict[str, Any]
 """A transfer document as JSON; it may be invalid while it is being edited."""
@@ -117,7 +117,7 @@ def _rate_parser(path: str) -> Callable[[str, Document], float | None]:
         """Parse a rate such as ``1.25 GB/s`` or ``10 Gbit/s``; ``free`` is None."""
         if text.strip().lower() in ("", "free"):
             return None
-        rate = amount(text, "B/s", _format_rate(_value_at(document, path), document))
+        rate = parse_amount(text, "B/s", _format_rate(_value_at(document, path), document))
         if rate < 1:
             raise InputError(f"{_quote(text.strip())} is too low: use at least 1 B/s, or 'free' for no cost")
         return rate
@@ -130,7 +130,7 @@ def _latency_parser(path: str) -> Callable[[str, Document], float]:
         """Parse a time such as ``50 us``; ``free`` is 0."""
         if text.strip().lower() in ("", "free"):
             return 0.0
-        return amount(text, "s", _format_seconds(_value_at(document, path), document))
+        return parse_amount(text, "s", _format_seconds(_value_at(document, path), document))
 
     return parse
 

@@ -53,9 +53,7 @@ def read_link(fragment: str) -> LinkParts:
         InputError: the link is too long or has no spec.
     """
     if len(fragment) > LONGEST_LINK:
-        raise InputError(
-            f"the link has {len(fragment):,} characters and can have {LONGEST_LINK:,}; share the file instead"
-        )
+        raise InputError(f"the link has {len(fragment):,} characters (limit: {LONGEST_LINK:,}); share the file instead")
     try:
         parts = parse_qs(fragment.lstrip("#"), max_num_fields=8, strict_parsing=True)
         [spec] = parts["spec"]

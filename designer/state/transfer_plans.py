@@ -10,8 +10,8 @@ from typing import Any
 from meshwave.designer.state.transfer_drawing import TransferDrawing
 from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.predict.transfer_comparison import compare_plans
-from meshwave.engine.progress import tell
-from meshwave.engine.resharding import boxes
+from meshwave.engine.progress import report_progress
+from meshwave.engine.resharding import rank_boxes
 from meshwave.engine.units import quantity
 
 BATCH_INTERVAL_S = 0.15
@@ -22,7 +22,9 @@ SMALL_TRANSFER_PAIRS = 1_500
 def is_small_transfer(spec: TransferSpec) -> bool:
     """Return whether a transfer is planned in the server instead of by a job."""
     sides = (spec.source, spec.destination)
-    return prod(len(set(boxes(side.mesh, side.entries, spec.tensor.shape))) for side in sides) <= SMALL_TRANSFER_PAIRS
+    return (
+        prod(len(set(rank_boxes(side.mesh, side.entries, spec.tensor.shape))) for side in sides) <= SMALL_TRANSFER_PAIRS
+    )
 
 
 def draw_plan(spec: TransferSpec, strategy: str, ordering: str) -> TransferDrawing:
@@ -31,8 +33,8 @@ def draw_plan(spec: TransferSpec, strategy: str, ordering: str) -> TransferDrawi
     Raises:
         InputError: the strategy or ordering is unknown, or there are more unit tasks than can be drawn.
     """
-    found = TransferDrawing.make(spec, strategy, ordering)
-    tell(0.5, "simulating the plan")
+    found = TransferDrawing.from_spec(spec, strategy, ordering)
+    report_progress(0.5, "simulating the plan")
     found.simulation  # noqa: B018  a cached property that the page draws
     return found
 

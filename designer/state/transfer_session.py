@@ -156,7 +156,7 @@ class TransferSession(param.Parameterized):
         try:
             spec = parse_transfer(json.dumps(state.document))
             if self._later is None or is_small_transfer(spec):
-                return [], TransferDrawing.make(spec, state.strategy, state.ordering)
+                return [], TransferDrawing.from_spec(spec, state.strategy, state.ordering)
             _check_names(state)
         except InputError as error:
             return list(problems_of(error)), None

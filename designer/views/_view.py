@@ -50,10 +50,10 @@ class View(ABC):
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.pane = self.make()
+        self.pane = self.make_pane()
 
     @abstractmethod
-    def make(self) -> Viewable:
+    def make_pane(self) -> Viewable:
         """Build the pane; called once per tab of the browser."""
 
     def end(self) -> None:  # noqa: B027  most views have nothing to stop

@@ -20,7 +20,7 @@ from meshwave.engine.program.timeline import Floats
 from meshwave.engine.runs import Run
 from meshwave.engine.runs.accuracy.measured_block import measured_inside
 from meshwave.engine.runs.recording import read_inside
-from meshwave.engine.units import when
+from meshwave.engine.units import format_time
 
 KINDS: Mapping[Op, str] = {
     Op.F: "experts, feed-forward",
@@ -66,7 +66,7 @@ def measured_block(run: Run, prediction: Prediction, rank: int, action: Action) 
         measured = measured_inside(design, rank, action.op, found)
     except RunError:
         return None
-    return MeasuredBlock(measured, f"Run of {when(run.created_s)}, step {found.step + 1}")
+    return MeasuredBlock(measured, f"Run of {format_time(run.created_s)}, step {found.step + 1}")
 
 
 def make_layer(found: BlockTimeline, label: str, numbers: _SpanNumbers) -> Layer:
@@ -74,7 +74,7 @@ def make_layer(found: BlockTimeline, label: str, numbers: _SpanNumbers) -> Layer
 
     Layers with the same ``numbers`` use the same identifiers for the same steps.
     """
-    op = np.array([_kind(word, step) for word, step in zip(found.labels, found.steps, strict=True)], np.int8)
+    op = np.array([_palette_op(word, step) for word, step in zip(found.labels, found.steps, strict=True)], np.int8)
     timeline = found.timeline
     labels = list(dict.fromkeys(found.labels))
     number = {each: place for place, each in enumerate(labels)}
@@ -95,7 +95,7 @@ def make_layer(found: BlockTimeline, label: str, numbers: _SpanNumbers) -> Layer
     return Layer(shown, label, steps=steps)
 
 
-def _kind(word: str, step: StepOp | None) -> Op:
+def _palette_op(word: str, step: StepOp | None) -> Op:
     if step == StepOp.EXPERTS or (step is None and word.startswith("feed-forward")):
         return Op.F
     if step == StepOp.DISPATCH:

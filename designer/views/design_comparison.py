@@ -74,7 +74,7 @@ class Comparison(Overlay):
         text = gesture.get("text")
         is_small = isinstance(text, str) and len(text) <= SMALL_FILE_BYTES
         self._session.process_file(
-            "Reading a file to compare with …", partial(read_upload, text), self._add, at_once=is_small
+            "Reading the file to compare …", partial(read_upload, text), self._add, at_once=is_small
         )
 
     def _add(self, design: Design) -> None:
@@ -90,8 +90,8 @@ MORE = (
     {
         "key": "inflight",
         "label": "In flight",
-        "help": "Largest number of stage activations stored at one time on a mesh, in units of one device's share of the "
-        "model.",
+        "help": "Peak activations on a mesh, in microbatches: 1 is the activations of one microbatch for a device's share "
+        "of the model.",
     },
 )
 """Rows in addition to those of the strip of numbers."""

@@ -15,6 +15,6 @@ class DesignView(View):
     title: ClassVar = "Design"
     order: ClassVar = 1
 
-    def make(self) -> Form:
+    def make_pane(self) -> Form:
         """Build the form."""
         return Form(self.page.session, on_measured=self.page.open_profiles, **FILL)

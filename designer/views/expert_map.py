@@ -39,11 +39,11 @@ HELP = {
     "capacity_factor": "Capacity factor: slots of the experts relative to an even load",
     "batch": "Samples per microbatch",
     "sequence": "Tokens per sample",
-    "hidden": "Width of a token",
-    "width": "Width of an expert relative to the width of a token",
+    "hidden": "Hidden size",
+    "width": "Width of an expert relative to the hidden size",
 }
 MEASURES = {
-    "alike": "Fastest, equal memory",
+    "alike": "Fastest at equal memory",
     "fitting": "Fastest overall",
     "deepspeed": "Speedup over DeepSpeed-MoE",
     "a2a-allgather": "Speedup over all-to-all",
@@ -96,17 +96,18 @@ def _notes(found: Grid) -> list[str]:
     cluster = found.cluster
     within = np.mean((gain >= low) & (gain <= high))
     return [
-        f"Layers in which each schedule is the fastest, of {len(gain):,}: among schedules that need equal memory, "
-        f"{_describe_wins(found.winner, SPREADING_SCHEDULES)}; among all {len(found.names)}, if the experts of a layer fit "
-        f"a device with {cluster.memory_bytes / 1e9:.0f} GB, {_describe_wins(found.fastest, found.names)}.",
+        f"Number of layers (of {len(gain):,}) for which each schedule is the fastest. Among schedules that need equal "
+        f"memory: {_describe_wins(found.winner, SPREADING_SCHEDULES)}. Among all {len(found.names)} schedules, if the "
+        f"experts of a layer fit on a device with {cluster.memory_bytes / 1e9:.0f} GB: "
+        f"{_describe_wins(found.fastest, found.names)}.",
         f"Speedup of Parm's choice over DeepSpeed-MoE: median {np.median(gain):.2f}×, range {gain.min():.2f}× to "
-        f"{gain.max():.2f}×. The paper measured {low}× to {high}× on the same number of layers; {within:.0%} of these layers are in "
+        f"{gain.max():.2f}×. The Parm paper measured {low}× to {high}× on the same number of layers; {within:.0%} of these layers are in "
         "that range.",
         f"Speedup over all-to-all followed by all-gather, the order of current systems: {modern.min():.2f}× to "
         f"{modern.max():.2f}×.",
         f"Predicted times of forward and backward with experts and gate, on {cluster.devices} devices with "
-        f"{cluster.devices_per_node} per node; {cluster.description}. With other links, other schedules win. The paper does not "
-        "list its layers, so this grid is our choice.",
+        f"{cluster.devices_per_node} per node; {cluster.description}. With other links, other schedules win. The Parm paper "
+        "does not list its layers, so Meshwave chose this grid.",
         "; ".join(f"{WORDS[name]}: {help[0].lower()}{help[1:]}" for name, help in HELP.items()) + ".",
     ]
 

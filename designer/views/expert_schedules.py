@@ -15,7 +15,7 @@ from meshwave.designer.kit.assets import colour_rule, module, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value, short_message
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, page_later
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, page_callback_scheduler
 from meshwave.designer.views.expert_map import LINKS, make_expert_map
 from meshwave.engine.document import Design
 from meshwave.engine.document.experts import Experts
@@ -52,7 +52,7 @@ COLOURS = {
     "schedule-ppmoe": "I", "schedule-expert-parallel": "REDUCE_GRAD",
 }  # fmt: skip
 """Operations of the palette whose colours steps and schedules have."""
-LANES = ("compute", "in the node", "between nodes")
+LANES = ("compute", "inside the node", "between nodes")
 HELP = {
     "experts": "Feed-forward networks of the experts on the device",
     "dispatch": "Sending tokens to the devices that hold their experts",
@@ -94,7 +94,7 @@ class ExpertSchedules(Overlay):
         self._session = session
         self._rank = 0
         document = pn.state.curdoc
-        self._later = page_later(document)
+        self._later = page_callback_scheduler(document)
         self._job: Listener | None = None
         self._mapped: GridCluster | None = None  # cluster of the map that is shown or being computed
         session.param.watch(lambda *_: self._show(), "design")
@@ -138,10 +138,10 @@ class ExpertSchedules(Overlay):
         self._mapped, self.map = cluster, _maps.get(cluster, {})
         if not self.map:
             self._job = Job(partial(make_expert_map, cluster)).add_listener(
-                self._later, partial(self._hear_map, cluster)
+                self._later, partial(self._receive_map, cluster)
             )
 
-    def _hear_map(self, cluster: GridCluster, news: News) -> None:
+    def _receive_map(self, cluster: GridCluster, news: News) -> None:
         if isinstance(news, Done):
             if len(_maps) >= MOST_MAPS:
                 _maps.clear()
@@ -236,13 +236,13 @@ def slowest_device_picture(price: Price) -> dict[str, Any]:
     for played, begun in parts:
         mine = np.flatnonzero(played.device == device)
         columns["lane"] += played.lane[mine].tolist()
-        columns["kind"] += [_kind(played, span) for span in mine.tolist()]
+        columns["kind"] += [_palette_kind(played, span) for span in mine.tolist()]
         columns["start"] += (played.start[mine] + begun).tolist()
         columns["end"] += (played.end[mine] + begun).tolist()
     return {**columns, "turn": parts[1][1]}
 
 
-def _kind(played: LayerTimeline, span: int) -> str:
+def _palette_kind(played: LayerTimeline, span: int) -> str:
     op = LAYER_OPS[int(played.op[span])]
     return next((kind for kind, ops in KINDS.items() if op in ops), "other")
 

@@ -15,7 +15,7 @@ import param
 from meshwave.designer.kit.assets import colour_rule, module, style_sheets
 from meshwave.designer.kit.canvas import Overlay, plain_text, read_value
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_later
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, page_callback_scheduler
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
@@ -51,7 +51,7 @@ class Gallery(Overlay):
         self._variants: dict[str, Variant] = {}
         self._pins: dict[str, Design] = {}  # by the key of the card
         document = pn.state.curdoc
-        self._later = page_later(document)
+        self._later = page_callback_scheduler(document)
         session.param.watch(lambda *_: self._follow(), "design")
         session.param.watch(lambda *_: self._mark_pins(), "pinned")
 
@@ -76,9 +76,9 @@ class Gallery(Overlay):
         self._mark_pins()
         self._send_msg({"type": "reset", "about": gallery_cards.describe_gallery(design)})
         self._predicted = design
-        self._job = Job(partial(gallery_cards.make_cards, design)).add_listener(self._later, self._hear)
+        self._job = Job(partial(gallery_cards.make_cards, design)).add_listener(self._later, self._receive_news)
 
-    def _hear(self, news: News) -> None:
+    def _receive_news(self, news: News) -> None:
         if isinstance(news, PartialResult):
             found: gallery_cards.Cards = news.value
             self._variants |= {variant.key: variant for variant in found.variants}

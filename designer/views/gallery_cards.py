@@ -50,7 +50,7 @@ def make_cards(design: Design) -> Iterator[Cards]:
 
 
 def _add_summary(batch: Cards, entries: list[Entry]) -> Cards:
-    batch.message.update(axis=common_axis(entries), notes=[note._asdict() for note in gallery_notes(entries)])
+    batch.message.update(axis=common_axis(entries), notes=[note.as_data() for note in gallery_notes(entries)])
     return batch
 
 

@@ -151,7 +151,7 @@ def _shares_of_waiting(numbers: Values, value: float) -> str:
 
 
 def _limit(numbers: Values, value: float) -> str:
-    """Return the sentence that names what limits the step; empty if the costs do not say."""
+    """Return a sentence that names the bottleneck of the step; empty if the costs do not define one."""
     words = numbers["bounds"]["words"] if numbers["bounds"] else ""
     return f"{words[0].upper()}{words[1:]}." if words else ""
 
@@ -172,7 +172,7 @@ FIGURES = (
     Figure(
         "throughput",
         "Throughput",
-        "Sequences per second: dp × microbatches × micro batch size ÷ iteration time. "
+        "Sequences per second: dp × microbatches × microbatch size ÷ iteration time. "
         "Tokens per second: sequences per second × sequence length.",
         _number_in_seconds("samples_per_s"),
         lambda numbers, value: _rate(value, "seq/s"),

@@ -18,7 +18,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Problem
 from meshwave.engine.predict.gallery import searched_pipeline
-from meshwave.engine.predict.gallery_notes import describe_search
+from meshwave.engine.predict.gallery_notes import summarize_search
 
 
 def problem_entries(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, Any]]:
@@ -27,16 +27,16 @@ def problem_entries(problems: Sequence[Problem], blocking: Sequence[Problem] = (
     known = {(each.where, each.code) for each in problems}
     every = [*problems, *(each for each in blocking if (each.where, each.code) not in known)]
 
-    def severity(problem: Problem) -> str:
+    def shown_severity(problem: Problem) -> str:
         if problem.code in PROGRESS_STATES:
             return "computing"
         unwise = problem.severity == "warning" and (problem.where, problem.code) in stops
         return "launch" if unwise or problem not in problems else problem.severity
 
-    ordered = sorted(every, key=lambda problem: SEVERITIES.index(severity(problem)))
+    ordered = sorted(every, key=lambda problem: SEVERITIES.index(shown_severity(problem)))
     return [
         {
-            "severity": severity(each),
+            "severity": shown_severity(each),
             "where": each.where,
             "code": each.code,
             "message": each.message,
@@ -126,7 +126,9 @@ class Problems(Canvas):
             return
         assert session.later is not None
         self.better = {"state": "runs", "words": "Searching …", "share": 0.0, "use": False}
-        self._search = session.predictions.request(design, session.later, lambda news: self._hear(pipeline, news))
+        self._search = session.predictions.request(
+            design, session.later, lambda news: self._receive_news(pipeline, news)
+        )
 
     def _on_stop(self, gesture: Mapping[str, Any]) -> None:
         self._reset_search()
@@ -136,7 +138,7 @@ class Problems(Canvas):
             raise InputError("this result is for an earlier design; search again")
         self._session.edit("pipeline", dict(self._found), "schedule Auto")
 
-    def _hear(self, pipeline: Mapping[str, Any], news: News) -> None:
+    def _receive_news(self, pipeline: Mapping[str, Any], news: News) -> None:
         if isinstance(news, Progress):
             words = f"Searching: {news.share:.0%}, {news.words}"
             self.better = {"state": "runs", "words": words, "share": news.share, "use": False}
@@ -149,7 +151,8 @@ class Problems(Canvas):
 
     def _show_result(self, pipeline: Mapping[str, Any], outcome: Outcome) -> None:
         problems, found = outcome
-        words, use = (str(problems[0]), False) if found is None else describe_search(self._session.prediction, found)
+        summary = None if found is None else summarize_search(self._session.prediction, found)
+        words, use = (str(problems[0]), False) if summary is None else (summary.text, summary.is_better)
         self._found = pipeline if use else None
         self.better = {"state": "found", "words": words, "share": 1.0, "use": use}
 
@@ -171,7 +174,7 @@ class ProblemsView(View):
     title: ClassVar = "Problems"
     order: ClassVar = 3
 
-    def make(self) -> Problems:
+    def make_pane(self) -> Problems:
         """Build the list of problems."""
         return Problems(self.page.session, on_focus=self.page.focus, **FILL)
 

@@ -41,7 +41,7 @@ LINE_COLOURS = ("F", "W", "B", "I", "REDUCE_GRAD", "STEP")
 KINDS = {
     "layer": "Layers",
     "experts": "Expert layers",
-    "joining": "Joining layers",
+    "joining": "Skip-connection layers",
     "embedding": "Embedding",
     "head": "Head and loss",
 }
@@ -313,8 +313,8 @@ def _contention_table(profile: Profile) -> list[dict[str, Any]]:
         {
             "key": "contention",
             "title": "Contention",
-            "note": "Messages and collectives that start at the same time over one link, relative to the same message "
-            f"alone. Medians of {repetitions} repetition{'s' * (repetitions != 1)}; IQR is the interquartile range.",
+            "note": "Time of messages and collectives that start at the same time on one link, relative to the same "
+            f"message alone. Medians of {repetitions} repetition{'s' * (repetitions != 1)}; IQR is the interquartile range.",
             "series": [],
             "diagonal": [],
             "head": ["", *(PAIRS[each.pair] for each in profile.contention)],

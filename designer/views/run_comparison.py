@@ -8,7 +8,7 @@ from typing import Any
 from meshwave.engine.program.action import WORDS
 from meshwave.engine.runs.accuracy import Compared, Comparison, MeshMemory
 from meshwave.engine.runs.run_comparison import Outcome, step_time_text
-from meshwave.engine.units import duration, quantity, when
+from meshwave.engine.units import duration, format_time, quantity
 
 MANY_TIMES = 10
 """Ratio from which an error is shown as a factor, which is clearer than +900%."""
@@ -112,7 +112,7 @@ def _outcome(each: Outcome, most: float, shown: bool) -> dict[str, Any]:
 
 
 def _outcome_words(each: Outcome) -> Iterable[str]:
-    yield when(each.created_s)
+    yield format_time(each.created_s)
     yield f"{each.cost} costs"
     if each.manner:
         yield each.manner

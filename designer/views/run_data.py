@@ -55,7 +55,7 @@ class FollowedRun:
         self._comparison: dict[str, Any] = {}
 
     def read_new(self) -> None:
-        """Read what is new; a run that is over is read to its end once."""
+        """Read new data; a run that is over is read to its end once."""
         if self.is_over:
             return
         entry = self.run.entry  # before the files: if it is over, they are complete
@@ -116,7 +116,7 @@ class FollowedRun:
 
     def _compare(self, expected: Prediction) -> dict[str, Any]:
         """Compare with a prediction; for a run that is over, also store the error of its own prediction."""
-        assert self.recording is not None, "spans were read"
+        assert self.recording is not None, "the spans of the run must be read before they are compared"
         own, bundle = self.prediction, self.bundle
         try:
             if self.is_over and own is not None and bundle is not None:

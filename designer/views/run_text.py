@@ -17,7 +17,7 @@ STEP_SECTIONS = ("model", "meshes", "pipeline", "training")
 
 
 def step_document(design: Design) -> dict[str, Any]:
-    """Return the parts of a design that determine what a step computes."""
+    """Return the parts of a design that determine the computations of a step."""
     document = design.model_dump(mode="json", include=set(STEP_SECTIONS))
     document["training"] = {key: value for key, value in document["training"].items() if key not in TIMELESS_KEYS}
     return document
@@ -41,7 +41,7 @@ def run_figures(last: Mapping[str, Any] | None, done: int, total: int, typical_s
     return [
         [loss_text(last["loss"]), "loss"] if "loss" in last else ["dry run", "no loss"],
         [f"{done} of {total}", "steps"],
-        [step_time(step), "typical step" if typical_s else "last step"],
+        [step_time(step), "median step" if typical_s else "last step"],
         [quantity(step["tokens_per_s"], ""), "tokens/s" if last.get("unit", "s") == "s" else "tokens per unit"],
     ]
 

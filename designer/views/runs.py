@@ -34,7 +34,7 @@ from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import design_history, save_run_profile
 from meshwave.engine.runs.targets import open_target, training_targets
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
-from meshwave.engine.units import format_count, quantity, when
+from meshwave.engine.units import format_count, format_time, quantity
 
 REFRESH_INTERVAL_S = 0.15
 CHECK_INTERVAL_S = 2.0
@@ -44,7 +44,7 @@ RECONCILE_WAIT_S = 0.1
 
 
 class RunsPanel(Canvas):
-    """One run of the record and its progress; polled, because any process may have started it."""
+    """One recorded run and its progress; polled, because any process may have started it."""
 
     run = param.Dict(default={})
     losses = param.List(default=[], doc="At most SHOWN_LOSSES losses over all steps; None if not a number.")
@@ -78,7 +78,7 @@ class RunsPanel(Canvas):
         Args:
             session: the open design.
             launcher: the launcher that is used until another one is selected.
-            record: the record of runs.
+            record: the run database.
             on_launch: called when a run was started here.
             on_blocked: called with the problems that block the launch of a valid design.
             on_show: called with the ID of the run that is shown, empty for none.
@@ -285,7 +285,7 @@ class RunsPanel(Canvas):
     def _row(self, entry: Entry) -> dict[str, Any]:
         shown = self._shown_run is not None and self._shown_run.run.id == entry.id
         row = {"id": entry.id, "name": entry.name, "state": str(entry.state), "shown": shown}
-        return {**row, "words": f"{self._progress(entry)}, {when(entry.created_s)}"}
+        return {**row, "words": f"{self._progress(entry)}, {format_time(entry.created_s)}"}
 
     def _progress(self, entry: Entry) -> str:
         """Return the steps that are done and the last loss."""
@@ -368,7 +368,7 @@ class RunsPanel(Canvas):
 
 
 def _reconcile(record: Record) -> None:
-    with suppress(MeshwaveError, sqlite3.ProgrammingError):  # the disk is full, or the record was closed
+    with suppress(MeshwaveError, sqlite3.ProgrammingError):  # the disk is full, or the database was closed
         reconcile(record)
 
 
@@ -379,7 +379,7 @@ class RunView(View):
     title: ClassVar = "Run"
     order: ClassVar = 2
 
-    def make(self) -> RunsPanel:
+    def make_pane(self) -> RunsPanel:
         """Build the panel of the run."""
         page, studio = self.page, self.page.studio
         return RunsPanel(

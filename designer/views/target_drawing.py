@@ -15,10 +15,10 @@ def draw_target(session: Session, bar: LaunchBar) -> None:
     if not bar.drawing:
         bar.drawing = bar.place
         job = Job(partial(target_cluster, bar.place))
-        job.add_listener(session.later or run_now, partial(_hear, session, bar))
+        job.add_listener(session.later or run_now, partial(_receive_news, session, bar))
 
 
-def _hear(session: Session, bar: LaunchBar, news: News) -> None:
+def _receive_news(session: Session, bar: LaunchBar, news: News) -> None:
     name = bar.drawing
     if isinstance(news, Done):
         bar.drawing = ""

@@ -337,7 +337,7 @@ def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[
     program, costs = layer.played
     faster = read_value(question, "faster", float)
     if not 0 < faster < 1:
-        raise InputError(f"the time saved must be between 0 and 1, exclusive; got {faster:g}")
+        raise InputError(f"the fraction of time saved must be between 0 and 1 (exclusive); got {faster:g}")
     most = 8 if len(program) < LARGE_PROGRAM_ROWS else 4
     return [answer.as_data() for answer in rank_changes(program, costs, ask.path, faster, most)]
 

@@ -18,13 +18,13 @@ from meshwave.designer.views._view import views
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
 from meshwave.engine.document.links import design_link
-from meshwave.engine.errors import InputError, printable
+from meshwave.engine.errors import InputError, escape_unprintable
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
 from meshwave.engine.findings import Problem
 from meshwave.engine.imports import imports
 from meshwave.engine.schedules import schedules
-from meshwave.engine.units import format_count, when
+from meshwave.engine.units import format_count, format_time
 
 SHOWN_PROBLEMS = 9  # an import reports at most eight, and the number of others
 
@@ -57,7 +57,7 @@ SHORTCUTS = (
     Shortcut("Cluster", "F2, Delete", "rename or delete a mesh"),
     Shortcut("Experts", "Space, Arrows, Enter", "pick up, move, drop"),
     Shortcut("Experts", "R, Delete", "replicate, remove a replica"),
-    Shortcut("Experts", "B, Shift+B", "balance, equal blocks"),
+    Shortcut("Experts", "B, Shift+B", "balance experts, place them in equal blocks"),
     Shortcut("Experts", "+, -", "increase, decrease the load"),
     Shortcut("Wave", "Arrows", "move between stages and skip connections"),
     Shortcut("Wave", "Alt+Left, Alt+Right", "move a layer to a neighbour stage"),
@@ -157,7 +157,7 @@ class TopBar(Canvas):
         self._rename_design(files.design_name(read_value(gesture, "name", plain_text)), "rename to {}")
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        file, text = printable(read_value(gesture, "file", plain_text)), gesture.get("text")
+        file, text = escape_unprintable(read_value(gesture, "file", plain_text)), gesture.get("text")
         work = partial(files.open_file, file, text, self._session.design, files.LONGEST_NAME)
         size = len(text) if isinstance(text, str) else 0
         self._session.process_file(
@@ -247,7 +247,7 @@ class TopBar(Canvas):
     def _on_list_versions(self, gesture: Mapping[str, Any]) -> None:
         design = self._session.design
         self.versions = [
-            {"name": name, "when": when(saved_s), "changes": differences(design, content)}
+            {"name": name, "when": format_time(saved_s), "changes": differences(design, content)}
             for name, saved_s, content in self._named_versions().versions()
         ]
 
@@ -302,7 +302,7 @@ class TopBar(Canvas):
 
 
 def _problem_line(problem: Problem) -> dict[str, Any]:
-    """Return what is shown of a problem of a refused file: its text, its place in the file, and its fixes."""
+    """Return a problem of a refused file for the page: its text, its place in the file, and its fixes."""
     params = {key: value for key, value in problem.params.items() if key != "excerpt"}
     return {
         "where": problem.where,

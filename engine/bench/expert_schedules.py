@@ -22,7 +22,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from meshwave.engine.costs.profile import Profile
-from meshwave.engine.experts import Choice, Layer, Line, Links, Rates, backward, expert_schedules, price
+from meshwave.engine.experts import Choice, Layer, Line, Links, Rates, backward_steps, expert_schedules, price
 from meshwave.engine.runtime.calibration.collective_plan import CollectivePlan
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 from meshwave.engine.runtime.calibration.machine_profile import describe_machine
@@ -156,7 +156,7 @@ def _collectives(layers: Iterable[Layer]) -> Iterator[tuple[str, str]]:
     for layer in layers:
         for name in NAMES:
             forward = expert_schedules[name]().steps(layer)
-            for step in (*forward, *backward(forward)):
+            for step in (*forward, *backward_steps(forward)):
                 if step.collective:
                     yield step.collective, step.group
 

@@ -28,7 +28,7 @@ from meshwave.engine.bench.links import measure_links
 from meshwave.engine.bench.measuring import median_s, run_to_end, temporary_launcher
 from meshwave.engine.bench.resharding_planner import measure_planner
 from meshwave.engine.bench.simulation import measure_contention, measure_simulation
-from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest
+from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest_names
 from meshwave.engine.files import import_path
 from meshwave.engine.runtime.calibration.machine_profile import count_gpus
 from meshwave.engine.units import quantity
@@ -96,7 +96,7 @@ def run_benchmarks(
 def _check_options(parts: Sequence[str], known: Sequence[str], has_file: bool, minutes: float | None) -> None:
     for name in parts:
         if name not in known:
-            raise InputError(f"unknown benchmark {name!r}. {nearest(name, known)}")
+            raise InputError(f"unknown benchmark {name!r}. {nearest_names(name, known)}")
     options = (
         ("--only and --out apply", has_file, LONG_PARTS),
         ("--minutes applies", minutes is not None, TIMED_PARTS),

@@ -18,7 +18,7 @@ from meshwave.engine.costs.profile_store import (
     store_profile,
     write_spare_profile,
 )
-from meshwave.engine.errors import InputError, nearest
+from meshwave.engine.errors import InputError, nearest_names
 from meshwave.engine.files import check_writable
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
@@ -34,7 +34,7 @@ from meshwave.engine.runtime.calibration.machine_profile import (
     CalibrationProgress,
     calibrate_machine,
     count_gpus,
-    with_gpus,
+    gpu_cluster,
 )
 from meshwave.engine.units import quantity, speed
 
@@ -247,7 +247,7 @@ def wanted_measurements(options: Any) -> CalibrationOptions:
     Raises:
         Refusal: an option is out of range or unknown.
     """
-    cluster = with_gpus(cluster_to_measure(options.ranks, options.ranks_per_node, options.shaped))
+    cluster = gpu_cluster(cluster_to_measure(options.ranks, options.ranks_per_node, options.shaped))
     parts = ["collectives"] if options.fit and not options.parts else _words(options.parts, "parts", PARTS) or PARTS
     if cluster.ranks < 2 and {*parts} - {"blocks"}:
         raise Refusal("single_rank", {}, "--ranks")
@@ -278,7 +278,7 @@ def _words(text: str | None, option: str, known: Sequence[str]) -> list[str] | N
     found = text.split(",")
     wrong = next((word for word in found if word not in known), None)
     if wrong is not None:
-        raise Refusal("unknown_word", {"word": wrong, "hint": nearest(wrong, known)}, f"--{option}")
+        raise Refusal("unknown_word", {"word": wrong, "hint": nearest_names(wrong, known)}, f"--{option}")
     return found
 
 

@@ -86,7 +86,7 @@ def program(options: argparse.Namespace) -> int:
             data.update(compute=[data["compute"][options.rank]], actions=[data["actions"][options.rank]])
         print_json(data)
     elif options.format in exports:
-        lines = exports[options.format].make(predict(design)).decode().splitlines()
+        lines = exports[options.format].to_bytes(predict(design)).decode().splitlines()
         print("\n".join(lines[rank] for rank in ranks))
     else:
         text = format_program(lowered)
@@ -103,7 +103,7 @@ def simulate(options: argparse.Namespace) -> int:
 
     prediction = predict(load(options.design))
     if options.trace:
-        write_output(options.trace, exports["perfetto"].make(prediction))
+        write_output(options.trace, exports["perfetto"].to_bytes(prediction))
         print(f"wrote {options.trace}; open it at ui.perfetto.dev", file=sys.stderr)
     numbers = _numbers(prediction)
     slowdown = _slowdown(options)
@@ -271,7 +271,7 @@ def export(options: argparse.Namespace) -> int:
     from meshwave.engine.predict.prediction import predict
 
     form, prediction = exports[options.to], predict(load(options.design))
-    content = form.make(prediction)
+    content = form.to_bytes(prediction)
     if options.out is None and b"\0" in content and sys.stdout.isatty():
         raise Refusal("binary_to_terminal", {"format": options.to}, "--out")
     write_output(options.out, content)

@@ -1,4 +1,4 @@
-"""``meshwave doctor``: check what this machine has, what it lacks, and how to get it.
+"""``meshwave doctor``: check the requirements on this machine, and how to get missing ones.
 
 A check that fails is a finding too, so nothing here raises. Slow checks (torch, the GPU driver, the browser) run in
 other processes, in parallel and with a time limit: the whole takes as long as an import of torch.

@@ -13,7 +13,7 @@ from meshwave.engine.units import percent, quantity
 
 
 def compare_expert_schedules(options: argparse.Namespace) -> int:
-    """Print the schedules of an expert layer, of a design or of a document of its own."""
+    """Print the schedules of an expert layer, given as a design or as an expert-layer document."""
     from meshwave.engine.document import parse_design
     from meshwave.engine.document.expert_layer_document import parse_expert_layer
     from meshwave.engine.predict.expert_comparison import design_expert_answer, expert_layer_answer, find_expert_mesh

@@ -17,7 +17,7 @@ MOST_TASKS = 12
 
 @with_progress
 def compare_transfer_plans(options: argparse.Namespace) -> int:
-    """Print the plans of a transfer, of a design or of a document of its own."""
+    """Print the plans of a transfer, given as a design or as a transfer document."""
     from meshwave.engine.document import parse_design
     from meshwave.engine.document.transfer_document import parse_transfers
     from meshwave.engine.predict.transfer_comparison import boundary_answer, transfer_answer

@@ -35,7 +35,7 @@ MIN_CHUNK_BYTES = 2**15
 
 
 def boundary_specs(design: Design) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sharding specs of what a stage sends, and of what the next one receives."""
+    """Return the sharding specs of the tensor that a stage sends and of the one that the next stage receives."""
     if design.training.sequence_parallel:
         return SEQUENCE_PARALLEL_SPEC, SEQUENCE_PARALLEL_SPEC
     return SOURCE_SPECS[design.transfer.boundary], BOUNDARY_SPEC

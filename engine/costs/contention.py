@@ -135,7 +135,7 @@ UNMEASURED_LINK = LinkSharing()
 
 
 def link_sharing(measured: Iterable[Contention]) -> LinkSharing:
-    """Return the factors that a profile measured, limited to what a link can do."""
+    """Return the factors that a profile measured, limited to physically possible values."""
     found = {each.pair: each for each in measured}
     across_capacity, across_duplex = _factors(found.get("across_nodes"))
     inside_capacity, inside_duplex = _factors(found.get("same_node"))

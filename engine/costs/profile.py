@@ -20,7 +20,7 @@ from meshwave.engine.document.cluster import Device
 from meshwave.engine.document.reading import read_part
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import read_whole
-from meshwave.engine.frozen import Part, Printable, invalid
+from meshwave.engine.frozen import Part, Printable, validation_error
 
 Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "overlap"]
 Group = Literal["mp", "esp", "ep", "ep_esp"]
@@ -203,7 +203,7 @@ class Block(Part):
     def _every_phase_has_a_line(self) -> Self:
         lacking = [phase for phase in get_args(Phase) if phase not in self.fits]
         if lacking:
-            raise invalid("fits", "missing_phases", {"kind": self.kind, "missing": lacking})
+            raise validation_error("fits", "missing_phases", {"kind": self.kind, "missing": lacking})
         return self
 
     def points(self, phase: Phase) -> list[tuple[BlockSample, float, float]]:
@@ -216,7 +216,7 @@ class Block(Part):
         """Return the deviation of each sample of a phase from the fit, relative to the fit."""
         return [relative_excess(seconds, line) for _, seconds, line in self.points(phase)]
 
-    def span(self, size: str) -> tuple[float, float]:
+    def value_range(self, size: str) -> tuple[float, float]:
         """Return the smallest and the largest measured value of a size such as ``hidden`` or ``tokens``."""
         found = [float(getattr(sample, size)) for sample in self.samples]
         return min(found), max(found)
@@ -235,7 +235,7 @@ class OptimizerLine(Part):
     samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
 
     def seconds(self, parameters: float) -> float:
-        """Return the seconds to update so many parameters."""
+        """Return the seconds to update this number of parameters."""
         return self.alpha_s + parameters * self.s_per_parameter
 
 
@@ -254,7 +254,7 @@ class KeptActivations(Part):
 
 
 class ActionTime(Part):
-    """Measured time of an action in a run, beside its roofline time.
+    """Measured time and roofline time of an action in a run.
 
     A design is priced by its own roofline seconds times the ratio of measured to roofline seconds of the most similar
     action.

@@ -55,15 +55,17 @@ def _uncovered_blocks(design: Design, profile: Profile) -> Iterator[Place]:
     if "layer" in blocks:
         yield from _uncovered_sizes(design, blocks["layer"])
     if "head" in blocks:
-        yield from _uncovered_size("model.vocab", "vocabulary", model.vocab, blocks["head"].span("vocab"))
+        yield from _uncovered_size("model.vocab", "vocabulary", model.vocab, blocks["head"].value_range("vocab"))
 
 
 def _uncovered_sizes(design: Design, layers: Block) -> Iterator[Place]:
     model = design.model
-    yield from _uncovered_size("model.hidden", "hidden size", model.hidden, layers.span("hidden"))
-    yield from _uncovered_size("model.sequence", "sequence", model.sequence, layers.span("sequence"))
+    yield from _uncovered_size("model.hidden", "hidden size", model.hidden, layers.value_range("hidden"))
+    yield from _uncovered_size("model.sequence", "sequence", model.sequence, layers.value_range("sequence"))
     tokens = max(workload(design, mesh).tokens for mesh in design.meshes)
-    yield from _uncovered_size("training.micro_batch_size", "microbatch in tokens", tokens, layers.span("tokens"))
+    yield from _uncovered_size(
+        "training.micro_batch_size", "microbatch in tokens", tokens, layers.value_range("tokens")
+    )
 
 
 def _uncovered_size(where: str, quantity: str, size: float, span: tuple[float, float]) -> Iterator[Place]:

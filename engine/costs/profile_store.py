@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from meshwave.engine.costs.profile import Profile, load_profile
-from meshwave.engine.errors import InputError, closest
+from meshwave.engine.errors import InputError, closest_word
 from meshwave.engine.files import check_writable, home, write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.machine import processor_name
@@ -46,7 +46,7 @@ def load_stored_profile(name: str) -> Profile:
         found = path.stat()
     except OSError:
         known = list_profiles()
-        params = {"name": name, "known": known, "suggestion": closest(name, known)}
+        params = {"name": name, "known": known, "suggestion": closest_word(name, known)}
         raise Refusal("missing_profile", params) from None
     return _read(path, found.st_mtime_ns, found.st_ino)
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from meshwave.engine.document.devices import Constants, find_device_kind
 from meshwave.engine.findings import set_value
-from meshwave.engine.frozen import Part, Printable, invalid, nullable
+from meshwave.engine.frozen import Part, Printable, nullable, validation_error
 
 Rate = Annotated[float, Field(ge=1, le=1e24)]
 """Bytes, FLOPs, or either per second; limited so that sums stay finite."""
@@ -85,7 +85,7 @@ class Cluster(Part):
             fewer = MAX_DEVICES // self.devices_per_node
             sizes = {"nodes": self.nodes, "devices_per_node": self.devices_per_node, "devices": self.devices}
             params = {**sizes, "maximum": MAX_DEVICES, "fewer": fewer}
-            raise invalid("nodes", "cluster_size", params, set_value("nodes", fewer))
+            raise validation_error("nodes", "cluster_size", params, set_value("nodes", fewer))
         return self
 
     @cached_property

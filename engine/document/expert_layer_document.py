@@ -13,7 +13,7 @@ from meshwave.engine.document.experts import Load, load_problems
 from meshwave.engine.document.fixes import rename_key
 from meshwave.engine.document.model import MAX_EXPERTS, CapacityFactor
 from meshwave.engine.document.reading import read_part
-from meshwave.engine.errors import closest
+from meshwave.engine.errors import closest_word
 from meshwave.engine.experts import Layer, Line, Links, load_shares
 from meshwave.engine.findings import DesignError, Problem, set_value
 from meshwave.engine.frozen import Part, nullable
@@ -141,11 +141,11 @@ def _fit_problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
     for key in spec.fit or ():
         name, _, group = key.partition("@")
         if name not in FITTED:
-            suggestion = closest(name, FITTED)
+            suggestion = closest_word(name, FITTED)
             params = {"name": name, "known": list(FITTED), "suggestion": suggestion}
             yield _fit_problem(spec, key, "unknown_collective", params, suggestion and key.replace(name, suggestion, 1))
         elif group and group not in GROUPS or key.endswith("@"):
-            suggestion = closest(group, GROUPS)
+            suggestion = closest_word(group, GROUPS)
             params = {"name": group, "known": list(GROUPS), "suggestion": suggestion}
             yield _fit_problem(spec, key, "unknown_group", params, suggestion and f"{name}@{suggestion}")
 

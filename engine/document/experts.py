@@ -38,13 +38,13 @@ class Experts(Part):
     schedule: ScheduleName = "parm-auto"
     """The order of communication and compute inside an expert layer."""
     ep: PositiveInt = 1
-    """Expert-parallel size: groups of devices that hold different experts."""
+    """Expert-parallel size: number of device groups that hold different experts."""
     esp: PositiveInt = 1
-    """Expert-sharding size: devices that share one expert."""
-    degree: Annotated[int, Field(ge=1, le=64)] | None = nullable("the fastest by the model", 1)
+    """Expert-sharding size: number of devices that share one expert."""
+    degree: Annotated[int, Field(ge=1, le=64)] | None = nullable("the fastest number according to the cost model", 1)
     """Chunks into which slots are split, so that exchange and compute of different chunks overlap."""
     variant: Literal["paper", "pregate", "lanes"] = "paper"
-    """Variant of deepspeed: as in Parm's paper, with a gather before the gate, or with one lane per shard."""
+    """Variant of deepspeed: as in Parm's paper, with a gather before the gate, or with one exchange per shard."""
     placement: tuple[tuple[NonNegativeInt, ...], ...] | None = nullable("in equal blocks")
     """The experts of each device of a mesh, the same on all meshes."""
     load: Load | None = nullable("uniform")

@@ -46,8 +46,8 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
     except ValidationError as error:
         refused = validation_problems(error, document, Design)
         others = [] if draft else problems_of_valid_parts(current, refused)
-        raise DesignError(limit_repetition([*refused, *_errors(others)])) from None
-    if not draft and (errors := _errors(problems(design))):
+        raise DesignError(limit_repetition([*refused, *_load_errors(others)])) from None
+    if not draft and (errors := _load_errors(problems(design))):
         raise DesignError(errors)
     return design
 
@@ -60,7 +60,7 @@ def _check_mesh_count(document: Mapping[str, Any]) -> None:
         raise DesignError([Problem("meshes", "too_many_meshes", params)])
 
 
-def _errors(found: Iterable[Problem]) -> list[Problem]:
+def _load_errors(found: Iterable[Problem]) -> list[Problem]:
     return [problem for problem in found if problem.severity == "error"]
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from meshwave.engine.document.cluster import MAX_DEVICES
-from meshwave.engine.errors import InputError, nearest
+from meshwave.engine.errors import InputError, nearest_names
 from meshwave.engine.findings import Fix
-from meshwave.engine.frozen import Part, Printable, invalid
+from meshwave.engine.frozen import Part, Printable, validation_error
 
 DeviceNumber = Annotated[int, Field(ge=0, le=1_000_000_000)]
 """A device; the checks of a whole design compare it with the devices of the cluster."""
@@ -43,7 +43,7 @@ class Mesh(Part):
         if needed != len(self.devices):
             count = len(self.devices)
             params = {"mesh": self.name, "count": count, "axes": dict(self.axes), "product": needed}
-            raise invalid("devices", "mesh_size", params, use_axes(self.name, count, gcd(self.tp, count)))
+            raise validation_error("devices", "mesh_size", params, use_axes(self.name, count, gcd(self.tp, count)))
         return self
 
 
@@ -64,4 +64,4 @@ def find_mesh(meshes: Sequence[Mesh], wanted: str) -> int:
         return names.index(wanted)
     if wanted.isdecimal() and int(wanted) < len(names):
         return int(wanted)
-    raise InputError(f"there is no mesh called {wanted!r}. {nearest(wanted, names)}")
+    raise InputError(f"there is no mesh called {wanted!r}. {nearest_names(wanted, names)}")

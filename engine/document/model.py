@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from meshwave.engine.document.architecture import PLAIN, Architecture, Size
 from meshwave.engine.document.members import Member, MemberOf
 from meshwave.engine.findings import set_value
-from meshwave.engine.frozen import Part, invalid, nullable
+from meshwave.engine.frozen import Part, nullable, validation_error
 from meshwave.engine.registry import Registry
 
 Example = tuple[NDArray[Any], NDArray[Any]]
@@ -72,7 +72,7 @@ class MoE(Part):
     def _check_top_k(self) -> Self:
         if self.top_k > self.experts:
             params = {"top_k": self.top_k, "experts": self.experts}
-            raise invalid("top_k", "top_k", params, set_value("top_k", self.experts))
+            raise validation_error("top_k", "top_k", params, set_value("top_k", self.experts))
         return self
 
 
@@ -259,7 +259,7 @@ class LanguageModel(Model):
         if follows_hidden and self.hidden % self.heads:
             near = self.heads * max(1, round(self.hidden / self.heads))
             params = {"heads": self.heads, "hidden": self.hidden, "near": near, "suitable": []}
-            raise invalid("heads", "indivisible_width", params, set_value("hidden", near))
+            raise validation_error("heads", "indivisible_width", params, set_value("hidden", near))
         return self
 
 

@@ -20,12 +20,14 @@ class Section(Part):
     """Keys of every pipeline."""
 
     schedule: str
-    """Rule that orders compute on every mesh."""
+    """Rule that orders the computations of every mesh."""
     microbatches: Annotated[int, Field(ge=1, le=MAX_MICROBATCHES)]
     """Microbatches in one training step."""
     stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = nullable("balanced by cost")
     """Layers of each stage."""
-    placement: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = nullable("the schedule's own")
+    placement: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = nullable(
+        "the default of the schedule"
+    )
     """Mesh of each stage."""
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
     """A hand-drawn order of actions for each mesh, such as 0F0 0B0; only for schedule custom."""

@@ -12,7 +12,7 @@ Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 
 
 class Training(Part):
-    """A training run."""
+    """Settings of a training run."""
 
     micro_batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """Sequences in one microbatch of one data-parallel copy."""
@@ -24,8 +24,8 @@ class Training(Part):
     """Learning rate."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled weight decay."""
-    clip_norm: PositiveFloat | None = nullable("off")
-    """Maximum norm to which gradients are scaled down."""
+    clip_norm: PositiveFloat | None = nullable("no clipping")
+    """Maximum gradient norm; larger gradients are scaled down."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Number format of the compute; weights stay in fp32 under bf16."""
     bf16_gradients: bool = False

@@ -12,7 +12,7 @@ from meshwave.engine.document.cluster import MAX_DEVICES, Nics, Rate
 from meshwave.engine.document.reading import read_json, read_part
 from meshwave.engine.findings import DesignError, Problem, set_value
 from meshwave.engine.frozen import Part, Printable, nullable
-from meshwave.engine.resharding import Link, Links, Load, Mesh, SpecError, Tensor, boxes
+from meshwave.engine.resharding import Link, Links, Load, Mesh, SpecError, Tensor, rank_boxes
 
 MAX_SLICES = 100_000
 """Maximum of tensors x source devices x destination devices, since each pair may share a slice."""
@@ -246,7 +246,7 @@ def _spec_problems(
         yield Problem(f"{where}spec", "partial_entry", {"entry": spec[listed]})
         return
     try:
-        boxes(mesh, spec_entries(spec, partial), shape)
+        rank_boxes(mesh, spec_entries(spec, partial), shape)
     except SpecError as error:
         is_partial = error.dim is not None and error.dim >= len(spec)
         place = "" if error.dim is None else f"[{error.dim}]"

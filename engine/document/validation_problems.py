@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from meshwave.engine.document.fixes import remove_key, rename_key
-from meshwave.engine.errors import closest, printable
+from meshwave.engine.errors import closest_word, escape_unprintable
 from meshwave.engine.findings import Fix, Problem, set_value
 from meshwave.engine.schedules import schedules
 
@@ -102,7 +102,7 @@ def _problem(error: _Error) -> Problem:
         return _PROBLEMS[kind](error)
     if "problem" in error.context:  # raised by a validator of the part
         problem: Problem = error.context["problem"]
-        return problem.within(error.path_text)
+        return problem.under_section(error.path_text)
     reason = error.detail["msg"]
     return error.problem("invalid_value", {"reason": reason[:1].lower() + reason[1:]})
 
@@ -112,7 +112,9 @@ def _problem(error: _Error) -> Problem:
 
 def format_path(place: Place) -> str:
     """Return ``meshes[2].devices`` for ``("meshes", 2, "devices")``."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{printable(step)}" for step in place).lstrip(".")
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{escape_unprintable(step)}" for step in place).lstrip(
+        "."
+    )
 
 
 def _strip_tags(location: Place, document: Mapping[str, Any]) -> Place:
@@ -189,7 +191,7 @@ def _unknown_key(error: _Error) -> Problem:
             params = {"key": key, "schedules": owners, "schedule": section.get("schedule")}
             return error.problem("unused_option", params, remove_key(error.path_text))
     known = _known_keys(error.place, error.document, error.root)
-    suggestion = closest(key, known)
+    suggestion = closest_word(key, known)
     params = {"key": key, "known": known, "suggestion": suggestion}
     return error.problem("unknown_key", params, *_rename(error, suggestion), remove_key(error.path_text))
 
@@ -206,7 +208,7 @@ def _unknown_name(error: _Error) -> Problem:
     known = sorted(word.strip(" '") for word in expected.replace(" or ", ", ").split(","))
     if not isinstance(error.value, str):
         return error.problem("wrong_type", {"value": show_value(error.value), "expected": known})
-    suggestion = closest(error.value, known)
+    suggestion = closest_word(error.value, known)
     params = {"value": error.value[:LONGEST_VALUE], "known": known, "suggestion": suggestion}
     if "[key]" in error.detail["loc"]:
         return error.problem("unknown_name", params, *_rename(error, suggestion))
@@ -216,7 +218,7 @@ def _unknown_name(error: _Error) -> Problem:
 def _unknown_kind(error: _Error) -> Problem:
     key = _tag_key(error)
     known = sorted(word.strip(" '") for word in str(error.context["expected_tags"]).split(","))
-    suggestion = closest(str(error.context["tag"]), known)
+    suggestion = closest_word(str(error.context["tag"]), known)
     noun = _NOUNS.get(error.place[-1:], key)
     params = {"noun": noun, "name": quote(error.value[key]), "known": known, "suggestion": suggestion}
     fixes = [set_value(error.path(key), suggestion)] if suggestion else []
@@ -287,7 +289,7 @@ def _indivisible_width(error: _Error) -> Problem:
     heads, hidden = problem.params["heads"], problem.params["hidden"]
     suitable = nearest_head_counts(heads, hidden, tensor_parallel_sizes(error.document.get("meshes")))
     fixes = (*(set_value("heads", count) for count in suitable), *problem.fixes)
-    return problem.replace(params={**problem.params, "suitable": suitable}, fixes=fixes).within(error.path_text)
+    return problem.replace(params={**problem.params, "suitable": suitable}, fixes=fixes).under_section(error.path_text)
 
 
 def nearest_head_counts(given: int, width: int, tp: Iterable[int]) -> list[int]:
@@ -315,7 +317,7 @@ def show_value(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         text = f"this {type(value).__name__}"
-    return printable(text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}...")
+    return escape_unprintable(text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}...")
 
 
 _PROBLEMS: Mapping[str, Callable[[_Error], Problem]] = {

@@ -23,7 +23,7 @@ from meshwave.engine.experts._placement import (
     device_rows,
 )
 from meshwave.engine.experts._price import NO_COMPUTE, Price, Rates, max_experts_per_device, price, resolve_choice
-from meshwave.engine.experts._steps import Step, StepOp, backward
+from meshwave.engine.experts._steps import Step, StepOp, backward_steps
 from meshwave.engine.experts._timeline import LAYER_OPS, LayerTimeline, play_layer
 
 __all__ = [
@@ -44,7 +44,7 @@ __all__ = [
     "Rates",
     "Step",
     "StepOp",
-    "backward",
+    "backward_steps",
     "balance_experts",
     "copy_load",
     "crossing_assignments",

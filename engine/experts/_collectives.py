@@ -83,7 +83,7 @@ class CostedStep:
         """Seconds inside the node and between nodes."""
         return self.intra_s, self.inter_s
 
-    def piece(self, chunks: int) -> float:
+    def piece_seconds(self, chunks: int) -> float:
         """Return the seconds of a piece of a hidden gather for one of ``chunks``; each piece pays the startup."""
         startup = float(self.startup.max())
         return startup + (self.piece_s - startup) / chunks
@@ -180,7 +180,7 @@ def hidden_gather_seconds(layer: Layer, gather: CostedStep, exchange: CostedStep
     if gather.overlap:
         alone = sum(part_seconds(took, chunks, exchange.startup[lane]) for lane, took in enumerate(exchange.links_s))
         return gather.overlap.seconds(exchange.step.bytes / chunks) - float(np.max(alone))
-    piece = gather.piece(chunks)
+    piece = gather.piece_seconds(chunks)
     if gather.inter_s.any():
         return layer.ep * piece
     inter_s = float(part_seconds(exchange.inter_s, chunks, exchange.startup[1]).max())

@@ -167,7 +167,7 @@ class Layer:
         return self.homes if self.homes is not None else equal_blocks(self.experts, places)
 
     def holders(self, places: int) -> tuple[tuple[int, ...], ...]:
-        """Return ``[experts]`` the places that hold each, ascending: more than one for a replicated expert."""
+        """Return ``[experts]`` the places that hold each expert, ascending; a replicated expert has several."""
         return _holders(self.expert_homes(places), self.experts)
 
     @cached_property

@@ -200,7 +200,7 @@ def _pack(items: Sequence[Item], rooms: Sequence[int], weights: Sequence[int]) -
     filled = np.zeros(len(rooms))
     for item in sorted(items, key=lambda item: (-item[0], item[1])):
         free = [place for place, room in enumerate(rooms) if len(bins[place]) < room]
-        fit = [place for place in free if not _holds(bins[place], item[1])]
+        fit = [place for place in free if not _has_expert(bins[place], item[1])]
         if not fit:
             fit = [_make_room(bins, filled, weights, free[0], item[1])]
         place = min(fit, key=lambda place: ((filled[place] + item[0]) / weights[place], place))
@@ -215,9 +215,9 @@ def _make_room(bins: list[list[Item]], filled: Floats, weights: Sequence[int], f
     The lightest item that the free bin does not hold is taken from the emptiest full bin. Such an item exists, since
     the free bin holds ``expert``, has room, and holds no expert twice.
     """
-    full = (place for place in range(len(bins)) if place != free and not _holds(bins[place], expert))
+    full = (place for place in range(len(bins)) if place != free and not _has_expert(bins[place], expert))
     place = min(full, key=lambda place: (filled[place] / weights[place], place))
-    item = min(item for item in bins[place] if not _holds(bins[free], item[1]))
+    item = min(item for item in bins[place] if not _has_expert(bins[free], item[1]))
     bins[place].remove(item)
     bins[free].append(item)
     filled[place] -= item[0]
@@ -225,5 +225,5 @@ def _make_room(bins: list[list[Item]], filled: Floats, weights: Sequence[int], f
     return place
 
 
-def _holds(held: Sequence[Item], expert: int) -> bool:
+def _has_expert(held: Sequence[Item], expert: int) -> bool:
     return any(each == expert for _, each in held)

@@ -27,7 +27,7 @@ from meshwave.engine.experts._collectives import (
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._placement import device_rows
-from meshwave.engine.experts._steps import Step, StepOp, backward
+from meshwave.engine.experts._steps import Step, StepOp, backward_steps
 
 
 class Rates(NamedTuple):
@@ -70,20 +70,20 @@ class Price:
     @property
     def flops(self) -> float:
         """FLOPs of the experts' forward products on the device with the most rows."""
-        return self._experts.flops * float(share_of_rows(self.layer, self._experts).max())
+        return self._expert_seconds.flops * float(share_of_rows(self.layer, self._expert_seconds).max())
 
     @property
     def rows(self) -> float:
         """Slots and tokens that the experts compute on the device with the most rows."""
-        return self._experts.rows * float(share_of_rows(self.layer, self._experts).max())
+        return self._expert_seconds.rows * float(share_of_rows(self.layer, self._expert_seconds).max())
 
     @property
-    def _experts(self) -> Step:
+    def _expert_seconds(self) -> Step:
         return next(costed.step for costed in self.forward if costed.step.op == StepOp.EXPERTS)
 
     def collectives(self, direction: Sequence[CostedStep]) -> list[Collective]:
         """Return the collectives of ``forward`` or ``backward``, in order."""
-        return [_collective(self.layer, direction, at) for at in self._sends(direction)]
+        return [_collective(self.layer, direction, at) for at in self._send_indices(direction)]
 
     def seconds(self, direction: Sequence[CostedStep]) -> float:
         """Return the seconds of a direction with steps in sequence and unchunked messages.
@@ -94,9 +94,9 @@ class Price:
 
     def communication_s(self, direction: Sequence[CostedStep]) -> float:
         """Return the seconds that collectives add to a direction."""
-        return sum(_exposed_seconds(self.layer, direction, at) for at in self._sends(direction))
+        return sum(_exposed_seconds(self.layer, direction, at) for at in self._send_indices(direction))
 
-    def _sends(self, direction: Sequence[CostedStep]) -> list[int]:
+    def _send_indices(self, direction: Sequence[CostedStep]) -> list[int]:
         """Return the indices of the steps that send messages."""
         steps = (costed.step for costed in direction)
         return [at for at, step in enumerate(steps) if step.collective and self.layer.size(step.group) > 1]
@@ -108,7 +108,7 @@ class Price:
 
 
 def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> Price:
-    """Price the schedule called ``name``; an automatic one is priced as what it chooses.
+    """Price the schedule called ``name``; for an automatic one, price the schedule that it chooses.
 
     Raises:
         InputError: there is no such schedule.
@@ -116,8 +116,11 @@ def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> P
     choice = resolve_choice(name, layer, links, rates)
     name = choice.name if choice else name
     steps = expert_schedules[name]().steps(layer)
-    forward = [_cost_step(layer, links, step, _compute(layer, rates, step)) for step in steps]
-    back = [_cost_step(layer, links, step, _compute(layer, rates, step, backwards=True)) for step in backward(steps)]
+    forward = [_cost_step(layer, links, step, _compute_seconds(layer, rates, step)) for step in steps]
+    back = [
+        _cost_step(layer, links, step, _compute_seconds(layer, rates, step, backwards=True))
+        for step in backward_steps(steps)
+    ]
     return Price(name, layer, choice, tuple(forward), tuple(back))
 
 
@@ -131,7 +134,7 @@ def resolve_choice(
 
     def message_seconds(of: str) -> float:
         steps = expert_schedules[of]().steps(layer)
-        forward = [_cost_step(layer, links, step, _compute(layer, NO_COMPUTE, step)) for step in steps]
+        forward = [_cost_step(layer, links, step, _compute_seconds(layer, NO_COMPUTE, step)) for step in steps]
         return sum(_exposed_seconds(layer, forward, at) for at in range(len(forward)))
 
     def sequential_seconds(of: str) -> float:
@@ -166,12 +169,12 @@ def _cost_step(layer: Layer, links: Links, step: Step, computed: tuple[Floats, F
     return _ring(layer, links, costed)
 
 
-def _compute(layer: Layer, rates: Rates, step: Step, *, backwards: bool = False) -> tuple[Floats, Floats]:
+def _compute_seconds(layer: Layer, rates: Rates, step: Step, *, backwards: bool = False) -> tuple[Floats, Floats]:
     """Return ``[devices]`` seconds of a step's tensor, or of its gradient, and of the gradients of weights."""
     if step.op == StepOp.EXPERTS:
-        return _experts(layer, rates.weighted_rates, step, backwards)
+        return _expert_seconds(layer, rates.weighted_rates, step, backwards)
     if step.op == StepOp.GATE:
-        return _gate(layer, rates.weighted_rates, step, backwards)
+        return _gate_seconds(layer, rates.weighted_rates, step, backwards)
     alone = bool(step.group) and layer.size(step.group) == 1  # a single copy is the tensor itself
     moved = 2 * step.bytes if step.op in MOVES and not alone else 0.0
     return np.full(layer.devices, moved / rates.memory), np.zeros(layer.devices)
@@ -203,7 +206,7 @@ MIN_ITEM_BYTES = 4
 """Minimum bytes of a number in gradients and in the gate, whatever the precision of the layer."""
 
 
-def _experts(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
+def _expert_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
     """Price product, GELU, product, each by its own roofline, for every chunk.
 
     Each chunk reads the weights of all experts of the device.
@@ -234,7 +237,7 @@ def _held_experts(layer: Layer, step: Step) -> Floats:
     return np.resize(each, layer.devices) if step.group == "mp" else np.repeat(each, layer.devices // places)
 
 
-def _gate(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
+def _gate_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
     """Price the scores of the tokens and their softmax, in at least 32 bits."""
     once = 2.0 * layer.hidden * layer.experts * (2 if backwards else 1)
     tokens, one = np.full(layer.devices, step.flops / once), np.ones(layer.devices)

@@ -104,6 +104,6 @@ class Step(NamedTuple):
         return COLLECTIVE.get(self.op)
 
 
-def backward(steps: Iterable[Step]) -> list[Step]:
+def backward_steps(steps: Iterable[Step]) -> list[Step]:
     """Return the steps of the backward: the adjoint of each forward step, in reverse order; matrix products cost twice."""
     return [step._replace(op=ADJOINT[step.op], flops=2 * step.flops) for step in reversed(list(steps))]

@@ -112,14 +112,14 @@ class _Player:
             self._gather(costed, under, chunk, chunks)
         elif self.layer.size(step.group) > 1:
             for group in self.layer.groups(step.group):
-                self._meet(group)
+                self._synchronize_group(group)
                 for lane, took in zip((INTRA, INTER), costed.links_s, strict=True):
                     self._span(
                         costed, lane, chunk, group, part_seconds(took, chunks, costed.startup[lane - INTRA]), chunks
                     )
-                self._meet(group)
+                self._synchronize_group(group)
 
-    def _meet(self, group: Sequence[int]) -> None:
+    def _synchronize_group(self, group: Sequence[int]) -> None:
         """Synchronize a group: a collective starts, and ends, when its last device is ready."""
         members = list(group)
         slowest = members[int(np.argmax(self.ready[members]))]
@@ -128,10 +128,10 @@ class _Player:
     def _gather(self, costed: CostedStep, under: CostedStep, chunk: int, chunks: int) -> None:
         """Add a hidden gather, whose pieces share the links inside the node as the part between nodes runs."""
         exposed = max(hidden_gather_seconds(self.layer, costed, under, chunks), 0.0)
-        length = max(exposed, self.layer.ep * costed.piece(chunks))
+        length = max(exposed, self.layer.ep * costed.piece_seconds(chunks))
         lane = INTER if costed.inter_s.any() else INTRA
         for group in self.layer.groups(costed.step.group):
-            self._meet(group)
+            self._synchronize_group(group)
             for device in group:
                 end = self.ready[device] + exposed
                 start = min(max(end - length, self.free[lane, device]), end)

@@ -24,7 +24,7 @@ class AllToAllThenAllGather(ExpertSchedule):
     The gather uses the faster links inside a node.
     """
 
-    title: ClassVar = "All-to-all, then all-gather"
+    title: ClassVar = "All-to-all + all-gather"
     published: ClassVar = "2023-03"
 
     def steps(self, layer: Layer) -> list[Step]:

@@ -97,8 +97,8 @@ def _describe_fastest(
 messages.add(
     fastest_expert_schedule=_describe_fastest,
     other_expert_placement=(
-        "it keeps whole experts on the {mp} {mp:plural|device|devices} of a tensor-parallel group, and they are on "
-        "ep={ep} x esp={esp}"
+        "it keeps whole experts on the {mp} {mp:plural|device|devices} of a tensor-parallel group, but this design "
+        "distributes them over ep={ep} x esp={esp}"
     ),
     other_dropped_tokens="it may drop different tokens than a gate that sees all tokens, so the training result may differ",
 )

@@ -21,7 +21,8 @@ from meshwave.engine.findings import Problem, set_value
 
 messages.add(
     unequal_lanes=(
-        "lanes need the devices that share an expert (esp={esp}) to be those that hold the same tokens (mp={mp}); "
+        "one exchange per shard requires that the devices that share an expert (esp={esp}) are those that hold the same "
+        "tokens (mp={mp}); "
         "set esp to {mp}"
     )
 )
@@ -34,7 +35,7 @@ class Lanes(ExpertSchedule):
     The experts reduce over their shards, as tensor-parallel feed-forward blocks do.
     """
 
-    title: ClassVar = "DeepSpeed-MoE, a lane for each shard"
+    title: ClassVar = "DeepSpeed-MoE, one exchange per shard"
     published: ClassVar = "2022-01"
     is_listed: ClassVar = False
 

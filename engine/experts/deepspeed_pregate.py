@@ -21,7 +21,7 @@ from meshwave.engine.experts._steps import Step, StepOp
 class BeforeTheGate(ExpertSchedule):
     """DeepSpeed-MoE with a gather before the gate, which then sees the tokens of all devices that share an expert."""
 
-    title: ClassVar = "DeepSpeed-MoE, gathering before the gate"
+    title: ClassVar = "DeepSpeed-MoE, gather before the gate"
     published: ClassVar = "2022-01"
     is_listed: ClassVar = False
 

@@ -55,10 +55,10 @@ def _describe_s2_only(code: str, params: Mapping[str, Any], **_: Any) -> str:
 
 
 _REASONS = {
-    ("S1", False): "nothing can hide on one node",
-    ("S1", True): "too little of S2's gather hides between nodes",
+    ("S1", False): "on one node no gather can overlap the exchange",
+    ("S1", True): "too little of S2's gather overlaps the exchange between nodes",
     ("S2", False): "its gather is the smaller one",
-    ("S2", True): "its gather hides under the exchange between nodes",
+    ("S2", True): "its gather overlaps the exchange between nodes",
 }
 """Why a schedule is faster, by whether the layer extends over several nodes."""
 
@@ -70,8 +70,8 @@ def _describe_faster(
         ". This assumes that no token is dropped; otherwise S1 and S2 would drop different tokens" if may_drop else ""
     )
     return (
-        f"{schedule}: D (slots) is {ratio:.3g} times X (tokens) and {_REASONS[schedule, several_nodes]} "
-        f"({quantity(seconds, 's')} against {quantity(other_s, 's')} for a forward){assumption}"
+        f"{schedule} is faster ({quantity(seconds, 's')} against {quantity(other_s, 's')} for a forward): D (slots) is "
+        f"{ratio:.3g} times X (tokens), and {_REASONS[schedule, several_nodes]}{assumption}"
     )
 
 

@@ -21,7 +21,7 @@ class Export(ABC):
 
     @staticmethod
     @abstractmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         """Return the content of the file.
 
         Raises:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from meshwave.engine.document import Design
     from meshwave.engine.predict.prediction import Prediction
 
-LANES = ("compute", "in the node", "between nodes")
+LANES = ("compute", "inside the node", "between nodes")
 KINDS: Mapping[Op, str] = {
     Op.F: "experts",
     Op.B: "dispatch",
@@ -197,7 +197,7 @@ class LayerSheet(Sheet):
                 if at in lanes:
                     op, chunk = LAYER_OPS[way.op[span]], int(way.chunk[span])
                     times = began + float(way.start[span]), began + float(way.end[span])
-                    rows.append((lanes.index(at), int(_kind(op)), *times, max(chunk, 0)))
+                    rows.append((lanes.index(at), int(_palette_op(op)), *times, max(chunk, 0)))
                     words.append(op.value + (f", chunk {chunk}" if chunk >= 0 else ""))
         names = tuple(f"{devices[device]} {LANES[lane]}" for device, lane in lanes)
         timeline = _timeline(names, rows)
@@ -250,6 +250,6 @@ def _timeline(names: tuple[str, ...], rows: Sequence[tuple[int, int, float, floa
     )
 
 
-def _kind(op: StepOp) -> Op:
+def _palette_op(op: StepOp) -> Op:
     known = {StepOp.EXPERTS: Op.F, StepOp.DISPATCH: Op.B, StepOp.COMBINE: Op.I}
     return known.get(op, Op.W if Step(op).collective else Op.STEP)

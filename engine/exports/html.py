@@ -15,7 +15,7 @@ from meshwave.engine.exports._html_experts import experts_section
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import SURFACES, Theme
 from meshwave.engine.exports.pictures.shapes import Picture, lay_out_timeline
-from meshwave.engine.exports.png import png
+from meshwave.engine.exports.png import draw_png
 from meshwave.engine.exports.svg import MAX_BLOCKS, theme_aware_svg
 from meshwave.engine.units import quantity, units
 
@@ -29,19 +29,19 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 class Html(Export):
     """A page with the timeline, the numbers and the design."""
 
-    title = "Page"
-    note = "one self-contained HTML file, to share or archive"
+    title = "HTML page"
+    note = "one self-contained file, to share or archive"
     suffix = ".html"
     mime = "text/html"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         return "\n".join(_page(prediction)).encode()
 
 
 def page_frame(prediction: Prediction, height: int = 520) -> str:
     """Return the page in a frame for a notebook cell, which needs no server and stays in a saved notebook."""
-    page = escape(Html.make(prediction).decode())
+    page = escape(Html.to_bytes(prediction).decode())
     return f'<iframe srcdoc="{page}" width="100%" height="{height}" style="border: 0"></iframe>'
 
 
@@ -70,7 +70,7 @@ def _timeline(prediction: Prediction) -> str:
     """Return a drawing with both themes, or a bitmap if there are too many blocks for a drawing."""
     timeline, unit = prediction.timeline, prediction.costs.unit
     if 2 * int(timeline.is_work.sum()) > MAX_BLOCKS:  # drawn in either theme
-        picture = base64.b64encode(png(timeline, title="Predicted timeline", unit=unit, width=2880)).decode()
+        picture = base64.b64encode(draw_png(timeline, title="Predicted timeline", unit=unit, width=2880)).decode()
         return f'<img alt="The timeline" draggable="false" src="data:image/png;base64,{picture}">'
     light, dark = _drawing(prediction, "light"), _drawing(prediction, "dark")
     return theme_aware_svg(light, dark, prediction.design.name or "Timeline")

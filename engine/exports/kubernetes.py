@@ -33,17 +33,17 @@ class Kubernetes(Export):
     mime = "application/yaml"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         """Return the manifest.
 
         Raises:
             DesignError: the design can be planned but not run.
             Refusal: the design does not fit into a ConfigMap, or its nodes have unequal numbers of processes.
         """
-        layout = NodeLayout.of(prediction.design)
+        layout = NodeLayout.from_design(prediction.design)
         if len(set(layout.processes)) > 1:
             raise Refusal("unequal_pods", {"processes": layout.processes})
-        design = Script.make(prediction).decode()
+        design = Script.to_bytes(prediction).decode()
         if len(design) > LARGEST_BYTES:
             raise Refusal("manifest_too_large", {"bytes": len(design), "most": LARGEST_BYTES})
         node = node_script(layout, ["/meshwave/design.py", "--out", "/results"], python="python3")

@@ -26,7 +26,7 @@ class Perfetto(Export):
     mime = "application/json"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         return json.dumps(
             trace(prediction.timeline, bytes_of=prediction.costs.bytes[prediction.program.spans])
         ).encode()

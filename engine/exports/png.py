@@ -29,17 +29,17 @@ class Png(Export):
     """The whole timeline as a bitmap."""
 
     title = "Timeline as PNG"
-    note = "a picture"
+    note = "bitmap"
     suffix = ".png"
     mime = "image/png"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         design = prediction.design
-        return png(prediction.timeline, title=design.name, unit=prediction.costs.unit, comment=data_url(design))
+        return draw_png(prediction.timeline, title=design.name, unit=prediction.costs.unit, comment=data_url(design))
 
 
-def png(
+def draw_png(
     timeline: Timeline,
     *,
     title: str = "",

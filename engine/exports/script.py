@@ -31,7 +31,7 @@ class Script(Export):
     mime = "text/x-python"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         """Return the script.
 
         Raises:

@@ -25,13 +25,13 @@ class Slurm(Export):
     mime = "application/x-sh"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         """Return the script.
 
         Raises:
             DesignError: the design can be planned but not run.
         """
-        layout = NodeLayout.of(prediction.design)
+        layout = NodeLayout.from_design(prediction.design)
         node = node_script(layout, [DESIGN, "--out", "."], python="python3", setup=['cd "$(dirname "$0")" || exit 1'])
         lines = [
             "#!/bin/bash",
@@ -46,7 +46,7 @@ class Slurm(Export):
             "# The folder of the results, which all nodes share:",
             "run=${MESHWAVE_RUN:-$PWD/meshwave-$SLURM_JOB_ID}",
             'mkdir -p "$run" || exit 1',
-            *_here_document(DESIGN, Script.make(prediction).decode()),
+            *_here_document(DESIGN, Script.to_bytes(prediction).decode()),
             *_here_document(SCRIPT, node),
             *HEAD_ADDRESS,
             f'srun --kill-on-bad-exit=1 bash -c \'exec bash "$0/{SCRIPT}" "$SLURM_NODEID" "$1" "$2"\' \\',

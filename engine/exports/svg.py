@@ -25,16 +25,16 @@ class Svg(Export):
     """The whole timeline as a drawing."""
 
     title = "Timeline as SVG"
-    note = "a drawing"
+    note = "vector graphics"
     suffix = ".svg"
     mime = "image/svg+xml"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
-        return svg(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit).encode()
+    def to_bytes(prediction: Prediction) -> bytes:
+        return draw_svg(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit).encode()
 
 
-def svg(
+def draw_svg(
     timeline: Timeline,
     *,
     title: str = "",

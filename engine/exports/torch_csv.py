@@ -31,7 +31,7 @@ class TorchCsv(Export):
     mime = "text/csv"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         common_mesh_shape(prediction.design, "torch's pipelining")
         return ("\n".join(schedule_rows(prediction.program)) + "\n").encode()
 

@@ -46,7 +46,7 @@ class TorchCsvComms(Export):
     mime = "text/csv"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         common_mesh_shape(prediction.design, "torch's pipelining")
         return ("\n".join(message_schedule_rows(prediction.program, prediction.timeline)) + "\n").encode()
 

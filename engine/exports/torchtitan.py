@@ -39,7 +39,7 @@ class Torchtitan(Export):
     mime = "application/zip"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         content = io.BytesIO()
         with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, text in files(prediction.design, prediction.program, prediction.costs.layers).items():

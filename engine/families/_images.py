@@ -1,4 +1,4 @@
-"""Small images that are drawn by chance: discs and bars over a gradient."""
+"""Small random images: discs and bars over a gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_FIGURES = 4
 
 
 def draw_image(channels: int, side: int, chance: Generator) -> Floats:
-    """``[channels, side, side]`` between -1 and 1: up to four discs and bars over a gradient, in colours by chance."""
+    """Return a random image ``[channels, side, side]`` with values from -1 to 1: up to four shapes over a gradient."""
     at = (np.arange(side, dtype=np.float32) + 0.5) / side
     down, right = at[:, None], at[None, :]
     tilt, base = chance.uniform(-0.5, 0.5, (2, channels)), chance.uniform(-0.5, 0.5, channels)

@@ -1,9 +1,9 @@
 """Costs of the blocks of a U-Net in FLOPs, bytes, parameters and kept activations, operator by operator.
 
 Every formula counts what :mod:`meshwave.engine.runtime.models.u_net` builds. A convolution of kernel ``k`` from ``i`` to ``o``
-channels is ``2 k^2 i o`` FLOPs for each pixel that it gives, and as many for each of its two gradients. What is
-elementwise is counted by the bytes that it moves, as in :mod:`meshwave.engine.costs.flops`, which has the operators of the
-attention: that of a transformer, with the pixels as tokens.
+channels takes ``2 k^2 i o`` FLOPs per output pixel, and as many for each of its two gradients. Elementwise operators are
+counted by the bytes that they move, as in :mod:`meshwave.engine.costs.flops`. Attention has the operators of a
+transformer, with pixels as tokens.
 """
 
 from __future__ import annotations
@@ -25,64 +25,64 @@ from meshwave.engine.costs.operators import (
 )
 
 MOST_GROUPS = 32
-"""Groups of a group norm (Wu and He, arXiv:1803.08494), where they divide the channels."""
+"""Largest number of groups of a group norm (Wu and He, arXiv:1803.08494); the number divides the channels."""
 KERNEL = 3
 IMAGE_ITEM = 4
-"""Bytes of a number of an image, as data has it."""
+"""Bytes of one number of an image in the training data."""
 
 
 Way = Literal["down", "middle", "up"]
 
 
 class Block(NamedTuple):
-    """One block: a residual block, attention behind it where ``attends``, and a change of resolution.
+    """One block: a residual block, attention after it if ``attends``, and a change of resolution if ``resamples``.
 
-    A block down ends with a convolution of stride 2 where it ``resamples``; a block up begins by doubling the
-    resolution there. The middle block has a second residual block behind its attention.
+    A resampling block of the down path ends with a convolution of stride 2; one of the up path begins by doubling the
+    resolution. The middle block has a second residual block after its attention.
     """
 
     way: Way
     inner: int
-    """Channels that the block before hands on."""
+    """Channels of the input from the previous block."""
     skipped: int
-    """Channels that its skip connection brings; 0 where none ends in it."""
+    """Channels of the input from a skip connection; 0 if none ends in the block."""
     outer: int
-    """Channels that it hands on."""
+    """Channels of the output."""
     side: int
-    """Pixels of a side of what its residual block works on."""
+    """Side length in pixels of the images that the residual block processes."""
     attends: bool
     resamples: bool
 
     @property
     def shape_in(self) -> tuple[int, int]:
-        """Channels and side of what the block before hands on."""
+        """Channels and side length of the input from the previous block."""
         return self.inner, self.side // 2 if self.way == "up" and self.resamples else self.side
 
     @property
     def shape_out(self) -> tuple[int, int]:
-        """Channels and side of what it hands on."""
+        """Channels and side length of the output."""
         return self.outer, self.side // 2 if self.way == "down" and self.resamples else self.side
 
     @property
     def shape_skipped(self) -> tuple[int, int]:
-        """Channels and side of what its skip connection carries, of a block down: before the resolution is halved."""
+        """Channels and side length of the tensor of its skip connection, which starts before the resolution is halved."""
         return self.outer, self.side
 
 
 def numbers_of(shape: tuple[int, int]) -> int:
-    """Numbers of one image in a tensor of so many channels and such a side."""
+    """Return the number of elements of one image with these channels and this side length."""
     channels, side = shape
     return channels * side**2
 
 
 def groups_of(channels: int) -> int:
-    """Groups of the norm of so many channels."""
+    """Return the number of groups of a group norm over so many channels."""
     return gcd(MOST_GROUPS, channels)
 
 
 @lru_cache(maxsize=1024)
 def block_operators(load: Workload, block: Block, time_width: int, heads: int) -> tuple[Operator, ...]:
-    """One block: what it resamples, its residual blocks and its attention."""
+    """Return the operators of one block: resampling, residual blocks and attention."""
     return tuple(_block(load, block, time_width, heads))
 
 
@@ -127,12 +127,12 @@ def _residual(load: Workload, time_width: int, inner: int, outer: int, side: int
 
 
 def _shared(projection: Operator, load: Workload, outer: int) -> Operator:
-    """All blocks of a stage take the same embedding of the noise step, which is kept with what the stage takes in."""
+    """Return a projection of the noise-step embedding, which is kept once for all blocks of a stage."""
     return projection._replace(kept_bytes=0.0, deferred_bytes=load.batch * outer * load.precision.item)
 
 
 def _attention(load: Workload, heads: int, channels: int, side: int) -> Iterator[Operator]:
-    """Self-attention of the pixels, normed before and added to what came in."""
+    """Yield the operators of self-attention over the pixels, with a norm before it and a residual sum after it."""
     tokens = _pixels(load, channels, side)
     yield _group_norm("attention norm", tokens, channels)
     yield elementwise("pixels as tokens", tokens, channels, kept=0, read_and_written=(2, 2))
@@ -144,7 +144,7 @@ def _attention(load: Workload, heads: int, channels: int, side: int) -> Iterator
 
 @lru_cache(maxsize=64)
 def embedding(load: Workload, image_channels: int, side: int, base: int, time_width: int) -> tuple[Operator, ...]:
-    """The first convolution, and two linear maps of the noise step's sines and cosines."""
+    """Return the operators of the first convolution and of two linear maps of the noise step's sines and cosines."""
     size, item = float(image_channels * side**2), load.precision.item
     first = _convolution("input convolution", load, image_channels, base, side)
     images = load.batch * (size + 1) * IMAGE_ITEM  # and the noise step
@@ -161,7 +161,7 @@ def embedding(load: Workload, image_channels: int, side: int, base: int, time_wi
 
 @lru_cache(maxsize=64)
 def head(load: Workload, channels: int, image_channels: int, side: int) -> tuple[Operator, ...]:
-    """The last norm and convolution, and the mean squared error of the noise that it predicts."""
+    """Return the operators of the last norm and convolution, and of the mean squared error of the predicted noise."""
     last = _pixels(load, channels, side)
     size = load.batch * image_channels * side**2
     item, wide = load.precision.item, max(load.precision.item, load.precision.statistics)
@@ -184,19 +184,19 @@ def head(load: Workload, channels: int, image_channels: int, side: int) -> tuple
 
 
 def _pixels(load: Workload, channels: int, side: int) -> Workload:
-    """Work on images of so many channels and such a side, with their pixels as tokens."""
+    """Return the workload of images with these channels and this side length, with pixels as tokens."""
     return replace(load, sequence=side**2, hidden=channels)
 
 
 def _images(load: Workload) -> Workload:
-    """Work on one row of numbers an image."""
+    """Return the workload of one row of numbers per image."""
     return replace(load, sequence=1)
 
 
 def _convolution(
     name: str, load: Workload, inner: int, outer: int, side: int, *, kernel: int = KERNEL, stride: int = 1
 ) -> Operator:
-    """With a bias; ``side`` is that of what it gives. It keeps its input."""
+    """Return a convolution with a bias, which keeps its input; ``side`` is the side length of its output."""
     item = load.precision.item
     weights = kernel**2 * inner * outer
     taken = load.batch * inner * (side * stride) ** 2 * item
@@ -216,7 +216,7 @@ def _convolution(
 
 
 def _group_norm(name: str, pixels: Workload, channels: int) -> Operator:
-    """Reads and writes its input, and keeps it, with a mean and a deviation of each group."""
+    """Return a group norm, which keeps its input and the mean and deviation of each group."""
     size = pixels.tokens * channels * pixels.precision.item
     statistics = 2 * pixels.batch * groups_of(channels) * max(pixels.precision.item, pixels.precision.statistics)
     return Operator(

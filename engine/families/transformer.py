@@ -11,7 +11,7 @@ from meshwave.engine.document.architecture import Architecture, Size
 from meshwave.engine.document.model import MoE, model_families
 from meshwave.engine.families.gpt import NextToken
 from meshwave.engine.findings import set_value
-from meshwave.engine.frozen import invalid, nullable
+from meshwave.engine.frozen import nullable, validation_error
 
 Width = Annotated[int, Field(ge=0, le=1_000_000_000)]
 
@@ -68,7 +68,9 @@ class RoutedExperts(MoE):
     def _check_groups(self) -> Self:
         if self.experts % self.groups or self.top_groups > self.groups:
             params = {"experts": self.experts, "groups": self.groups, "top": self.top_groups}
-            raise invalid("groups", "expert_groups", params, set_value("groups", 1), set_value("top_groups", 1))
+            raise validation_error(
+                "groups", "expert_groups", params, set_value("groups", 1), set_value("top_groups", 1)
+            )
         return self
 
 
@@ -96,7 +98,9 @@ class Transformer(Architecture, NextToken):
         kv_heads = self.attention.kv_heads
         if kv_heads is not None and self.heads % kv_heads:
             params = {"heads": self.heads, "kv_heads": kv_heads}
-            raise invalid("attention.kv_heads", "indivisible_kv_heads", params, set_value("attention.kv_heads", None))
+            raise validation_error(
+                "attention.kv_heads", "indivisible_kv_heads", params, set_value("attention.kv_heads", None)
+            )
         return self
 
 

@@ -25,7 +25,7 @@ from meshwave.engine.document.model import Example, model_families, nested_skips
 from meshwave.engine.families._images import draw_image
 from meshwave.engine.families._u_net_blocks import IMAGE_ITEM, Block, block_operators, embedding, head, numbers_of
 from meshwave.engine.findings import set_value
-from meshwave.engine.frozen import invalid
+from meshwave.engine.frozen import validation_error
 
 ImageSide = Annotated[int, Field(ge=1, le=4096)]
 Channels = Annotated[int, Field(ge=1, le=65_536)]
@@ -38,8 +38,8 @@ COSINE_OFFSET = 0.008
 class UNet(BlockModel):
     """A diffusion U-Net over small images, which predicts the noise that was added to them (Ho et al., arXiv:2006.11239).
 
-    It has residual blocks of convolutions, attention at low resolutions, and a skip connection from each block on the
-    way down to its mirror image on the way up. Its layers are its blocks; its images are drawn from the seed.
+    It has residual blocks of convolutions, attention at low resolutions, and a skip connection from each block of the
+    down path to its mirror image in the up path. Its layers are its blocks; its images are generated from the seed.
     """
 
     title: ClassVar = "U-Net"
@@ -49,7 +49,7 @@ class UNet(BlockModel):
     image_size: ImageSide = 32
     """Side length of an image in pixels."""
     image_channels: Channels = 3
-    """Colours of a pixel."""
+    """Colour channels of an image, such as 3 for RGB."""
     base_channels: Channels = 64
     """Channels at full resolution, before the channel multipliers are applied."""
     channel_multipliers: Annotated[tuple[Multiplier, ...], Field(min_length=1, max_length=12)] = (1, 2, 4)
@@ -65,7 +65,7 @@ class UNet(BlockModel):
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks in their order."""
+        """All blocks in order."""
         return _blocks(
             self.image_size,
             self.base_channels,
@@ -76,40 +76,40 @@ class UNet(BlockModel):
 
     @property
     def layers(self) -> int:
-        """Its blocks: those on the way down, as many on the way up, and the middle one."""
+        """Number of blocks: those of the down path, as many of the up path, and the middle one."""
         return 2 * len(self.channel_multipliers) * self.blocks_per_level + 1
 
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
-        """Blocks (from, to) of its skip connections."""
+        """Skip connections as (source block, target block)."""
         return nested_skips(self.layers)
 
     @property
     def time_width(self) -> int:
-        """Width of the embedding of the noise step, which all blocks take."""
+        """Width of the noise-step embedding, which is an input of all blocks."""
         return 4 * self.base_channels
 
-    # ---- what passes between blocks, in units of a message ----
+    # ---- messages between blocks, in message units ----
 
     @property
     def hidden(self) -> int:
-        """Numbers of one unit of a message: the largest number that divides all that passes between blocks."""
+        """Numbers per message unit: the greatest common divisor of the sizes of all tensors between blocks."""
         return _unit(self)
 
     @property
     def sequence(self) -> int:
-        """Rows of a message a sample: an image is one. Rates in tokens count it as one token."""
+        """Rows of a message per sample: 1. Rates in tokens count an image as one token."""
         return 1
 
     def onward_units(self, block: int) -> int:
-        """Units that a block hands to the next one, the embedding of the noise step beside them."""
+        """Return the message units that a block passes to the next one, the noise-step embedding included."""
         return (numbers_of(self.blocks[block].shape_out) + self.time_width) // self.hidden
 
     def skip_units(self, block: int) -> int:
-        """Units that the skip connection of a block carries."""
+        """Return the message units that the skip connection of a block carries."""
         return numbers_of(self.blocks[block].shape_skipped) // self.hidden
 
-    # ---- what it computes ----
+    # ---- operators ----
 
     def block_operators(self, load: Workload, number: int) -> tuple[Operator, ...]:
         return block_operators(load, self.blocks[number], self.time_width, self.heads)
@@ -122,21 +122,21 @@ class UNet(BlockModel):
 
     @property
     def example_bytes(self) -> tuple[float, float]:
-        """Bytes of an image with its noise step, and of its noise."""
+        """Bytes of one input (an image and its noise step) and of its target (the noise)."""
         image = self.image_channels * self.image_size**2 * IMAGE_ITEM
         return image + IMAGE_ITEM, image
 
     def shared_bytes(self, load: Workload) -> float:
-        """Bytes of the embedding of the noise step, which all blocks of a stage take."""
+        """Return the bytes of the noise-step embedding, which is an input of all blocks of a stage."""
         return load.batch * self.time_width * load.precision.item
 
     def skips_its_output(self, block: int) -> bool:
         return not self.blocks[block].resamples
 
-    # ---- what it is trained on ----
+    # ---- training data ----
 
     def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
-        """A noisy image with its noise step, ``[channels * side^2 + 1]``, and its noise, ``[channels, side, side]``."""
+        """Return a noisy image with its noise step, ``[channels * side^2 + 1]``, and the noise, ``[channels, side, side]``."""
         image = draw_image(self.image_channels, self.image_size, chance)
         step = int(chance.integers(1, self.noise_steps + 1))
         noise = chance.standard_normal(image.shape, np.float32)
@@ -146,7 +146,7 @@ class UNet(BlockModel):
 
     @classmethod
     def initial_values(cls) -> Mapping[str, Any]:
-        """A small model."""
+        """Return the sizes of a small model."""
         return {"heads": 4}
 
     @classmethod
@@ -160,7 +160,7 @@ class UNet(BlockModel):
         if self.image_size % factor:
             params = {"size": self.image_size, "halvings": levels - 1, "levels": levels, "factor": factor}
             nearest = max(1, round(self.image_size / factor)) * factor
-            raise invalid("image_size", "indivisible_image_size", params, set_value("image_size", nearest))
+            raise validation_error("image_size", "indivisible_image_size", params, set_value("image_size", nearest))
         return self
 
     @model_validator(mode="after")
@@ -171,7 +171,7 @@ class UNet(BlockModel):
             known = [side for side in self.attention_resolutions if side in sides]
             params = {"unknown": unknown, "resolutions": sides}
             fix = set_value("attention_resolutions", known)
-            raise invalid("attention_resolutions", "unknown_resolution", params, fix)
+            raise validation_error("attention_resolutions", "unknown_resolution", params, fix)
         return self
 
     @model_validator(mode="after")
@@ -183,7 +183,7 @@ class UNet(BlockModel):
             if channels % self.heads:
                 near = gcd(self.heads, *widths)
                 params = {"heads": self.heads, "channels": channels, "near": near}
-                raise invalid("heads", "indivisible_channels", params, set_value("heads", near))
+                raise validation_error("heads", "indivisible_channels", params, set_value("heads", near))
         return self
 
 
@@ -218,7 +218,7 @@ def _unit(model: UNet) -> int:
 def _blocks(
     image_size: int, base: int, multipliers: tuple[int, ...], per_level: int, attending: frozenset[int]
 ) -> tuple[Block, ...]:
-    """Down, middle, and up in the mirrored order."""
+    """Return the blocks of the down path, the middle block, and those of the up path in mirrored order."""
     down, inner = [], base
     for level, multiplier in enumerate(multipliers):
         side, outer = image_size >> level, base * multiplier

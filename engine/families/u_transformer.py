@@ -15,7 +15,7 @@ from meshwave.engine import messages
 from meshwave.engine.document.model import model_families, nested_skips
 from meshwave.engine.families.bert import MaskedModel
 from meshwave.engine.findings import set_value
-from meshwave.engine.frozen import invalid
+from meshwave.engine.frozen import validation_error
 
 
 @model_families.register("u-transformer")
@@ -29,7 +29,7 @@ class UTransformer(MaskedModel):
 
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
-        """Blocks (from, to) of its skip connections."""
+        """Skip connections as (source block, target block)."""
         return nested_skips(self.layers)
 
     @classmethod
@@ -39,7 +39,7 @@ class UTransformer(MaskedModel):
     @model_validator(mode="after")
     def _check_experts(self) -> Self:
         if self.moe is not None:
-            raise invalid("moe", "unsupported_experts", {}, set_value("moe", None), set_value("kind", "bert"))
+            raise validation_error("moe", "unsupported_experts", {}, set_value("moe", None), set_value("kind", "bert"))
         return self
 
 

@@ -56,7 +56,7 @@ imports: Registry[type[Import]] = Registry("import format", "meshwave.engine.imp
 
 
 def is_import(file: str, text: str = "") -> bool:
-    """Return whether a file has the suffix of an import format; one with the suffix of designs must look like it."""
+    """Return whether a file has the suffix of an import format, and the content if designs have the same suffix."""
     formats = _formats_of(file)
     return any(not file.lower().endswith(DESIGN_SUFFIX) or imports[name].recognizes(text) for name in formats)
 

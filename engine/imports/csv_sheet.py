@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from meshwave.engine.findings import DesignError, Problem, Refusal
 from meshwave.engine.program.action import RECEIVES, SENDS, Action, Op, format_cells, parse_cell
-from meshwave.engine.progress import tell
+from meshwave.engine.progress import report_progress
 
 MOST_CELLS = 1_500_000
 """Cells that are read: in half a minute and 1.5 GB."""
@@ -54,7 +54,7 @@ class Sheet:
         self.problems: list[CellProblem] = []
         self.empty: list[Place] = []  # empty cells between others
         for row, cells in enumerate(self.rows):
-            tell(READ_SHARE * row / len(self.rows), "reading cells")
+            report_progress(READ_SHARE * row / len(self.rows), "reading cells")
             for column, cell in enumerate(cells):
                 self._read(row, column, cell)
         if not self.rows:

@@ -90,7 +90,7 @@ class _Reader:
                 self._refuse(name)
         self._check_sizes()
         if not self.problems:
-            _SPECIAL.get(self._config["model_type"], _nothing)(self, self._model)
+            _SPECIAL.get(self._config["model_type"], _read_nothing_more)(self, self._model)
             self._read_activation()
             self._read_rope()
             self._read_layer_types()
@@ -210,19 +210,19 @@ class _Reader:
         self._model["sequence"] = min(longest, LONGEST_SEQUENCE)
 
 
-def _nothing(reader: _Reader, model: Json) -> None:
-    """Most model types have keys alone."""
+def _read_nothing_more(reader: _Reader, model: Json) -> None:
+    """Do nothing: most model types have no settings besides the listed keys."""
 
 
-def _gemma(reader: _Reader, model: Json) -> None:
+def _read_gemma(reader: _Reader, model: Json) -> None:
     """The embedding is scaled by the root of its width, and scores by a width of their own."""
     model["embedding_scale"] = model["hidden"] ** 0.5
     if scalar := reader._get("query_pre_attn_scalar"):
         reader._set("attention.scale", scalar**-0.5)
 
 
-def _falcon(reader: _Reader, model: Json) -> None:
-    """The new decoder has groups of key-value heads and two norms; the old one a key-value head or as many as heads."""
+def _read_falcon(reader: _Reader, model: Json) -> None:
+    """Read the settings of Falcon, whose newer decoder has groups of key-value heads and two norms."""
     is_new = reader._get("new_decoder_architecture", False)
     kv_heads = reader._get("num_kv_heads", reader._get("num_key_value_heads")) if is_new else None
     if not is_new and reader._get("multi_query", True):
@@ -234,16 +234,16 @@ def _falcon(reader: _Reader, model: Json) -> None:
     reader._set("positions.kind", "alibi" if reader._get("alibi", False) else "rope")
 
 
-def _gpt_neox(reader: _Reader, model: Json) -> None:
+def _read_gpt_neox(reader: _Reader, model: Json) -> None:
     model["residual"] = "parallel" if reader._get("use_parallel_residual", True) else "sequential"
 
 
 _SPECIAL = {
-    "falcon": _falcon,
-    "gemma": _gemma,
-    "gemma2": _gemma,
-    "gemma3_text": _gemma,
-    "gpt_neox": _gpt_neox,
+    "falcon": _read_falcon,
+    "gemma": _read_gemma,
+    "gemma2": _read_gemma,
+    "gemma3_text": _read_gemma,
+    "gpt_neox": _read_gpt_neox,
 }
 
 

@@ -22,9 +22,9 @@ from meshwave.engine.imports._base import TOO_FEW_DEVICES, Import, Imported, imp
 from meshwave.engine.imports.csv_sheet import READ_SHARE, CellProblem, Sheet, cell_name
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.action import Action, Op, format_cells
-from meshwave.engine.program.program import build
+from meshwave.engine.program.program import build_program
 from meshwave.engine.program.verification import computation_problems, verify
-from meshwave.engine.progress import tell
+from meshwave.engine.progress import report_progress
 from meshwave.engine.schedules.custom import MAX_TABLE_SIZE
 
 CHECKED_SHARE = 0.9
@@ -68,7 +68,7 @@ def import_schedule(text: str, name: str, into: Design | None = None, *, draft: 
     stages, microbatches = (1 + max(getattr(a, of) for o in orders for a in o) for of in ("stage", "microbatch"))
     document = _new_document(name, len(orders), stages) if into is None else into.model_dump(mode="json")
     if into is not None:
-        notes += _fit(document, len(orders), stages)
+        notes += _fit_document(document, len(orders), stages)
     document["pipeline"] = {
         **_kept_keys(document["pipeline"], stages),
         "schedule": "custom",
@@ -86,10 +86,10 @@ def read_schedule(text: str) -> tuple[list[list[Action]], list[Problem]]:
         DesignError: with the first problems of the schedule at their cells.
     """
     sheet = Sheet(text)
-    tell(READ_SHARE, "checking the orders")
+    report_progress(READ_SHARE, "checking the orders")
     for problems in (sheet.problems, _gaps(sheet), _program_problems(sheet)):
         sheet.raise_problems(problems)
-    tell(CHECKED_SHARE, "making the design")
+    report_progress(CHECKED_SHARE, "making the design")
     return [[a for a in order if a.op <= Op.W] for order in sheet.orders], list(_notes(sheet))
 
 
@@ -123,10 +123,12 @@ def _program_problems(sheet: Sheet) -> Iterator[CellProblem]:
     if strays := list(_strays(sheet)):
         yield from strays
         return
-    program = build(computed)
+    program = build_program(computed)
     found = computation_problems(program, microbatches)
     if not found and sheet.has_messages:
-        found = verify(build([[action for action in order if action.op < Op.REDUCE_GRAD] for order in sheet.orders]))
+        found = verify(
+            build_program([[action for action in order if action.op < Op.REDUCE_GRAD] for order in sheet.orders])
+        )
     if not found:
         found = verify(add_transfers(program))
     yield from map(sheet.locate, found)
@@ -149,7 +151,7 @@ def _strays(sheet: Sheet) -> Iterator[CellProblem]:
 
 
 def _notes(sheet: Sheet) -> Iterator[Problem]:
-    """Return remarks about what torch would refuse, or compute differently, in a sound file."""
+    """Return remarks about parts of a sound file that torch would refuse or compute differently."""
     reduced = {action.stage for action in sheet.places if action.op == Op.REDUCE_GRAD}
     unreduced = sorted(set(sheet.first_cells("stage")) - reduced)
     if sheet.has_messages and unreduced:
@@ -182,7 +184,7 @@ def _kept_keys(pipeline: Mapping[str, Any], stages: int) -> dict[str, Any]:
     return kept
 
 
-def _fit(document: dict[str, Any], ranks: int, stages: int) -> list[Problem]:
+def _fit_document(document: dict[str, Any], ranks: int, stages: int) -> list[Problem]:
     """Make a design's document fit the schedule; return the changes as remarks."""
     cluster, notes = document["cluster"], []
     devices = cluster["nodes"] * cluster["devices_per_node"]

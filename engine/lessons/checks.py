@@ -1,4 +1,4 @@
-"""Checks of a lesson: what is right, and whether an answer, a design or a run is."""
+"""Checks of a lesson: the right answers, and verdicts on answers, designs and runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.lesson import Choice, Condition, Lesson, Measurement, NumberQuestion, Task
-from meshwave.engine.lessons.quantities import SCALES, describe, format_value, look_up, number_of, title
+from meshwave.engine.lessons.quantities import SCALES, format_quantity, format_value, look_up, number_of, title
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import percent
 
@@ -97,9 +97,9 @@ def _judge_condition(lesson: Lesson, condition: Condition, prediction: Predictio
     wanted: Any = condition.value
     if condition.of is not None:
         wanted = condition.times * number_of(lesson, condition.of, condition.number)
-    text = f"{title(condition.number)} {_WORDS[condition.op]} {describe(prediction, condition.number, wanted)}"
+    text = f"{title(condition.number)} {_WORDS[condition.op]} {format_quantity(prediction, condition.number, wanted)}"
     is_met = type_fits(value, wanted) and _COMPARE[condition.op](value, wanted)
-    return ConditionResult(text, describe(prediction, condition.number, value), is_met)
+    return ConditionResult(text, format_quantity(prediction, condition.number, value), is_met)
 
 
 def type_fits(value: Any, wanted: Any) -> bool:

@@ -31,5 +31,5 @@ def linked_terms(text: str) -> Iterator[str]:
 
 
 def replace_terms(text: str, write: Callable[[str, str], str]) -> str:
-    """Replace each linked term by what ``write`` makes of the words that are shown and the term."""
+    """Replace each linked term by the result of ``write``, called with the shown words and the term."""
     return _LINK.sub(lambda found: write(found[1], found[2] or found[1]), text)

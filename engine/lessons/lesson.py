@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from meshwave.engine.document import Design
-from meshwave.engine.errors import closest
+from meshwave.engine.errors import closest_word
 from meshwave.engine.findings import Refusal
-from meshwave.engine.frozen import FileName, Part, invalid
+from meshwave.engine.frozen import FileName, Part, validation_error
 from meshwave.engine.predict.prediction import Prediction, predict
 
 MOST_STEPS = 40
@@ -116,7 +116,7 @@ class Choice(Part):
         computed = self.number is not None and self.best is not None and designs and self.right is None
         stated = self.number is None and self.best is None and self.right is not None
         if not computed and not (stated and self.right in range(1, len(self.options) + 1)):
-            raise invalid("", "lesson_choice_answer")
+            raise validation_error("", "lesson_choice_answer")
         return self
 
 
@@ -137,7 +137,7 @@ class Condition(Part):
     @model_validator(mode="after")
     def _check_value(self) -> Self:
         if (self.value is None) == (self.of is None):
-            raise invalid("", "lesson_condition_value")
+            raise validation_error("", "lesson_condition_value")
         return self
 
 
@@ -185,13 +185,13 @@ class StepData(Part):
     @model_validator(mode="after")
     def _check_hints(self) -> Self:
         if len(self.hints) > MOST_HINTS:
-            raise invalid("hints", "lesson_hints", {"count": len(self.hints), "limit": MOST_HINTS})
+            raise validation_error("hints", "lesson_hints", {"count": len(self.hints), "limit": MOST_HINTS})
         return self
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a lesson: an idea, what is asked about it, and the explanation that follows the answer."""
+    """One step of a lesson: an idea, a question or task about it, and the explanation that follows the answer."""
 
     title: str
     text: str
@@ -229,5 +229,5 @@ class Lesson:
 def unknown_name(noun: str, name: str, known: Iterable[str]) -> Refusal:
     """Return the refusal of a name that is not among the ``known`` ones."""
     names = sorted(known)
-    params = {"noun": noun, "name": name, "known": names, "suggestion": closest(name, names)}
+    params = {"noun": noun, "name": name, "known": names, "suggestion": closest_word(name, names)}
     return Refusal("lesson_unknown_name", params)

@@ -77,10 +77,10 @@ def fill_numbers(lesson: Lesson, text: str) -> str:
     Raises:
         Refusal: a placeholder is malformed, or names an unknown design or number.
     """
-    return _PLACEHOLDER.sub(lambda found: _filled(lesson, found[0], found[1]), text)
+    return _PLACEHOLDER.sub(lambda found: _fill_placeholder(lesson, found[0], found[1]), text)
 
 
-def _filled(lesson: Lesson, text: str, content: str) -> str:
+def _fill_placeholder(lesson: Lesson, text: str, content: str) -> str:
     match = _CONTENT.fullmatch(content)
     if not match or (match[4] or "") not in SCALES:
         raise Refusal("lesson_placeholder", {"text": text})
@@ -91,7 +91,7 @@ def _filled(lesson: Lesson, text: str, content: str) -> str:
     return format_value(number_of(lesson, design, name, over), unit or "")
 
 
-def describe(prediction: Prediction, name: str, value: Any) -> str:
+def format_quantity(prediction: Prediction, name: str, value: Any) -> str:
     """Format a number of a prediction for people, with its unit."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -109,6 +109,6 @@ def describe(prediction: Prediction, name: str, value: Any) -> str:
 
 
 def title(name: str) -> str:
-    """Return the words for a number: "Peak memory" for ``peak_memory_bytes``."""
+    """Return the title of a number: "Peak memory" for ``peak_memory_bytes``."""
     words = re.sub(r"_(s|bytes)(?=\[|$)", "", name).replace("_", " ").replace(".", " ")
     return "Step time" if name == "makespan_s" else words[:1].upper() + words[1:]

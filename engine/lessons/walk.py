@@ -12,7 +12,7 @@ from meshwave.engine.lessons.quantities import fill_numbers
 
 
 def walk(lesson: Lesson) -> Iterator[tuple[Step, list[Problem]]]:
-    """Yield each step with what is wrong with it."""
+    """Yield each step with its problems."""
     for number, step in enumerate(lesson.steps):
         place = f"{lesson.name}/lesson.md, step {number + 1}"
         yield step, [problem.replace(where=place) for problem in _step_problems(lesson, step)]

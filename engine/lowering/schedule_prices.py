@@ -13,12 +13,12 @@ from meshwave.engine.document import Design
 from meshwave.engine.lowering.transfers import add_transfers, onward_units, stage_skips
 from meshwave.engine.lowering.updates import add_updates, weight_sharers
 from meshwave.engine.program.action import forward, input_gradient, weight_gradient
-from meshwave.engine.program.program import Program, build
+from meshwave.engine.program.program import Program, build_program
 from meshwave.engine.schedules import Pipe, Prices
 
 
 def findings(design: Design) -> Sequence[str]:
-    """Return what a searching schedule tried and found, as sentences."""
+    """Return sentences about the orders that a searching schedule tried and found."""
     return design.pipeline.findings(priced_pipe(design))
 
 
@@ -31,7 +31,7 @@ def priced_pipe(design: Design) -> Pipe:
 
 def _prices(design: Design) -> Prices:
     """Return the costs of each stage and the free memory of the devices, from a step of one microbatch."""
-    one = _one_of_each(design)
+    one = _single_microbatch_program(design)
     costs = estimate(design, one)
     table = one.tables
     across = one.tables.send_forward[:-1, 0]
@@ -61,7 +61,7 @@ def _prices(design: Design) -> Prices:
     )
 
 
-def _one_of_each(design: Design) -> Program:
+def _single_microbatch_program(design: Design) -> Program:
     """Return one microbatch through all stages with a split backward, on the ranks of its schedule."""
     route = list(design.pipeline.routes(design.pipe)[0])
     orders = [
@@ -72,7 +72,7 @@ def _one_of_each(design: Design) -> Program:
         ]
         for rank in range(design.ranks)
     ]
-    return add_transfers(build(orders, [route], [0]), stage_skips(design), onward_units(design))
+    return add_transfers(build_program(orders, [route], [0]), stage_skips(design), onward_units(design))
 
 
 def _stages_in_order(route: list[int], rank: int, make: Any) -> list[int]:

@@ -86,9 +86,9 @@ class _MessageFormatter(Formatter):
         kind, _, rest = format_spec.partition("|")
         match kind:
             case "list":
-                return enumerated(value, "and")
+                return join_list(value, "and")
             case "or":
-                return enumerated(value, "or")
+                return join_list(value, "or")
             case "plural":
                 one, _, many = rest.partition("|")
                 return one if _count(value) == 1 else many
@@ -106,7 +106,7 @@ class _MessageFormatter(Formatter):
         nouns = (
             ("row", "rows") if self._cells is not None else ("mesh", "meshes") if self._meshes else ("rank", "ranks")
         )
-        return f"{nouns[len(ranks) != 1]} {enumerated([self._name(each) for each in ranks], 'and')}"
+        return f"{nouns[len(ranks) != 1]} {join_list([self._name(each) for each in ranks], 'and')}"
 
     def _name(self, rank: int) -> str:
         if self._cells is not None:
@@ -118,7 +118,7 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) else len(value)
 
 
-def enumerated(items: Sequence[Any], conjunction: str, longest: int = LONGEST_LIST) -> str:
+def join_list(items: Sequence[Any], conjunction: str, longest: int = LONGEST_LIST) -> str:
     """Return "0, 1 and 3"; of a list of more than ``longest`` items the first ones, then "..."."""
     words = [str(item) for item in items]
     if len(words) > longest:

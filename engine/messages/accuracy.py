@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshwave.engine.messages import Message, enumerated
+from meshwave.engine.messages import Message, join_list
 from meshwave.engine.units import duration, number
 
 MANY_TIMES = 2.0
@@ -27,7 +27,7 @@ def part_name(
     place = f" from mesh {mesh} to mesh {target}" if target else f" on mesh {mesh}" if mesh else ""
     if not kind and measure == "waiting":
         return f"waiting for exchanges of expert layers{place}"
-    what = f"transfers of {kind}s" if transfers else kind or enumerated(activities, "and")
+    what = f"transfers of {kind}s" if transfers else kind or join_list(activities, "and")
     whole = f"{what}{'' if stage is None else f' of stage {stage}'}{place}"
     measures = {"waiting": "waiting for exchanges of expert layers in the ", "computation": "computation of the "}
     return f"{measures.get(measure, '') if kind else ''}{whole}"

@@ -1,4 +1,4 @@
-"""Messages of the command line: options that are refused, and what is printed beside results."""
+"""Messages of the command line: refused options, and notes on results."""
 
 from __future__ import annotations
 

@@ -1,27 +1,27 @@
-"""Messages about documents: their text, their keys and values, and the parts of a design beside each other."""
+"""Messages about documents: their text, their keys and values, and conflicts between the parts of a design."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwave.engine.errors import suggest
-from meshwave.engine.messages import Message, enumerated, fill
+from meshwave.engine.errors import suggestion_text
+from meshwave.engine.messages import Message, fill, join_list
 
 
 def _unknown_key(key: str, known: Sequence[str], suggestion: str | None) -> str:
-    return f"unknown key {key!r}. {suggest(known, suggestion)}"
+    return f"unknown key {key!r}. {suggestion_text(known, suggestion)}"
 
 
 def _unknown_name(value: str, known: Sequence[str], suggestion: str | None, other: Sequence[str] = ()) -> str:
-    return f"unknown value {value!r}. {suggest(known, suggestion, other)}"
+    return f"unknown value {value!r}. {suggestion_text(known, suggestion, other)}"
 
 
 def _unknown_kind(noun: str, name: str, known: Sequence[str], suggestion: str | None) -> str:
-    return f"unknown {noun} {name}. {suggest(known, suggestion)}"
+    return f"unknown {noun} {name}. {suggestion_text(known, suggestion)}"
 
 
 def _wrong_type(value: str, expected: Sequence[str]) -> str:
-    return f"{value} should be {enumerated(expected, 'or', len(expected))}"
+    return f"{value} should be {join_list(expected, 'or', len(expected))}"
 
 
 _BOUNDS = {"minimum": "at least", "maximum": "at most", "above": "more than", "below": "less than"}
@@ -43,7 +43,7 @@ def _indivisible_heads(tp: int, mesh: str, heads: int, sizes: Sequence[int], sui
     return fill("{wrong}; use tp={sizes:or}{advice}", wrong=wrong, sizes=sizes, advice=advice)
 
 
-def _axes(mesh: str, count: int, axes: Mapping[str, int], product: int) -> str:
+def _wrong_mesh_size(mesh: str, count: int, axes: Mapping[str, int], product: int) -> str:
     written = " x ".join(f"{axis}={size}" for axis, size in axes.items()) or "no axis"
     template = (
         "mesh {mesh} has {count} {count:plural|device|devices}, but {written} needs {product}; "
@@ -120,7 +120,7 @@ _PARTS: dict[str, Message] = {
         "{nodes} x {devices_per_node} are {devices} devices, and a cluster has at most {maximum}; "
         "use {fewer} nodes or fewer"
     ),
-    "mesh_size": _axes,
+    "mesh_size": _wrong_mesh_size,
     "indivisible_width": _indivisible_width,
     "top_k": "a token cannot visit {top_k} of {experts} experts; use a top_k of {experts} or less",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from meshwave.engine.errors import suggest
+from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message
 
 
@@ -39,7 +39,7 @@ def _unbalanced_slots(slots: float, tokens: float, divisible: bool) -> str:
 
 
 def _unknown(noun: str, name: str, known: Sequence[str], suggestion: str | None) -> str:
-    return f"unknown {noun} {name!r}. {suggest(known, suggestion)}"
+    return f"unknown {noun} {name!r}. {suggestion_text(known, suggestion)}"
 
 
 _LAYER: dict[str, Message] = {
@@ -75,8 +75,8 @@ _GROUPS: dict[str, Message] = {
         "all meshes"
     ),
     "gathered_copies": (
-        "gathering before the gate collects copies of each input, and a gate with a capacity drops other tokens of the "
-        "copies than of the first; set model.moe.capacity_factor to null, or the variant to paper"
+        "the all-gather before the gate collects several copies of each token, and a gate with a capacity factor may "
+        "drop different tokens of each copy; set model.moe.capacity_factor to null, or the variant to paper"
     ),
 }
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwave.engine.errors import suggest
+from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message
 
 
 def _unknown_member(kind: str, name: str, known: Sequence[str], suggestion: str | None) -> str:
-    return f"there is no {kind} called {name!r}. {suggest(known, suggestion)}"
+    return f"there is no {kind} called {name!r}. {suggestion_text(known, suggestion)}"
 
 
 MESSAGES: dict[str, Message] = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from meshwave.engine.errors import suggest
+from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message
 
 
 def _unknown_in_lesson(noun: str, name: str, known: list[str], suggestion: str | None) -> str:
-    return f"unknown {noun} {name!r}. {suggest(known, suggestion)}"
+    return f"unknown {noun} {name!r}. {suggestion_text(known, suggestion)}"
 
 
 MESSAGES: dict[str, Message] = {

@@ -1,4 +1,4 @@
-"""Messages of ``meshwave doctor``: what a machine has, and how to get what it lacks."""
+"""Messages of ``meshwave doctor``: requirements that a machine meets, and how to get missing ones."""
 
 from __future__ import annotations
 

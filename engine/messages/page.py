@@ -1,4 +1,4 @@
-"""Messages of the page about what it computes."""
+"""Messages of the page about its computations."""
 
 from __future__ import annotations
 

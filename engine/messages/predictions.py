@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwave.engine.messages import Message, enumerated, fill
+from meshwave.engine.messages import Message, fill, join_list
 
 COVERAGE: dict[str, Message] = {
     "unmeasured_precision": ("the profile covers blocks in {measured:list} only; {precision} is priced like these"),
@@ -34,7 +34,7 @@ def _memory(
         category=category,
         part=category_bytes,
     )
-    return f"{text}; use {enumerated([_REMEDIES[each] for each in remedies], 'or')}"
+    return f"{text}; use {join_list([_REMEDIES[each] for each in remedies], 'or')}"
 
 
 _REMEDIES = {

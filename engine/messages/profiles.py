@@ -1,15 +1,15 @@
-"""Messages about calibration profiles: files that are missing, and what a profile has not measured."""
+"""Messages about calibration profiles: missing files and missing measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwave.engine.errors import suggest
+from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message
 
 
 def _missing_profile(name: str, known: Sequence[str], suggestion: str | None) -> str:
-    hint = suggest(known, suggestion) if known else "Measure this machine with meshwave calibrate."
+    hint = suggestion_text(known, suggestion) if known else "Measure this machine with meshwave calibrate."
     return f"there is no profile called {name!r}. {hint}"
 
 
@@ -17,6 +17,6 @@ MESSAGES: dict[str, Message] = {
     "missing_profile": _missing_profile,
     "invalid_profile_name": "{name!r} is not a name of a profile; use a file name such as laptop.json",
     "invalid_profile": "{name} is not a valid profile ({problem}); measure this machine again with meshwave calibrate",
-    "unreadable_profile": "{name} cannot be read: {reason}; use another profile, or cost kind roofline",
+    "unreadable_profile": "{name} cannot be read: {reason}; use another profile, or roofline costs",
     "missing_phases": "every block of a profile needs one entry per phase; {kind} has none for {missing:list}; measure it again",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshwave.engine.errors import suggest
+from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message, fill, render
 from meshwave.engine.units import quantity
 
@@ -82,7 +82,7 @@ def _failed_attempt(number: int, reason: str, done: int, resumed_from: int) -> s
 
 
 def _unknown_run(run: str, known: Sequence[str], suggestion: str | None) -> str:
-    return f"there is no run {run!r}. {suggest(known, suggestion) if known else 'There are no runs yet.'}"
+    return f"there is no run {run!r}. {suggestion_text(known, suggestion) if known else 'There are no runs yet.'}"
 
 
 MESSAGES: dict[str, Message] = {
@@ -112,7 +112,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "warm_process_ended": "{reason}, after {done} of {total} steps; the files that it wrote are kept",
     "stopped_process": ("{name} is stopped and does not respond; continue it (kill -CONT {pid}), or cancel the run"),
-    # the record of runs
+    # the run database
     "queued": _queued,
     "failed_attempt": _failed_attempt,
     "run_record_unavailable": (
@@ -123,12 +123,12 @@ MESSAGES: dict[str, Message] = {
         "cannot keep runs in {place}: {reason}; set MESHWAVE_HOME to a folder that you can write to"
     ),
     "damaged_run_index": (
-        "the index of runs {path} is damaged: {reason}; move {name}* aside, and a new one is made from the folders in "
-        "{folder}"
+        "the run database {path} is damaged: {reason}; move {name}* to another folder, and the database is rebuilt "
+        "from the run folders in {folder}"
     ),
     "damaged_run_entry": (
-        "the run {run} in {path} is damaged: {reason}; it is left out until its row is repaired, or {name}* is moved "
-        "aside and a new index is made from the run folders"
+        "the row of run {run} in the run database {path} is damaged: {reason}; the run is not listed. Repair the row, or "
+        "move {name}* to another folder to rebuild the database from the run folders"
     ),
     "unknown_run": _unknown_run,
     "no_such_run": "there is no run {run!r}; `meshwave runs list` shows all runs",
@@ -177,7 +177,7 @@ MESSAGES: dict[str, Message] = {
     "slower_steps": "steps take {after_s:quantity|s}, {ratio:.2g} times as long as the first ones ({before_s:quantity|s})",
     # comparisons and profiles of runs
     "prediction_in_units": (
-        "the prediction is in units, which cannot be compared with seconds; use cost kind roofline or calibrated"
+        "the prediction is in units, which cannot be compared with seconds; use roofline or calibrated costs"
     ),
     "spans_of_another_program": "the spans in {folder} do not belong to its program; launch the design again",
     "no_recorded_step": "not all ranks have recorded a training step yet",

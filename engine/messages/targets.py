@@ -48,7 +48,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "checkpoints_not_shared": (
         "checkpoints and --resume need one folder that the hosts of target {target} share; set shared = true if its root "
-        "is one, or use one host"
+        "folder is shared, or use one host"
     ),
     "unequal_nodes": "Kubernetes runs equal pods; use the same number of devices of each node for target {target}",
     "restarts_on_kubernetes": (

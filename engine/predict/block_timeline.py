@@ -58,7 +58,7 @@ class BlockTimeline:
 
 
 def align_lanes(one: BlockTimeline, other: BlockTimeline) -> tuple[BlockTimeline, BlockTimeline]:
-    """Give two timelines the lanes that either uses, so that they can be overlaid."""
+    """Return two timelines with the lanes of both, so that they can be overlaid."""
     lanes = tuple(sorted({*one.lanes, *other.lanes}))
     return one.add_lanes(lanes), other.add_lanes(lanes)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import ITEM_BYTES, device_rates
 from meshwave.engine.document.expert_layers import cluster_links as cluster_links
-from meshwave.engine.errors import InputError, nearest
+from meshwave.engine.errors import InputError, nearest_names
 from meshwave.engine.experts import Layer, Line, Links, Price, Rates, price
 from meshwave.engine.units import quantity
 
@@ -60,7 +60,7 @@ STATE_BYTES = 16
 # ---- clusters ----
 
 RTX_2080_TI = Rates(flops=0.5 * 13.45e12, memory=616e9)
-"""fp32 at half of the peak rate."""
+"""Device of Parm's testbed, in fp32 at half of its peak rate."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ CLUSTERS: Mapping[str, GridCluster] = {
     ),
     "server": GridCluster(
         "PCIe, one server of 8",
-        f"PCIe {FITTED}: 4.5 GB/s; all 8 GPUs are on one node, which is assumed to be as fast",
+        f"PCIe {FITTED}: 4.5 GB/s; all 8 GPUs are on one node, whose links are assumed to be as fast as in the testbed",
         Links(PCIE, NETWORK),
         devices=8,
         devices_per_node=8,
@@ -132,7 +132,7 @@ def find_cluster(name: str, design: Design) -> GridCluster:
     if name == OWN_CLUSTER:
         return design_cluster(design)
     if name not in CLUSTERS:
-        raise InputError(f"unknown links {name!r}. {nearest(name, {OWN_CLUSTER: '', **CLUSTERS})}")
+        raise InputError(f"unknown links {name!r}. {nearest_names(name, {OWN_CLUSTER: '', **CLUSTERS})}")
     return CLUSTERS[name]
 
 

@@ -192,7 +192,7 @@ def _variant(design: Design, name: str, options: Mapping[str, Any]) -> Variant:
 
 
 def _present_variant(design: Design) -> Variant:
-    """Return the design's own variant, with all that was set by hand."""
+    """Return the design's own variant, with all of its settings."""
     now = _pipeline_section(design)
     name = now["schedule"]
     options = {key: now[key] for key in schedules[name].model_fields}

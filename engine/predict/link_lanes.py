@@ -22,7 +22,7 @@ from meshwave.engine.program.link_shares import (
 LANE_LIMIT = 32
 """Largest number of lanes; ports of nodes come first, then busier ports."""
 BUSY_SHARE = 0.5
-"""Share of the step from which a device link is busy and has a lane even where lanes of devices are off."""
+"""Load of a device link, as a share of the step, from which it has a lane even if device lanes are hidden."""
 ROUNDING = 2e-9
 """Relative to the step: shorter shares are artefacts of rounding."""
 

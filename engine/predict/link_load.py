@@ -130,7 +130,7 @@ class Bounds(NamedTuple):
 
     @property
     def description(self) -> str:
-        """One sentence without a full stop that says what limits the step."""
+        """One sentence without a full stop that names the bottleneck of the step."""
         port = (
             "" if self.port is None else f"the {port_name(self.port)}, is busy {self._percent(self.network_s or 0.0)}"
         )

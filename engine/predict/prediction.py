@@ -35,7 +35,7 @@ from meshwave.engine.predict.link_flows import LinkFlows, find_flows
 from meshwave.engine.predict.link_load import Bounds, PortLoad, find_bounds, port_loads
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Timeline
-from meshwave.engine.progress import tell
+from meshwave.engine.progress import report_progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class Prediction:
         return port_loads(self.program, self.costs, self.timeline.makespan)
 
     @cached_property
-    def bounds(self) -> Bounds | None:
+    def lower_bounds(self) -> Bounds | None:
         """Lower bounds of the step time; None for unit costs."""
         return find_bounds(self.program, self.costs, self.timeline, self.port_loads)
 
@@ -145,7 +145,7 @@ class Prediction:
             "exposed_communication_s": timeline.exposed_communication.tolist(),
             "mean_exposed_communication_s": timeline.mean_exposed_communication,
             "inside_communication_s": self.inside_communication.tolist() if seconds else None,
-            "bounds": self.bounds.as_data() if self.bounds else None,
+            "bounds": self.lower_bounds.as_data() if self.lower_bounds else None,
             "links": [load.as_data() for load in self.port_loads],
             "dropped": self.dropped_by_mesh,
             "mean_inside_communication_s": float(self.inside_communication.mean()) if seconds else None,
@@ -171,11 +171,11 @@ def predict(design: Design, program: Program | None = None) -> Prediction:
         InputError: the order deadlocks, or the cost model cannot price the design.
     """
     ordered = 0.9 if type(design.pipeline).depends_on_costs else 0.4  # share of the time that ordering takes
-    tell(0.0, "ordering actions")
+    report_progress(0.0, "ordering actions")
     program = lower(design) if program is None else program
-    tell(ordered, "pricing actions")
+    report_progress(ordered, "pricing actions")
     costs = estimate(design, program)
-    tell(ordered + (1 - ordered) / 4, "simulating")
+    report_progress(ordered + (1 - ordered) / 4, "simulating")
     names = tuple(mesh.name for mesh in design.meshes)
     return Prediction(design, program, costs, costs.play(program, meshes=names))
 

@@ -96,7 +96,7 @@ class _Search:
     # ---- walking ----
 
     def walk(self, changes: _Changes) -> tuple[_Run, Rows]:
-        """Run what can run: the kept slots of each rank in their order, and moved slots as soon as they can.
+        """Run all slots that can run: kept ones in the order of their rank, moved ones as soon as possible.
 
         Returns the run and the numbers of the lines that are stuck: ranks, then moved slots.
         """
@@ -317,11 +317,11 @@ def _needs(order: Program) -> list[Rows]:
     """Return the rows that each computation needs, as two lists ``[rows]``; -1 for none."""
     table, nothing = order.tables, np.full(len(order), -1, np.int64)
     input_, other = nothing, nothing.copy()
-    _set(input_, table.forward[1:], table.forward[:-1])
-    _set(input_, table.backward[:-1], table.backward[1:])
-    _set(other, table.backward, table.forward)
+    _set_columns(input_, table.forward[1:], table.forward[:-1])
+    _set_columns(input_, table.backward[:-1], table.backward[1:])
+    _set_columns(other, table.backward, table.forward)
     split = table.weight != table.backward
-    _set(other, np.where(split, table.weight, -1), table.backward)
+    _set_columns(other, np.where(split, table.weight, -1), table.backward)
     return [input_, other]
 
 
@@ -329,15 +329,15 @@ def _needed_by(order: Program) -> list[Rows]:
     """Return the rows that need each computation, as two lists ``[rows]``; -1 for none."""
     table, nothing = order.tables, np.full(len(order), -1, np.int64)
     output, other = nothing, nothing.copy()
-    _set(output, table.forward[:-1], table.forward[1:])
-    _set(output, table.backward[1:], table.backward[:-1])
-    _set(other, table.forward, table.backward)
+    _set_columns(output, table.forward[:-1], table.forward[1:])
+    _set_columns(output, table.backward[1:], table.backward[:-1])
+    _set_columns(other, table.forward, table.backward)
     split = table.weight != table.backward
-    _set(other, table.backward, np.where(split, table.weight, -1))
+    _set_columns(other, table.backward, np.where(split, table.weight, -1))
     return [output, other]
 
 
-def _set(column: Rows, rows: Rows, values: Rows) -> None:
+def _set_columns(column: Rows, rows: Rows, values: Rows) -> None:
     there = (rows >= 0) & (values >= 0)
     column[rows[there]] = values[there]
 

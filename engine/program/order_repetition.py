@@ -144,13 +144,13 @@ class _Chain:
         following its own kind, microbatch by microbatch, would gather all of them in one place.
         """
         before, after = self._before[group[0]], self._after[group[-1]]
-        kinds = {self._kind(row) for row in group}
-        alike = [row >= 0 and self._kind(row) in kinds for row in (before, after)]
+        kinds = {self._op_and_stage(row) for row in group}
+        alike = [row >= 0 and self._op_and_stage(row) in kinds for row in (before, after)]
         if alike == [True, False]:
             return -1, after
         return (before, -1) if alike == [False, True] else (before, after)
 
-    def _kind(self, row: int) -> tuple[int, int]:
+    def _op_and_stage(self, row: int) -> tuple[int, int]:
         return int(self._order.op[row]), int(self._order.stage[row])
 
     def _image(self, row: int, by: int) -> int:

@@ -233,7 +233,7 @@ class Program:
         return hash(self.digest)
 
 
-def build(
+def build_program(
     orders: Sequence[Iterable[Action]],
     placement: Sequence[Sequence[int]] | None = None,
     replica: Sequence[int] | None = None,
@@ -244,11 +244,11 @@ def build(
     A placement that is not given is derived from the orders, and so are the stages between which tensors skip, one
     tensor each.
     """
-    flat = [as_columns(order) for order in orders]
+    flat = [to_columns(order) for order in orders]
     return from_columns(flat, placement, replica, skips)
 
 
-def as_columns(order: Iterable[Action]) -> NDArray[np.int32]:
+def to_columns(order: Iterable[Action]) -> NDArray[np.int32]:
     """Return ``[actions, 5]`` op, stage, microbatch, fused, other."""
     return np.fromiter(chain.from_iterable(order), np.int32).reshape(-1, len(Action._fields))
 
@@ -336,7 +336,7 @@ def parse_program(orders: str | Sequence[Sequence[str]]) -> Program:
     """
     if isinstance(orders, str):
         orders = [line.split() for line in orders.strip().splitlines()]
-    return build([_parse_order(order) for order in orders])
+    return build_program([_parse_order(order) for order in orders])
 
 
 def _parse_order(cells: Iterable[str]) -> list[Action]:
@@ -400,7 +400,7 @@ class ProgramFile(RunFile):
             InputError: a cell is not an action, or the digest belongs to another program.
         """
         orders = [_parse_order(order) for order in self.actions]
-        built = build(orders, self.placement, self.replica, self.skips)
+        built = build_program(orders, self.placement, self.replica, self.skips)
         program = replace(built, clips=self.clips, onward=np.array(self.onward, np.int32), batched=self.batched)
         if program.digest != self.digest:
             raise InputError(

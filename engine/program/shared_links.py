@@ -159,10 +159,10 @@ def is_contended(network: Network, alone: Alone) -> bool:
     If not, the uncontended timeline is exact.
     """
     network = network.coupling
-    return _queues(network, alone) or any(peak > FULL for peak in _peaks(network, alone))
+    return _has_queue(network, alone) or any(peak > FULL for peak in _peak_utilisation(network, alone))
 
 
-def _queues(network: Network, alone: Alone) -> bool:
+def _has_queue(network: Network, alone: Alone) -> bool:
     line = network.connection[alone.kind]
     order = np.lexsort((alone.start, line))
     line, start, end = line[order], alone.start[order], alone.end[order]
@@ -172,7 +172,7 @@ def _queues(network: Network, alone: Alone) -> bool:
     return bool((same & (start[1:] < end[:-1] * (1 - 1e-12))).any())
 
 
-def _peaks(network: Network, alone: Alone) -> Sequence[float]:
+def _peak_utilisation(network: Network, alone: Alone) -> Sequence[float]:
     """Return the peak utilisation of the busiest port, as a list of one number."""
     counts = np.diff(network.use_ptr)[alone.kind]
     flow = np.repeat(np.arange(len(alone.kind)), counts)

@@ -105,7 +105,7 @@ def play_shared(
         ),
     )  # fmt: skip
     written = Result(start, end, cause, sent, came, sent_cause, *log)
-    room = _room(flows, lines, len(of_kind), len(network.ports), heap_first)
+    room = _allocate_room(flows, lines, len(of_kind), len(network.ports), heap_first)
     logged = _run(*given, written, room, must_compile=must_compile)
     row_of = np.concatenate((node_rows, messages, [-1]))  # row of each cause; node 0 is the start of the step
     row_of[0] = -1
@@ -117,7 +117,7 @@ def play_shared(
     return result._replace(log=RateLog(log[0][used], first_of_class[log[1][used]], log[2][used]))
 
 
-def _room(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> Room:
+def _allocate_room(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> Room:
     classes = len(heap_first)
 
     def integers(length: int) -> Ints:

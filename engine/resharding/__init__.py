@@ -9,10 +9,10 @@ need torch: a plan is data, and equal inputs give equal plans on every rank.
 """
 
 from meshwave.engine.program.link_shares import Share, max_concurrent_messages
-from meshwave.engine.resharding.boxes import Box, Mesh, SpecError, boxes, is_empty, split_spec, volume
-from meshwave.engine.resharding.link_lanes import Hops, Lane, LaneUse, hops, lanes, nic_sides
+from meshwave.engine.resharding.boxes import Box, Mesh, SpecError, is_empty, rank_boxes, split_spec, volume
+from meshwave.engine.resharding.link_lanes import Hops, Lane, LaneUse, nic_sides, plan_lanes, task_hops
 from meshwave.engine.resharding.links import Link, Links
-from meshwave.engine.resharding.moves import moves
+from meshwave.engine.resharding.moves import plan_moves
 from meshwave.engine.resharding.orderings import orderings
 from meshwave.engine.resharding.plan import Plan, PlannedTask, plan
 from meshwave.engine.resharding.playback import (
@@ -55,27 +55,27 @@ __all__ = [
     "Tensor",
     "Transfer",
     "UnitTask",
-    "boxes",
     "candidate_transfers",
     "check_load",
-    "hops",
     "is_empty",
-    "lanes",
     "lower_bound",
     "max_concurrent_messages",
-    "moves",
     "nic_sides",
     "orderings",
     "plan",
     "plan_joint_transfer",
+    "plan_lanes",
+    "plan_moves",
     "plan_transfer",
     "play_plan",
     "played_seconds",
     "port_shares",
+    "rank_boxes",
     "rewrite_destination",
     "run_in_order",
     "split_spec",
     "strategies",
+    "task_hops",
     "unit_tasks",
     "volume",
 ]

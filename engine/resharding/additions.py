@@ -15,7 +15,7 @@ from meshwave.engine.resharding.tasks import Move, UnitTask
 
 
 def addend_moves(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) -> list[Move]:
-    """Return the messages that bring addends.
+    """Return the messages that carry addends.
 
     In each step every rank of a group sends to a different rank, so that no rank receives all at once.
 

@@ -100,7 +100,7 @@ def _check_axes(dim: int, entry: str, axes: Sequence[int], mesh: Mesh, seen: dic
         seen[axis] = dim
 
 
-def boxes(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> list[Box]:
+def rank_boxes(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> list[Box]:
     """Return ``[ranks]`` the box that each rank of ``mesh`` owns.
 
     Each dim is split once per axis, outer first, into pieces of ``ceil(n / p)``, the last ones shorter or empty. This

@@ -66,7 +66,7 @@ Port = tuple[int, str, bool]
 Message = tuple[int, int, int, float, float, float]
 
 
-def lanes(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> tuple[list[Lane], list[LaneUse]]:
+def plan_lanes(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> tuple[list[Lane], list[LaneUse]]:
     """Return the lanes that a plan uses, host by host, and their use by unit tasks.
 
     A task occupies a NIC of its sender's host and one of each receiver's host for its whole duration. Messages between
@@ -118,7 +118,7 @@ def nic_sides(source: int, target: int, links: Links) -> tuple[tuple[int, Direct
     return ((out, "in"), None) if out == to else ((out, "tx"), (to, "rx"))
 
 
-def hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int) -> Hops:
+def task_hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int) -> Hops:
     """Return all messages of a unit task, where each rank forwards a range as soon as it has received it.
 
     A rank sends and receives one message at a time on its link inside the host, and one on its link to other hosts.

@@ -16,7 +16,7 @@ from meshwave.engine.resharding.strategies import strategies
 from meshwave.engine.resharding.tasks import Move, UnitTask
 
 
-def moves(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Iterator[Move]:
+def plan_moves(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Iterator[Move]:
     """Yield the messages of a plan: addends of partial tensors, then the unit tasks in the order of the plan.
 
     Raises:

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, Self
 
 from meshwave.engine.program.shared_links_loop import RATE_TOLERANCE, compute_fair_rates
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.moves import moves
+from meshwave.engine.resharding.moves import plan_moves
 from meshwave.engine.resharding.plan import Plan
 from meshwave.engine.resharding.tasks import Move, UnitTask
 
@@ -144,7 +144,7 @@ class _Play:
     @classmethod
     def from_plan(cls, plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Self | None:
         """Return the playback of a plan; None if it has more than ``MAX_PLAYED_MESSAGES`` messages."""
-        sent = list(islice(moves(plan, tasks, links), MAX_PLAYED_MESSAGES + 1))
+        sent = list(islice(plan_moves(plan, tasks, links), MAX_PLAYED_MESSAGES + 1))
         return None if len(sent) > MAX_PLAYED_MESSAGES else cls(sent, tasks, links)
 
     def run(self) -> float:

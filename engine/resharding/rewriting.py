@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwave.engine.resharding.boxes import Mesh, boxes, is_empty
+from meshwave.engine.resharding.boxes import Mesh, is_empty, rank_boxes
 from meshwave.engine.resharding.tasks import Load, SliceReceivers, check_load
 
 MAX_AXES = 10
@@ -62,7 +62,7 @@ def rewritten_receivers(load: Load) -> SliceReceivers:
     """
     check_load(load)
     made = rewrite_destination(*load.destination, load.tensor.shape)
-    part = dict(zip(made.mesh.ranks, boxes(made.mesh, made.spec, load.tensor.shape), strict=True))
+    part = dict(zip(made.mesh.ranks, rank_boxes(made.mesh, made.spec, load.tensor.shape), strict=True))
     found: dict[tuple[tuple[int, int], ...], list[tuple[int, ...]]] = {}
     for group in made.groups or tuple((rank,) for rank in made.mesh.ranks):
         for place, rank in enumerate(group):

@@ -13,10 +13,10 @@ from meshwave.engine.resharding.boxes import (
     Mesh,
     SpecError,
     addend_groups,
-    boxes,
     intersect,
     is_empty,
     nth_piece,
+    rank_boxes,
     split_spec,
     volume,
 )
@@ -166,11 +166,11 @@ def cut_tasks(load: Load, held: SliceOwners, needed: SliceReceivers, number: int
         for owned, groups in sorted(held.items()):
             shared = intersect(owned, wanted)
             if shared is not None or not load.tensor.shape:
-                found.append(_task(load.tensor, number, shared or (), groups, rings))
+                found.append(_make_task(load.tensor, number, shared or (), groups, rings))
     return found
 
 
-def _task(
+def _make_task(
     tensor: Tensor, number: int, box: Box, groups: Mapping[int, tuple[int, ...]], rings: Sequence[tuple[int, ...]]
 ) -> UnitTask:
     wanted = {rank for ring in rings for rank in ring}
@@ -196,4 +196,4 @@ def _task(
 
 def _boxes(side: Side, tensor: Tensor) -> dict[int, Box]:
     mesh, spec = side
-    return dict(zip(mesh.ranks, boxes(mesh, spec, tensor.shape), strict=True))
+    return dict(zip(mesh.ranks, rank_boxes(mesh, spec, tensor.shape), strict=True))

@@ -8,10 +8,10 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Self
 
-from meshwave.engine.progress import tell
+from meshwave.engine.progress import report_progress
 from meshwave.engine.resharding.boxes import Box
 from meshwave.engine.resharding.links import Links
-from meshwave.engine.resharding.moves import moves
+from meshwave.engine.resharding.moves import plan_moves
 from meshwave.engine.resharding.orderings import orderings
 from meshwave.engine.resharding.plan import Plan, plan_tasks, strategy_tasks
 from meshwave.engine.resharding.playback import MAX_PLAYED_MESSAGES, played_seconds
@@ -61,7 +61,7 @@ class Transfer:
     @cached_property
     def moves(self) -> tuple[Move, ...]:
         """Messages of the plan."""
-        return tuple(moves(self.plan, self.tasks, self.links))
+        return tuple(plan_moves(self.plan, self.tasks, self.links))
 
     @cached_property
     def played_s(self) -> float:
@@ -147,5 +147,5 @@ def candidate_transfers(
     for number, strategy in enumerate(cut_by):
         tasks = tuple(strategy_tasks(loads, strategy))
         for place, ordering in enumerate(put_by):
-            tell((number + place / len(put_by)) / len(cut_by), f"planning {strategy}, {ordering}")
+            report_progress((number + place / len(put_by)) / len(cut_by), f"planning {strategy}, {ordering}")
             yield Transfer(tuple(loads), tasks, links, plan_tasks(tasks, links, strategy, ordering, chunks))

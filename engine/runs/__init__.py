@@ -1,4 +1,4 @@
-"""Runs: launchers, the run folder, the record of all runs, recordings, and comparisons with predictions."""
+"""Runs: launchers, the run folder, the run database, recordings, and comparisons with predictions."""
 
 from meshwave.engine.runs.launchers import Capabilities, Launcher, reconcile
 from meshwave.engine.runs.options import Hosts, Options

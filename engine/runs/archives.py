@@ -49,7 +49,7 @@ def export_run(record: Record, entry: Entry, file: Path | None = None) -> Path:
 
 
 def import_run(record: Record, file: Path) -> Entry:
-    """Enter the run of an archive in the record, with its folder.
+    """Enter the run of an archive in the run database, with its folder.
 
     Raises:
         Refusal: the file is not an archive of a run, or the run exists here.

@@ -42,12 +42,12 @@ DEFAULT_STEP_LIMIT_S = 10.0
 STEP_LIMIT_S = 86_400.0
 """The longest wall time of a step that a requested time-dilation factor may lead to."""
 REALTIME_STEP_LIMIT_S = 2.0
-"""A step up to this time, without actions that are too short, is not dilated."""
+"""Longest step that is not dilated, if none of its actions is too short to wait for."""
 NEGLIGIBLE_SHARE = 0.01
 """The shortest actions, which make up this share of the waiting, do not count for the time-dilation factor."""
 
 STEPS = 8
-"""Steps of a dry run unless the user asks for more: all steps are alike."""
+"""Default maximum number of steps of a dry run, whose steps are all alike."""
 
 SPIN_NS = 100_000
 """The last part of a wait, which polls the clock: as long as a sleep may overshoot."""
@@ -70,7 +70,7 @@ class Rehearsal(Part):
 
     @property
     def words(self) -> str:
-        """Text such as ``rehearsal, time x 40``, which the record of runs stores."""
+        """Text such as ``rehearsal, time x 40``, which the run database stores."""
         return "rehearsal" if self.scale is None else f"rehearsal, time x {number(self.scale)}"
 
 
@@ -274,7 +274,7 @@ class Device:
 
     def wait_for_flow(self, flow: int) -> int:
         """Wait until a flow is complete on the shared links, and return the time of its end."""
-        assert self._links is not None, "only devices with shared links wait for flows"
+        assert self._links is not None, "flows exist only if transfers share links"
         return self._links.wait(flow, partial(wait_until, stop=self._stop))
 
     def extend_until(self, at_ns: int) -> None:

@@ -26,7 +26,7 @@ from meshwave.engine.runs.dry_run import (
 from meshwave.engine.runs.live_links import LiveLinks
 
 TURN_S = 2e-4
-"""The longest that a thread computes in Python while another one waits for the interpreter."""
+"""Longest time that a thread computes in Python while another one waits for the interpreter."""
 
 
 class Coming(NamedTuple):

@@ -34,7 +34,7 @@ class Handle(NamedTuple):
     def is_stopped(self) -> bool:
         """True if a signal or a debugger has stopped it, so that it does not respond; always False outside Linux."""
         state, born = _state_and_birth(self.pid) if LINUX else ("", "")
-        return state in ("T", "t") and self._replace(boot=_boot(), born=born) == self
+        return state in ("T", "t") and self._replace(boot=_boot_id(), born=born) == self
 
     def kill(self) -> bool:
         """Kill the process if it still exists; return whether it was signalled."""
@@ -65,7 +65,7 @@ class Handle(NamedTuple):
 
 
 class Processes(RunFile):
-    """The processes of a run, as stored in its entry of the record."""
+    """The processes of a run, as stored in its entry of the run database."""
 
     owner: Handle
     """The process that launched the run."""
@@ -76,7 +76,7 @@ class Processes(RunFile):
 
 
 def recorded_processes(entry: Entry) -> Processes | None:
-    """Return the processes of a run; None if the record does not name them, or is damaged."""
+    """Return the processes of a run; None if the database does not name them, or is damaged."""
     try:
         return Processes.model_validate(entry.handle)
     except ValidationError:
@@ -92,7 +92,7 @@ def owner_of(entry: Entry) -> Handle | None:
 
 
 def stopped_process_lines(entry: Entry) -> list[str]:
-    """Return a line for each stopped process of an active run, with what can be done."""
+    """Return a line for each stopped process of an active run, with the remedy."""
     found = None if entry.state.is_over else recorded_processes(entry)
     if found is None:
         return []
@@ -107,8 +107,8 @@ def stopped_process_lines(entry: Entry) -> list[str]:
 
 def handle(pid: int) -> Handle | None:
     """Return the handle of the process that has this number now; None if it does not exist or has ended."""
-    born = _born_linux(pid) if LINUX else _born_posix(pid)
-    return Handle(_boot(), pid, born) if born else None
+    born = _birth_time_linux(pid) if LINUX else _birth_time_posix(pid)
+    return Handle(_boot_id(), pid, born) if born else None
 
 
 def own_handle() -> Handle:
@@ -118,7 +118,7 @@ def own_handle() -> Handle:
     return found
 
 
-def _born_linux(pid: int) -> str:
+def _birth_time_linux(pid: int) -> str:
     state, ticks = _state_and_birth(pid)
     return "" if state in ("", "Z", "X") else ticks
 
@@ -133,14 +133,14 @@ def _state_and_birth(pid: int) -> tuple[str, str]:
     return fields[0], fields[19]
 
 
-def _born_posix(pid: int) -> str:
+def _birth_time_posix(pid: int) -> str:
     command = ["ps", "-o", "state=,lstart=", "-p", str(pid)]
     state, _, born = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip().partition(" ")
     return "" if state.startswith("Z") else born.strip()
 
 
 @cache
-def _boot() -> str:
+def _boot_id() -> str:
     if LINUX:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     command = ["sysctl", "-n", "kern.boottime"]

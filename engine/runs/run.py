@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import ConfigDict
 
-from meshwave.engine.errors import RunError, printable
+from meshwave.engine.errors import RunError, escape_unprintable
 from meshwave.engine.findings import RunRefusal
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import (
@@ -102,7 +102,7 @@ class Control(Protocol):
 
 
 class Run:
-    """A run of the record. It is read from the run folder, so that any process can follow it."""
+    """A recorded run. It is read from the run folder, so that any process can follow it."""
 
     def __init__(self, record: Record, run: str, launcher: Control | None = None) -> None:
         self.id = run
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def entry(self) -> Entry:
-        """The entry of the record, with the result of the run even if that could not be recorded, as on a full disk."""
+        """The entry of the run database, with the result of the run even if that could not be recorded, as on a full disk."""
         entry = self._record.get(self.id)
         result = None if entry.state.is_over else read_result(self.folder)
         return entry if result is None else replace(entry, state=State(result.state), reason=result.reason)
@@ -217,7 +217,7 @@ class Run:
     def log(self, lines: int = 200) -> list[LogLine]:
         """Return the last ``lines`` lines of each process, process by process."""
         return [
-            LogLine(process, printable(text.expandtabs()))
+            LogLine(process, escape_unprintable(text.expandtabs()))
             for process, path in files_by_process(self.folder, "rank", ".log").items()
             for text in last_lines(path, lines)
         ]

@@ -30,7 +30,7 @@ from meshwave.engine.units import duration, number, quantity
 
 FORMAT = "meshwave-compared/1"
 MOST_LINES = 8
-"""The most meshes, links or layers that are listed: those with the largest errors."""
+"""Maximum number of meshes, links or layers that are listed: those with the largest errors."""
 THOUSANDS = 999
 MANY_TIMES = 2.0
 """The least ratio that is shown as a factor: "10 times" is clearer than "900% longer"."""
@@ -103,7 +103,7 @@ def comparison_lines(found: Comparison) -> list[str]:
     lines.append("bubble    {} predicted, {} measured".format(*bubbles))
     expected, took = (each.mean_exposed_communication for each in timelines)
     exposed = compared_text(found, Compared(expected, took))
-    lines.append(f"exposed   {exposed} (communication, mean over the meshes)")
+    lines.append(f"exposed   {exposed} (exposed communication, mean over the meshes)")
     lines += [
         f"  {WORDS[op.name]:<24}{compared_text(found, each)}"
         for op, each in found.by_kind.items()

@@ -1,4 +1,4 @@
-"""The record of runs in SQLite: the state of each, and the reason for it."""
+"""The run database (SQLite): the state of each run, and the reason for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, Json, ValidationError
 
-from meshwave.engine.errors import RunError, closest
+from meshwave.engine.errors import RunError, closest_word
 from meshwave.engine.files import home
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.run_files import Count, RunFile, first_problem
@@ -68,7 +68,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """The record of one run. Times are Unix seconds."""
+    """The entry of one run. Times are Unix seconds."""
 
     id: str
     key: str | None
@@ -84,11 +84,7 @@ class Entry:
     started_s: float | None
     finished_s: float | None
     manner: str = ""  # how it differs from plain training: "rehearsal, time x 40"
-
-    @property
-    def is_rehearsal(self) -> bool:
-        """True for a dry run."""
-        return self.manner.startswith("rehearsal")
+    is_rehearsal: bool = False  # True for a dry run
 
     @property
     def place(self) -> Place:
@@ -117,6 +113,7 @@ class _Row(RunFile):
     started_s: Seconds | None
     finished_s: Seconds | None
     manner: str
+    is_rehearsal: Annotated[bool, Field(strict=False)]  # an integer in SQLite
 
 
 class Record:
@@ -126,7 +123,7 @@ class Record:
     """
 
     def __init__(self, place: Path | None = None) -> None:
-        """Open the record in the folder ``place``, by default the user's own.
+        """Open the run database in the folder ``place``, by default the user's own.
 
         Raises:
             RunError: the folder cannot be used, or the index is damaged.
@@ -161,6 +158,7 @@ class Record:
         processes: int,
         steps: int,
         manner: str = "",
+        is_rehearsal: bool = False,
         key: str | None = None,
         limit: int = 1,
     ) -> tuple[Entry, bool]:
@@ -183,8 +181,11 @@ class Record:
             state = State.QUEUED if is_full else State.STARTING
             run = self._new_id(db, now)
             db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
-                (run, key, name, state, launcher, json.dumps(handle), digest, processes, steps, now, manner),
+                "INSERT INTO runs VALUES (?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, NULL, NULL, ?, ?)",
+                (
+                    *(run, key, name, state, launcher, json.dumps(handle), digest, processes, steps, now),
+                    *(manner, is_rehearsal),
+                ),
             )
             db.execute("INSERT INTO transitions VALUES (?, ?, ?, '')", (run, state, now))
             return self._get(db, run), True
@@ -254,7 +255,7 @@ class Record:
         return True
 
     def set_handle(self, run: str, handle: Mapping[str, Any]) -> None:
-        """Store what the launcher needs to find the run again."""
+        """Store the data by which the launcher finds the run again."""
         with self._transaction() as db:
             self._set_handle(db, run, handle)
 
@@ -285,7 +286,7 @@ class Record:
         if matches:
             raise Refusal("ambiguous_run", {"run": text, "matches": matches[:5]})
         known = ids[:20]
-        raise Refusal("unknown_run", {"run": text, "known": known, "suggestion": closest(text, known)})
+        raise Refusal("unknown_run", {"run": text, "known": known, "suggestion": closest_word(text, known)})
 
     def all(self, limit: int = 1000) -> list[Entry]:
         """Return the entries of all runs, latest first."""

@@ -1,4 +1,4 @@
-"""The index of runs on disk: an SQLite file that any number of processes share."""
+"""The SQLite file of the run database, which any number of processes share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-VERSION = 2
+VERSION = 3
 PATIENCE_S = 10.0
 """The longest that a writer waits for another; a transaction takes a fraction of a millisecond."""
 
@@ -26,7 +26,8 @@ CREATE TABLE IF NOT EXISTS runs (
     created_s  REAL NOT NULL,
     started_s  REAL,
     finished_s REAL,
-    manner     TEXT NOT NULL DEFAULT ''
+    manner     TEXT NOT NULL DEFAULT '',
+    is_rehearsal INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS runs_by_state ON runs (state);
 CREATE TABLE IF NOT EXISTS transitions (
@@ -38,7 +39,13 @@ CREATE TABLE IF NOT EXISTS transitions (
 CREATE INDEX IF NOT EXISTS transitions_by_run ON transitions (run);
 """
 
-UPGRADES = {1: "ALTER TABLE runs ADD COLUMN manner TEXT NOT NULL DEFAULT '';"}
+UPGRADES = {
+    1: "ALTER TABLE runs ADD COLUMN manner TEXT NOT NULL DEFAULT '';",
+    2: """
+    ALTER TABLE runs ADD COLUMN is_rehearsal INTEGER NOT NULL DEFAULT 0;
+    UPDATE runs SET is_rehearsal = 1 WHERE manner LIKE 'rehearsal%';
+    """,
+}
 """Statements that upgrade the tables, by the version that they upgrade."""
 
 

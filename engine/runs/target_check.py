@@ -1,4 +1,4 @@
-"""The check of a launch target: a short job that reports what the target has and what its links do."""
+"""The check of a launch target: a short job that reports its hardware, its software and its link rates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from meshwave.engine.units import quantity
 
 MODULE = "meshwave.engine.runtime.processes.target_check"
 LIMIT_S = 300.0
-"""The longest that a check waits for its job."""
+"""Longest time that a check waits for its job."""
 LOOK_S = 0.5
 
 
@@ -84,7 +84,7 @@ class TargetReport(RunFile):
         return len(self.processes) // self.nodes
 
     def problems(self, own_versions: Mapping[str, str]) -> Iterator[Problem]:
-        """Yield what is wrong with the target; ``own_versions`` are those of this machine."""
+        """Yield the problems of the target; ``own_versions`` are those of this machine."""
         for name in sorted({name for each in self.processes for name in each.versions}):
             found = sorted({each.versions[name] for each in self.processes})
             if len(found) > 1:
@@ -107,13 +107,14 @@ class TargetReport(RunFile):
         share = 1 if first.identity else self.devices_per_node  # processes on CPUs share the memory of their node
         device = {
             "name": first.device,
-            "peak_flops": _rounded(self.device.flops),
-            "memory_bytes": _rounded(first.memory_bytes / share),
-            "memory_bandwidth": _rounded(self.device.memory_bandwidth),
+            "peak_flops": _round_measurement(self.device.flops),
+            "memory_bytes": _round_measurement(first.memory_bytes / share),
+            "memory_bandwidth": _round_measurement(self.device.memory_bandwidth),
             "efficiency": 1.0,
         }
         links = [
-            {"latency_s": _rounded(each.latency_s), "bandwidth": _rounded(each.bandwidth)} for each in (inside, between)
+            {"latency_s": _round_measurement(each.latency_s), "bandwidth": _round_measurement(each.bandwidth)}
+            for each in (inside, between)
         ]
         counts = {"nodes": nodes or self.nodes, "devices_per_node": self.devices_per_node}
         return Cluster.model_validate({**counts, "device": device, "intra_node": links[0], "inter_node": links[1]})
@@ -207,7 +208,7 @@ def finished_job(
         for name, document in (files or {}).items():
             write_document(folder / name, document)
         status = _wait_for(launcher, launcher.start_program(layout, folder, module), folder, limit_s)
-        why = {"target": launcher.target, "why": _reason(status, limit_s), "said": _said(folder)}
+        why = {"target": launcher.target, "why": _reason(status, limit_s), "said": _last_errors(folder)}
         yield folder, RunRefusal("target_check_failed", why)
     finally:
         _remove(launcher, folder)
@@ -231,7 +232,7 @@ def _reason(status: JobStatus, limit_s: float) -> str:
     return status.failure.message if status.failure else "its job ended without a report"
 
 
-def _said(folder: Path) -> str:
+def _last_errors(folder: Path) -> str:
     """Return the end of the logs, where an error is."""
     logs = [line for path in sorted(folder.glob("*.log")) for line in last_lines(path, 100)]
     telling = [line for line in logs if "Error" in line or "error" in line] or logs
@@ -248,6 +249,6 @@ def _remove(launcher: JobLauncher, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _rounded(value: float) -> float:
+def _round_measurement(value: float) -> float:
     """Return a measurement with the digits that it is good for."""
     return float(f"{value:.3g}")

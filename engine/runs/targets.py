@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from meshwave.engine.document.validation_problems import validation_problems
-from meshwave.engine.errors import InputError, nearest
+from meshwave.engine.errors import InputError, nearest_names
 from meshwave.engine.files import configuration_folder, read_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part
@@ -68,7 +68,7 @@ def read_targets() -> dict[str, Target]:
     found = _machine_targets()
     for file in target_files():
         if file.exists():
-            found |= {name: _target(file, name, table) for name, table in _tables(file).items()}
+            found |= {name: _target(file, name, table) for name, table in _read_tables(file).items()}
     return found
 
 
@@ -80,7 +80,7 @@ def find_target(name: str) -> Target:
     """
     known = read_targets()
     if name not in known:
-        params = {"target": name, "hint": nearest(name, known), "files": [str(file) for file in target_files()]}
+        params = {"target": name, "hint": nearest_names(name, known), "files": [str(file) for file in target_files()]}
         raise Refusal("unknown_target", params)
     return known[name]
 
@@ -108,9 +108,9 @@ def _machine_targets() -> dict[str, Target]:
     return {name: Target(name, name) for name, member in launchers.items() if member.target_options is None}
 
 
-def _tables(file: Path) -> Mapping[str, Any]:
+def _read_tables(file: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(read_whole(file, "file of targets", LARGEST_FILE_BYTES).decode())
+        return tomllib.loads(read_whole(file, "targets file", LARGEST_FILE_BYTES).decode())
     except (InputError, ValueError) as error:  # TOML and its encoding
         raise Refusal("targets_unreadable", {"file": str(file), "reason": str(error)}) from None
 

@@ -15,7 +15,7 @@ from meshwave.engine import messages
 from meshwave.engine.findings import Fix, Problem
 from meshwave.engine.frozen import Part
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.program.program import Program, as_columns, from_columns
+from meshwave.engine.program.program import Program, from_columns, to_columns
 from meshwave.engine.registry import Registry
 
 MAX_MICROBATCHES = 20_000
@@ -76,7 +76,7 @@ class Schedule(Part):
         return [0] * pipe.microbatches
 
     def refusal(self, pipe: Pipe) -> Problem | None:
-        """Return the reason why this schedule cannot order a pipeline, at a key beside its options; None if it can.
+        """Return the reason why this schedule cannot order a pipeline, at a key of the section; None if it can.
 
         A schedule that needs another number of meshes lists the supported ones as ``mesh_counts`` in its problem.
         """
@@ -88,7 +88,7 @@ class Schedule(Part):
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
         """Return one array ``[actions, 4]`` per rank, with the columns op, stage, microbatch and fused."""
-        return [as_columns(self.rank_actions(pipe, rank)) for rank in range(pipe.ranks)]
+        return [to_columns(self.rank_actions(pipe, rank)) for rank in range(pipe.ranks)]
 
     def program(self, pipe: Pipe) -> Program:
         """Return the computations of every rank, without transfers."""
@@ -106,7 +106,7 @@ class Schedule(Part):
         """Cache the result of a search in another process."""
 
     def findings(self, pipe: Pipe) -> Sequence[str]:
-        """Return what a search tried and found, as sentences; empty for a rule."""
+        """Return sentences about the orders that a search tried and found; empty for a rule."""
         return ()
 
     @classmethod

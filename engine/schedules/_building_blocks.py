@@ -119,7 +119,7 @@ class _Tail:
         self._clock += 1
         return self._clock
 
-    def order(self) -> Rows:
+    def rank_order(self) -> Rows:
         """Return all computations of the rank."""
         return np.concatenate([self._head, np.array([*self._rows, *self._weights], np.int32).reshape(-1, 4)])
 
@@ -140,4 +140,4 @@ def _drain(repeated: Sequence[tuple[Slots, Rows]], after: Slots) -> list[Rows]:
         _, stage, microbatch, _ = row
         tails[rank].wait(int(ready[stage + 1, microbatch]))
         ready[stage, microbatch] = tails[rank].run(row)
-    return [tail.order() for tail in tails]
+    return [tail.rank_order() for tail in tails]

@@ -137,7 +137,7 @@ class _Clock:
     def _next_task(self, rank: int, now: float) -> Task | None:
         coming = self.coming[rank]
         while coming and coming[0][0] <= now:
-            self._sort_in(heapq.heappop(coming)[1], rank)
+            self._insert_sorted(heapq.heappop(coming)[1], rank)
         forward = self._fitting_forward(rank)
         backward = bool(self.backwards[rank])
         if backward and (forward is None or self._prefers_backward(rank)):
@@ -152,7 +152,7 @@ class _Clock:
                 return weights.popleft()
         return None
 
-    def _sort_in(self, task: Task, rank: int) -> None:
+    def _insert_sorted(self, task: Task, rank: int) -> None:
         op, stage, mb = task
         if op == Op.F:
             key = {"deep": (-stage, mb), "old": (mb, -stage), "wide": (stage, mb)}[self.heuristic.forwards]

@@ -14,8 +14,8 @@ from pydantic import Field
 from meshwave.engine import messages
 from meshwave.engine.findings import Fix, Problem, set_value
 from meshwave.engine.frozen import nullable
-from meshwave.engine.program.program import Program, build, from_columns
-from meshwave.engine.progress import tell
+from meshwave.engine.program.program import Program, build_program, from_columns
+from meshwave.engine.progress import report_progress
 from meshwave.engine.schedules._base import Count, Pipe, Prices, Schedule, schedules, wave_path
 from meshwave.engine.schedules._order_search import (
     Heuristic,
@@ -81,9 +81,9 @@ class Answer(NamedTuple):
 
 @schedules.register("auto")
 class Auto(Schedule):
-    """Search an order for your own costs, links and memory, never slower than the named schedules on the same path.
+    """Search for an order for your costs, links and memory.
 
-    It is faster if stages have different costs.
+    The result is never slower than the named schedules on the same path, and faster if stages have different costs.
     """
 
     title: ClassVar = "Auto"
@@ -162,7 +162,7 @@ class Auto(Schedule):
         if searched < pipe.microbatches and tries:
             whole = f"of the {pipe.microbatches:,} microbatches; the best went on to all"
             lines.append(f"The step is long: heuristics and moves were compared with {searched:,} {whole}.")
-        for each in sorted(named, key=_rank_of)[:MAX_LISTED]:
+        for each in sorted(named, key=_result_sort_key)[:MAX_LISTED]:
             over = f" ({each.seconds / best.seconds - 1:+.1%})" if best.seconds else ""
             told = f"{_format_seconds(each.seconds, unit)}{over}" if each.fits else "too little memory"
             lines.append(f"{each.name}: {told}")
@@ -179,7 +179,7 @@ def _format_seconds(seconds: float, unit: str) -> str:
     return quantity(seconds, unit) if unit == "s" else f"{seconds:.4g} {unit}"
 
 
-def _rank_of(candidate: Candidate) -> tuple[bool, float]:
+def _result_sort_key(candidate: Candidate) -> tuple[bool, float]:
     return not candidate.fits, candidate.seconds
 
 
@@ -195,7 +195,7 @@ def _search(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None
     bench = _Trials(shop, pipe)
     named = list(_named_schedules(pipe, route))
     for number, (name, schedule) in enumerate(named):
-        tell(NAMED * number / len(named), f"playing {name}")
+        report_progress(NAMED * number / len(named), f"playing {name}")
         bench.try_out(name, schedule.program(pipe))
     short = pipe if shop.tasks <= MAX_SEARCHED_TASKS else replace(pipe, microbatches=_short_step(shop))
     part = replace(shop, microbatches=short.microbatches)
@@ -204,7 +204,7 @@ def _search(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None
     )
     if short is pipe:
         for name, orders in found.orders:
-            bench.try_out(name, build(program_actions(orders), [route], [0] * pipe.microbatches))
+            bench.try_out(name, build_program(program_actions(orders), [route], [0] * pipe.microbatches))
     else:
         _try_long(bench, shop, part, found)
     best, program = bench.best
@@ -215,15 +215,17 @@ def _try_long(bench: _Trials, shop: Shop, part: Shop, found: _FoundOrders) -> No
     """Extend the orders found for fewer microbatches to the whole step, by their patterns and their heuristics."""
     microbatches = shop.microbatches
     for name, orders in found.orders:
-        tell(LAST, f"repeating the pattern of {name}")
+        report_progress(LAST, f"repeating the pattern of {name}")
         played = simulate_orders(part, orders)
         for columns in repeat_pattern(part, played.ends, microbatches) if played else ():
             bench.try_out(f"{name}, repeated", from_columns(columns, [shop.rank], [0] * microbatches), proved=False)
     for name, heuristic in found.heuristics[
         : max(1, min(MAX_LONG_HEURISTICS, GREEDY_TASKS // shop.tasks)) if shop.tasks <= MAX_GREEDY_TASKS else 0
     ]:
-        tell(LAST, f"all {microbatches:,} microbatches by {name}")
-        bench.try_out(name, build(program_actions(greedy_order(shop, heuristic)), [shop.rank], [0] * microbatches))
+        report_progress(LAST, f"all {microbatches:,} microbatches by {name}")
+        bench.try_out(
+            name, build_program(program_actions(greedy_order(shop, heuristic)), [shop.rank], [0] * microbatches)
+        )
 
 
 NAMED, IMPROVING, LAST = 0.4, 0.7, 0.9
@@ -247,7 +249,7 @@ class _Trials:
         seconds = self._judge(program) if self._judge else _seconds(self._shop, _orders(program))
         tried = Candidate(name, seconds, fits_memory(self._shop, program))
         self.tried.append(tried)
-        if self._best is None or _rank_of(tried) < _rank_of(self._best[0]):
+        if self._best is None or _result_sort_key(tried) < _result_sort_key(self._best[0]):
             self._best = tried, program
 
     def fits(self, name: str) -> bool:
@@ -309,13 +311,13 @@ def _find_orders(shop: Shop, named: list[tuple[str, Orders]]) -> _FoundOrders:
     for number, heuristic in enumerate(worth):
         if min(starts, default=(least + 1,))[0] <= least:
             break  # the lower bound is reached
-        tell(NAMED + (IMPROVING - NAMED) * number / len(worth), f"heuristic {number + 1} of {len(worth)}")
+        report_progress(NAMED + (IMPROVING - NAMED) * number / len(worth), f"heuristic {number + 1} of {len(worth)}")
         name = f"{FOUND} {number + 1}"
         orders, tried[name] = greedy_order(shop, heuristic), heuristic
         starts.append((_seconds(shop, orders), name, orders))
     found = []
     for number, (seconds, name, orders) in enumerate(sorted(starts)[:IMPROVED_ORDERS]):
-        tell(IMPROVING + (LAST - IMPROVING) * number / IMPROVED_ORDERS, f"improving {name}")
+        report_progress(IMPROVING + (LAST - IMPROVING) * number / IMPROVED_ORDERS, f"improving {name}")
         if name.startswith(FOUND):
             found.append((name, orders))
         if seconds > least:

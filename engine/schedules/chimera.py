@@ -30,9 +30,9 @@ messages.add(
 class Chimera(Schedule):
     """Replicas of the model, half of them down and half up the ranks, fill each other's bubbles.
 
-    The price is one copy of the weights per replica. The order is the paper's drawing for two replicas and as many
-    microbatches as ranks. The rotation of further replicas by an equal share of the ranks is also from the paper; their
-    slots, and those of the other concatenations, are derived from the same clock.
+    The price is one copy of the weights per replica. For two replicas and as many microbatches as ranks, the order
+    is the one drawn in the paper. More replicas are rotated by equal shares of the ranks, also as in the paper. Their
+    time slots, and those of the other concatenations, are not in the paper; Meshwave derives them by the same rule.
     """
 
     title: ClassVar = "Chimera"
@@ -52,7 +52,7 @@ class Chimera(Schedule):
         return [*down, *([pipe.ranks - 1 - rank for rank in route] for route in down)]
 
     def replica_of(self, pipe: Pipe) -> Sequence[int]:
-        """Return the replica of each microbatch: in every group, those of one replica follow those of another."""
+        """Return the replica of each microbatch: in every group, the replicas follow one another."""
         group = self._group(pipe)
         return [mb % group * self.replicas // group for mb in range(pipe.microbatches)]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import Action, parse_cells
-from meshwave.engine.program.program import Program, build
+from meshwave.engine.program.program import Program, build_program
 from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 
 MAX_TABLE_SIZE = 4_000_000
@@ -42,7 +42,7 @@ class Custom(Schedule):
         if stages * microbatches > MAX_TABLE_SIZE:
             most = f"a step can have {MAX_TABLE_SIZE:,} of both"
             raise InputError(f"{stages} stages x {microbatches} microbatches are too large: {most}; use fewer")
-        return build(self._actions)
+        return build_program(self._actions)
 
     @cached_property
     def _counts(self) -> tuple[int, int]:

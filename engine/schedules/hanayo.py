@@ -19,9 +19,9 @@ class Hanayo(Schedule):
     """Fold the stages into waves over the ranks: each doubling of the waves halves the bubble.
 
     There is one copy of the weights. The split backward is an extension of the paper. If forward, input and weight
-    gradient cost the same, it leaves a bubble of P-1 forwards of one stage, a quarter of that of the whole backward: no
-    order starts the last rank earlier. In groups a rank then keeps at most P activations of its share of the model, as
-    the last rank does with a whole backward.
+    gradient cost the same, it leaves a bubble of P-1 forwards of one stage, a quarter of the bubble with a full
+    backward. No order has a smaller bubble, because the last rank cannot start earlier. With grouping, a rank keeps at
+    most P activations of its share of the model, as many as the last rank keeps with a full backward.
     """
 
     title: ClassVar = "Hanayo"
@@ -30,8 +30,9 @@ class Hanayo(Schedule):
     waves: Count = 1
     """Number of times that the path of stages runs down the meshes and back up."""
     grouping: Literal["grouped", "ungrouped"] = "grouped"
-    """With more microbatches than meshes: grouped runs groups of as many microbatches as meshes one after another and
-    keeps the memory; ungrouped adds no bubble per group and keeps all activations alive."""
+    """With more microbatches than meshes: grouped runs groups of microbatches one after another, each as large as the
+    number of meshes, so peak memory does not grow; ungrouped avoids the bubble between groups but keeps all activations
+    alive."""
     backward: Literal["whole", "split"] = "whole"
     """Whole runs a backward in one piece; split sends the input gradient first, and delays the weight gradient to a
     bubble, as far as memory allows."""

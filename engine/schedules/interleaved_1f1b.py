@@ -16,9 +16,9 @@ messages.add(
 
 @schedules.register("interleaved-1f1b")
 class Interleaved1F1B(Schedule):
-    """Split each rank's share into chunks around a loop: the bubble is divided by the number of chunks.
+    """Split each rank's share into chunks: this divides the bubble and multiplies the transfers by their number.
 
-    Transfers are multiplied by it.
+    Chunks are assigned to the ranks in a loop.
     """
 
     title: ClassVar = "Interleaved 1F1B"

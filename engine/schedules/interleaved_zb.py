@@ -16,9 +16,10 @@ messages.add(
 
 @schedules.register("interleaved-zb")
 class InterleavedZeroBubble(Schedule):
-    """Put chunks around a loop and split the backward: weight gradients fill most of the bubble of interleaved 1F1B.
+    """Interleaved 1F1B with a split backward: weight gradients fill two thirds of its bubble.
 
-    They fill two thirds of it. Every rank keeps all chunks of as many microbatches as ranks.
+    Chunks are assigned to the ranks in a loop. Every rank keeps the activations of all its chunks for as many
+    microbatches as there are ranks.
     """
 
     title: ClassVar = "Interleaved zero bubble"

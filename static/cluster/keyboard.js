@@ -61,7 +61,7 @@ export class Keyboard {
   /** @param {number} nodes @param {number} columns */
   moveMesh(nodes, columns) {
     const { cluster, mesh: rank } = this;
-    if (rank < 0) return cluster.announce("No mesh here to move; use the arrow keys to go to a mesh");
+    if (rank < 0) return cluster.announce("There is no mesh here to move; use the arrow keys to go to a mesh");
     const { devices } = cluster.model.meshes[rank];
     if (!this.sendMove("move", rank, cluster.grid.shift(devices, nodes, columns), "This is the edge of the cluster"))
       return;
@@ -71,7 +71,7 @@ export class Keyboard {
   /** @param {number} nodes @param {number} columns */
   resizeMesh(nodes, columns) {
     const { cluster, mesh: rank } = this;
-    if (rank < 0) return cluster.announce("No mesh here to resize; use the arrow keys to go to a mesh");
+    if (rank < 0) return cluster.announce("There is no mesh here to resize; use the arrow keys to go to a mesh");
     const box = cluster.grid.rectangle(cluster.model.meshes[rank].devices);
     if (!box) return cluster.announce("The devices of this mesh form no rectangle, so it cannot be resized");
     this.sendMove("resize", rank, cluster.grid.grow(box, nodes, columns), "The mesh cannot be resized further here");
@@ -107,7 +107,7 @@ export class Keyboard {
 
   deleteMesh() {
     this.cluster.pointAtFocus();
-    if (this.mesh < 0) this.cluster.announce("No mesh here to delete");
+    if (this.mesh < 0) this.cluster.announce("There is no mesh here to delete");
     else this.cluster.send("delete", { mesh: this.mesh });
   }
 

@@ -193,7 +193,7 @@ export class ExpertMap {
     const fastest = `fastest with the same memory: ${alike}; fastest that fits: ${fitting}`;
     const speedups =
       `Parm's choice is ${deepspeed[cell].toFixed(2)}× as fast as DeepSpeed-MoE and ` +
-      `${allToAll[cell].toFixed(2)}× as fast as all-to-all, then all-gather`;
+      `${allToAll[cell].toFixed(2)}× as fast as all-to-all + all-gather`;
     return `${this.valuesOf(cell, [...down, ...across])}: ${fastest}; ${speedups}`;
   }
 

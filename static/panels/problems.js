@@ -71,7 +71,7 @@ class Problems extends Widget {
       button(label, { kind, onclick: () => this.send(type) });
     const parts = {
       open: [
-        h("p", {}, "Search an order for these stages with Auto, using the costs and memory of this design."),
+        h("p", {}, "Search for an order of these stages with Auto, using the costs and memory of this design."),
         act("Search", "search"),
       ],
       runs: [

@@ -74,11 +74,11 @@ export class Edit {
     };
     const commit = (/** @type {string} */ kind) => () => this.commit(kind);
     const buttons = {
-      repeat: tool("Repeat", "R", "Order these blocks of every microbatch as here", commit("repeat")),
+      repeat: tool("Repeat", "R", "Order these blocks in the same way for every microbatch", commit("repeat")),
       everywhere: tool(
         "All repetitions",
         "P",
-        "Order these blocks in every repetition of the steady state as here",
+        "Order these blocks in the same way in every repetition of the steady state",
         commit("everywhere"),
       ),
       halves: tool("Split", "X", "Split a backward into input and weight gradient, or join both", commit("halves")),

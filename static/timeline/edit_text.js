@@ -61,7 +61,11 @@ export function effectLine(preview, unit) {
   const { label, fault } = preview;
   const title = h("b", {}, label.charAt(0).toUpperCase() + label.slice(1));
   if (fault)
-    return line(title, part(`${fault}.`, "worse"), hint("Dropping it here leaves a draft, which can be repaired."));
+    return line(
+      title,
+      part(`${fault}.`, "worse"),
+      hint("An order with the block here cannot run; it can be repaired."),
+    );
   if (preview.mends)
     return line(title, part(`The order can run again: ${amount(preview.makespan[1], unit)}.`, "better"));
   return line(title, stepTime(preview, unit), ...memory(preview), shifted(preview));

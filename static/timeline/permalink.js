@@ -120,7 +120,7 @@ export function followLink(chart, link) {
   chart.link = null;
   showView(chart, link);
   if (link.program !== programOf(chart))
-    chart.announce("This link was made for another state of this design; some places may have moved");
+    chart.announce("This link was made for an earlier version of this design; some positions may have changed");
 }
 
 /** @param {Chart} chart @param {LinkedView} link */

@@ -26,12 +26,12 @@ export class PinBar {
     this.opener = button("Open", { onclick: () => chart.pinned && chart.depth.open(chart.pinned) });
     const cause = button("Go to cause", {
       content: "← cause",
-      title: "Pin what it waited for (←)",
+      title: "Pin the action that it waited for (←)",
       onclick: () => this.stepToCause(),
     });
     const effect = button("Go to effect", {
       content: "effect →",
-      title: "Pin what waited for it or needs it (→)",
+      title: "Pin the action that waited for it or needs it (→)",
       onclick: () => this.stepToEffect(),
     });
     const unpin = button("Unpin", {
@@ -130,7 +130,7 @@ export class PinBar {
     const { found, at } = this.choices ?? { found: [], at: 0 };
     const { pinned } = this.chart;
     if (!pinned || found.length < 2)
-      return this.chart.announce("There is no other one; press ← for a cause and → for an effect");
+      return this.chart.announce("There is no other related action; press ← for a cause and → for an effect");
     this.goTo(pinned.layer, found, (at + by + found.length) % found.length);
   }
 

@@ -278,7 +278,7 @@ export class Chart {
     this.isByKey = false;
     this.hover = at && placeAt(this, at);
     stage.dataset.over = this.partAt(at);
-    stage.title = stage.dataset.over === "name" ? "Keep this lane on top, or put it back (U)" : "";
+    stage.title = stage.dataset.over === "name" ? "Pin this lane to the top, or unpin it (U)" : "";
     this.overpaint();
     if (at && this.hover) this.tooltip.show(this.hover, at.x, at.y);
     else this.tooltip.hide();

@@ -18,7 +18,7 @@ from meshwave.engine.messages import Message, catalogue
 
 ROOT = Path(__file__).parents[2]
 FINDINGS = {
-    "Problem": 1, "Refusal": 0, "RunRefusal": 0, "FindingError": 0, "Fix": 0, "Choice": 1, "render": 0, "invalid": 1,
+    "Problem": 1, "Refusal": 0, "RunRefusal": 0, "FindingError": 0, "Fix": 0, "Choice": 1, "render": 0, "validation_error": 1,
     "SpecError": 1,
 }  # fmt: skip
 """Calls that name a message, and the position of its code."""

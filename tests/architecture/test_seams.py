@@ -135,4 +135,4 @@ def test_an_export_says_what_it_writes_and_what_opens_it(name: str) -> None:
     assert member.title and member.note
     assert member.suffix.startswith(".")
     assert "/" in member.mime
-    assert member.make(predict(load_design(example("03-gpt-on-two-cores"))))
+    assert member.to_bytes(predict(load_design(example("03-gpt-on-two-cores"))))

@@ -340,7 +340,7 @@ def test_skip_connections_are_arcs_that_pointer_and_keyboard_reach(page: Page, d
 
     page.locator(".mw-stage").nth(3).focus()
     page.keyboard.press("Shift+Tab")
-    expect(page.get_by_role("img", name="3 tensors skip from stage 0 to stage 3")).to_be_focused()
+    expect(page.get_by_role("img", name="3 skip tensors from stage 0 to stage 3")).to_be_focused()
     page.keyboard.press("ArrowRight")
     expect(told).to_contain_text("with the stage input")
     session.edit("model.kind", "bert", "no skips")  # and the keyboard is not lost with them

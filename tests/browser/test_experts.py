@@ -516,7 +516,7 @@ def test_a_small_run_of_experts_is_launched_and_seen_training(whole: Whole) -> N
     first, last = loss_of(page)
     assert last < first - 0.1
     page.locator(
-        ".mw-quiet", has_text="parm-auto: S1: D (slots) is 2.5 times X (tokens) and nothing can hide on one node"
+        ".mw-quiet", has_text="D (slots) is 2.5 times X (tokens), and on one node no gather can overlap the exchange"
     ).wait_for()
     page.wait_for_function("window.meshwaveTimeline.layers.map(layer => layer.source).join() === 'predicted,measured'")
 

@@ -213,8 +213,8 @@ def test_what_the_numbers_say_is_there_in_words(shown: Shown) -> None:
     shown.open()
 
     words = shown.dialog.get_by_role("complementary", name="Findings")
-    expect(words).to_contain_text("Chimera, 4 replicas, 48 units, 20.0% shorter")
-    expect(words).to_contain_text("up to the number of layers")
+    expect(words).to_contain_text("Chimera (4 replicas) takes 48 units: 20.0% shorter")
+    expect(words).to_contain_text("as long as there are enough layers")
 
 
 # ---- side by side ----

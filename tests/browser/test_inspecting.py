@@ -540,7 +540,7 @@ def test_a_link_to_another_state_of_the_design_gives_a_notice_and_invalid_values
         """location.hash = "timeline?window=1e-3~9e-3&pin=0~99~F~99~0&lanes=0:99~0:1~<b>&marks=a~4e-3&area=9~1~2~0~1"
              + "&find=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&program=other" """
     )
-    expect(drawn.page.locator(".mw-timeline-notice")).to_contain_text("another state of this design")
+    expect(drawn.page.locator(".mw-timeline-notice")).to_contain_text("an earlier version of this design")
     drawn.settle()
 
     assert drawn.ask("pinned") is None

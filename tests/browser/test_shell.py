@@ -462,7 +462,7 @@ def test_an_export_arrives_byte_for_byte(shell: Shell) -> None:
         shell.page.get_by_role("menuitem", name="torch CSV torch.distributed").click()
 
     assert awaited.value.suggested_filename == "Two waves on four meshes.csv"
-    assert Path(awaited.value.path()).read_bytes() == exports["torch-csv"].make(shell.session.prediction)
+    assert Path(awaited.value.path()).read_bytes() == exports["torch-csv"].to_bytes(shell.session.prediction)
 
 
 def test_the_examples_open_by_keyboard(shell: Shell) -> None:
@@ -497,7 +497,7 @@ def test_a_file_that_is_no_design_is_told_about(shell: Shell) -> None:
 
 def test_a_schedule_opens_into_the_design_and_undo_takes_it_back(shell: Shell) -> None:
     before = shell.session.design
-    content = exports["torch-csv"].make(shell.session.prediction)
+    content = exports["torch-csv"].to_bytes(shell.session.prediction)
 
     shell.page.locator('input[type="file"]').set_input_files(
         {"name": "waves.csv", "mimeType": "text/csv", "buffer": content}

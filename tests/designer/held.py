@@ -14,7 +14,7 @@ from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.files import home
 from meshwave.engine.predict import gallery
 from meshwave.engine.predict.expert_map import GridCluster
-from meshwave.engine.progress import tell
+from meshwave.engine.progress import report_progress
 
 computed, judged = predictions.compute_prediction, gallery_cards.make_cards
 FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "dualpipe")
@@ -27,7 +27,7 @@ def let_go() -> None:
 
 
 def hold() -> None:
-    tell(0.5, "waiting for the test")
+    report_progress(0.5, "waiting for the test")
     while not (home() / "go").exists():
         time.sleep(0.01)
 
@@ -39,7 +39,7 @@ def held(design: Design) -> predictions.ComputedPrediction:
 
 def drawing(spec: TransferSpec, strategy: str, ordering: str) -> TransferDrawing:
     hold()
-    return TransferDrawing.make(spec, strategy, ordering)
+    return TransferDrawing.from_spec(spec, strategy, ordering)
 
 
 def broken(design: Design) -> NoReturn:

@@ -406,7 +406,7 @@ def test_skip_connections_are_arcs_that_name_tensors_and_meshes() -> None:
     size = quantity(boundary_bytes(design, 0, 3, 3), "B")
     took = quantity(boundary_seconds(design, 0, 3, 3), "s")
     assert far["words"] == (
-        f"3 tensors skip from stage 0 to stage 3: {size} per microbatch, in one direct message from mesh A to mesh D, "
+        f"3 skip tensors from stage 0 to stage 3: {size} per microbatch, in one direct message from mesh A to mesh D, "
         f"{took} on the link; the gradients return the same way"
     )
     with_its_input = quantity(boundary_bytes(design, 1, 2, 4), "B")

@@ -15,7 +15,7 @@ from bokeh.document import Document
 
 from meshwave.designer.state import predictions
 from meshwave.designer.state.design_session import Session, progress_text
-from meshwave.designer.state.jobs import Job, page_later
+from meshwave.designer.state.jobs import Job, page_callback_scheduler
 from meshwave.designer.state.predictions import Predictions
 from meshwave.designer.views.problems import Problems
 from meshwave.engine.document import Design, parse_design
@@ -389,7 +389,7 @@ def test_no_search_is_offered_for_replicas_or_searched_schedules(pipeline: dict[
 
 def test_the_result_for_a_closed_page_is_dropped() -> None:
     document = Document()
-    later = page_later(document)
+    later = page_callback_scheduler(document)
     browser = object()
     document.on_change_dispatch_to(browser)
     document.destroy(browser)  # what Bokeh does when a session ends

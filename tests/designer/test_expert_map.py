@@ -44,7 +44,7 @@ def test_the_map_has_a_cell_for_every_layer_of_the_grid() -> None:
 
 def test_the_notes_of_the_map_include_the_range_of_the_paper() -> None:
     notes = " ".join(make_expert_map()["notes"])
-    assert "The paper measured 1.13× to 5.77×" in notes and "this grid is our choice" in notes
+    assert "The Parm paper measured 1.13× to 5.77×" in notes and "Meshwave chose this grid" in notes
     assert all(f"{axis['word']}: " in notes and axis["help"] for axis in make_expert_map()["axes"].values())
 
 

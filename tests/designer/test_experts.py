@@ -253,7 +253,8 @@ def test_the_chips_of_a_device_add_up_to_its_load() -> None:
     assert whole["share"] == "36.8%" and whole["size"] == 1.0
     assert max(chip["size"] for place in picture["places"] for chip in place["chips"]) == 1.0
     assert copies[0]["words"] == (
-        "replica of expert 0: 9.2% of token assignments, 0.736× an even share; all 3 replicas 36.8%, 2.94×"
+        "replica of expert 0: 9.2% of token assignments, 0.736× an even share; its 3 replicas together "
+        "receive 36.8% (2.94× an even share)"
     )
 
 
@@ -267,7 +268,7 @@ def test_devices_that_share_an_expert_show_it() -> None:
 def test_terms_of_the_papers_are_explained_with_the_numbers_of_the_layer() -> None:
     opened = design(dp=4, tp=2, ep=4, esp=2)
     layer, terms = edits.drawn_layer(opened, 0), picture_of(opened, 0)["terms"]
-    assert f"8 × {layer.capacity} slots" in terms["D"] and quantity(layer.slots_bytes, "B") in terms["D"]
+    assert f"8 experts × {layer.capacity} slots" in terms["D"] and quantity(layer.slots_bytes, "B") in terms["D"]
     assert quantity(layer.input_bytes, "B") in terms["X"]
     assert "capacity factor" in terms["slots"].lower()
 

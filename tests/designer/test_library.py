@@ -253,7 +253,7 @@ def test_a_named_version_is_restored_as_one_undoable_step(studio: Studio) -> Non
 
 @pytest.mark.parametrize("form", ["html", "png"])
 def test_an_exported_page_or_picture_opens_as_its_design(form: str) -> None:
-    exported = exports[form].make(predict(FIRST))
+    exported = exports[form].to_bytes(predict(FIRST))
 
     opened = open_file(f"step.{form}", exported.decode("utf-8", "replace"), FIRST, 100)
 

@@ -194,7 +194,7 @@ def test_the_step_time_is_the_last_one_until_the_run_is_over_and_then_the_median
 
     name, _, measured, _ = panel.comparison["rows"][0]
     assert name == "iteration"
-    assert panel.run["figures"][2] == [measured, "typical step"]
+    assert panel.run["figures"][2] == [measured, "median step"]
     typical_s = read_recording(record.folder(run)).seconds[0]  # its steps are alike
     assert panel.run["figures"][3] == [quantity(0.1 * 1e3 / typical_s, ""), "tokens/s"]
     without = write(losses=[5.5, 5.0], state=State.SUCCEEDED)

@@ -165,9 +165,9 @@ def test_keys_become_readable_labels() -> None:
             "50 us",
             ("cluster.inter_node.latency_s", 5e-5, "inter node latency 50 µs"),
         ),
-        ("pipeline.stages", "1, 2 1;1", ("pipeline.stages", [1, 2, 1, 1], "stages 1, 2, 1, 1")),
+        ("pipeline.stages", "1, 2 1;1", ("pipeline.stages", [1, 2, 1, 1], "layers per stage 1, 2, 1, 1")),
         ("training.optimizer", "sgd", ("training.optimizer", "sgd", "optimizer SGD")),
-        ("training.data", "notes.txt", ("training.data", "notes.txt", "data notes.txt")),
+        ("training.data", "notes.txt", ("training.data", "notes.txt", "training text notes.txt")),
     ],
 )
 def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Design) -> None:
@@ -649,7 +649,7 @@ def test_importing_a_schedule_is_one_edit_of_the_open_design(
     bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, before = Said(bar, monkeypatch), session.design
-    text = exports["torch-csv-comms"].make(session.prediction).decode()
+    text = exports["torch-csv-comms"].to_bytes(session.prediction).decode()
 
     bar._handle_msg({"type": "open", "file": "Waves.CSV", "text": text})
 
@@ -719,7 +719,7 @@ def test_a_schedule_can_be_imported_into_a_draft_with_errors(bar: TopBar, sessio
 
 
 def test_a_file_that_is_too_large_or_not_text_is_refused() -> None:
-    with pytest.raises(InputError, match="the page opens files up to 6 MB; use the command line"):
+    with pytest.raises(InputError, match="the page opens files of up to 6 MB; use the command line"):
         read_upload(" " * (LARGEST_FILE_BYTES + 1))
     with pytest.raises(InputError, match="not text"):
         read_upload(None)

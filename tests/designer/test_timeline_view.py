@@ -16,7 +16,7 @@ from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.predict.questions import Inspector
 from meshwave.engine.program.action import Action, Op, backward, forward, overlap
-from meshwave.engine.program.program import build
+from meshwave.engine.program.program import build_program
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.timeline import Timeline
 from tests.designer.timelines import critical, memory, one_f_one_b
@@ -245,7 +245,7 @@ def test_what_if_questions_need_a_prediction() -> None:
     assert best["name"] == "stage 3"
     assert 0 < best["saved_share"] < 0.1
     assert told[1]["refused"] == "a measured timeline cannot be simulated with other costs; show the prediction"
-    assert "the time saved" in told[2]["refused"]
+    assert "the fraction of time saved" in told[2]["refused"]
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_an_internal_error_is_returned_as_a_refusal(
 
 
 def test_two_blocks_in_one_slot_are_marked_as_halves_of_the_lane() -> None:
-    program = build(
+    program = build_program(
         [[forward(0, 0), forward(0, 1), *overlap(forward(0, 2), backward(0, 0)), backward(0, 1), backward(0, 2)]]
     )
     timeline = simulate(program, np.ones(len(program)))

@@ -81,4 +81,4 @@ def test_skip_connections_of_the_u_net_are_arcs_that_count_tensors(u_net: Design
     crossing = {(source, target) for source, target, _ in prediction.program.skips.tolist()}
     assert {(arc["from"], arc["to"]) for arc in arcs} == crossing
     words = [arc["words"].partition(" from ")[0] for arc in arcs]
-    assert set(words) <= {"1 tensor skips", "2 tensors skip", "3 tensors skip"}
+    assert set(words) <= {"1 skip tensor", "2 skip tensors", "3 skip tensors"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest
+from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest_names
 from meshwave.engine.findings import DesignError, Problem, Refusal, RunRefusal
 from meshwave.engine.messages import fill
 
@@ -22,7 +22,7 @@ from meshwave.engine.messages import fill
     ],
 )
 def test_the_nearest_known_word_is_offered(word: str, known: list[str], told: str) -> None:
-    assert nearest(word, known) == told
+    assert nearest_names(word, known) == told
 
 
 def test_a_problem_reads_where_and_what() -> None:

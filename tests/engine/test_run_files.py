@@ -17,7 +17,7 @@ from meshwave.engine.run_files import (
     RunFolderError,
     files_by_process,
     read_document,
-    reserve,
+    reserve_space,
     write_reserved,
 )
 
@@ -58,7 +58,7 @@ def test_a_document_with_its_room_is_written_where_no_other_can_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, sizes = tmp_path / "result.json", []
-    reserve(path)
+    reserve_space(path)
     assert not path.exists()
 
     def full(descriptor: int, content: bytes) -> None:

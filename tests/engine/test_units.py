@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.units import amount, number, percent, quantity
+from meshwave.engine.units import number, parse_amount, percent, quantity
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_how_many_times_is_never_a_power_of_ten(value: float, text: str) -> None
     ],
 )
 def test_amounts_are_read_exactly_in_the_units_of_their_kind(text: str, unit: str, value: float) -> None:
-    assert amount(text, unit) == value
+    assert parse_amount(text, unit) == value
 
 
 @pytest.mark.parametrize(
@@ -114,25 +114,25 @@ def test_amounts_are_read_exactly_in_the_units_of_their_kind(text: str, unit: st
 )
 def test_what_is_no_amount_or_could_be_two_is_refused_in_words(text: str, unit: str, words: str) -> None:
     with pytest.raises(InputError) as refused:
-        amount(text, unit)
+        parse_amount(text, unit)
 
     assert words in str(refused.value)
 
 
 def test_a_number_alone_keeps_the_unit_that_is_shown_or_both_readings_are_told() -> None:
-    assert amount("50", "s", "7 µs") == 5e-5
-    assert amount("2.5", "B/s", "1.25 GB/s") == 2.5e9
-    assert amount("0", "s", "7 µs") == 0
-    assert amount("3e2", "s", "7 s") == 300
+    assert parse_amount("50", "s", "7 µs") == 5e-5
+    assert parse_amount("2.5", "B/s", "1.25 GB/s") == 2.5e9
+    assert parse_amount("0", "s", "7 µs") == 0
+    assert parse_amount("3e2", "s", "7 s") == 300
     with pytest.raises(InputError, match="5e-5 could be 5e-5 s or 5e-5 µs; write its unit too"):
-        amount("5e-5", "s", "7 µs")
+        parse_amount("5e-5", "s", "7 µs")
     for shown in ("0 s", "none"):
         with pytest.raises(InputError, match="50 has no unit; write 50 s or 50 us"):
-            amount("50", "s", shown)
+            parse_amount("50", "s", shown)
 
 
 @given(value=st.floats(1e-9, 1e18), unit=st.sampled_from(["s", "B/s"]))
 def test_an_amount_that_is_shown_is_read_as_the_same(value: float, unit: str) -> None:
     shown = quantity(max(value, 1.0) if unit == "B/s" else value, unit, 6)
 
-    assert quantity(amount(shown, unit), unit, 6) == shown
+    assert quantity(parse_amount(shown, unit), unit, 6) == shown

@@ -93,7 +93,7 @@ class Bench:
 
 @contextmanager
 def open_bench(say: Say) -> Iterator[Bench]:
-    """Open a bench on this machine, with a record of runs of its own."""
+    """Open a bench on this machine, with a run database of its own."""
     with temporary_launcher() as launcher:
         yield Bench(launcher, say)
 

@@ -8,7 +8,7 @@ from math import ceil, floor, log10, sqrt
 from meshwave.engine.bench.accuracy.cases import Way
 from meshwave.engine.bench.accuracy.results import Result
 from meshwave.engine.bench.accuracy.summary import MEDIAN_AIM, TAIL_AIM
-from meshwave.engine.exports.pictures.palette import OPS, SURFACES, Theme, mix
+from meshwave.engine.exports.pictures.palette import OPS, SURFACES, Theme, mix_colours
 from meshwave.engine.exports.pictures.shapes import Box, Line, Picture, Shape, Text
 from meshwave.engine.exports.svg import theme_aware_svg
 from meshwave.engine.findings import Refusal
@@ -69,7 +69,7 @@ class _Sheet:
         entries = [
             *((self.dot[way], f"{count[way]} {words}", DOT / 2) for way, words in WAYS.items() if count[way]),
             *(
-                (mix(self.colours["background"], self.band, part), f"within {aim:.0%}", 2)
+                (mix_colours(self.colours["background"], self.band, part), f"within {aim:.0%}", 2)
                 for aim, part in reversed(BANDS)
             ),
         ]
@@ -90,7 +90,9 @@ class _Sheet:
         per_decade = SQUARE / (self.high - self.low)
         for aim, part in BANDS:
             wide = sqrt(2) * log10(1 + aim) * per_decade
-            yield Line(left, base, left + SQUARE, self.top, mix(self.colours["background"], self.band, part), wide)
+            yield Line(
+                left, base, left + SQUARE, self.top, mix_colours(self.colours["background"], self.band, part), wide
+            )
         yield Line(left, base, left + SQUARE, self.top, self.colours["muted"], 0.8)
         for seconds in _ticks(self.low, self.high):
             at, words = self._offset(seconds), quantity(seconds, "s", 1)
@@ -112,7 +114,11 @@ class _Sheet:
         for aim, part in BANDS:
             wide = aim / WIDEST * half
             yield Box(
-                middle - wide, self.top, 2 * wide, base - self.top, mix(self.colours["background"], self.band, part)
+                middle - wide,
+                self.top,
+                2 * wide,
+                base - self.top,
+                mix_colours(self.colours["background"], self.band, part),
             )
         for percent in (-8, -3, 0, 3, 8):
             x = middle + percent / 100 / WIDEST * half

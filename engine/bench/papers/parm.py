@@ -29,7 +29,7 @@ CLUSTER, SERVER = CLUSTERS["pcie"], CLUSTERS["server"]
 
 
 def tables() -> Iterator[Table | table.Grid]:
-    """The range over its layers, by layout and by links, and its two models."""
+    """Return the range over the layers of the paper, by layout and by links, and its two models."""
     yield expert_layers()
     yield gains_by_layout()
     yield gains_by_links()
@@ -41,7 +41,7 @@ def tables() -> Iterator[Table | table.Grid]:
 
 
 def expert_layers() -> Table:
-    """Parm's range over 1296 layers, as far as layers and links can be made up for."""
+    """Return Parm's range of gains over 1296 layers, which the paper does not list and this module assumes."""
     found, server = price_grid(CLUSTER), price_grid(SERVER, corners=True)
     gain = np.concatenate([found.speedup(), server.speedup()])
     named, of_all = (
@@ -80,7 +80,7 @@ def expert_layers() -> Table:
 
 
 def _shared_part(baseline_s: float, parm_s: float) -> float:
-    """Time that both would need besides, as a part of Parm's, for the gain to be the largest that is printed."""
+    """Return the time, as a share of Parm's, that both would have to add for the gain to be the largest printed one."""
     return (baseline_s - PUBLISHED_GAINS[1] * parm_s) / (PUBLISHED_GAINS[1] - 1) / parm_s
 
 
@@ -104,7 +104,7 @@ def gains_by_layout() -> table.Grid:
 
 
 def gains_by_links() -> table.Grid:
-    """Parm against the order of today's systems on several kinds of links."""
+    """Return the gains of Parm over the order of current systems on several kinds of links."""
     lines = []
     for cluster in CLUSTERS.values():
         found = price_grid(cluster, corners=True)
@@ -125,7 +125,7 @@ def gains_by_links() -> table.Grid:
 
 
 def _layouts(found: Grid) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """``mp 2, esp 4`` with the layers that are cut so."""
+    """Yield a name such as ``mp 2, esp 4`` with the mask of the layers of that layout."""
     for mp in np.unique(found.axes["mp"]):
         for esp in np.unique(found.axes["esp"]):
             yield f"mp {mp:g}, esp {esp:g}", (found.axes["mp"] == mp) & (found.axes["esp"] == esp)
@@ -153,7 +153,7 @@ MODEL_SCHEDULES = ("deepspeed", LATE, "parm-s1", "parm-s2", "parm-auto")
 
 
 def model_design(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, every: int = 2) -> Design:
-    """One of Parm's two models with experts in every ``every``-th layer, all devices in one mesh with mp = esp = 4."""
+    """Return one of Parm's two models, with experts in every ``every``-th layer, on one mesh with mp = esp = 4."""
     devices, links = cluster.devices, cluster.links
     return parse_design(
         {
@@ -185,12 +185,12 @@ def model_design(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, e
 
 
 def model_seconds(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, every: int = 2) -> float:
-    """Predicted seconds of a training step."""
+    """Return the predicted seconds of a training step."""
     return predict(model_design(model, schedule, cluster=cluster, every=every)).timeline.makespan
 
 
 def models() -> Table:
-    """The abstract's claim about two models."""
+    """Return the abstract's claim about two models."""
     why = "which layers have experts, and the batch, are not known to us"
     gains = {name: model_seconds(name, "deepspeed") / model_seconds(name, "parm-auto") for name in MODELS}
     return Table(
@@ -205,7 +205,7 @@ def models() -> Table:
 
 
 def models_against_others() -> table.Grid:
-    """The same models in other layouts, and under other schedules."""
+    """Return the gains of the same models in other layouts and under other schedules."""
     lines = []
     for cluster, where in ((CLUSTER, "32 GPUs"), (SERVER, "server of 8"), (CLUSTERS["nvlink"], "32 GPUs with NVLink")):
         for name in MODELS:

@@ -58,9 +58,10 @@ class CalibratedCost(OperatorCost):
     profile: FileName
     """File name of the profile, of those that are kept."""
     links: Literal["measured", "drawn"] = "measured"
-    """measured: messages as in the profile; drawn: on the cluster's links, which are others than were measured."""
+    """measured: price messages as in the profile; drawn: price them by the links of the drawn cluster, which may differ
+    from the measured ones."""
     transfer_model: TransferModel = "shared-links"
-    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
+    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 
     # ---- facts ----
 

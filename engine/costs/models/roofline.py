@@ -165,10 +165,10 @@ class RooflineCost(OperatorCost):
     kind: Literal["roofline"] = "roofline"
     """Seconds from FLOPs, bytes and links."""
     overlap: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the hideable exchanges of a forward and a backward in one slot that is hidden behind the other's
-    compute: 0 none, 1 all."""
+    """When a forward and a backward overlap: fraction of the communication that can overlap the other's compute and does
+    (0: none, 1: all)."""
     transfer_model: TransferModel = "shared-links"
-    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
+    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 
     def overlap_share(self) -> float:
         return self.overlap

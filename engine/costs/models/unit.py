@@ -25,7 +25,7 @@ from meshwave.engine.costs.stage_balance import equal_split
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import Unit, cost_models
 from meshwave.engine.findings import Fix, Problem, set_value
-from meshwave.engine.frozen import invalid, nullable
+from meshwave.engine.frozen import nullable, validation_error
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
@@ -46,25 +46,25 @@ class UnitCost(CostModel):
     unit: ClassVar[Unit] = "units"
 
     kind: Literal["unit"] = "unit"
-    """Every stage costs its share of these numbers."""
+    """Every stage costs a fixed share of the model, in units of time."""
     forward: Units = 1.0
     """Time of one microbatch's forward through the whole model, divided by the number of meshes."""
     backward: Units = 2.0
     """Time of one microbatch's backward through the whole model, divided by the number of meshes."""
     transfer: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     """Time of one transfer between two different meshes."""
-    weight: Annotated[float, Field(ge=0, le=1e9)] | None = nullable("half")
+    weight: Annotated[float, Field(ge=0, le=1e9)] | None = nullable("half of the backward")
     """The part of backward that is the weight gradient."""
-    fused: Units | None = nullable("their sum")
-    """A slot that overlaps a forward with a backward."""
+    fused: Units | None = nullable("the sum of both")
+    """Time of a forward and a backward that overlap."""
     transfer_model: UnitTransferModel = "latency"
-    """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
+    """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 
     @model_validator(mode="after")
     def _check_weight(self) -> Self:
         if self.weight is not None and self.weight > self.backward:
             params = {"weight": self.weight, "backward": self.backward}
-            raise invalid("weight", "weight_gradient", params, set_value("weight", self.backward))
+            raise validation_error("weight", "weight_gradient", params, set_value("weight", self.backward))
         return self
 
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from meshwave.engine.document import Cluster
-from meshwave.engine.errors import InputError, nearest
+from meshwave.engine.errors import InputError, nearest_names
 from meshwave.engine.frozen import Part
 
 
@@ -26,7 +26,7 @@ class Preset(Part):
 
 
 @cache
-def _all() -> tuple[Preset, ...]:
+def _load_presets() -> tuple[Preset, ...]:
     files = (file for file in resources.files(__name__).iterdir() if file.name.endswith(".json"))
     found = (Preset.model_validate_json(file.read_bytes()) for file in files)
     return tuple(sorted(found, key=lambda preset: preset.name))
@@ -34,7 +34,7 @@ def _all() -> tuple[Preset, ...]:
 
 def presets() -> dict[str, Preset]:
     """Return all presets by name, sorted."""
-    return {preset.name: preset for preset in _all()}
+    return {preset.name: preset for preset in _load_presets()}
 
 
 def preset(name: str) -> Preset:
@@ -45,5 +45,5 @@ def preset(name: str) -> Preset:
     """
     known = presets()
     if name not in known:
-        raise InputError(f"there is no cluster preset called {name!r}. {nearest(name, known)}")
+        raise InputError(f"there is no cluster preset called {name!r}. {nearest_names(name, known)}")
     return known[name]

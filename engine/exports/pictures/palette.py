@@ -84,7 +84,7 @@ def rgb(colour: str) -> Rgb:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-def mix(colour: str, other: str, part: float) -> str:
+def mix_colours(colour: str, other: str, part: float) -> str:
     """Return ``colour`` mixed with a ``part`` (0 to 1) of ``other``."""
     return "#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(rgb(colour), rgb(other), strict=True))
 
@@ -101,7 +101,7 @@ def contrast(colour: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def ink(block_colour: str) -> str:
+def text_colour(block_colour: str) -> str:
     """Return black or white, whichever has more contrast on ``fill``, at least 4.5:1."""
     return max(("#000000", "#ffffff"), key=lambda text: contrast(text, block_colour))
 
@@ -150,7 +150,7 @@ def tints(shade: NDArray[np.uint8]) -> list[float]:
 
 def block_colour(op: Op, tint: float = 0.0, theme: Theme = "light") -> str:
     """Return the colour of a block."""
-    return mix(OPS[theme][op.name], "#ffffff", tint)
+    return mix_colours(OPS[theme][op.name], "#ffffff", tint)
 
 
 def as_data() -> dict[str, Any]:

@@ -11,7 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.exports.pictures.palette import MESHES, OPS, SURFACES, Theme, block_colour, ink, mix, shades, tints
+from meshwave.engine.exports.pictures.palette import (
+    MESHES,
+    OPS,
+    SURFACES,
+    Theme,
+    block_colour,
+    mix_colours,
+    shades,
+    text_colour,
+    tints,
+)
 from meshwave.engine.program.action import WORDS, Op
 from meshwave.engine.program.timeline import Floats, Timeline
 from meshwave.engine.units import quantity
@@ -210,7 +220,7 @@ class Sheet:
         shown = set(self.timeline.op[takes_time & ~self.timeline.is_transfer].tolist())
         entries = [(block_colour(op, theme=self.theme), self.legend_text(op)) for op in Op if op in shown]
         if (self.shade & 1).any():
-            entries.append((mix(block_colour(Op.F, theme=self.theme), "#ffffff", 0.36), "lighter: going up"))
+            entries.append((mix_colours(block_colour(Op.F, theme=self.theme), "#ffffff", 0.36), "lighter: going up"))
         for colour, words in entries:
             yield Box(x, y - 5, 11, 11, colour, 3)
             yield Text(x + 16, y, words, self.colours["muted"])
@@ -258,9 +268,9 @@ class Sheet:
             y = self.y(rank)
             yield Box(a, y, size, self.lane, colour, min(3, self.lane / 5) if size > 9 else 0, self.tooltip(span))
             if shade & 1 and size > 6 and words:
-                yield Box(a + 2, y + 1, size - 4, 1.5, mix(colour, "#000000", 0.28))
+                yield Box(a + 2, y + 1, size - 4, 1.5, mix_colours(colour, "#000000", 0.28))
             if words and (label := self.label(span, size, shortest)):
-                yield Text(a + size / 2, y + self.lane / 2, label, ink(colour), 10.5, "middle")
+                yield Text(a + size / 2, y + self.lane / 2, label, text_colour(colour), 10.5, "middle")
 
     def tooltip(self, span: int) -> str:
         """Return the tooltip of a block."""
@@ -288,7 +298,7 @@ class Sheet:
         for span in spans.tolist():
             sender, receiver = int(timeline.rank[span]), int(timeline.peer[span])
             down = receiver > sender
-            colour = mix(OPS[self.theme][Op(int(timeline.op[span])).name], self.colours["text"], 0.4)
+            colour = mix_colours(OPS[self.theme][Op(int(timeline.op[span])).name], self.colours["text"], 0.4)
             y1 = self.y(sender) + self.lane * (0.8 if down else 0.2)
             y2 = self.y(receiver) + self.lane * (0.2 if down else 0.8)
             x1, x2 = float(self.x(timeline.start[span])), float(self.x(timeline.end[span]))

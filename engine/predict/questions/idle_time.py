@@ -134,16 +134,16 @@ def _all_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> 
         what = ("reducing", "on the links") if reduces else ("link", "on the link")
         yield _part(lanes, what[0], starts, ends, what[1], unit)  # type: ignore[arg-type]
         at = ends
-    yield _part(lanes, "late", at, gap.end, "until it goes on", unit)
+    yield _part(lanes, "late", at, gap.end, "until it resumes", unit)
 
 
 def _earlier_parts(lanes: Lanes, maker: int, start: float, end: float, unit: Unit) -> Iterator[IdlePart]:
     """Yield the reasons why the awaited span did not start at once: its mesh was busy, or waited itself."""
     rank = int(lanes.timeline.rank[maker])
-    work = slice(int(lanes.bounds[rank]), int(lanes.bounds[rank + 1]))
-    spans = lanes.order[work]
-    busy = overlap_seconds(lanes.start[work], lanes.end[work], start, end)
-    waits = overlap_seconds(lanes.free_s[work], lanes.start[work], start, end)
+    work = slice(int(lanes.rank_offsets[rank]), int(lanes.rank_offsets[rank + 1]))
+    spans = lanes.work_spans[work]
+    busy = overlap_seconds(lanes.starts_s[work], lanes.ends_s[work], start, end)
+    waits = overlap_seconds(lanes.free_s[work], lanes.starts_s[work], start, end)
     blocks, pauses = np.flatnonzero(busy > 0), np.flatnonzero(waits > 0)
     parts = []
     if blocks.size:

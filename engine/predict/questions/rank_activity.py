@@ -39,7 +39,7 @@ class Lanes:
     timeline: Timeline
 
     @cached_property
-    def order(self) -> Spans:
+    def work_spans(self) -> Spans:
         """``[work]`` spans by rank and start; the two of a slot are neighbours, as in the timeline."""
         timeline = self.timeline
         work = np.flatnonzero(timeline.is_work)
@@ -50,19 +50,19 @@ class Lanes:
         return work[np.lexsort((work, start, rank))]
 
     @cached_property
-    def bounds(self) -> NDArray[np.int64]:
+    def rank_offsets(self) -> NDArray[np.int64]:
         """``[ranks + 1]`` first entry of each rank."""
-        return np.searchsorted(self.timeline.rank[self.order], np.arange(self.timeline.ranks + 1))
+        return np.searchsorted(self.timeline.rank[self.work_spans], np.arange(self.timeline.ranks + 1))
 
     @cached_property
-    def start(self) -> Floats:
-        """``[work]`` seconds."""
-        return self.timeline.start[self.order]
+    def starts_s(self) -> Floats:
+        """``[work]`` start of each in seconds."""
+        return self.timeline.start[self.work_spans]
 
     @cached_property
-    def end(self) -> Floats:
-        """``[work]`` seconds."""
-        return self.timeline.end[self.order]
+    def ends_s(self) -> Floats:
+        """``[work]`` end of each in seconds."""
+        return self.timeline.end[self.work_spans]
 
     @cached_property
     def start_s(self) -> float:
@@ -77,32 +77,32 @@ class Lanes:
     @cached_property
     def free_s(self) -> Floats:
         """``[work]`` time at which the rank becomes free: the end of the previous work, or the start of the step."""
-        free = np.concatenate(([self.start_s], self.end[:-1])) if len(self.order) else np.zeros(0)
-        free[self.bounds[:-1][np.diff(self.bounds) > 0]] = self.start_s
-        return np.minimum(free, self.start)  # the second of a slot starts with the first
+        free = np.concatenate(([self.start_s], self.ends_s[:-1])) if len(self.work_spans) else np.zeros(0)
+        free[self.rank_offsets[:-1][np.diff(self.rank_offsets) > 0]] = self.start_s
+        return np.minimum(free, self.starts_s)  # the second of a slot starts with the first
 
     @cached_property
     def finish_s(self) -> Floats:
         """``[ranks]`` time at which each rank has finished its work."""
-        has = np.diff(self.bounds) > 0
+        has = np.diff(self.rank_offsets) > 0
         done = np.full(self.timeline.ranks, self.start_s)
-        done[has] = np.maximum.reduceat(self.end, self.bounds[:-1][has]) if has.any() else self.start_s
+        done[has] = np.maximum.reduceat(self.ends_s, self.rank_offsets[:-1][has]) if has.any() else self.start_s
         return done
 
     @cached_property
     def exposed_communication(self) -> Floats:
         """``[work]`` seconds of the gap before it in which the awaited transfer or reduction is under way."""
-        cause = self.timeline.cause[self.order]
+        cause = self.timeline.cause[self.work_spans]
         by_wire = (cause >= 0) & ~self.timeline.is_work[cause]
-        waited = self.start - np.maximum(self.free_s, self.timeline.start[cause])
+        waited = self.starts_s - np.maximum(self.free_s, self.timeline.start[cause])
         return np.where(by_wire, np.maximum(waited, 0.0), 0.0)
 
     def gap(self, rank: int, at: float) -> Gap | None:
         """Return the gap of a rank at a time; None where it works or the step is over."""
-        low, high = int(self.bounds[rank]), int(self.bounds[rank + 1])
-        after = low + int(np.searchsorted(self.start[low:high], at, "right"))
-        if after < high and self.free_s[after] <= at < self.start[after]:
-            return Gap(rank, float(self.free_s[after]), float(self.start[after]), int(self.order[after]))
+        low, high = int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1])
+        after = low + int(np.searchsorted(self.starts_s[low:high], at, "right"))
+        if after < high and self.free_s[after] <= at < self.starts_s[after]:
+            return Gap(rank, float(self.free_s[after]), float(self.starts_s[after]), int(self.work_spans[after]))
         if self.finish_s[rank] <= at < self.end_s:
             return Gap(rank, float(self.finish_s[rank]), self.end_s, -1)
         return None

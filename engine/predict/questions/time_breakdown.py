@@ -91,9 +91,9 @@ def measure_area(
     chosen[list(ranks)] = True
     names = tuple(np.array(timeline.meshes, object)[chosen].tolist())
 
-    inside = overlap_seconds(lanes.start, lanes.end, start, end)
+    inside = overlap_seconds(lanes.starts_s, lanes.ends_s, start, end)
     slots = _slot_weight(lanes)
-    rank, op = timeline.rank[lanes.order], timeline.op[lanes.order]
+    rank, op = timeline.rank[lanes.work_spans], timeline.op[lanes.work_spans]
     busy = np.bincount(rank * len(Op) + op, inside * slots, timeline.ranks * len(Op)).reshape(timeline.ranks, len(Op))
     touching = chosen[rank] & (inside > 0)
     blocks = np.bincount(op[touching], minlength=len(Op))
@@ -133,7 +133,7 @@ def measure_area(
 
 def _slot_weight(lanes: Lanes) -> Floats:
     """Return ``[work]`` 1, and 0.5 for each of the two of a slot."""
-    fused = lanes.timeline.fused[lanes.order]
+    fused = lanes.timeline.fused[lanes.work_spans]
     weight = np.ones(len(fused))
     second = np.flatnonzero(fused)
     weight[second] = weight[second - 1] = 0.5
@@ -142,19 +142,21 @@ def _slot_weight(lanes: Lanes) -> Floats:
 
 def _gap_seconds(lanes: Lanes, start: float, end: float, seconds: Floats) -> Floats:
     """Return ``[ranks]`` the last ``seconds`` before each work, as far as they lie between ``start`` and ``end``."""
-    inside = overlap_seconds(lanes.start - seconds, lanes.start, start, end)
-    return np.asarray(np.bincount(lanes.timeline.rank[lanes.order], inside, lanes.timeline.ranks), float)
+    inside = overlap_seconds(lanes.starts_s - seconds, lanes.starts_s, start, end)
+    return np.asarray(np.bincount(lanes.timeline.rank[lanes.work_spans], inside, lanes.timeline.ranks), float)
 
 
 def _fill_and_drain(lanes: Lanes, start: float, end: float) -> tuple[Floats, Floats]:
     """Return ``[ranks]`` seconds before the first and after the last work that lie between ``start`` and ``end``."""
     begins = np.full(lanes.timeline.ranks, lanes.end_s)
-    has = np.flatnonzero(np.diff(lanes.bounds))
-    firsts = lanes.bounds[has]
-    begins[has] = lanes.start[firsts] - lanes.exposed_communication[firsts]
+    has = np.flatnonzero(np.diff(lanes.rank_offsets))
+    firsts = lanes.rank_offsets[has]
+    begins[has] = lanes.starts_s[firsts] - lanes.exposed_communication[firsts]
     fill = overlap_seconds(np.full_like(begins, lanes.start_s), begins, start, end)
     return fill, np.where(
-        np.diff(lanes.bounds) > 0, overlap_seconds(lanes.finish_s, np.full_like(begins, lanes.end_s), start, end), 0
+        np.diff(lanes.rank_offsets) > 0,
+        overlap_seconds(lanes.finish_s, np.full_like(begins, lanes.end_s), start, end),
+        0,
     )
 
 

@@ -24,10 +24,10 @@ def colour_rounds(jobs: Sequence[Job], hosts: Sequence[int]) -> Order | None:
     taken: dict[Side, dict[int, int]] = {side: {} for ends in edges.values() for side in ends}
     rounds: dict[int, int] = {}
     for number, (sender, receiver) in edges.items():
-        free, other = _free(taken[sender]), _free(taken[receiver])
+        free, other = _first_free_round(taken[sender]), _first_free_round(taken[receiver])
         if free != other:
-            _swap(receiver, free, other, edges, taken, rounds)
-        _give(number, free, edges, taken, rounds)
+            _swap_rounds(receiver, free, other, edges, taken, rounds)
+        _assign_round(number, free, edges, taken, rounds)
     local = [(number, hosts[number]) for number, job in enumerate(jobs) if not job.receivers]
     return local + [
         (number, hosts[number])
@@ -35,12 +35,12 @@ def colour_rounds(jobs: Sequence[Job], hosts: Sequence[int]) -> Order | None:
     ]
 
 
-def _free(used: dict[int, int]) -> int:
+def _first_free_round(used: dict[int, int]) -> int:
     """Return the first round in which a side is free."""
     return next(colour for colour in range(len(used) + 1) if colour not in used)
 
 
-def _swap(
+def _swap_rounds(
     side: Side,
     one: int,
     other: int,
@@ -64,10 +64,10 @@ def _swap(
         for end in edges[number]:
             del taken[end][rounds[number]]
     for number, colour in moved:
-        _give(number, colour, edges, taken, rounds)
+        _assign_round(number, colour, edges, taken, rounds)
 
 
-def _give(
+def _assign_round(
     number: int,
     colour: int,
     edges: dict[int, tuple[Side, Side]],

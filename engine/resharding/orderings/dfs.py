@@ -60,7 +60,7 @@ class _Search:
         self._kinds = list(kinds.values())
         self._examples = [jobs[numbers[0]] for numbers in self._kinds]
         self._hosts = sorted({host for job in self._examples for host in (*job.options, *job.receivers)})
-        self._alike = _classes(self._examples, self._hosts)
+        self._alike = _host_classes(self._examples, self._hosts)
         self._nodes, self._most = 0, MAX_WORK // max(1, len(self._kinds))
         self._seen: dict[object, float] = {}
 
@@ -177,7 +177,7 @@ class _Search:
         return order
 
 
-def _classes(kinds: Sequence[Job], hosts: Sequence[int]) -> dict[int, int]:
+def _host_classes(kinds: Sequence[Job], hosts: Sequence[int]) -> dict[int, int]:
     """Return a class number for each host; hosts of one class can send the same jobs and are interchangeable."""
     numbers: dict[object, int] = {}
     can = {

@@ -18,10 +18,10 @@ WORK_LIMIT = 2_000_000
 
 @orderings.register("randomized-greedy")
 class RandomizedGreedy(Ordering):
-    """The paper's method: random tries pack jobs that can run at once into sets, the largest set first.
+    """Pack jobs that can run at the same time into sets, in random trials; run the largest set first.
 
-    A job joins a set if its receivers' hosts and one of its sender hosts are free in it. The sender is drawn at random,
-    favouring hosts that have sent less. Of 100 tries the set with the most jobs is kept, and among equals the one with
+    This is the method of AlpaComm. A job joins a set if its receivers' hosts and one of its sender hosts are free in it. The sender is drawn at random,
+    favouring hosts that have sent less. Of 100 trials the set with the most jobs is kept, and among equals the one with
     the most even bytes of senders (arXiv:2211.05322, section 3.2). Sets define the order of the jobs; a job does not
     wait for the end of the previous set.
     """
@@ -77,7 +77,7 @@ class _Packer:
             free = [host for host in job.options if sends[host]]
             if not free or not all(receives[host] for host in job.receivers):
                 continue
-            host = _draw(free, [most - load[host] + 1 for host in free], chance)
+            host = _draw_sender(free, [most - load[host] + 1 for host in free], chance)
             order.append((number, host))
             after[host] += job.bytes
             sends[host] -= 1
@@ -88,7 +88,7 @@ class _Packer:
         return _Set(order, after)
 
 
-def _draw(hosts: Sequence[int], weights: Sequence[int], chance: np.random.Generator) -> int:
+def _draw_sender(hosts: Sequence[int], weights: Sequence[int], chance: np.random.Generator) -> int:
     if len(hosts) == 1:
         return hosts[0]
     ends = np.cumsum(weights)

@@ -75,15 +75,15 @@ def chunk_counts(task: UnitTask, chunks: int | None) -> NDArray[np.int64]:
     return np.array([min(chunks, most)]) if chunks else np.arange(1, min(MAX_CHUNKS, most) + 1)
 
 
-def pieces(task: UnitTask, parts: int) -> list[float]:
+def piece_bytes(task: UnitTask, parts: int) -> list[float]:
     """Return the bytes of ``parts`` pieces of ``ceil(elements / parts)`` elements, the last ones shorter or empty."""
     item = task.bytes / task.elements if task.elements else 0.0
     each = -(-task.elements // parts)
     return [max(0, min(each, task.elements - number * each)) * item for number in range(parts)]
 
 
-def spans(elements: int, parts: int) -> list[tuple[int, int]]:
-    """Return the start and stop of each of :func:`pieces`, in elements."""
+def piece_spans(elements: int, parts: int) -> list[tuple[int, int]]:
+    """Return the start and stop of each of :func:`piece_bytes`, in elements."""
     each = -(-elements // parts)
     return [(min(number * each, elements), min((number + 1) * each, elements)) for number in range(parts)]
 
@@ -96,7 +96,7 @@ def chunk_spans(elements: int, chunks: int) -> list[tuple[int, int]]:
 
 def scatter_legs(sender: int, ranks: Sequence[int], elements: int) -> Iterator[Leg]:
     """Yield one piece to each rank, one after another (scatter)."""
-    for rank, (start, stop) in zip(ranks, spans(elements, len(ranks)), strict=True):
+    for rank, (start, stop) in zip(ranks, piece_spans(elements, len(ranks)), strict=True):
         if start < stop:
             yield Leg(sender, rank, start, stop)
 
@@ -104,7 +104,7 @@ def scatter_legs(sender: int, ranks: Sequence[int], elements: int) -> Iterator[L
 def ring_legs(ranks: Sequence[int], elements: int) -> Iterator[Leg]:
     """Yield a ring all-gather of ranks that hold one piece each: in each step every rank forwards its last piece."""
     size = len(ranks)
-    parts = spans(elements, size)
+    parts = piece_spans(elements, size)
     for step in range(size - 1):
         for place, rank in enumerate(ranks):
             start, stop = parts[(place - step) % size]

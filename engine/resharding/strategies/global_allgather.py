@@ -10,7 +10,7 @@ from meshwave.engine.resharding.strategies._base import (
     Latency,
     Leg,
     Strategy,
-    pieces,
+    piece_bytes,
     ring_legs,
     scatter_legs,
     strategies,
@@ -20,7 +20,10 @@ from meshwave.engine.resharding.tasks import UnitTask
 
 @strategies.register("global-allgather")
 class GlobalAllGather(Strategy):
-    """Every receiver gets a piece, and one ring over all receivers gathers the pieces: about ``2 t``."""
+    """Every receiver gets a piece, and one ring over all receivers gathers the pieces.
+
+    It takes about twice the time of sending the slice once.
+    """
 
     title: ClassVar = "Global all-gather"
 
@@ -28,7 +31,7 @@ class GlobalAllGather(Strategy):
         ranks = _receivers_by_host(task, links)
         if not ranks:
             return Latency(0.0)
-        parts = pieces(task, len(ranks))
+        parts = piece_bytes(task, len(ranks))
         sent = sum(
             links.link_between(sender, rank).seconds(size) for rank, size in zip(ranks, parts, strict=True) if size
         )

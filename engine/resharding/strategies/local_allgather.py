@@ -10,7 +10,7 @@ from meshwave.engine.resharding.strategies._base import (
     Latency,
     Leg,
     Strategy,
-    pieces,
+    piece_bytes,
     ring_legs,
     scatter_legs,
     strategies,
@@ -20,9 +20,9 @@ from meshwave.engine.resharding.tasks import UnitTask
 
 @strategies.register("local-allgather")
 class LocalAllGather(Strategy):
-    """Every receiver of a host gets a piece, and the receivers gather the pieces inside the host: ``A t``.
+    """Every receiver of a host gets a piece, and the receivers gather the pieces inside the host.
 
-    Meanwhile the sender continues with the next host.
+    The sender sends the slice once per host; it continues with the next host while receivers gather.
     """
 
     title: ClassVar = "Local all-gather"
@@ -30,7 +30,7 @@ class LocalAllGather(Strategy):
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
         sent = done = 0.0
         for ranks in links.ranks_by_host(task.receivers).values():
-            parts = pieces(task, len(ranks))
+            parts = piece_bytes(task, len(ranks))
             for rank, size in zip(ranks, parts, strict=True):
                 if size:
                     sent += links.link_between(sender, rank).seconds(size)

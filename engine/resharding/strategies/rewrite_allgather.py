@@ -20,7 +20,7 @@ class RewriteAllGather(Strategy):
     from Alpa's sources; the paper compares with it (arXiv:2211.05322, section 5.1).
     """
 
-    title: ClassVar = "Rewrite, gather"
+    title: ClassVar = "Rewrite and gather"
 
     def unit_tasks(self, load: Load, number: int = 0) -> list[UnitTask]:
         return cut_tasks(load, slice_owners(load), rewritten_receivers(load), number)

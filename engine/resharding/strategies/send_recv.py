@@ -12,7 +12,7 @@ from meshwave.engine.resharding.tasks import UnitTask
 
 @strategies.register("send-recv")
 class SendRecv(Strategy):
-    """The sender sends the whole slice to each receiver, one after another: ``A B t``."""
+    """The sender sends the whole slice to each receiver, one after another."""
 
     title: ClassVar = "Send/recv"
 

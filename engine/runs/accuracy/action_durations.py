@@ -47,7 +47,7 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     reduced = _replicated_reductions(prediction)
     took[:, program.op == Op.REDUCE_GRAD] = 0.0  # weights without copies are not reduced
     took[:, reduced] = _reductions(program, reduced, start, end)
-    _steps(program, reduced, spans, start, end, took)
+    _set_step_durations(program, reduced, spans, start, end, took)
     seconds = np.median(took, axis=0)
     known = np.ones(len(program), np.bool_)
     sends, until, waited = _transfers(program, spans, start, end, recording)
@@ -90,7 +90,9 @@ def _reductions(program: Program, reduced: Rows, start: Floats, end: Floats) -> 
     return took
 
 
-def _steps(program: Program, reduced: Rows, spans: Spans, start: Floats, end: Floats, took: Floats) -> None:
+def _set_step_durations(
+    program: Program, reduced: Rows, spans: Spans, start: Floats, end: Floats, took: Floats
+) -> None:
     """Set the durations of optimizer steps, which include the norm of all gradients if they are clipped."""
     rows = np.flatnonzero(program.op == Op.STEP)
     ready = start[:, rows] - spans["wait_ns"][:, rows] / 1e9
@@ -157,7 +159,7 @@ def _transfer_seconds(
     return seconds, known
 
 
-def keeps_busy(program: Program) -> Bools:
+def busy_rows(program: Program) -> Bools:
     """Return which actions keep a device busy, ``[rows]``."""
     busy: Bools = program.is_compute | (program.op == Op.STEP)
     return busy

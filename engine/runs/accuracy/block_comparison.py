@@ -38,7 +38,7 @@ class BlockWaits(NamedTuple):
     measured: Floats
 
 
-def insides(prediction: Prediction, recording: Recording) -> Iterator[Inside]:
+def recorded_insides(prediction: Prediction, recording: Recording) -> Iterator[Inside]:
     """Return the recorded insides: of the first computation of each kind and stage on each mesh with experts."""
     design, program, first = prediction.design, prediction.program, 0
     for rank, mesh in enumerate(design.meshes if design.model.moe else ()):

@@ -16,8 +16,14 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import WORDS, Action, Op
 from meshwave.engine.program.timeline import Timeline, check_same_program
 from meshwave.engine.run_files import RunFolderError
-from meshwave.engine.runs.accuracy.action_durations import MeasuredRows, keeps_busy, measured_rows
-from meshwave.engine.runs.accuracy.block_comparison import BlockWaits, Inside, block_waits, insides, step_seconds
+from meshwave.engine.runs.accuracy.action_durations import MeasuredRows, busy_rows, measured_rows
+from meshwave.engine.runs.accuracy.block_comparison import (
+    BlockWaits,
+    Inside,
+    block_waits,
+    recorded_insides,
+    step_seconds,
+)
 from meshwave.engine.runs.accuracy.error_causes import Cause, Search
 from meshwave.engine.runs.recording import WITHIN, Recording
 from meshwave.engine.units import duration, number
@@ -46,10 +52,10 @@ class Compared(NamedTuple):
     def error(self) -> float | None:
         """The relative error; None if it is not known, also for an upper bound above the prediction."""
         known = not self.at_most or self.measured_s <= self.predicted_s
-        return error(self.predicted_s, self.measured_s) if known else None
+        return relative_error(self.predicted_s, self.measured_s) if known else None
 
 
-def error(predicted: float, measured: float) -> float | None:
+def relative_error(predicted: float, measured: float) -> float | None:
     """Return the relative error as defined by ``ERROR_IS``; None if nothing was predicted."""
     return measured / predicted - 1 if predicted else None
 
@@ -74,7 +80,7 @@ class Iteration(NamedTuple):
     @property
     def error(self) -> float | None:
         """The relative error."""
-        return error(self.predicted_s, self.measured_s)
+        return relative_error(self.predicted_s, self.measured_s)
 
 
 class MeshMemory(NamedTuple):
@@ -90,7 +96,7 @@ class MeshMemory(NamedTuple):
     @property
     def error(self) -> float | None:
         """The relative error."""
-        return error(self.predicted_bytes, self.measured_bytes)
+        return relative_error(self.predicted_bytes, self.measured_bytes)
 
     @property
     def by_category(self) -> dict[str, tuple[float, float]]:
@@ -156,7 +162,7 @@ class Comparison:
     def by_mesh(self) -> dict[int, Compared]:
         """The computing seconds of a mesh in a step, the optimizer step included, by rank."""
         program = self.prediction.program
-        return {rank: self._total(keeps_busy(program) & (program.rank == rank)) for rank in range(program.ranks)}
+        return {rank: self._total(busy_rows(program) & (program.rank == rank)) for rank in range(program.ranks)}
 
     @cached_property
     def by_link(self) -> dict[Link, Compared]:
@@ -174,7 +180,7 @@ class Comparison:
     @cached_property
     def insides(self) -> list[Inside]:
         """The actions of meshes with experts whose inside the run has recorded."""
-        return [*insides(self.prediction, self.recording)]
+        return [*recorded_insides(self.prediction, self.recording)]
 
     @cached_property
     def by_layer(self) -> list[LayerTime]:

@@ -13,7 +13,7 @@ from meshwave.engine.messages.accuracy import part_name
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import SENDS, WORDS, Op
 from meshwave.engine.program.timeline import Timeline
-from meshwave.engine.runs.accuracy.action_durations import keeps_busy
+from meshwave.engine.runs.accuracy.action_durations import busy_rows
 from meshwave.engine.runs.accuracy.block_comparison import BlockWaits
 
 Floats = NDArray[np.float64]
@@ -24,7 +24,7 @@ MOST_TRIED = 8
 MANY_ROWS = 100_000
 """Size of a program whose errors are only traced to a kind of action: a simulation takes 0.1 s and more."""
 DOMINANT_SHARE = 0.9
-"""A part with this share of the effect of the whole is named instead of it."""
+"""If a part has this share of the effect of the whole, the part is named."""
 AS_PREDICTED = 0.005
 """Relative error up to which a step takes as long as predicted."""
 
@@ -62,7 +62,7 @@ class _Pair(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Actions that may be off together, with parameters of :func:`meshwave.engine.messages.accuracy.part_name`."""
+    """Actions whose times may deviate together, with parameters of :func:`meshwave.engine.messages.accuracy.part_name`."""
 
     label: Mapping[str, Any]
     rows: Bools
@@ -144,7 +144,7 @@ class Search:
             yield _Part(_kind_label(Op(op)), self._program.op == op, self._all)
 
     def _mesh_parts(self) -> Iterator[_Part]:
-        works = keeps_busy(self._program)
+        works = busy_rows(self._program)
         for rank, mesh in enumerate(self._meshes):
             of_mesh = self._program.rank == rank
             waits = bool(self._has_waits[of_mesh].any())
@@ -159,7 +159,7 @@ class Search:
         """Return the inseparable activities of a computing mesh; ``waits`` for experts are separate if they are known."""
         found = ["computation"]
         found += ["all-reduces"] if self._design.meshes[rank].tp > 1 else []
-        return found + (["exchanges of experts"] if self._design.model.moe and not waits else [])
+        return found + (["expert exchanges"] if self._design.model.moe and not waits else [])
 
     def _split_by_link(self, part: _Part) -> Iterator[_Part]:
         """Return each kind of action on each mesh, or on each link."""

@@ -45,7 +45,7 @@ def run_profile(comparison: Comparison, run: str = "") -> Profile:
     if recording.source == "rehearsed":
         raise Refusal("profile_of_dry_run")
     design, program = prediction.design, prediction.program
-    links = [*_lines(comparison)]
+    links = [*_link_lines(comparison)]
     bare = Profile(machine=_machine(comparison, run), reference=design.cluster.device, links=tuple(links))
     roofline = _roofline(prediction, bare)
     by_key: dict[tuple[Any, ...], list[int]] = defaultdict(list)
@@ -104,7 +104,7 @@ def _roofline(prediction: Prediction, profile: Profile) -> Floats:
     return roofline.seconds(measured_design(priced, profile), program, distinct, layers, held)[distinct.of_row]
 
 
-def _lines(comparison: Comparison) -> Iterator[LinkLine]:
+def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
     """Return a line for messages inside a node, and one for messages between nodes, fitted to known transfers."""
     design, program = comparison.prediction.design, comparison.prediction.program
     rows, costs, cluster = comparison.rows, comparison.prediction.costs, design.cluster

@@ -26,6 +26,7 @@ from typing import NamedTuple, NoReturn
 
 from meshwave.engine.errors import MeshwaveError, RunError
 from meshwave.engine.files import import_path
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.runs.emulation.namespaces import (
     CLONE_NEWNET,
     CLONE_NEWUSER,
@@ -105,7 +106,7 @@ def _test() -> NoReturn:
 
 
 def network_error_text(error: Exception) -> str:
-    """Return why a network could not be made."""
+    """Return why a network could not be created."""
     if isinstance(error, OSError):
         return (
             f"this user cannot create network namespaces ({error.strerror}); run as root, or allow user namespaces "
@@ -141,7 +142,7 @@ class Network:
 
 
 class Builder:
-    """A process that makes a network and hands it over, since its maker has to move into it.
+    """A process that creates a network and passes its descriptors on, because the creator has to move into it.
 
     It is a fork of this process, which must have one thread.
     """
@@ -169,9 +170,7 @@ class Builder:
             said, descriptors, _, _ = socket.recv_fds(self._near, 1 << 16, 2 + MOST_PROCESSES, socket.MSG_CMSG_CLOEXEC)
         if descriptors:
             return Network(descriptors)
-        raise RunError(
-            f"the network could not be created: {said.decode() or 'the process that creates it was terminated'}"
-        )
+        raise RunRefusal("network_not_created", {"reason": said.decode()})
 
 
 def make_network(topology: Topology) -> Network:
@@ -234,7 +233,7 @@ def _link(topology: Topology, process: int, switches: int) -> int:
             Path("/proc/sys/net/ipv4", name).write_text(value)
     there, address = f"netns /proc/{os.getpid()}/fd/{switches}", topology.address(process)
     devices = {INTERFACE: SUBNET}
-    if topology.is_apart:
+    if topology.has_two_links:
         devices = {INTERFACE: address.rpartition(".")[0] + ".0/24", ACROSS: SUBNET}
     ends = list(zip(devices, _ports(topology, process), strict=True))
     lines = ["link set lo up"]
@@ -262,12 +261,12 @@ def _ports(topology: Topology, process: int) -> list[Port]:
     """Return the ports of the links of a process: at the switch of its node and, with a second link, at its gate."""
     node = topology.node_of[process]
     inside = Port(f"port{process}", f"node{node}", topology.intra)
-    return [inside, Port(f"far{process}", f"gate{node}", topology.inter)] if topology.is_apart else [inside]
+    return [inside, Port(f"far{process}", f"gate{node}", topology.inter)] if topology.has_two_links else [inside]
 
 
 def _uplinks(topology: Topology) -> list[Port]:
     """Return both ends of the uplink of each node; none for a single node."""
-    leaves, rate = "gate" if topology.is_apart else "node", topology.inter * topology.nics
+    leaves, rate = "gate" if topology.has_two_links else "node", topology.inter * topology.nics
     nodes = range(topology.nodes if topology.nodes > 1 else 0)
     return [
         end
@@ -318,7 +317,7 @@ def _batch(command: str, lines: tuple[str, ...]) -> None:
         check=False,
     )
     if done.returncode:
-        raise RunError(f"{command} failed: {' '.join(done.stderr.split())}")
+        raise RunRefusal("network_command_failed", {"command": command, "reason": " ".join(done.stderr.split())})
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Topology:
         return max(self.node_of) + 1
 
     @property
-    def is_apart(self) -> bool:
+    def has_two_links(self) -> bool:
         """True if processes have two links; in a single node each has only one."""
         return self.apart and self.nodes > 1
 

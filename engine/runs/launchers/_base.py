@@ -20,7 +20,7 @@ from meshwave.engine.findings import DesignError, Problem, RunRefusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.messages import render
 from meshwave.engine.registry import Registry
-from meshwave.engine.run_files import is_reserved, reserve, write_reserved
+from meshwave.engine.run_files import is_reserved, reserve_space, write_reserved
 from meshwave.engine.runs.attempts import append_attempt, read_attempts, remove_left_overs
 from meshwave.engine.runs.checkpoints import resume_problems
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES
@@ -54,7 +54,7 @@ class Launcher(ABC):
     """Starts the processes of a run in one kind of place, and follows them.
 
     A launcher and the processes it starts share only the run folder. Launchers in different processes of a user
-    share only the record of runs.
+    share only the run database.
     """
 
     name: ClassVar[str]
@@ -70,7 +70,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def probe(self) -> Capabilities:
-        """Return what can be launched here. Must be quick, and import nothing heavy such as torch."""
+        """Return the capabilities of this launcher here. Must be quick, and import nothing heavy such as torch."""
 
     @abstractmethod
     def launch(self, bundle: Bundle) -> None:
@@ -98,11 +98,11 @@ class Launcher(ABC):
 
     @abstractmethod
     def handle(self) -> Mapping[str, Any]:
-        """Return what :meth:`poll` needs to find a run of this launcher again, as a JSON object."""
+        """Return the data by which :meth:`poll` finds a run of this launcher again, as a JSON object."""
 
     @classmethod
-    def of_entry(cls, record: Record, entry: Entry) -> Self:
-        """Return the launcher of a run of the record.
+    def from_entry(cls, record: Record, entry: Entry) -> Self:
+        """Return the launcher of a recorded run.
 
         Raises:
             InputError: the entry does not say how the run was launched.
@@ -180,13 +180,14 @@ class Launcher(ABC):
             processes=process_count(design),
             steps=design.training.steps,
             manner=describe_manner(spec.design, options),
+            is_rehearsal=options.rehearse is not None,
             key=key,
             limit=self.runs_at_once,
         )
         if is_new:
             with self._recorded_failure(entry.id):
                 bundle = write_bundle(spec, self.prepare_folder(entry.id), data)
-                reserve(bundle.folder / RESULT)
+                reserve_space(bundle.folder / RESULT)
                 if entry.state is State.STARTING:
                     self.launch(bundle)
             self.watch_queue()
@@ -245,7 +246,7 @@ class Launcher(ABC):
     def settle(self, bundle: Bundle, verdict: Verdict, exits: Iterable[Exit] = ()) -> None:
         """Start a failed run again if its options allow it. Otherwise write its result to its folder and the record.
 
-        If the record cannot be written, as on a full disk, the next :meth:`poll` enters the result.
+        If the database cannot be written, as on a full disk, the next :meth:`poll` enters the result.
         """
         if verdict.state in (State.FAILED, State.LOST) and self.restart(bundle.run, verdict.reason, self.handle()):
             self.watch_queue()
@@ -265,7 +266,7 @@ class Launcher(ABC):
         return False
 
     def enter(self, run: str, state: State, reason: str) -> None:
-        """Enter the end of a run in the record."""
+        """Enter the end of a run in the run database."""
         if state is State.SUCCEEDED:
             self.record.move(run, State.RUNNING)  # this may not have been entered either
         self.record.move(run, state, reason)
@@ -304,7 +305,7 @@ def open_run(record: Record, run: str) -> Run:
 
 
 def _launcher_of(record: Record, entry: Entry) -> Launcher:
-    return launchers[entry.launcher].of_entry(record, entry)
+    return launchers[entry.launcher].from_entry(record, entry)
 
 
 def reconcile(record: Record) -> None:

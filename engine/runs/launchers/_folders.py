@@ -49,4 +49,5 @@ def entry_of_folder(folder: Path) -> Entry:
         started_s=None,
         finished_s=None,
         manner=describe_manner(bundle.design, bundle.options),
+        is_rehearsal=bundle.options.rehearse is not None,
     )

@@ -51,7 +51,7 @@ class Host(ABC):
 
     @abstractmethod
     def pull(self, remote: str, folder: Path, *, everything: bool = False) -> None:
-        """Copy what processes have written so far; ``everything`` includes checkpoints and weights."""
+        """Copy the files that processes have written so far; ``everything`` includes checkpoints and weights."""
 
     def run(self, command: Sequence[str]) -> str:
         """Run a command and return its output.

@@ -1,4 +1,4 @@
-"""Runs that are jobs of a cluster: they go on without the process that launched them, and anybody can follow them."""
+"""Runs that are jobs of a cluster: they continue without the process that launched them, and any process can follow them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import import_folder, write_private
 from meshwave.engine.findings import Problem, Refusal, RunRefusal
-from meshwave.engine.frozen import Part, invalid, nullable
+from meshwave.engine.frozen import Part, nullable, validation_error
 from meshwave.engine.messages import render
 from meshwave.engine.run_files import Count, RunFile, RunFolderError, files_by_process, first_problem, read_document
 from meshwave.engine.runs.checkpoints import INTERRUPTED
@@ -67,7 +67,7 @@ class JobOptions(Part):
     @model_validator(mode="after")
     def _check_root(self) -> Self:
         if self.root is None and self.needs_root:
-            raise invalid("root", "root_required")
+            raise validation_error("root", "root_required")
         return self
 
 
@@ -102,7 +102,7 @@ class _Interrupted(RunFile):
 
 
 class JobLauncher(Launcher):
-    """Submits each run as a job. Polling finds out how it fares, in any process that sees the record."""
+    """Submits each run as a job. Any process that can open the run database can poll the state of the job."""
 
     target_options: ClassVar[type[JobOptions]] = JobOptions
     runs_at_once: ClassVar[int] = 1000
@@ -128,7 +128,7 @@ class JobLauncher(Launcher):
 
     @abstractmethod
     def start(self, run: str, layout: NodeLayout, folder: str) -> Mapping[str, Any]:
-        """Start the job of a run, whose folder is ``folder`` on the nodes, and return what identifies it."""
+        """Start the job of a run, whose folder is ``folder`` on the nodes, and return the identifiers of the job."""
 
     @abstractmethod
     def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
@@ -147,7 +147,7 @@ class JobLauncher(Launcher):
         self.host.push(folder, remote)
 
     def pull(self, folder: Path, job: Mapping[str, Any], *, everything: bool = False) -> None:
-        """Copy what processes have written."""
+        """Copy the files that processes have written."""
         self.host.pull(self.folder_on_nodes(folder), folder, everything=everything)
 
     @property
@@ -163,7 +163,7 @@ class JobLauncher(Launcher):
     # ---- the launcher ----
 
     @classmethod
-    def of_entry(cls, record: Record, entry: Entry) -> Self:
+    def from_entry(cls, record: Record, entry: Entry) -> Self:
         try:
             options = cls.target_options.model_validate_json(json.dumps(entry.handle.get("options")))
         except ValidationError as error:
@@ -189,7 +189,7 @@ class JobLauncher(Launcher):
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
             raise Refusal("hosts_on_target", {"target": self.target})
-        layout = NodeLayout.of(design)
+        layout = NodeLayout.from_design(design)
         params = {"target": self.target, "nodes": layout.nodes, "devices": max(layout.processes)}
         if layout.nodes > self.most_nodes:
             raise Refusal("too_many_nodes", {**params, "most": self.most_nodes})
@@ -210,11 +210,11 @@ class JobLauncher(Launcher):
         return f"{self.options.root.rstrip('/')}/{folder.name}" if self.options.root else str(folder)
 
     def launch(self, bundle: Bundle) -> None:
-        job = self.start_program(NodeLayout.of(bundle.design), bundle.folder, PROCESS_MODULE)
+        job = self.start_program(NodeLayout.from_design(bundle.design), bundle.folder, PROCESS_MODULE)
         self.record.set_handle(bundle.run, {**self.handle(), "job": job})
 
     def start_program(self, layout: NodeLayout, folder: Path, module: str) -> Mapping[str, Any]:
-        """Start a module on nodes, with a folder as its argument, and return what identifies the job."""
+        """Start a module on nodes, with a folder as its argument, and return the identifiers of the job."""
         remote = self.folder_on_nodes(folder)
         for name, text in self.scripts(layout, folder.name, ["--module", module, remote]).items():
             write_private(folder / name, text)

@@ -25,7 +25,7 @@ class NodeLayout:
     """The process of the run for each rank of torchrun."""
 
     @classmethod
-    def of(cls, design: Design) -> NodeLayout:
+    def from_design(cls, design: Design) -> NodeLayout:
         """Return the layout of the devices that a design uses."""
         devices = [device for mesh in design.meshes for device in mesh.devices]
         counts = Counter(design.cluster.node_of(device) for device in devices)

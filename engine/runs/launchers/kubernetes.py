@@ -36,9 +36,9 @@ class KubernetesOptions(JobOptions):
     """A TrainJob of Kubeflow Trainer 2.2 or newer, or a plain JobSet."""
     runtime: Label = "torch-distributed"
     """Runtime of Kubeflow Trainer that starts the nodes of a TrainJob."""
-    namespace: Label | None = nullable("that of the context")
+    namespace: Label | None = nullable("the namespace of the context")
     """Namespace of the jobs."""
-    context: Annotated[str, Field(pattern=r"^[\w.:@/-]+$")] | None = nullable("the current one")
+    context: Annotated[str, Field(pattern=r"^[\w.:@/-]+$")] | None = nullable("the current context")
     """Context of kubectl."""
     gpus_per_node: PositiveInt | None = nullable("no GPUs are requested")
     """GPUs of each pod."""
@@ -70,7 +70,7 @@ class KubernetesLauncher(JobLauncher):
         super().check_requirements(design, drawn, options)
         if options.restarts:
             raise Refusal("restarts_on_kubernetes", {"target": self.target})
-        if len(set(NodeLayout.of(design).processes)) > 1:
+        if len(set(NodeLayout.from_design(design).processes)) > 1:
             raise Refusal("unequal_nodes", {"target": self.target})
 
     def scripts(self, layout: NodeLayout, run: str, program: Sequence[str]) -> dict[str, str]:

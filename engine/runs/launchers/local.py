@@ -57,7 +57,7 @@ class LocalLauncher(OwningLauncher):
         """Set the launcher up.
 
         Args:
-            record: the record of runs.
+            record: the run database.
             start: fork a warm process, or spawn fresh interpreters; the default is the one that is safe here.
             worker: the module that each process runs.
             path: a folder to find that module in, in addition to Meshwave's.

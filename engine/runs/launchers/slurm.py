@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from meshwave.engine.findings import Problem
-from meshwave.engine.frozen import invalid, nullable
+from meshwave.engine.frozen import nullable, validation_error
 from meshwave.engine.runs.checkpoints import INTERRUPTED
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._host import Host, LocalHost, SshHost
@@ -71,9 +71,9 @@ class SlurmOptions(JobOptions):
     @model_validator(mode="after")
     def _check_login(self) -> Self:
         if self.via is not None and self.login is None:
-            raise invalid("login", "login_required")
+            raise validation_error("login", "login_required")
         if self.via is not None and self.root is None:
-            raise invalid("root", "root_required")
+            raise validation_error("root", "root_required")
         return self
 
 
@@ -181,7 +181,7 @@ def _requeue(restarts: int) -> Iterator[str]:
 
 
 def directives(options: SlurmOptions, nodes: int, name: str) -> Iterator[str]:
-    """Yield the options of sbatch for a job of so many nodes."""
+    """Yield the options of sbatch for a job with this number of nodes."""
     yield f"--job-name={name}"
     yield f"--nodes={nodes}"
     yield "--ntasks-per-node=1"

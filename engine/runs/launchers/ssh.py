@@ -80,7 +80,11 @@ class SshLauncher(JobLauncher):
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         super().check_requirements(design, drawn, options)
-        if NodeLayout.of(design).nodes > 1 and not self.options.shared and (options.checkpoints or options.resume):
+        if (
+            NodeLayout.from_design(design).nodes > 1
+            and not self.options.shared
+            and (options.checkpoints or options.resume)
+        ):
             raise Refusal("checkpoints_not_shared", {"target": self.target})
 
     def push(self, folder: Path, remote: str) -> None:
@@ -137,4 +141,4 @@ class SshLauncher(JobLauncher):
 
 
 LOST = 255
-"""Stands for the exit status of a node that left none, as after a restart of its host."""
+"""Exit status of a node that wrote none, for example because its host restarted."""

@@ -60,7 +60,7 @@ class ThreadsLauncher(ThreadedLauncher):
 
 def _run_steps(bundle: Bundle, stop: threading.Event) -> None:
     design, program, dry_run = bundle.design, bundle.program, bundle.options.rehearse
-    assert dry_run is not None and dry_run.scale is not None, "specify_run decides the scale"
+    assert dry_run is not None and dry_run.scale is not None, "the time-dilation factor must be set before launch"
     costs, scale = bundle.prediction.costs, dry_run.scale
     waits = plan_waits(program, costs, scale)
     _write_event(bundle, event="started", time=time.time(), pid=os.getpid(), device="none", note=NOTE)

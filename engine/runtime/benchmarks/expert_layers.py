@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshwave.engine.errors import RunError
-from meshwave.engine.experts import Layer, StepOp, backward
+from meshwave.engine.experts import Layer, StepOp, backward_steps
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.runtime.calibration.collective_timing import (
     CollectiveTimer,
     GroupCache,
@@ -102,7 +102,7 @@ class ComputeSpeed:
             layer, "expert-parallel", dict.fromkeys(GROUP_KINDS, ALONE), device=device
         ).draw_weights((SEED,))
         steps = self._layer.schedule.steps(layer)
-        self.bytes = sum(2 * step.bytes for step in (*steps, *backward(steps)) if step.op in MOVES)
+        self.bytes = sum(2 * step.bytes for step in (*steps, *backward_steps(steps)) if step.op in MOVES)
 
     def run_round(self) -> TimeStamps:
         """Return the seconds ``[2]`` of products and of moves."""
@@ -170,7 +170,6 @@ class ComparedSchedules:
             expected = comparable[0][1]
             difference = float((y - expected).abs().max() / expected.abs().max())
             if difference > TOLERANCE:
-                raise RunError(
-                    f"{self._name}: outputs of {layer.schedule.title} and {comparable[0][0].schedule.title} "
-                    f"differ by {difference:.1e} (tolerance {TOLERANCE:.0e})"
-                )
+                compared = {"schedule": layer.schedule.title, "other": comparable[0][0].schedule.title}
+                params = {"case": self._name, "difference": difference, "tolerance": TOLERANCE, **compared}
+                raise RunRefusal("different_outputs", params)

@@ -26,7 +26,8 @@ from typing import Any, Literal
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.presets import presets
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import InputError, MeshwaveError, nearest
+from meshwave.engine.errors import MeshwaveError, nearest_names
+from meshwave.engine.findings import Refusal
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 from meshwave.engine.units import quantity
 
@@ -112,7 +113,7 @@ def benchmark_gpu(
         InputError: there is no GPU.
     """
     if not gpus:
-        raise InputError("the benchmark needs an NVIDIA GPU that nvidia-smi lists; this machine has none")
+        raise Refusal("no_nvidia_gpu")
     found = {}
     for name, measure in benchmark_pieces(cases).items():
         on_piece(name)
@@ -383,7 +384,7 @@ def main() -> None:
     elif options.piece in known:
         found = figures_or_failure(known[options.piece])
     else:
-        sys.exit(f"unknown piece {options.piece!r}. {nearest(options.piece, known)}")
+        sys.exit(f"unknown piece {options.piece!r}. {nearest_names(options.piece, known)}")
     print(json.dumps(found, indent=2))
 
 

@@ -1,4 +1,4 @@
-"""Comparison of this runtime with torch.distributed.pipelining.
+"""Comparison of Meshwave's runtime with torch.distributed.pipelining.
 
 ``python -m meshwave.engine.runtime.benchmarks.torch_pipelining FOLDER`` runs one process a rank. It reads ``job.json``
 in the folder and writes ``figures.json``. Both runtimes run the
@@ -40,7 +40,7 @@ from torch.autograd import Variable
 
 from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import RunError
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.program import Program, format_program
 from meshwave.engine.runtime.communication.communicator import MessageFormat
@@ -59,7 +59,7 @@ from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred
 
 WARM_UP_STEPS = 2
-"""Steps of each runtime before any turn, the comparison of both included."""
+"""Steps of each runtime before the first turn, including the steps that compare both."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Workload:
 
 
 class Runtime(ABC):
-    """A runtime that runs steps."""
+    """Interface of the compared runtimes."""
 
     def __init__(self, workload: Workload) -> None:
         self.modules = workload.make_stages()
@@ -117,7 +117,7 @@ class Runtime(ABC):
 
 
 class MeshwaveRuntime(Runtime):
-    """The executor that trains runs."""
+    """Meshwave's own runtime: the executor of training runs."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
@@ -151,7 +151,7 @@ class MeshwaveRuntime(Runtime):
 
 
 class LogitsStage(nn.Module):
-    """A stage that leaves the loss to torch's schedule."""
+    """A stage that returns logits, because torch's schedule computes the loss."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class TorchRuntime(Runtime):
                 [str(action) for action in order if action] for order in self._schedule.pipeline_order.values()
             ]
             if torch_orders != orders:
-                raise RunError(f"torch's {kind} has another order of computations")
+                raise RunRefusal("other_order_of_torch", {"schedule": str(kind)})
         tokens, targets = (torch.cat(column) for column in zip(*workload.batch, strict=True))
         self._inputs = [tokens] if 0 in modules else []
         self._targets = targets if program.stages - 1 in modules else None
@@ -245,9 +245,7 @@ def _check_equal(ours: Runtime, torchs: Runtime) -> None:
         (float((mine[name] - theirs[name]).abs().max() / mine[name].abs().max()) for name in mine), default=0.0
     )
     if mine.keys() != theirs.keys() or difference > 1e-4 or abs(losses[0] - losses[1]) > 1e-5 * abs(losses[0]):
-        raise RunError(
-            f"the results of the runtimes differ: losses {losses[0]} and {losses[1]}, gradients by up to {difference:.1e}"
-        )
+        raise RunRefusal("different_results", {"loss": losses[0], "other_loss": losses[1], "difference": difference})
 
 
 def _time_both(ours: Runtime, torchs: Runtime, world: World, turn: int, steps: int) -> tuple[float, float]:

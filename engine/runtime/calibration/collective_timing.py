@@ -166,7 +166,7 @@ def synchronized_time_s(device: torch.device) -> float:
 
 
 class GroupCache:
-    """Groups of processes, each made once: all processes ask for the same groups in the same order."""
+    """Groups of processes, each created once; all processes request the same groups in the same order."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

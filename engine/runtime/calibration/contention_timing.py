@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 from meshwave.engine.costs.contention import CollectiveBesideTransfer, Contention, LinkKind, PairOrder, Ratio
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 
 ITEM_BYTES = 4
@@ -89,7 +89,7 @@ def measure_contention(
         RunError: a process failed.
     """
     if cluster.ranks < 2:
-        raise InputError("contention cannot be measured with 1 process; use 2 ranks or more")
+        raise Refusal("contention_of_one_process")
     small = smallest_cluster(cluster)
     size = size or message_bytes(small)
     cases = contention_cases(small)

@@ -29,8 +29,9 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGKILL, signal
 from typing import Any
 
-from meshwave.engine.errors import InputError, MeshwaveError, RunError
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import import_path
+from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs.emulation.network import (
     INTERFACE,
@@ -70,13 +71,12 @@ class ProcessCluster:
 
     def __post_init__(self) -> None:
         if (self.intra_bandwidth is None) != (self.inter_bandwidth is None):
-            raise InputError("an emulated cluster needs two bandwidths: inside nodes and between them")
+            raise Refusal("one_bandwidth")
         if self.uses_gpus and (self.is_emulated or self.nodes > 1):
-            raise InputError("links between GPUs of this machine cannot be emulated; use one node without bandwidths")
+            raise Refusal("gpu_links")
         if self.nodes < 1 or self.ranks_per_node < 1 or self.ranks > MOST_PROCESSES:
-            raise InputError(
-                f"unsupported number of processes: {self.nodes} x {self.ranks_per_node} (supported: 1 to {MOST_PROCESSES})"
-            )
+            params = {"nodes": self.nodes, "per_node": self.ranks_per_node, "most": MOST_PROCESSES}
+            raise Refusal("process_cluster_size", params)
         _ = self.topology  # rejects unsupported bandwidths
 
     @property
@@ -127,9 +127,7 @@ def run_in_cluster(
         RunError: a process failed; the error of the first one.
     """
     if cluster.is_emulated and (reason := missing_requirement()):
-        raise InputError(
-            f"links cannot be emulated here: {reason}; without bandwidths the processes share this machine's loopback"
-        )
+        raise Refusal("cluster_not_emulated", {"reason": reason})
     with tempfile.TemporaryDirectory(prefix="meshwave-") as name:
         folder = Path(name)
         job = {"function": function, "cluster": asdict(cluster), "argument": argument}
@@ -180,10 +178,10 @@ def raise_first_error(folder: Path, status: int) -> None:
     errors = [json.loads(path.read_text("utf-8")) for path in folder.glob("error-*.json")]
     if errors:
         first = min(errors, key=lambda error: error["time"])
-        raise RunError(f"{first['who']} of the cluster failed: {first['error']}")
+        raise RunRefusal("cluster_process_failed", {"who": first["who"], "reason": first["error"]})
     if status:
         lines = (folder / LOG).read_text("utf-8", "replace").strip().splitlines()
-        raise RunError(f"the cluster ended with status {status}{f': {lines[-1]}' if lines else ''}")
+        raise RunRefusal("cluster_status", {"status": status, "log": lines[-1] if lines else ""})
 
 
 def available_cores() -> int:
@@ -296,7 +294,7 @@ def _call_in_group(folder: Path, cluster: ProcessCluster, rank: int, function: C
         select_device(device)
         backend = device_backend(device)
         if backend is None:
-            raise RunError(f"this torch has no backend for messages between devices of type {device.type}")
+            raise RunRefusal("no_device_backend", {"device": device.type})
     dist.init_process_group(backend, store=store, rank=rank, world_size=cluster.ranks, timeout=MESSAGE_TIMEOUT)
     result = function()
     dist.destroy_process_group()

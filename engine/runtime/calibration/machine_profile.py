@@ -30,7 +30,7 @@ from meshwave.engine.costs.profile import (
     Profile,
     Term,
 )
-from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.machine import processor_name
 from meshwave.engine.runtime.calibration.collective_plan import COLLECTIVE_BYTES, CollectivePlan
 from meshwave.engine.runtime.calibration.contention_timing import measure_contention
@@ -100,12 +100,12 @@ class CalibrationOptions:
 
 def default_options() -> CalibrationOptions:
     """Return the options of a calibration of this machine without emulated links."""
-    cluster = with_gpus(ProcessCluster(1, DEFAULT_RANKS))
+    cluster = gpu_cluster(ProcessCluster(1, DEFAULT_RANKS))
     layouts = [(cluster.ranks, cluster.ranks)]
     return CalibrationOptions(cluster, layouts, uses_gpu=count_gpus() > 0, all_reduce_ranks=ALL_REDUCE_RANKS)
 
 
-def with_gpus(cluster: ProcessCluster) -> ProcessCluster:
+def gpu_cluster(cluster: ProcessCluster) -> ProcessCluster:
     """Return a cluster with one GPU a process if there are two GPUs or more, with at most as many processes as GPUs.
 
     The number of processes is a power of two. Emulated clusters use no GPUs.
@@ -147,11 +147,12 @@ def calibrate_machine(options: CalibrationOptions, on_progress: ProgressListener
         RunError: there is no torch, or a process failed.
     """
     if len({*options.parts} - {*PARTS}) or not options.parts:
-        raise InputError(f"unknown parts: {', '.join(options.parts) or 'none'} (known: {', '.join(PARTS)})")
+        params = {"parts": ", ".join(options.parts) or "none", "known": ", ".join(PARTS)}
+        raise Refusal("unknown_parts", params)
     if "collectives" in options.parts:
         CollectivePlan.for_layouts(options.cluster.ranks, options.layouts, options.sizes)  # rejects invalid layouts
     if find_spec("torch") is None:
-        raise RunError("calibration needs torch, which is not installed: pip install torch (see meshwave doctor)")
+        raise RunRefusal("torch_not_installed")
     machine = describe_machine(options.cluster).model_copy(update={"made_s": time.time()})
     load = machine.load_before or 0.0
     if load > BUSY_LOAD:

@@ -42,7 +42,7 @@ GradientGroups = Sequence[tuple[int, tuple[int, ...]]]
 """Stages, each with processes that reduce gradients of it together."""
 BoundaryTransfers = Mapping[tuple[int, int, int], Transfer]
 """Transfers that reshard messages, by source rank, target rank and number of tensors; their ranks are processes.
-Without a transfer, lane ``i`` sends to lane ``i``."""
+Without a transfer, process ``i`` of a mesh sends to process ``i`` of the other."""
 
 
 class PendingTensor(ABC):
@@ -101,7 +101,7 @@ class Communicator(ABC):
         self._layout = layout
         self._transfers = transfers
         self._process = process
-        self._rank, self._lane = layout.rank(process), layout.lane(process)
+        self._rank, self._lane = layout.rank(process), layout.index_in_rank(process)
         self._message = message
         self._device = device
         self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}  # (stage, members) -> torch's process group
@@ -169,7 +169,7 @@ class Communicator(ABC):
         return self._layout.program.tensors_from(producer)
 
     def _resharding(self, source: int, target: int, tensors: int) -> Resharding | None:
-        """Return the transfer from a rank to another; None where lane ``i`` sends to lane ``i``."""
+        """Return the transfer from a rank to another; None if process ``i`` of a mesh sends to process ``i`` of the other."""
         key = source, target, tensors
         if key in self._transfers and key not in self._reshardings:
             self._reshardings[key] = Resharding(
@@ -236,7 +236,7 @@ class Communicator(ABC):
         """Start to gather equal parts of weights of ``stage`` from ``members`` into ``whole``."""
 
     @abstractmethod
-    def total(self, values: Sequence[Tensor | float]) -> Tensor:
+    def sum_over_processes(self, values: Sequence[Tensor | float]) -> Tensor:
         """Return the float64 sum of each value over all processes of the run."""
 
     def flush(self) -> None:

@@ -155,7 +155,7 @@ class DeviceCommunicator(Communicator):
         work = all_gather(whole, part, group=self._groups[key], async_op=True)
         return _DeviceTensor(work, whole, self._sides[key], part)
 
-    def total(self, values: Sequence[Tensor | float]) -> Tensor:
+    def sum_over_processes(self, values: Sequence[Tensor | float]) -> Tensor:
         """Return the float64 sums of all processes, on the device."""
         sums = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self._device) for value in values])
         dist.all_reduce(sums)

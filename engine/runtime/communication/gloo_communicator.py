@@ -96,7 +96,7 @@ class GlooCommunicator(Communicator):
         work = all_gather(host, part.to("cpu"), group=self._groups[stage, members], async_op=True)
         return _GatheredTensor(work, host, whole)
 
-    def total(self, values: Sequence[Tensor | float]) -> Tensor:
+    def sum_over_processes(self, values: Sequence[Tensor | float]) -> Tensor:
         """Return the float64 sums of all processes, on the host."""
         sums = torch.tensor([float(value) for value in values], dtype=torch.float64)
         dist.all_reduce(sums)

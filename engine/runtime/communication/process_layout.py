@@ -25,7 +25,7 @@ class ProcessLayout:
     """The processes of a run and their places in its program.
 
     Processes are numbered rank by rank. Those of a rank, which is a mesh, are row-major over a data-parallel and a
-    tensor-parallel index; the number within the rank is the *lane*.
+    tensor-parallel index; each has an index within its rank.
     """
 
     program: Program
@@ -45,8 +45,8 @@ class ProcessLayout:
         """Return the pipeline rank of a process."""
         return bisect_right(self._firsts, process) - 1
 
-    def lane(self, process: int) -> int:
-        """Return the number of a process within its rank."""
+    def index_in_rank(self, process: int) -> int:
+        """Return the index of a process within its rank."""
         return process - self._firsts[self.rank(process)]
 
     def mesh_shape(self, process: int) -> MeshShape:
@@ -55,15 +55,15 @@ class ProcessLayout:
 
     def dp_index(self, process: int) -> int:
         """Return the data-parallel index of a process."""
-        return self.lane(process) // self.mesh_shape(process).tp
+        return self.index_in_rank(process) // self.mesh_shape(process).tp
 
     def tp_index(self, process: int) -> int:
         """Return the tensor-parallel index of a process."""
-        return self.lane(process) % self.mesh_shape(process).tp
+        return self.index_in_rank(process) % self.mesh_shape(process).tp
 
-    def process(self, rank: int, lane: int) -> int:
-        """Return the process at a lane of a rank."""
-        return self._firsts[rank] + lane
+    def process(self, rank: int, index: int) -> int:
+        """Return the process with an index within its rank."""
+        return self._firsts[rank] + index
 
     def mesh(self, rank: int) -> tuple[int, ...]:
         """Return the processes of a rank."""

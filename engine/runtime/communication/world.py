@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.runs.emulation.network import INTERFACE
 from meshwave.engine.runs.emulation.topology import Topology, read_topology
 from meshwave.engine.runtime.communication.communicator import (
@@ -88,9 +88,7 @@ def join_run(folder: Path, environment: Mapping[str, str] = os.environ, *, compu
     try:
         process, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     except KeyError as error:
-        raise InputError(
-            f"{error.args[0]} is not set; start the worker with torchrun, or set RANK, WORLD_SIZE and LOCAL_RANK"
-        ) from None
+        raise Refusal("process_variable_missing", {"variable": error.args[0]}) from None
     local_rank = int(environment.get("LOCAL_RANK", process))
     local_size = int(environment.get("LOCAL_WORLD_SIZE", size))
     topology = _emulated_topology(folder)

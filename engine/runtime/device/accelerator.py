@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshwave.engine.errors import RunError
+from meshwave.engine.findings import RunRefusal
 
 UNSUITABLE_TYPES = ("mps",)
 """Accelerators without collectives, streams and float64, which runs need."""
@@ -39,7 +39,7 @@ def accelerator_device(index: int) -> torch.device:
     """
     kind = accelerator_type()
     if kind is None:
-        raise RunError("torch finds no accelerator on this machine")
+        raise RunRefusal("no_accelerator")
     return torch.device(kind, index)
 
 

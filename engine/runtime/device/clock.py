@@ -21,7 +21,7 @@ PINGS = 50
 """Pings of each process. The one with the shortest round trip gives the offset of its clock (Cristian, "Probabilistic
 clock synchronization", 1989)."""
 SAME_HOST_PINGS = 5
-"""Pings of a process that reads the same clock: they show that the offset is zero and correct nothing."""
+"""Pings of a process that reads the same clock; its offset is zero, so fewer pings suffice."""
 BASE_EVENTS = 3
 """Pairs of an event and a time of the host, of which the closest pair counts: an interrupt can spoil one."""
 Stamp = int | torch.Event

@@ -17,7 +17,7 @@ from meshwave.engine.runtime.device.accelerator import (
 
 
 def torch_report() -> dict[str, Any]:
-    """Return what ``meshwave doctor`` asks of torch.
+    """Return the properties of torch that ``meshwave doctor`` reports.
 
     ``gloo`` and ``nccl`` say whether the backends are available, NCCL by its version where there is a GPU for it;
     ``cuda`` is the CUDA that torch was built for, or None; ``gpus`` are the names of the accelerators.

@@ -34,7 +34,7 @@ def set_stream_environment() -> None:
 
 
 class Streams:
-    """The one stream of a CPU: what overlaps in the program runs one after the other."""
+    """The single stream of a CPU: actions that overlap in the program run one after the other."""
 
     def backward(self, forward: Action, compute: Compute) -> None:
         """Run the backward of the action ``forward`` by itself."""

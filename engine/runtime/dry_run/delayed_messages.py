@@ -32,8 +32,8 @@ MESSAGE_MEMORY_FRACTION = 0.25
 MIN_LATE_NS = 200_000
 """A shorter wait may be the overhead of waiting on a busy machine, for a message that arrived long before."""
 MIN_LATE_FRACTION = 0.1
-"""A wait that is a smaller part of the time since the message was due may be such overhead too: a message rarely
-arrives just after somebody waits for it who could have had it long before."""
+"""A wait that is a smaller part of the time since the message was due may be overhead too, because such a message has
+usually arrived before."""
 
 
 def memory_bytes() -> int:
@@ -109,7 +109,7 @@ class DelayedCommunicator:
         self._layout, self._world, self._device = layout, world, device
         self._resharded = resharded
         program = layout.program
-        self._rank, self._lane = layout.rank(world.process), layout.lane(world.process)
+        self._rank, self._lane = layout.rank(world.process), layout.index_in_rank(world.process)
         ends = (program.rank == self._rank) | (program.peer == self._rank)
         rows = np.flatnonzero(program.is_send & ends).tolist()
         row_of = {(int(program.rank[row]), message_key(program.row(row))): row for row in rows}
@@ -132,10 +132,12 @@ class DelayedCommunicator:
         """Return a function that starts to receive a tensor."""
         receive, device, world = self._communicator.receiver(producer, rank), self._device, self._world
         flow = self._flow[rank, _key_of_message(producer)]
-        due = self._due(self._communicator.tag(producer), rank) if flow < 0 else partial(device.wait_for_flow, flow)
+        due = (
+            self._bind_due(self._communicator.tag(producer), rank) if flow < 0 else partial(device.wait_for_flow, flow)
+        )
         return lambda: DelayedTensor(receive(), device, world, due)
 
-    def _due(self, tag: int, source: int) -> Callable[[], int]:
+    def _bind_due(self, tag: int, source: int) -> Callable[[], int]:
         """Return a function that returns when a message from a rank is due."""
         is_resharded = (source, self._rank) in self._resharded
         lanes = slice(None) if is_resharded else slice(self._lane, self._lane + 1)
@@ -302,7 +304,7 @@ class WaitingUpdate:
         self._reducing.clear()
         if self._layout.program.clips:
             self._shared.norm_ready[self._world.process] = max(self._device.free_ns, self._complete_ns)
-            self._communicator.total([0.0])
+            self._communicator.sum_over_processes([0.0])
             self._device.wait_for_input(int(self._shared.norm_ready.max()))
         return found
 
@@ -315,14 +317,14 @@ class WaitingUpdate:
             return lambda: 0, None
         links, flow = self._links, self._flow.get(stage, -1)
         if links is None or flow < 0:
-            return partial(self._due, stage), lambda due_ns: due_ns - self._reduction_ns[stage]
+            return partial(self._due_ns, stage), lambda due_ns: due_ns - self._reduction_ns[stage]
         return partial(self._wait_for_flow, flow), lambda due_ns: links.start_ns(flow)
 
     def _wait_for_flow(self, flow: int) -> int:
         self._complete_ns = self._device.wait_for_flow(flow)
         return self._complete_ns
 
-    def _due(self, stage: int) -> int:
+    def _due_ns(self, stage: int) -> int:
         """Return when a reduction is due, which starts when all gradients and the previous reduction are complete."""
         ready = int(self._shared.gradients_ready[stage, self._stage_processes(stage)].max())
         self._complete_ns = max(self._complete_ns, ready) + self._reduction_ns[stage]

@@ -118,7 +118,7 @@ class DryRunner:
         self._links = None
         if waits.flows is not None and not job.emulates_links:
             self._links = LiveLinks(waits.flows, self._shared.flows_ready, self._scale)
-        device = self._device = Device(costs.transfer_model, links=self._links, place=layout.lane(process))
+        device = self._device = Device(costs.transfer_model, links=self._links, place=layout.index_in_rank(process))
         resharded = {(source, target) for source, target, _ in transfers}
         messenger = DelayedCommunicator(
             communicator, layout, world, device, waits, self._shared, resharded, emulates_links=job.emulates_links
@@ -174,7 +174,7 @@ class DryRunner:
     def _synchronize(self) -> int:
         """Wait for the others, set the start of the next step, and return when the last process ended this one."""
         self._shared.step_ends[self._process] = time.perf_counter_ns()
-        self._communicator.total([0.0])
+        self._communicator.sum_over_processes([0.0])
         last = int(self._shared.step_ends.max())
         self._start_ns = last + START_LEAD_NS * (1 + self._world.size)
         return last

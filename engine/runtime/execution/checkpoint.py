@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshwave.engine.errors import RunError
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.run_files import write_document
 from meshwave.engine.runs.checkpoints import MANIFEST, Checkpoint, read_checkpoint, step_folder
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 WEIGHTS = "weights/"
-"""Before the name of a weight in the whole training state."""
+"""Prefix of the names of weights in the training state."""
 TIMEOUT = timedelta(minutes=30)
-"""The longest that one process waits until the others have written their parts."""
+"""Longest time that a process waits until the others have written their parts."""
 
 
 class Elements(NamedTuple):
@@ -106,7 +106,7 @@ class Part:
         """Return the piece that starts at these offsets of the whole tensor."""
         return next(piece for start, piece in self.pieces() if start == offsets)
 
-    def staged(self) -> Part:
+    def copy_to_host(self) -> Part:
         """Return a copy in the memory of the host, which training does not change."""
         return replace(self, tensor=self.tensor.detach().to("cpu", copy=True))
 
@@ -143,7 +143,7 @@ def prepare() -> None:
 
 
 class Checkpointer:
-    """Writes checkpoints of a run beside its training.
+    """Writes checkpoints of a run while training continues.
 
     All processes of a run make one, and call :meth:`save` after the same steps.
     """
@@ -163,7 +163,7 @@ class Checkpointer:
             OSError: the checkpoint before could not be written.
         """
         self.wait()
-        staged = {name: part.staged() for name, part in self._state.items()}
+        staged = {name: part.copy_to_host() for name, part in self._state.items()}
         self._pending = self._pool.submit(self._write, steps, staged)
 
     def wait(self) -> None:
@@ -225,7 +225,7 @@ def load(folder: Path, state: State) -> int:
     found = read_checkpoint(folder)
     for path in share_of_files(folder, dist.get_rank(), dist.get_world_size()):
         if found.files.get(path.name) != checksum(path):
-            raise RunError(f"{path.name} of checkpoint {folder.name} is damaged; resume from an earlier checkpoint")
+            raise RunRefusal("damaged_checkpoint_file", {"name": path.name, "checkpoint": folder.name})
     _read(FileSystemReader(folder), state, folder)
     return found.steps
 
@@ -254,7 +254,7 @@ def _read(reader: FileSystemReader, state: State, folder: Path, *, alone: bool =
     try:
         load_parts(dict(state), storage_reader=reader, planner=_load_planner(), no_dist=alone)
     except (Exception, CheckpointException) as error:  # torch's own is not an Exception
-        raise RunError(f"cannot load checkpoint {folder.name}: {error}") from error
+        raise RunRefusal("checkpoint_not_loaded", {"checkpoint": folder.name, "reason": str(error)}) from error
 
 
 def share_of_files(folder: Path, process: int, processes: int) -> list[Path]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from meshwave.engine.document.model import Model
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 
 DEFAULT_TEXT = Path(__file__).parent / "texts" / "default.txt"
 
@@ -28,12 +28,9 @@ class Text:
         """
         size = path.stat().st_size if path.is_file() else None
         if size is None:
-            raise InputError(f"the training text {path} does not exist; launch the design again to copy it")
+            raise Refusal("copied_text_missing", {"path": str(path)})
         if size < window:
-            raise InputError(
-                f"the training text {path.name} holds {size} bytes, but one sequence needs {window}; "
-                "use a longer text or a shorter model.sequence"
-            )
+            raise Refusal("text_too_short", {"name": path.name, "size": size, "window": window})
         self._window = window
         self._bytes: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
 

@@ -51,7 +51,7 @@ class ComputeStage(Protocol):
         """Compute the deferred gradients of a microbatch."""
 
     def drop_cast_weights(self) -> None:
-        """Forget what was computed from the weights, which have changed."""
+        """Drop tensors that were computed from the weights, because the weights have changed."""
 
 
 class Messenger(Protocol):

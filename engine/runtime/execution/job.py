@@ -8,8 +8,7 @@ from pathlib import Path
 
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.unsupported import dry_run_problems, run_problems
-from meshwave.engine.errors import InputError
-from meshwave.engine.findings import DesignError
+from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.program.program import Program, ProgramFile
 from meshwave.engine.run_files import read_document
 from meshwave.engine.runs.checkpoints import Checkpoints
@@ -64,11 +63,11 @@ def read_job(folder: Path) -> Job:
     design = parse_design((folder / "design.json").read_bytes())
     written = read_document(folder / "program.json", ProgramFile)
     if written is None:
-        raise InputError(f"{folder} has no program.json; launch the design again")
+        raise Refusal("program_missing", {"folder": str(folder)})
     text = folder / "data.txt"
     options = read_document(folder / "options.json", Options) or PLAIN
     if options.rehearse is None and design.training.data is not None and not text.is_file():
-        raise InputError(f"training.data names {design.training.data}, but the run folder has no copy of it")
+        raise Refusal("text_not_copied", {"text": design.training.data})
     return Job(
         design,
         written.program(),
@@ -84,7 +83,7 @@ def read_job(folder: Path) -> Job:
 def _check_supported(design: Design, program: Program, codes: Collection[str] | None) -> None:
     """Check that this version runs a design; a dry run is limited by problems of some ``codes`` only."""
     if len(design.meshes) != program.ranks:
-        raise InputError(f"the program has {program.ranks} ranks, but the design has {len(design.meshes)} meshes")
+        raise Refusal("program_of_other_design", {"ranks": program.ranks, "meshes": len(design.meshes)})
     found = [problem for problem in run_problems(design) if codes is None or problem.code in codes]
     if found := [*found, *([] if codes is None else dry_run_problems(design))]:
         raise DesignError(found)

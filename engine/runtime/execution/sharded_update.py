@@ -143,7 +143,7 @@ class ShardedUpdate:
         counted = [each.gradient for each in self._weights if each.is_counted and each.gradient is not None]
         self.squared_norm = torch.nn.utils.get_total_norm(counted).double() ** 2
         if self._training.clip_norm is not None:
-            self._norm = self._communicator.total([self.squared_norm])[0].sqrt()
+            self._norm = self._communicator.sum_over_processes([self.squared_norm])[0].sqrt()
         return found
 
     def apply(self) -> None:

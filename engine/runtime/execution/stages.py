@@ -90,7 +90,7 @@ class LocalStage:
         self._is_first = module.is_first  # its input is data, which needs no gradient
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
-        """Return the output without its graph, or the loss of the last stage, and what the backward needs.
+        """Return the output without its graph (for the last stage the loss), and the tensors for the backward.
 
         The stage keeps ``x`` and ``skips``, which come from its ``skip_sources``. The tensors for its
         ``skip_targets`` are in what is saved.

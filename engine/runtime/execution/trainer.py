@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from meshwave.engine.costs.boundary_transfers import boundary_tensor, boundary_transfer, is_direct, renumber_ranks
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.runtime.communication.communicator import BoundaryTransfers, MessageFormat
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
@@ -57,12 +57,10 @@ class Trainer:
         """
         design, program, layout, process = job.design, job.program, job.layout, world.process
         if world.size != layout.processes:
-            raise InputError(
-                f"{world.size} processes were started, but the design has {layout.processes} devices "
-                f"in {program.ranks} meshes"
-            )
+            params = {"processes": world.size, "devices": layout.processes, "meshes": program.ranks}
+            raise Refusal("started_process_count", params)
         if design.training.sharding == "parameters" and program.fused.any() and world.device.type != "cpu":
-            raise InputError("sharded parameters do not support schedules whose forwards and backwards share slots")
+            raise Refusal("sharded_slots")
         training, model, rank = design.training, design.model, layout.rank(process)
         dp, dp_index = layout.mesh_shape(process).dp, layout.dp_index(process)
         rows = boundary_tensor(design).shape[0] // dp  # of a microbatch, in this process
@@ -124,7 +122,7 @@ class Trainer:
     def _compilation_notes(self, stages: Iterable[LocalStage]) -> list[RunNote]:
         """Return how many blocks of all processes torch compiles."""
         own = [sum(stage.compiled_blocks for stage in stages), sum(len(each.layers) for each in self._modules.values())]
-        compiled, blocks = map(int, self._communicator.total(own).tolist())
+        compiled, blocks = map(int, self._communicator.sum_over_processes(own).tolist())
         note = f"torch.compile: {compiled} of {blocks} blocks (over all processes) are compiled"
         rest = "the others defer gradients or communicate inside, and are not compiled"
         return [RunNote(note if compiled == blocks else f"{note}; {rest}")]
@@ -143,7 +141,7 @@ class Trainer:
         times = self._executor.run({mb: self._batches.microbatch(number, mb) for mb in self._own_microbatches})
         losses = [] if self._tp_index else times.losses  # a tensor-parallel group has one loss
         own = sum(loss.double() * self._scale for loss in losses)
-        loss, squared_norm = self._communicator.total([own, self._update.squared_norm]).tolist()
+        loss, squared_norm = self._communicator.sum_over_processes([own, self._update.squared_norm]).tolist()
         return TrainingStep(loss, squared_norm**0.5, time.perf_counter() - began, times)
 
     def resident_tensors(self) -> dict[str, list[Tensor]]:
@@ -164,9 +162,9 @@ class Trainer:
         self._update.resume(steps)
         return steps
 
-    def is_agreed(self, wish: bool) -> bool:
+    def agrees_any(self, wish: bool) -> bool:
         """Return True on all processes if it is the wish of any of them."""
-        return bool(self._communicator.total([float(wish)])[0] > 0)
+        return bool(self._communicator.sum_over_processes([float(wish)])[0] > 0)
 
     def expert_routes(self) -> dict[int, list[float]]:
         """Return the routes to each expert so far, by layer of the model; see :attr:`ExpertLayer.route_counts`."""
@@ -217,7 +215,7 @@ def _bind_weight_group(
 
     def weight_group(stage: int, parameter: nn.Parameter) -> tuple[tuple[int, ...], int]:
         if experts and parameter in owner:
-            members = experts.sharers(stage, owner[parameter], parameter)
+            members = experts.weight_sharers(stage, owner[parameter], parameter)
             if members:
                 return members, members[0]
         if has_partial_gradient(parameter):

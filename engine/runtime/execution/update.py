@@ -128,7 +128,7 @@ class OptimizerUpdate:
         self._reducing.clear()
         self.squared_norm = torch.nn.utils.get_total_norm(map(_gradient, self._counted)).double() ** 2
         if self._clip_norm is not None:
-            self._norm = self._communicator.total([self.squared_norm])[0].sqrt()
+            self._norm = self._communicator.sum_over_processes([self.squared_norm])[0].sqrt()
         return last
 
     def apply(self) -> None:

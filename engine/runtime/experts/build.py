@@ -62,7 +62,7 @@ class ExpertLayers:
             found += [(stage, members) for members in sorted({*sets, self._layout.all_processes(stage)})]
         return [(stage, members) for stage, members in found if len(members) > 1]
 
-    def sharers(self, stage: int, module: ExpertLayer, parameter: nn.Parameter) -> Members | None:
+    def weight_sharers(self, stage: int, module: ExpertLayer, parameter: nn.Parameter) -> Members | None:
         """Return the processes that sum the gradient of a weight of an expert layer.
 
         None for the weight of a complete gate, which is summed like any replicated weight.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
-from meshwave.engine.experts import Step, StepOp, backward
+from meshwave.engine.experts import Step, StepOp, backward_steps
 from meshwave.engine.runs.recording import Way
 from meshwave.engine.runtime.experts.feed_forward import FeedForward, SavedRun
 from meshwave.engine.runtime.experts.overlap import OverlappedCombine
@@ -102,7 +102,7 @@ class ExpertPath:
         self._chunks = runner.layer.degree if len(inside) > 1 else 1
         self._forward, self._backward = (
             _Direction(runner, steps, way, self._chunks > 1)
-            for way, steps in ((Way.FORWARD, inside), (Way.BACKWARD, backward(inside)))
+            for way, steps in ((Way.FORWARD, inside), (Way.BACKWARD, backward_steps(inside)))
         )
         dispatch = inside[: _experts_index(inside)]
         self._received = received_blocks(runner, runner.index, dispatch)
@@ -134,7 +134,7 @@ class ExpertPath:
         return y
 
     def forward(self, slots: Tensor, selections: Sequence[Selection]) -> tuple[Tensor, list[list[SavedRun]]]:
-        """Return the results and what the backward of each chunk needs."""
+        """Return the results, and the tensors that the backward of each chunk needs."""
         saved: list[list[SavedRun]] = []
 
         def compute(chunk: int, x: Tensor) -> Tensor:

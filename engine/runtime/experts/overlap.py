@@ -129,7 +129,7 @@ class OverlappedCombine:
         return dist.batch_isend_irecv(messages) if messages else []
 
     def _sum(self, arrived: Sequence[Tensor], position: StepPosition) -> Tensor:
-        """Return ``[1, experts, slots, hidden]``, the sum of what the devices at one place have sent."""
+        """Return ``[1, experts, slots, hidden]``, the sum of the results from the devices at one place."""
         copies, blocks = self._runner.copy_count(self._combine), torch.cat(list(arrived))
         x = blocks.view(copies, len(blocks) // copies, *blocks.shape[1:])
         for step in self._between:

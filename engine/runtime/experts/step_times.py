@@ -50,7 +50,7 @@ class StepTrace:
         self._notes: list[tuple[int, int, StepPosition, Stamp, Stamp]] = []
 
     def recorder(self, layer: int) -> BeginStep:
-        """Return what a layer of the model calls at the beginning of its steps."""
+        """Return the function that a layer of the model calls at the beginning of its steps."""
         return partial(self._begin, layer)
 
     def _begin(self, layer: int, op: StepOp, position: StepPosition) -> EndStep:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from meshwave.engine.experts import Layer, Step, StepOp, backward
+from meshwave.engine.experts import Layer, Step, StepOp, backward_steps
 from meshwave.engine.runs.recording import Way
 from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
 from meshwave.engine.runtime.communication.groups import Group
@@ -303,7 +303,7 @@ def _reorder(x: Tensor, order: Tensor | None) -> Tensor:
 
 
 def _pending(work: Any, sent: Tensor, arriving: Tensor, x: Tensor) -> PendingTensor:
-    """Return what waits for ``arriving``, on the device of ``x``; ``sent`` stays in memory until then."""
+    """Return a function that waits for ``arriving``, on the device of ``x``; ``sent`` stays in memory until then."""
     alive = [sent]
 
     def wait() -> Tensor:
@@ -318,14 +318,14 @@ class _Step(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, runner: StepRunner, step: Step) -> Tensor:
         ctx.runner, ctx.step = runner, step
-        return _distinct(x, runner.start(step, x)())
+        return _as_distinct_tensor(x, runner.start(step, x)())
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (step,) = backward([ctx.step])
+        (step,) = backward_steps([ctx.step])
         return ctx.runner.start(step, gradient, StepPosition(Way.BACKWARD))(), None, None
 
 
-def _distinct(x: Tensor, y: Tensor) -> Tensor:
+def _as_distinct_tensor(x: Tensor, y: Tensor) -> Tensor:
     """Return ``y``, or a view of it if it is the input: autograd takes a returned input for one modified in place."""
     return y.view_as(y) if y is x else y

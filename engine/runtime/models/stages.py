@@ -1,4 +1,4 @@
-"""Stages of a model, and the base class of what builds them from parts."""
+"""Stages of a model, and the base class of their builders."""
 
 from __future__ import annotations
 

@@ -238,5 +238,5 @@ class Transformer(StageBuilder):
         return Head(self.shape, self.group)
 
     def weight_std(self, name: str, weight: Tensor) -> float:
-        """Return 0.02 as in GPT-2, less for what is added to the residual stream."""
+        """Return 0.02 as in GPT-2, and less for layers whose output is added to the residual stream."""
         return 0.02 / (2 * self.shape.layers) ** 0.5 if name.endswith("out.weight") else 0.02

@@ -168,7 +168,7 @@ def _sum(x: Tensor, group: Group) -> Tensor:
 
 
 class ColumnLinear(Linear):
-    """This process's columns of a linear map to one or more blocks, each of which is sharded over the group.
+    """The columns that this process holds of a linear map to one or more blocks, each of which is sharded over the group.
 
     The input is the same on the whole group, or with sequence parallelism this process's tokens; the output is this
     process's shard of all tokens.
@@ -199,7 +199,7 @@ class ColumnLinear(Linear):
 
 
 class RowLinear(Linear):
-    """This process's rows of a linear map.
+    """The rows that this process holds of a linear map.
 
     The input is this process's shard; the output is the same on the whole group. The bias is added once, to the sum.
     """
@@ -222,7 +222,7 @@ class RowLinear(Linear):
 
 
 class VocabularyTable(EmbeddingTable):
-    """This process's rows of an embedding table of tokens, which is sharded over the group."""
+    """The rows that this process holds of an embedding table of tokens, which is sharded over the group."""
 
     def __init__(self, vocab: int, hidden: int, group: Group = ALONE) -> None:
         self.own = group.part(vocab)

@@ -1,4 +1,4 @@
-"""Diagnosis of a hang: which process holds up the others, found from where each stands in the program."""
+"""Diagnosis of a hang: which process delays the others, found from the position of each in the program."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class HangDiagnosis:
-    """Finds what a process waits for, what that one waits for, and so on."""
+    """Follows the chain of waiting processes to the one that causes the hang."""
 
     layout: ProcessLayout
     meshes: Sequence[str]
@@ -136,12 +136,12 @@ class HangDiagnosis:
         return self._slowest(set(self.layout.mesh(rank)) - {process}, position.place)
 
     def _slowest(self, processes: Sequence[int] | set[int], place: tuple[int, int]) -> int | None:
-        """Return which of some processes is silent or furthest behind a place; None if all have reached it."""
+        """Return the process that is silent or furthest behind a position; None if all have reached it."""
         return self._first_of(other for other in processes if self.watched[other].is_behind(place))
 
     def _first_of(self, processes: Iterable[int]) -> int | None:
-        def order(process: int) -> tuple[bool, tuple[int, int]]:
+        def sort_key(process: int) -> tuple[bool, tuple[int, int]]:
             watched = self.watched[process]
             return watched.silent_s is None, watched.position.place
 
-        return min(processes, key=order, default=None)
+        return min(processes, key=sort_key, default=None)

@@ -13,6 +13,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports.script import unpack_program
 from meshwave.engine.files import write_whole
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.program import from_json
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 from meshwave.engine.runtime.execution.job import Job
@@ -77,12 +78,9 @@ def _make_job(design: str, program: str, options: argparse.Namespace) -> Job:
     parsed, written = parse_design(document), json.loads(unpack_program(program))
     devices = sum(len(mesh.devices) for mesh in parsed.meshes)
     if os.environ.get("WORLD_SIZE") != str(devices):
-        raise InputError(
-            f"this design needs {devices} processes, one per device: "
-            f"torchrun --standalone --nproc-per-node {devices} {sys.argv[0]}"
-        )
+        raise Refusal("torchrun_process_count", {"devices": devices, "program": sys.argv[0]})
     if parsed.training.data is not None and options.data is None:
-        raise InputError(f"the design trains on {parsed.training.data}; pass the path of that text with --data")
+        raise Refusal("text_not_given", {"text": parsed.training.data})
     if options.data is not None and not options.data.is_file():
-        raise InputError(f"--data: {options.data} does not exist")
+        raise Refusal("text_file_missing", {"path": str(options.data)})
     return Job(parsed, from_json(written), tuple(written["layers"]), options.data or DEFAULT_TEXT)

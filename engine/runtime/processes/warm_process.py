@@ -53,7 +53,7 @@ PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 
 @dataclass
 class RunProcesses:
-    """The processes of one run. They start together, and none outlives a failed one."""
+    """The processes of one run. They start together, and if one fails, all are ended."""
 
     run: str
     folder: Path

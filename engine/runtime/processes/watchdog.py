@@ -1,4 +1,4 @@
-"""Watchdog of a run: each process reports where it stands, and a hang ends the run with its cause."""
+"""Watchdog of a run: each process reports its position, and a hang ends the run with its cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OnHang = Callable[[Problem], None]
 
 
 class Watchdog:
-    """A thread that reports where this process stands, and looks at the others while it is stuck.
+    """A thread that reports the position of this process, and reads the reports of the others while it is stuck.
 
     A run hangs if no process has ended an action for its time limit. A process that is between two steps, where it may
     write a checkpoint, is not stuck as long as it reports.
@@ -50,7 +50,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, daemon=True, name="watchdog")
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Watch while the block runs."""
         self._thread.start()
         try:
@@ -69,9 +69,11 @@ class Watchdog:
             if own.still_s < self._limit_s / 2 or position.activity:
                 self._others.clear()
                 continue
-            self._look_at_others()
-            if own.still_s >= self._limit_s and not any(other.moves(self._limit_s) for other in self._others.values()):
-                watched = {number: other.watched(self._interval_s) for number, other in self._others.items()}
+            self._read_reports()
+            if own.still_s >= self._limit_s and not any(
+                other.is_moving(self._limit_s) for other in self._others.values()
+            ):
+                watched = {number: other.to_watched(self._interval_s) for number, other in self._others.items()}
                 watched[self._process] = Watched(position)
                 meshes = [mesh.name for mesh in self._job.design.meshes]
                 self._on_hang(HangDiagnosis(self._job.layout, meshes, watched).problem(self._process))
@@ -88,7 +90,7 @@ class Watchdog:
             activity=progress.activity,
         )
 
-    def _look_at_others(self) -> None:
+    def _read_reports(self) -> None:
         for number in range(self._job.layout.processes):
             if number == self._process:
                 continue
@@ -115,12 +117,12 @@ class _Observed:
         """Seconds since it was seen to move, or since the observation began."""
         return time.monotonic() - self._moved_s
 
-    def moves(self, limit_s: float) -> bool:
+    def is_moving(self, limit_s: float) -> bool:
         """Return whether it ended an action, or reported from between two steps, within the limit."""
         return self._has_moved and self.still_s < limit_s
 
     def update(self, position: Position) -> None:
-        """Take note of a report."""
+        """Store a report."""
         now = time.monotonic()
         if position != self.position:
             self._reported_s = now
@@ -128,7 +130,7 @@ class _Observed:
                 self._moved_s, self._has_moved = now, True
         self.position = position
 
-    def watched(self, interval_s: float) -> Watched:
+    def to_watched(self, interval_s: float) -> Watched:
         """Return the process for a diagnosis; it is silent if it has missed several reports."""
         silent_s = time.monotonic() - self._reported_s
         if silent_s < SILENCE_REPORTS * interval_s:

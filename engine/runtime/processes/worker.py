@@ -220,7 +220,7 @@ def _run_steps(
     gc.collect()
     gc.freeze()  # collections need not visit what torch has allocated so far
     events.write_event("ready")
-    with Watchdog(folder, job, world.process, progress, end_hang).watching():
+    with Watchdog(folder, job, world.process, progress, end_hang).watch():
         for number in range(first, job.design.training.steps):
             progress.step = number
             step = run_step(number)
@@ -262,7 +262,7 @@ def _expert_notes(design: Design) -> list[RunNote]:
     texts = [f"{design.experts.schedule}: {each.choice.reason}" for each in found if each.choice]
     if design.experts.degree is None:
         chunks = [f"{each.layer.degree} chunk{'s' * (each.layer.degree != 1)}" for each in found]
-        texts += [f"experts in {words}, the fastest by the model" for words in chunks]
+        texts += [f"experts in {words}, the fastest number according to the cost model" for words in chunks]
     return [RunNote(text) for text in dict.fromkeys(texts)]
 
 

@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Link, Links, Mesh, SpecError, Transfer, plan_transfer
 from meshwave.engine.resharding import Tensor as Shape
 from meshwave.engine.runtime.resharding.tensor_checks import dtype_name
@@ -35,7 +36,7 @@ def describe_transfer(
     shape: Sequence[int] | None,
     dtype: torch.dtype | None,
 ) -> dict[str, Any]:
-    """Return what this process knows about the transfer.
+    """Return the statement of this process about the transfer.
 
     Raises:
         InputError: a placement cannot be resharded, or ``source`` is given for a DTensor.
@@ -43,7 +44,7 @@ def describe_transfer(
     order = None
     if isinstance(tensor, DTensor):
         if source is not None:
-            raise InputError("a DTensor has its own layout; do not pass source")
+            raise Refusal("layout_of_dtensor")
         source, shape = (tensor.device_mesh, tensor.placements), tensor.shape if shape is None else shape
         order = getattr(tensor._spec, "shard_order", None)
     if dtype is None and tensor is not None:
@@ -83,19 +84,12 @@ def describe_layout(end: str, layout: TensorLayout, order: Any = None) -> dict[s
         elif end == "source" and isinstance(placement, Partial) and placement.reduce_op == "sum":
             partial.append(axis)
         elif not isinstance(placement, Replicate):
-            raise InputError(_unsupported_placement(end, placement, axis))
+            params = {"end": end, "placement": repr(placement), "axis": axis}
+            raise Refusal("tensor_placement", {**params, "is_partial": isinstance(placement, Partial)})
     if order is not None:
         axes = [(entry.tensor_dim, axis) for entry in order for axis in entry.mesh_dims]
     ranks = mesh.mesh
     return {"mesh": list(ranks.shape), "ranks": ranks.flatten().tolist(), "axes": axes, "partial": partial}
-
-
-def _unsupported_placement(end: str, placement: object, axis: int) -> str:
-    supported = "Shard, Replicate, Partial('sum')" if end == "source" else "Shard, Replicate"
-    message = f"unsupported {end} placement {placement!r} on mesh axis {axis} (supported: {supported})"
-    if end == "destination" and isinstance(placement, Partial):
-        return f"{message}; every receiver gets the sum, so use Replicate() or Shard()"
-    return f"{message}; redistribute the tensor on its own mesh first"
 
 
 def gather_statements(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -106,7 +100,7 @@ def gather_statements(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def merge_statements(statements: Sequence[Mapping[str, Any]], processes: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return what all processes state together.
+    """Return the merged statements of all processes.
 
     Args:
         statements: one for each process.
@@ -118,16 +112,14 @@ def merge_statements(statements: Sequence[Mapping[str, Any]], processes: Sequenc
     agreed: dict[str, tuple[int, Any]] = {}
     for process, statement in zip(range(len(statements)) if processes is None else processes, statements, strict=True):
         if "error" in statement:
-            raise InputError(f"process {process} rejected the transfer: {statement['error']}")
+            raise Refusal("transfer_rejected", {"process": process, "reason": statement["error"]})
         for name, value in statement.items():
             if value is None or name == "host name":
                 continue
             first, other = agreed.setdefault(name, (process, value))
             if other != value:
-                raise InputError(
-                    f"processes do not agree on the {name}: process {first} says {_shorten(other)}, "
-                    f"process {process} says {_shorten(value)}; nothing was moved"
-                )
+                said = {"first": first, "value": _shorten(other), "process": process, "other": _shorten(value)}
+                raise Refusal("transfer_disagreement", {"name": name, **said})
     return {name: value for name, (_, value) in agreed.items()}
 
 
@@ -151,7 +143,7 @@ def plan_agreed_transfer(agreed: Mapping[str, Any], host_names: Sequence[str]) -
     """
     for name in ("shape", "dtype", "source", "destination"):
         if name not in agreed:
-            raise InputError(f"no process gave the {name} of the transfer; at least one must")
+            raise Refusal("transfer_incomplete", {"name": name})
     shape, dtype = tuple(agreed["shape"]), getattr(torch, agreed["dtype"])
     ends = ("source", "destination")
     host = assign_hosts(agreed.get("hosts"), [agreed[end] for end in ends], dict(enumerate(host_names)))
@@ -187,7 +179,7 @@ def assign_hosts(
     """
     if given is not None:
         if len(given) != dist.get_world_size():
-            raise InputError(f"hosts has {len(given)} entries for {dist.get_world_size()} processes")
+            raise Refusal("host_count", {"given": len(given), "processes": dist.get_world_size()})
         return dict(enumerate(given))
     if not all("hosts" in side for side in sides):
         known = list(dict.fromkeys(names.values()))
@@ -196,7 +188,7 @@ def assign_hosts(
     for side in sides:
         for rank, host in zip(side["ranks"], side["hosts"], strict=True):
             if found.setdefault(rank, host) != host:
-                raise InputError(f"process {rank} is on host {found[rank]} in one mesh and on host {host} in another")
+                raise Refusal("host_disagreement", {"process": rank, "host": found[rank], "other": host})
     return found
 
 
@@ -215,9 +207,10 @@ def parse_side(end: str, layout: Mapping[str, Any], dims: int, host: Mapping[int
     ranks, world = layout["ranks"], dist.get_world_size()
     for rank in ranks:
         if not 0 <= rank < world:
-            raise InputError(f"the {end} mesh has process {rank}, but there are {world} processes (0 to {world - 1})")
+            params = {"end": end, "process": rank, "processes": world, "last": world - 1}
+            raise Refusal("process_outside_group", params)
         if ranks.count(rank) > 1:
-            raise InputError(f"process {rank} occurs twice in the {end} mesh")
+            raise Refusal("repeated_process", {"process": rank, "end": end})
     mesh = Mesh(tuple(layout["mesh"]), tuple(ranks), tuple(host[rank] for rank in ranks))
     return mesh, tuple(layout["spec"]) if "spec" in layout else _sharding_spec(end, layout, dims)
 
@@ -227,7 +220,7 @@ def _sharding_spec(end: str, layout: Mapping[str, Any], dims: int) -> tuple[str,
     entries = [""] * dims
     for dim, axis in layout["axes"]:
         if not -dims <= dim < dims:
-            raise InputError(f"the {end} has Shard({dim}) on mesh axis {axis}, but the tensor has {dims} dims")
+            raise Refusal("shard_dim", {"end": end, "dim": dim, "axis": axis, "dims": dims})
         entries[dim] += str(axis)
     partial = "".join(map(str, layout["partial"]))
     return (*(f"S{entry}" if entry else "R" for entry in entries), *([f"P{partial}"] if partial else []))

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Transfer
 from meshwave.engine.runtime.device.clock import Stamp
 from meshwave.engine.runtime.resharding.partial_sums import AddendSum
@@ -22,7 +22,7 @@ Shards = list[Tensor | None]
 
 
 class PendingTransfer(Generic[T]):
-    """A transfer in flight, of which this process plays its part."""
+    """A transfer in flight in which this process takes part."""
 
     def __init__(
         self, messages: MessagesInFlight, deliver: Callable[[], T], data: Sequence[object], *, receives_shard: bool
@@ -100,9 +100,8 @@ class BoundTransfer:
         """
         for load, dtype in zip(planned.loads, dtypes, strict=True):
             if dtype.itemsize != load.tensor.item_bytes:
-                raise InputError(
-                    f"the plan is for elements of {load.tensor.item_bytes} bytes, but {dtype} has {dtype.itemsize}"
-                )
+                sizes = {"planned": load.tensor.item_bytes, "given": dtype.itemsize}
+                raise Refusal("element_size", {"dtype": str(dtype), **sizes})
             check_summable(load, dtype)
         self.planned, self.process, self.dtypes = planned, process, tuple(dtypes)
         self.device = device or transport.device

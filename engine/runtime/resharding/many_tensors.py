@@ -1,4 +1,4 @@
-"""Reshard several tensors by one plan: a call of the processes that take part, which returns while tensors travel."""
+"""Reshard several tensors by one plan, asynchronously; only the processes that take part call it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Link, Load, SpecError, Transfer, check_load, plan_joint_transfer
 from meshwave.engine.resharding import Tensor as Shape
 from meshwave.engine.runtime.device.accelerator import current_device
@@ -120,12 +121,10 @@ class ReshardingList(BoundTransfer):
         if isinstance(given, Mapping):
             unknown = [name for name in given if names.count(name) != 1]
             if unknown:
-                raise InputError(
-                    f"{names.count(unknown[0])} tensors of the transfer are named {unknown[0]!r}; pass a list instead"
-                )
+                raise Refusal("ambiguous_tensor_name", {"count": names.count(unknown[0]), "name": unknown[0]})
             given = [given.get(name) for name in names]
         if len(given) != len(names):
-            raise InputError(f"got {len(given)} tensors for a transfer of {len(names)}; pass None for missing ones")
+            raise Refusal("tensor_count", {"given": len(given), "expected": len(names)})
         return [each.to_local() if isinstance(each, DTensor) else each for each in given]
 
 
@@ -244,10 +243,7 @@ def _merge_with_tensors(
         for process, digest in zip(processes, of_tensor, strict=True):
             if digest != of_tensor[0]:
                 name = items[number].name or f"number {number}"
-                raise InputError(
-                    f"processes {processes[0]} and {process} do not agree on the shape, dtype or layouts of tensor {name}; "
-                    "nothing was moved"
-                )
+                raise Refusal("tensor_disagreement", {"first": processes[0], "process": process, "tensor": name})
     return agreed
 
 

@@ -13,7 +13,7 @@ from meshwave.engine.runtime.resharding.process_part import Sum
 
 
 class AddendSum:
-    """The sum of a slice's addends, computed once by whoever calls it first, after all addends have arrived.
+    """The sum of a slice's addends, computed once, by the first caller, after all addends have arrived.
 
     On an accelerator later callers let their stream wait for the one that adds.
     """

@@ -9,7 +9,7 @@ from meshwave.engine.resharding import Box, Move, Transfer
 
 Window = tuple[slice, ...]
 WHOLE = -1
-"""Stands for the slice itself where the rank of an addend could stand."""
+"""Value in place of an addend's rank that denotes the slice itself."""
 
 
 class Slice(NamedTuple):
@@ -123,7 +123,7 @@ class ProcessPart:
         return self._slice_of[key]
 
     def _needed_receives(self, place: int, start: int, stop: int) -> tuple[int, ...]:
-        """Return the receives that bring a range of a slice."""
+        """Return the receives that contain a range of a slice."""
         if self.slices[place].read is not None:
             return ()
         if place in self._totals:

@@ -1,4 +1,4 @@
-"""Agreement of some of all processes through the store of the default group; no other process takes part."""
+"""Agreement of a subset of the processes through the store of the default group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from meshwave.engine.errors import RunError
+from meshwave.engine.findings import RunRefusal
 
 FIRST_TAG, TAGS = 1 << 29, 1 << 29
 """Gloo's tags are integers below 2^31; pipelines and transfers of one tensor use the lower ones."""
@@ -21,10 +21,10 @@ _RENDEZVOUS_COUNTS: WeakKeyDictionary[Any, Counter[tuple[int, ...]]] = WeakKeyDi
 
 
 class Rendezvous:
-    """One agreement among ``processes``, which all make their rendezvous in the same order."""
+    """One agreement among ``processes``, which all create their rendezvous in the same order."""
 
     def __init__(self, processes: Sequence[int], timeout: timedelta | None = None) -> None:
-        """Make a rendezvous; ``timeout`` is how long to wait for the others, by default that of the store."""
+        """Create a rendezvous; ``timeout`` is the longest wait for the others, by default that of the store."""
         self.processes = tuple(processes)
         self._timeout = timeout
         self._store: Any = dist.distributed_c10d._get_default_store()
@@ -72,8 +72,6 @@ class Rendezvous:
                 else:
                     self._store.wait([key], self._timeout)
             except RuntimeError as error:
+                params = {"process": dist.get_rank(), "awaited": process, "reason": str(error)}
                 everybody = ", ".join(map(str, self.processes))
-                raise RunError(
-                    f"process {dist.get_rank()} timed out waiting for process {process} to agree on a transfer: processes "
-                    f"{everybody} must all call it, with the same tensors and in the same order ({error})"
-                ) from error
+                raise RunRefusal("transfer_timeout", {**params, "processes": everybody}) from error

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Load, split_spec
 
 
@@ -24,15 +25,19 @@ def check_shard(who: str, name: str, tensor: Tensor | None, shape: tuple[int, ..
     Raises:
         InputError: the shape or dtype differs, the tensor is missing, or there is no shard for it.
     """
-    of_name = f" of {name}" if name else ""
+    params: dict[str, Any] = {"who": who, "tensor": name}
     if shape is None:
         if tensor is not None and tensor.numel():
-            raise InputError(f"{who} no part of {name or 'the tensor'}, but got one of {_describe(tensor)}")
-    elif tensor is None:
+            given = {"shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype)}
+            raise Refusal("unexpected_shard", {**params, **given})
+        return
+    params |= {"shape": list(shape), "dtype": dtype_name(dtype)}
+    if tensor is None:
         if 0 not in shape:
-            raise InputError(f"{who} a shard of {_sizes(shape)} {dtype_name(dtype)}{of_name}, but got none")
+            raise Refusal("missing_shard", params)
     elif tuple(tensor.shape) != shape or tensor.dtype != dtype:
-        raise InputError(f"{who} a shard of {_sizes(shape)} {dtype_name(dtype)}{of_name}, but got {_describe(tensor)}")
+        given = {"given_shape": list(tensor.shape), "given_dtype": dtype_name(tensor.dtype)}
+        raise Refusal("wrong_shard", {**params, **given})
 
 
 def check_no_overlap(locals_: Sequence[Tensor | None], intos: Sequence[Tensor | None]) -> None:
@@ -53,7 +58,7 @@ def check_no_overlap(locals_: Sequence[Tensor | None], intos: Sequence[Tensor | 
             (span for span in spans if span[0] == device), key=lambda span: span[1:3]
         ):
             if first < reached[not is_written]:
-                raise InputError("the shard that is sent and the one that is received share memory; pass a new tensor")
+                raise Refusal("overlapping_shards")
             reached[is_written] = max(reached[is_written], last)
 
 
@@ -65,22 +70,13 @@ def check_summable(load: Load, dtype: torch.dtype) -> None:
     """
     is_number = dtype.is_complex or (dtype.itemsize > 1 if dtype.is_floating_point else dtype != torch.bool)
     if split_spec(load.source[1])[1] and not is_number:
-        name = f" of {load.name}" if load.name else ""
-        raise InputError(f"addends{name} of {dtype_name(dtype)} cannot be summed; convert the tensor first")
+        raise Refusal("unsummable_dtype", {"tensor": load.name, "dtype": dtype_name(dtype)})
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
     """Return the first address of a tensor and the one after its last."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{_sizes(tensor.shape)} {dtype_name(tensor.dtype)}"
-
-
-def _sizes(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape)) or "one element"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.errors import RunError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Transfer
 from meshwave.engine.runtime.device.accelerator import device_backend, record_event, synchronize, use_stream
 from meshwave.engine.runtime.device.clock import Stamp
@@ -89,10 +90,7 @@ class GlooTransport(Transport):
             # torch.distributed's own send and receive check their arguments again for every message.
             self._gloo: Any = dist.distributed_c10d._get_default_group()._get_backend(self.device)
         except RuntimeError as error:
-            raise InputError(
-                "CPU tensors need gloo, but the default group has no gloo backend; "
-                "initialize it with backend='gloo' or 'cpu:gloo,cuda:nccl'"
-            ) from error
+            raise Refusal("no_gloo_backend") from error
 
     def bind(self, part: ProcessPart) -> StartMessages:
         """See :meth:`Transport.bind`."""
@@ -154,7 +152,7 @@ def _lanes(part: ProcessPart) -> list[list[Send]]:
 
 
 def _split_ready(lane: list[Send]) -> tuple[list[Send], list[Send]]:
-    """Split a lane into what can be sent at once and what has to wait for something."""
+    """Split a lane into messages that can be sent at once and messages that have to wait."""
     size = 0
     for number, each in enumerate(lane):
         size += each.stop - each.start

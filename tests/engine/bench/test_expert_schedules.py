@@ -34,16 +34,16 @@ def layer(mp: int, esp: int, **options: object) -> Layer:
 
 
 @pytest.fixture(scope="module")
-def found() -> ExpertMeasurements:
+def measurements() -> ExpertMeasurements:
     """Two nodes of two processes over loopback: the layers are tiny, the paths are all there."""
     return measure_schedules(
         ProcessCluster(2, 2), [layer(2, 1), layer(4, 2), layer(2, 2)], sizes=(4096, 65536), rounds=1
     )
 
 
-def test_every_schedule_is_measured_and_predicted(found: ExpertMeasurements) -> None:
+def test_every_schedule_is_measured_and_predicted(measurements: ExpertMeasurements) -> None:
     """Those whose gates see the same tokens were found to compute the same before."""
-    for each in found.layers:
+    for each in measurements.layers:
         assert set(each.measured) == set(each.predicted) == set(NAMES)
         for times in (*each.measured.values(), *each.predicted.values()):
             assert min(times) > 0
@@ -52,10 +52,10 @@ def test_every_schedule_is_measured_and_predicted(found: ExpertMeasurements) -> 
         assert each.layer.nodes == (0, 0, 1, 1)
 
 
-def test_nothing_that_is_called_is_left_unmeasured(found: ExpertMeasurements) -> None:
+def test_nothing_that_is_called_is_left_unmeasured(measurements: ExpertMeasurements) -> None:
     """A collective without a line would cost nothing."""
-    for each in found.layers:
-        fit = found.profile.fit(each.layer.mp, each.layer.esp)
+    for each in measurements.layers:
+        fit = measurements.profile.fit(each.layer.mp, each.layer.esp)
         for name in NAMES:
             for step in expert_schedules[name]().steps(each.layer):
                 if step.collective and each.layer.size(step.group) > 1:
@@ -63,13 +63,13 @@ def test_nothing_that_is_called_is_left_unmeasured(found: ExpertMeasurements) ->
         assert "overlap" in fit
 
 
-def test_the_text_tells_every_figure(found: ExpertMeasurements) -> None:
-    text = benches.to_text({"moe": figures(found)})
+def test_the_text_tells_every_figure(measurements: ExpertMeasurements) -> None:
+    text = benches.to_text({"moe": figures(measurements)})
 
     assert "4 processes over this machine's loopback, not emulated" in text
-    assert all(text.count(f"\n  {name} ") == len(found.layers) for name in NAMES)
-    assert text.count("measured  predicted   ratio") == len(found.layers)
-    assert all(f"  {verdict.claim}: in " in text for verdict in check_claims(found))
+    assert all(text.count(f"\n  {name} ") == len(measurements.layers) for name in NAMES)
+    assert text.count("measured  predicted   ratio") == len(measurements.layers)
+    assert all(f"  {verdict.claim}: in " in text for verdict in check_claims(measurements))
 
 
 def compared(choice: str, measured: dict[str, float], predicted: dict[str, float]) -> Compared:
@@ -79,10 +79,10 @@ def compared(choice: str, measured: dict[str, float], predicted: dict[str, float
     return Compared(layer(2, 1), Choice(choice, "parm_schedules_equal", {}), times(measured), times(predicted))
 
 
-def test_a_claim_holds_where_the_figures_say_so(found: ExpertMeasurements) -> None:
+def test_a_claim_holds_where_the_figures_say_so(measurements: ExpertMeasurements) -> None:
     seconds = [dict(zip(SPREAD, each, strict=True)) for each in ((4, 2.5, 2, 1), (4, 2.5, 1, 1.04), (0.9, 2, 1, 1.2))]
     predicted = dict(zip(SPREAD, (4.0, 3.0, 1.0, 1.5), strict=True))
-    made = replace(found, layers=tuple(compared("parm-s1", each, predicted) for each in seconds))
+    made = replace(measurements, layers=tuple(compared("parm-s1", each, predicted) for each in seconds))
 
     gains, chosen, fastest = check_claims(made)
 

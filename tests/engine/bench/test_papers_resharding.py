@@ -34,7 +34,7 @@ from meshwave.engine.bench.papers.resharding_training import (
 from meshwave.engine.costs.boundary_transfers import boundary_seconds, boundary_transfer
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
-from meshwave.engine.resharding import Mesh, boxes, rewrite_destination
+from meshwave.engine.resharding import Mesh, rank_boxes, rewrite_destination
 
 TASKS = {1: 2, 2: 2, 3: 4, 4: 64, 5: 4, 6: 4, 7: 4, 8: 4, 9: 4}
 SENDERS = {1: 1, 2: 2, 3: 1, 4: 1, 5: 4 / 3, 6: 1, 7: 1, 8: 1, 9: 1}
@@ -121,11 +121,11 @@ def test_alpa_rewrites_the_spec_by_its_rule(
 def test_the_rewritten_parts_are_gathered_to_what_was_asked_for(rows: int, columns: int, cut: str) -> None:
     shape = (16, 12)
     mesh = Mesh((rows, columns), tuple(range(rows * columns)), (0,) * (rows * columns))
-    asked = boxes(mesh, cut.split(), shape)
+    asked = rank_boxes(mesh, cut.split(), shape)
 
     made = rewrite_destination(mesh, cut.split(), shape)
 
-    parts = boxes(made.mesh, made.spec, shape)
+    parts = rank_boxes(made.mesh, made.spec, shape)
     for box in set(asked):
         own = {part for whole, part in zip(asked, parts, strict=True) if whole == box}
         count = np.zeros(shape, int)

@@ -41,14 +41,14 @@ BASE: dict[str, Any] = {
 }
 
 
-def found(
+def problem_params(
     dp: int = 4, tp: int = 2, moe: dict[str, Any] | None = None, **experts: Any
 ) -> list[tuple[str, str, dict[str, Any]]]:
-    design = made(dp, tp, moe, **experts)
+    design = expert_design(dp, tp, moe, **experts)
     return [(problem.where, problem.code, dict(problem.params)) for problem in problems(design)]
 
 
-def made(dp: int = 4, tp: int = 2, moe: dict[str, Any] | None = None, **experts: Any) -> Any:
+def expert_design(dp: int = 4, tp: int = 2, moe: dict[str, Any] | None = None, **experts: Any) -> Any:
     model = {**BASE["model"], "moe": {**BASE["model"]["moe"], **(moe or {})}}
     mesh = {"name": "A", "devices": list(range(dp * tp)), "axes": {"dp": dp, "tp": tp}}
     return parse_design({**BASE, "model": model, "meshes": [mesh], "experts": experts}, draft=True)
@@ -58,9 +58,9 @@ QUIET = {"schedule": "parm-s2", "ep": 4}
 
 
 def test_a_layer_that_fits_has_no_problems() -> None:
-    assert found(**QUIET) == []
-    assert found(schedule="ppmoe") == []
-    assert found(schedule="deepspeed", ep=2, esp=2, variant="lanes") == []
+    assert problem_params(**QUIET) == []
+    assert problem_params(schedule="ppmoe") == []
+    assert problem_params(schedule="deepspeed", ep=2, esp=2, variant="lanes") == []
 
 
 MISTAKES = [
@@ -87,83 +87,85 @@ every_mistake = pytest.mark.parametrize(("experts", "where", "code", "params"), 
 def test_a_mistake_is_a_problem_at_its_place(
     experts: dict[str, Any], where: str, code: str, params: dict[str, Any]
 ) -> None:
-    known = [each for each in found(**experts) if each[:2] == (where, code)]
+    known = [each for each in problem_params(**experts) if each[:2] == (where, code)]
 
-    assert any(params.items() <= each[2].items() for each in known), found(**experts)
+    assert any(params.items() <= each[2].items() for each in known), problem_params(**experts)
 
 
 @every_mistake
 def test_each_fix_removes_its_problem(experts: dict[str, Any], where: str, code: str, params: dict[str, Any]) -> None:
-    document = made(**experts).model_dump(mode="json")
+    document = expert_design(**experts).model_dump(mode="json")
 
     check_fixes(document, find_problems(document))
 
 
 def test_devices_that_share_an_expert_have_equal_parts_of_its_width() -> None:
     """Which a dense block need not have: its width is cut over tp, in parts as equal as can be."""
-    document = made(schedule="parm-s2", ep=2, esp=4).model_dump(mode="json")
+    document = expert_design(schedule="parm-s2", ep=2, esp=4).model_dump(mode="json")
     document["model"]["ffn"] = 30
 
-    def told(**experts: Any) -> list[tuple[str, str]]:
+    def error_codes(**experts: Any) -> list[tuple[str, str]]:
         design = parse_design({**document, "experts": {"schedule": "parm-s2", **experts}}, draft=True)
         return [(problem.where, problem.code) for problem in problems(design) if problem.severity == "error"]
 
-    assert told(ep=2, esp=4) == [("experts.esp", "indivisible_expert_width")]
-    assert told(ep=4, esp=2) == told(ep=8, esp=1) == told(schedule="ppmoe", ep=1) == []
+    assert error_codes(ep=2, esp=4) == [("experts.esp", "indivisible_expert_width")]
+    assert error_codes(ep=4, esp=2) == error_codes(ep=8, esp=1) == error_codes(schedule="ppmoe", ep=1) == []
 
 
 def test_so_many_experts_as_can_be_priced_are_and_more_are_refused() -> None:
     with pytest.raises(DesignError, match="1000000000 should be at most 65,536"):
-        made(moe={"experts": 10**9})
+        expert_design(moe={"experts": 10**9})
 
-    design = made(moe={"experts": 65_536}, **QUIET)
+    design = expert_design(moe={"experts": 65_536}, **QUIET)
     assert price_expert_layer(design, design.meshes[0]).expert_weights == 65_536 / 4 * 2 * 64 * 256
 
 
 def test_uneven_homes_need_no_divisor() -> None:
-    assert found(dp=3, tp=1, schedule="expert-parallel", ep=3, placement=[[0, 1, 2], [3, 4, 5, 0], [6, 7]]) == []
+    assert (
+        problem_params(dp=3, tp=1, schedule="expert-parallel", ep=3, placement=[[0, 1, 2], [3, 4, 5, 0], [6, 7]]) == []
+    )
 
 
 def test_a_placement_that_follows_the_load_where_slots_are_padded_is_said_to_be_slower() -> None:
     hot = {"schedule": "expert-parallel", "ep": 4, "load": [3, 1, 1, 1, 1, 1, 1, 1]}
     homes = [[0], [1, 2], [3, 4, 0], [5, 6, 7]]
-    ((where, code, params),) = found(dp=4, tp=1, **hot, placement=homes)
+    ((where, code, params),) = problem_params(dp=4, tp=1, **hot, placement=homes)
 
     assert (where, code) == ("experts.placement", "unbalanced_slots")
     assert (params["slots"], params["tokens"]) == (pytest.approx(1.5), pytest.approx(1.4))
-    assert found(dp=4, tp=1, **hot, placement=homes, moe={"capacity_factor": None}) == []
-    assert found(dp=4, tp=1, **hot, placement=[[0, 2], [1, 3], [4, 5], [6, 7]]) == []
+    assert problem_params(dp=4, tp=1, **hot, placement=homes, moe={"capacity_factor": None}) == []
+    assert problem_params(dp=4, tp=1, **hot, placement=[[0, 2], [1, 3], [4, 5], [6, 7]]) == []
 
 
 def test_where_experts_are_folded_ep_plays_no_part() -> None:
-    ((where, code, params),) = found(schedule="ppmoe", ep=4)
+    ((where, code, params),) = problem_params(schedule="ppmoe", ep=4)
 
     assert (where, code) == ("experts.ep", "unused_group_size")
     assert params["value"] == 4
-    assert found(dp=1, tp=4, moe={"experts": 6, "top_k": 1}, schedule="ppmoe")[0][0] == "meshes[0].axes.tp"
+    assert problem_params(dp=1, tp=4, moe={"experts": 6, "top_k": 1}, schedule="ppmoe")[0][0] == "meshes[0].axes.tp"
 
 
 def test_slots_that_are_rounded_up_are_told() -> None:
-    ((where, code, params),) = found(**QUIET, moe={"experts": 8, "capacity_factor": 1.2, "top_k": 1}, degree=4)
+    ((where, code, params),) = problem_params(**QUIET, moe={"experts": 8, "capacity_factor": 1.2, "top_k": 1}, degree=4)
 
     assert (where, code) == ("model.moe.capacity_factor", "rounded_capacity")
     assert params == {"slots": 10, "capacity": 16, "mp": 2, "degree": 4}
-    assert found(**QUIET, moe={"capacity_factor": None}) == []
+    assert problem_params(**QUIET, moe={"capacity_factor": None}) == []
 
 
 @pytest.mark.parametrize("schedule", ["parm-s1", "parm-auto"])
 def test_where_s1_may_drop_other_tokens_it_is_said(schedule: str) -> None:
-    told = found(schedule=schedule, ep=4)
-    chosen = resolve_expert_layer(made(schedule=schedule, ep=4), made().meshes[0]).schedule
+    told = problem_params(schedule=schedule, ep=4)
+    chosen = resolve_expert_layer(expert_design(schedule=schedule, ep=4), expert_design().meshes[0]).schedule
 
     assert [each[:2] for each in told] == ([("experts.schedule", "partial_gate")] if chosen == "parm-s1" else [])
-    assert found(schedule="parm-s1", ep=4, moe={"capacity_factor": None}) == []
-    assert found(schedule="parm-s1", ep=4, moe={"capacity_factor": 4.0}) == []  # room for every token
-    assert found(dp=4, tp=1, schedule="parm-s1", ep=4) == []
+    assert problem_params(schedule="parm-s1", ep=4, moe={"capacity_factor": None}) == []
+    assert problem_params(schedule="parm-s1", ep=4, moe={"capacity_factor": 4.0}) == []  # room for every token
+    assert problem_params(dp=4, tp=1, schedule="parm-s1", ep=4) == []
 
 
 def test_tokens_that_cannot_be_shared_are_refused_for_s1_alone() -> None:
-    base = made(dp=2, tp=4, schedule="parm-s1", ep=4).model_dump(mode="json")
+    base = expert_design(dp=2, tp=4, schedule="parm-s1", ep=4).model_dump(mode="json")
     base["model"]["sequence"] = 63
     for schedule, refused in (("parm-s1", True), ("parm-s2", False), ("parm-auto", False)):
         base["experts"]["schedule"] = schedule
@@ -179,39 +181,39 @@ def test_tokens_that_cannot_be_shared_are_refused_for_s1_alone() -> None:
 
 
 def test_groups_that_would_cross_a_mesh_are_planned_with_those_that_do_not() -> None:
-    design = made(dp=3, tp=2, schedule="parm-s2", ep=4)
+    design = expert_design(dp=3, tp=2, schedule="parm-s2", ep=4)
 
     assert expert_group_sizes(design, design.meshes[0]) == (2, 1)
     assert expert_layer(design, design.meshes[0]).devices == 2
-    drawn = made(dp=3, tp=2, schedule="parm-s2", ep=4, placement=[[0, 1], [2, 3], [4, 5], [6, 7]])
+    drawn = expert_design(dp=3, tp=2, schedule="parm-s2", ep=4, placement=[[0, 1], [2, 3], [4, 5], [6, 7]])
     assert expert_layer(drawn, drawn.meshes[0]).homes is None  # which are of other groups
     assert {problem.severity for problem in problems(drawn)} == {"warning"}
 
 
 def test_the_number_of_chunks_that_is_left_open_is_the_fastest() -> None:
-    design = made(schedule="parm-s2", ep=4, degree=None)
+    design = expert_design(schedule="parm-s2", ep=4, degree=None)
     mesh = design.meshes[0]
     name, layer, choice = resolve_expert_layer(design, mesh)
 
     assert (name, choice) == ("parm-s2", None)
     assert layer.degree in (1, 2, 4, 8)
-    assert resolve_expert_layer(made(schedule="parm-s2", ep=4, degree=2), mesh).layer.degree == 2
+    assert resolve_expert_layer(expert_design(schedule="parm-s2", ep=4, degree=2), mesh).layer.degree == 2
 
 
 def test_an_automatic_schedule_tells_what_it_chose_and_why() -> None:
-    design = made(schedule="parm-auto", ep=4)
+    design = expert_design(schedule="parm-auto", ep=4)
     name, _, choice = resolve_expert_layer(design, design.meshes[0])
     priced = price_expert_layer(design, design.meshes[0])
 
     assert choice is not None
     assert choice == priced.choice
     assert name == choice.name == priced.name
-    assert choice.reason.startswith(f"S{name[-1]}: D (slots) is ")
+    assert choice.reason.startswith(f"S{name[-1]} is faster (")
 
 
 def test_a_new_schedule_is_one_file() -> None:
     """The document knows every schedule that lies in the folder and is offered, and no variant."""
-    schema = type(made()).model_json_schema()["$defs"]["Experts"]["properties"]["schedule"]
+    schema = type(expert_design()).model_json_schema()["$defs"]["Experts"]["properties"]["schedule"]
 
     assert set(schema["enum"]) == {name for name, schedule in expert_schedules.items() if schedule.is_listed}
 
@@ -219,7 +221,7 @@ def test_a_new_schedule_is_one_file() -> None:
 def test_a_loss_over_other_groups_of_tokens_is_told() -> None:
     """Once a number of copies; where no loss is taken of the balance, or all meshes have as many, there is nothing to say."""
 
-    def told(dps: list[int], aux_loss: float) -> list[Any]:
+    def warned_sizes(dps: list[int], aux_loss: float) -> list[Any]:
         meshes, at = [], 0
         for name, dp in zip("ABC", dps, strict=False):
             meshes.append({"name": name, "devices": list(range(at, at := at + dp)), "axes": {"dp": dp}})
@@ -228,5 +230,5 @@ def test_a_loss_over_other_groups_of_tokens_is_told() -> None:
         found = problems(parse_design({**BASE, "model": model, "meshes": meshes, "training": training}, draft=True))
         return [problem.params["sizes"] for problem in found if problem.code == "unequal_token_groups"]
 
-    assert told([1, 2, 2], 0.01) == [["dp=1 on A", "dp=2 on B"]]
-    assert told([1, 2], 0.0) == told([2, 2], 0.01) == []
+    assert warned_sizes([1, 2, 2], 0.01) == [["dp=1 on A", "dp=2 on B"]]
+    assert warned_sizes([1, 2], 0.0) == warned_sizes([2, 2], 0.01) == []

@@ -37,7 +37,7 @@ class Read(HTMLParser):
 
 
 def page(prediction: Prediction) -> str:
-    return exports["html"].make(prediction).decode()
+    return exports["html"].to_bytes(prediction).decode()
 
 
 def test_it_loads_nothing() -> None:
@@ -68,7 +68,7 @@ def test_names_of_control_characters_make_no_broken_file(form: str) -> None:
     design = WAVES.design()  # documents refuse such names; a program that uses the engine may have them all the same
     meshes = tuple(mesh.model_copy(update={"name": f"{mesh.name} {HOSTILE}"}) for mesh in design.meshes)
 
-    made = exports[form].make(predict(design.model_copy(update={"name": HOSTILE, "meshes": meshes}))).decode()
+    made = exports[form].to_bytes(predict(design.model_copy(update={"name": HOSTILE, "meshes": meshes}))).decode()
 
     drawing = made if form == "svg" else made[made.index("<svg") : made.index("</svg>") + len("</svg>")]
     ElementTree.fromstring(drawing)

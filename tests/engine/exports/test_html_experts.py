@@ -18,7 +18,7 @@ from meshwave.engine.units import quantity
 
 def section(prediction: Prediction) -> str:
     """The lines of the section, its markup included."""
-    page = exports["html"].make(prediction).decode()
+    page = exports["html"].to_bytes(prediction).decode()
     found = re.search(r'<section id="experts">.*?</section>', page, re.DOTALL)
     return found[0] if found else ""
 
@@ -60,7 +60,7 @@ def test_the_lanes_of_a_layer_are_drawn_with_every_step_in_words() -> None:
     told = section(prediction)
 
     assert told.count("<title>experts on 3 compute: starts at") == 2 * 2  # forward and backward, in both themes
-    assert "<title>dispatch on 0 in the node: starts at" in told
+    assert "<title>dispatch on 0 inside the node: starts at" in told
     assert {"experts", "gate and order", "backward"} <= set(re.findall(r">([^<>]+)</text>", told))
 
 

@@ -61,12 +61,12 @@ def test_recomputed_stages_are_said(recompute: Any, said: str) -> None:
 @pytest.mark.parametrize("form", [*ORDERS, "torchtitan"])
 def test_unequal_meshes_are_refused(form: str) -> None:
     with pytest.raises(InputError, match="needs equal meshes, but A dp=2 x tp=1 and B dp=1 x tp=2 differ"):
-        exports[form].make(predict(load_design(example("20-unequal-meshes"))))
+        exports[form].to_bytes(predict(load_design(example("20-unequal-meshes"))))
 
 
 @pytest.mark.parametrize("form", ORDERS)
 def test_halves_of_a_backward_are_in_the_order(form: str) -> None:
-    found = exports[form].make(predict(load_design(example("13-zero-bubble")))).decode()
+    found = exports[form].to_bytes(predict(load_design(example("13-zero-bubble")))).decode()
 
     assert "0I0" in found and "0W0" in found
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwave.engine.exports.pictures.palette import OPS, SURFACES, Theme, block_colour, contrast, ink, shades, tints
+from meshwave.engine.exports.pictures.palette import (
+    OPS,
+    SURFACES,
+    Theme,
+    block_colour,
+    contrast,
+    shades,
+    text_colour,
+    tints,
+)
 from meshwave.engine.program.action import Op
 from tests.designer.timelines import one_f_one_b
 
@@ -17,7 +26,7 @@ THEMES: tuple[Theme, ...] = ("light", "dark")
 def test_words_on_every_shade_of_every_op_are_readable(op: str, theme: Theme) -> None:
     for tint in np.linspace(0, 0.7, 15):
         colour = block_colour(Op[op], tint, theme)
-        assert contrast(ink(colour), colour) >= 4.5
+        assert contrast(text_colour(colour), colour) >= 4.5
 
 
 @pytest.mark.parametrize("theme", THEMES)

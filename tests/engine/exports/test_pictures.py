@@ -10,8 +10,8 @@ import pytest
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports.pictures.palette import OPS, SURFACES, rgb
-from meshwave.engine.exports.png import png
-from meshwave.engine.exports.svg import svg
+from meshwave.engine.exports.png import draw_png
+from meshwave.engine.exports.svg import draw_svg
 from meshwave.engine.program.timeline import Timeline
 from tests.designer.timelines import one_f_one_b
 
@@ -19,7 +19,7 @@ SPACE = "{http://www.w3.org/2000/svg}"
 
 
 def test_an_svg_has_every_block_with_its_words() -> None:
-    picture = ElementTree.fromstring(svg(one_f_one_b(4, 8), title="four <meshes> & eight"))
+    picture = ElementTree.fromstring(draw_svg(one_f_one_b(4, 8), title="four <meshes> & eight"))
 
     assert picture.findtext(f"{SPACE}title") == "four <meshes> & eight"
     blocks = [title.text for title in picture.iterfind(f"{SPACE}rect/{SPACE}title")]
@@ -30,7 +30,7 @@ def test_an_svg_has_every_block_with_its_words() -> None:
 def test_an_svg_of_a_window_has_what_lies_in_it() -> None:
     timeline = one_f_one_b(4, 8, forward_s=1.0)
 
-    picture = ElementTree.fromstring(svg(timeline, unit="units", window=(0, 4)))
+    picture = ElementTree.fromstring(draw_svg(timeline, unit="units", window=(0, 4)))
 
     blocks = [title.text or "" for title in picture.iterfind(f"{SPACE}rect/{SPACE}title")]
     assert sorted(says.split()[0] for says in blocks) == sorted("0F0 0F1 0F2 0F3 1F0 1F1 1F2 2F0 2F1 3F0".split())
@@ -38,7 +38,7 @@ def test_an_svg_of_a_window_has_what_lies_in_it() -> None:
 
 
 def test_an_svg_needs_nothing_else() -> None:
-    text = svg(one_f_one_b(2, 2))
+    text = draw_svg(one_f_one_b(2, 2))
 
     assert "href" not in text
     assert text.count("http") == 1  # the namespace
@@ -46,16 +46,16 @@ def test_an_svg_needs_nothing_else() -> None:
 
 def test_too_many_blocks_for_an_svg_are_refused_with_what_to_do() -> None:
     with pytest.raises(InputError, match="65,536 blocks .* at most 50,000, or a PNG"):
-        svg(one_f_one_b(64, 512))
+        draw_svg(one_f_one_b(64, 512))
 
 
-@pytest.mark.parametrize("draw", [svg, png])
+@pytest.mark.parametrize("draw", [draw_svg, draw_png])
 def test_an_empty_window_is_refused(draw: object) -> None:
     with pytest.raises(InputError, match="nothing to draw between 3 and 2"):
         draw(one_f_one_b(2, 2), window=(3, 2))  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("draw", [svg, png])
+@pytest.mark.parametrize("draw", [draw_svg, draw_png])
 def test_an_empty_timeline_is_refused(draw: object) -> None:
     full = one_f_one_b(2, 2)
     nothing = Timeline("predicted", "", full.meshes, *(np.empty(0, getattr(full, name).dtype) for name in COLUMNS))
@@ -76,7 +76,7 @@ def pixels(data: bytes) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_png_shows_forwards_backwards_and_idle_time(theme: str) -> None:
-    image = pixels(png(one_f_one_b(4, 8), theme=theme, ratio=1, width=900))  # type: ignore[arg-type]
+    image = pixels(draw_png(one_f_one_b(4, 8), theme=theme, ratio=1, width=900))  # type: ignore[arg-type]
 
     seen = set(map(tuple, image.reshape(-1, 3).tolist()))
     assert image.shape[1] == 900
@@ -85,7 +85,7 @@ def test_a_png_shows_forwards_backwards_and_idle_time(theme: str) -> None:
 
 
 def test_a_dense_png_shows_shares_not_a_mixture() -> None:
-    image = pixels(png(one_f_one_b(64, 512), ratio=1))
+    image = pixels(draw_png(one_f_one_b(64, 512), ratio=1))
 
     lanes = image[90:, 400:1100].reshape(-1, 3)
     share = {op: float((lanes == rgb(OPS["light"][op])).all(axis=1).mean()) for op in ("F", "B")}

@@ -79,7 +79,7 @@ def sound(errors: list[Any]) -> bool:
 def test_gradients_are_those_of_one_process(torch: Torch, tmp_path: Path, name: str, form: str) -> None:
     prediction = predict(DRAWN[name].design())
     path = tmp_path / "schedule.csv"
-    path.write_bytes(exports[form].make(prediction))
+    path.write_bytes(exports[form].to_bytes(prediction))
 
     assert sound(torch.play(path, FORMS[form], prediction))
 
@@ -89,7 +89,7 @@ def test_messages_go_with_fully_sharded_stages(torch: Torch, tmp_path: Path, nam
     """There torch insists that a stage is gathered when it computes."""
     prediction = predict(DRAWN[name].design())
     path = tmp_path / "schedule.csv"
-    path.write_bytes(exports["torch-csv-comms"].make(prediction))
+    path.write_bytes(exports["torch-csv-comms"].to_bytes(prediction))
 
     assert sound(torch.play(path, "compute_comms", prediction, sharded=True))
 
@@ -98,7 +98,7 @@ def test_a_missing_reduction_is_what_torch_does_not_tell(torch: Torch, tmp_path:
     """Why every stage has one: without, gradients come out as many times too large as there are microbatches."""
     prediction = predict(DRAWN["1f1b"].design())
     path = tmp_path / "schedule.csv"
-    path.write_bytes(exports["torch-csv-comms"].make(prediction).replace(b"1REDUCE_GRAD,", b""))
+    path.write_bytes(exports["torch-csv-comms"].to_bytes(prediction).replace(b"1REDUCE_GRAD,", b""))
 
     errors = torch.play(path, "compute_comms", prediction)
 

@@ -25,7 +25,7 @@ WAVES = Drawn({"schedule": "hanayo", "waves": 1, "microbatches": 4}, 2)
 
 def script(name: str = "waves", **sections: Any) -> str:
     design = WAVES.design(**{"name": name, "model": MODEL, "training": TRAINING, **sections})
-    return exports["script"].make(predict(design)).decode()
+    return exports["script"].to_bytes(predict(design)).decode()
 
 
 def constants(text: str) -> dict[str, str]:
@@ -39,7 +39,7 @@ def constants(text: str) -> dict[str, str]:
 def test_it_holds_the_design_and_its_program_whatever_they_are_called(name: str) -> None:
     prediction = predict(WAVES.design(name=name))
 
-    found = constants(exports["script"].make(prediction).decode())
+    found = constants(exports["script"].to_bytes(prediction).decode())
 
     assert parse_design(found["DESIGN"]) == prediction.design
     assert f'"digest":"{to_json(prediction.program)["digest"]}"' in unpack_program(found["PROGRAM"])
@@ -60,7 +60,7 @@ def test_what_was_measured_of_a_machine_stays_there() -> None:
     measured = drawn.model_copy(update={"cost": CalibratedCost(profile="here.json")})
     prediction = replace(predict(drawn), design=measured)
 
-    found = parse_design(constants(exports["script"].make(prediction).decode())["DESIGN"])
+    found = parse_design(constants(exports["script"].to_bytes(prediction).decode())["DESIGN"])
 
     assert found.cost.kind == "roofline"
 

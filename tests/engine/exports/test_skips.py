@@ -21,17 +21,17 @@ def prediction(ranks: int) -> Prediction:
 @pytest.mark.parametrize("name", ["torch-csv", "torch-csv-comms"])
 def test_torch_passes_tensors_between_neighbours_alone(name: str) -> None:
     with pytest.raises(InputError, match="here tensors skip from stage 0 to stage 2; use two stages"):
-        exports[name].make(prediction(3))
-    assert exports[name].make(prediction(2)), "between neighbours they travel with what is sent anyway"
+        exports[name].to_bytes(prediction(3))
+    assert exports[name].to_bytes(prediction(2)), "between neighbours they travel with what is sent anyway"
 
 
 def test_torchtitan_has_no_such_model() -> None:
     with pytest.raises(InputError, match="without skip connections alone"):
-        exports["torchtitan"].make(prediction(2))
+        exports["torchtitan"].to_bytes(prediction(2))
 
 
 def test_perfetto_draws_an_arrow_to_the_stage_that_takes_it() -> None:
-    events = json.loads(exports["perfetto"].make(prediction(3)))["traceEvents"]
+    events = json.loads(exports["perfetto"].to_bytes(prediction(3)))["traceEvents"]
     flows = {
         (event["ph"], event["pid"]) for event in events if event.get("name") == "0SEND_F0TO2" and event["ph"] in "sf"
     }

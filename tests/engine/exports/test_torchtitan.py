@@ -26,7 +26,7 @@ MODEL = {"kind": "gpt", "layers": LAYERS, "hidden": 64, "heads": 4, "sequence": 
 
 
 def unpacked(drawn: Drawn, **sections: Any) -> dict[str, str]:
-    content = exports["torchtitan"].make(predict(drawn.design(**{"model": MODEL, **sections})))
+    content = exports["torchtitan"].to_bytes(predict(drawn.design(**{"model": MODEL, **sections})))
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return {name: archive.read(name).decode() for name in archive.namelist()}
 
@@ -95,7 +95,7 @@ def test_the_zip_holds_the_schedule_and_both_kinds_of_settings() -> None:
 def test_a_design_makes_one_zip_byte_for_byte() -> None:
     prediction = predict(Drawn({"schedule": "1f1b", "microbatches": 4}, 2).design(model=MODEL))
 
-    assert exports["torchtitan"].make(prediction) == exports["torchtitan"].make(prediction)
+    assert exports["torchtitan"].to_bytes(prediction) == exports["torchtitan"].to_bytes(prediction)
 
 
 def test_the_recipe_sets_what_the_schedule_decides(torchtitan: SimpleNamespace) -> None:
@@ -222,7 +222,7 @@ def test_what_torchtitan_cannot_say_is_refused(drawn: Drawn, words: str) -> None
 
 def test_experts_are_refused() -> None:
     with pytest.raises(InputError) as refused:
-        exports["torchtitan"].make(predict(load_design(example("16-gpt2-moe"))))
+        exports["torchtitan"].to_bytes(predict(load_design(example("16-gpt2-moe"))))
 
     assert str(refused.value) == (
         "the settings for torchtitan have no place for experts, and this model has 16 in every 2nd block; set model.moe "

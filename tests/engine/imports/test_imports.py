@@ -28,7 +28,7 @@ def test_an_import_says_what_it_reads(name: str) -> None:
 def test_what_is_exported_is_recognized_and_comes_in_again(name: str, tmp_path: Path) -> None:
     design = load_design(example("02-two-waves"))
     path = tmp_path / f"a{exports[name].suffix}"
-    path.write_bytes(exports[name].make(predict(design)))
+    path.write_bytes(exports[name].to_bytes(predict(design)))
 
     found = load_import(path)
 

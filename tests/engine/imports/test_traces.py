@@ -111,7 +111,7 @@ def test_an_imported_trace_is_compared_and_calibrates(
 def test_an_exported_timeline_comes_in_again(record: Record, tmp_path: Path) -> None:
     prediction = predict(design())
     file = tmp_path / "a.json"
-    file.write_bytes(exports["perfetto"].make(prediction))
+    file.write_bytes(exports["perfetto"].to_bytes(prediction))
     trace = load_trace([file])
     assert trace is not None
 

@@ -19,7 +19,7 @@ some = settings(max_examples=40)
 @some
 @given(prediction=st.one_of(*map(shared_predictions, ("shared-links", "link-serial", "latency", "sender-blocking"))))
 def test_no_prediction_is_below_a_bound(prediction: Prediction) -> None:
-    bounds, makespan = prediction.bounds, prediction.timeline.makespan
+    bounds, makespan = prediction.lower_bounds, prediction.timeline.makespan
     assert bounds is not None
 
     for least in (bounds.network_s or 0.0, bounds.critical_path_s, bounds.busy_s):
@@ -69,13 +69,16 @@ def test_bytes_of_a_nic_are_its_messages() -> None:
 
 def test_what_binds_is_said_in_a_sentence() -> None:
     slow, fast = two_nodes(1e6), two_nodes(1e12)
-    assert slow.bounds is not None
-    assert fast.bounds is not None
+    assert slow.lower_bounds is not None
+    assert fast.lower_bounds is not None
 
-    assert slow.bounds.binding == "network"
-    assert slow.bounds.description == f"the NIC of node 0, outgoing, is busy {100 * slow.bounds.share:.0f}% of the step"
-    assert fast.bounds.binding == "critical_path"
-    assert fast.bounds.description.startswith(
+    assert slow.lower_bounds.binding == "network"
+    assert (
+        slow.lower_bounds.description
+        == f"the NIC of node 0, outgoing, is busy {100 * slow.lower_bounds.share:.0f}% of the step"
+    )
+    assert fast.lower_bounds.binding == "critical_path"
+    assert fast.lower_bounds.description.startswith(
         "the critical path takes 100% of the step without shared links; the busiest"
     )
 

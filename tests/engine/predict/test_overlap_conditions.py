@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from meshwave.engine.costs import peak_inflight
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.action import Action, Op, forward, input_gradient, weight_gradient
-from meshwave.engine.program.program import Program, build
+from meshwave.engine.program.program import Program, build_program
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.schedules import Pipe, schedules
 
@@ -71,7 +71,7 @@ def delayed(p: int, m: int) -> Program:
             if mb + ahead < m:
                 yield forward(rank, mb + ahead)
 
-    return build([list(order(rank)) for rank in range(p)], [list(range(p))], [0] * m)
+    return build_program([list(order(rank)) for rank in range(p)], [list(range(p))], [0] * m)
 
 
 Order = Callable[[int, int], Program]

@@ -27,7 +27,7 @@ from meshwave.engine.predict.questions import (
     stage_flops,
 )
 from meshwave.engine.program.action import Op, backward, forward, overlap
-from meshwave.engine.program.program import Program, build
+from meshwave.engine.program.program import Program, build_program
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.timeline import Timeline
 
@@ -59,7 +59,7 @@ def two_stages(microbatches: int = 1) -> Program:
 
     down = [[forward(rank, mb) for mb in range(microbatches)] for rank in range(2)]
     up = [[backward(rank, mb) for mb in range(microbatches)] for rank in range(2)]
-    return add_transfers(build([f + b for f, b in zip(down, up, strict=True)]))
+    return add_transfers(build_program([f + b for f, b in zip(down, up, strict=True)]))
 
 
 # areas
@@ -133,7 +133,7 @@ def test_kinds_and_reasons_of_a_small_area() -> None:
 
 
 def test_two_in_one_slot_count_once_and_half_for_each() -> None:
-    program = build(
+    program = build_program(
         [[forward(0, 0), forward(0, 1), *overlap(forward(0, 2), backward(0, 0)), backward(0, 1), backward(0, 2)]]
     )
     timeline = play(program, {Op.F: 1, Op.B: 2})
@@ -283,7 +283,7 @@ def test_units_have_no_seconds() -> None:
 
 
 def test_a_pause_that_nothing_explains_is_not_made_up() -> None:
-    timeline = play(build([[forward(0, 0), backward(0, 0)]]), {Op.F: 1, Op.B: 1})
+    timeline = play(build_program([[forward(0, 0), backward(0, 0)]]), {Op.F: 1, Op.B: 1})
     late = np.array([0.0, 2.0])
     paused = replace(timeline, source="measured", start=timeline.start + late, end=timeline.end + late)
 

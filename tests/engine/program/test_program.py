@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.program.program import Program, build, format_program, from_json, parse_program, to_json
+from meshwave.engine.program.program import Program, build_program, format_program, from_json, parse_program, to_json
 from tests._strategies import compute_programs, programs
 
 SMALL = """
@@ -74,9 +74,9 @@ def test_two_routes_through_the_ranks_are_two_replicas() -> None:
 @settings(max_examples=25)
 @given(program=compute_programs())
 def test_a_digest_names_the_order(program: Program) -> None:
-    same = build([program.actions(rank) for rank in range(program.ranks)])
+    same = build_program([program.actions(rank) for rank in range(program.ranks)])
     first, *rest = program.actions(0)
-    other = build([[*rest, first], *(program.actions(rank) for rank in range(1, program.ranks))])
+    other = build_program([[*rest, first], *(program.actions(rank) for rank in range(1, program.ranks))])
 
     assert same == program
     assert hash(same) == hash(program)

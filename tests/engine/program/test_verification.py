@@ -15,7 +15,7 @@ from meshwave.engine.findings import Problem
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.message_checks import MAX_LISTED
-from meshwave.engine.program.program import Program, build, parse_program
+from meshwave.engine.program.program import Program, build_program, parse_program
 from meshwave.engine.program.verification import computation_problems, verify
 from tests._strategies import compute_programs, programs
 from tests.engine.program.walk import inputs, left_over
@@ -30,7 +30,7 @@ def orders_of(program: Program) -> Orders:
 
 def rebuilt(program: Program, orders: Orders) -> Program:
     """The same stages on the same ranks, in another order."""
-    return build(orders, program.placement.tolist(), program.replica.tolist())
+    return build_program(orders, program.placement.tolist(), program.replica.tolist())
 
 
 def places(program: Program, *ops: Op) -> list[tuple[int, int]]:
@@ -394,7 +394,7 @@ def shuffled(draw: st.DrawFn) -> Program:
     """Draw computations in an order that mostly cannot run, with their transfers."""
     compute = draw(compute_programs(ranks=4, microbatches=3))
     orders = [draw(st.permutations(order)) for order in orders_of(compute)]
-    return add_transfers(build(orders, compute.placement.tolist(), compute.replica.tolist()))
+    return add_transfers(build_program(orders, compute.placement.tolist(), compute.replica.tolist()))
 
 
 @faults
@@ -464,4 +464,4 @@ def move(program: Program, moved: str, after: str) -> Program:
         names = [str(action) for action in order]
         if moved in names:
             order.insert(names.index(after), order.pop(names.index(moved)))
-    return build(orders, program.placement.tolist(), program.replica.tolist())
+    return build_program(orders, program.placement.tolist(), program.replica.tolist())

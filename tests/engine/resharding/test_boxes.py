@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwave.engine.resharding import Mesh, SpecError, Tensor, boxes, unit_tasks
+from meshwave.engine.resharding import Mesh, SpecError, Tensor, rank_boxes, unit_tasks
 
 
 def grid(shape: tuple[int, ...], first: int = 0) -> Mesh:
@@ -28,10 +28,10 @@ def layouts(draw: st.DrawFn, dims: int, first: int = 0) -> tuple[Mesh, tuple[str
 
 
 def test_cuts_are_nested_not_flat() -> None:
-    owned = boxes(grid((2, 3)), ("S01",), (9,))
+    owned = rank_boxes(grid((2, 3)), ("S01",), (9,))
     assert [stop - start for ((start, stop),) in owned] == [2, 2, 1, 2, 2, 0]
-    assert [stop - start for ((start, stop),) in boxes(grid((4,)), ("S0",), (5,))] == [2, 2, 1, 0]
-    assert boxes(grid((2, 3)), ("S10",), (12,)) != boxes(grid((2, 3)), ("S01",), (12,))
+    assert [stop - start for ((start, stop),) in rank_boxes(grid((4,)), ("S0",), (5,))] == [2, 2, 1, 0]
+    assert rank_boxes(grid((2, 3)), ("S10",), (12,)) != rank_boxes(grid((2, 3)), ("S01",), (12,))
 
 
 @given(st.data())
@@ -40,7 +40,7 @@ def test_distinct_boxes_tile_the_tensor_once(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3)))
     mesh, spec = data.draw(layouts(len(shape)))
     count = np.zeros(shape, int)
-    for box in set(boxes(mesh, spec, shape)):
+    for box in set(rank_boxes(mesh, spec, shape)):
         count[tuple(slice(*side) for side in box)] += 1
     assert (count == 1).all()
 
@@ -51,8 +51,8 @@ def test_unit_tasks_tile_the_tensor_and_name_all_owners_and_needers(data: st.Dat
     shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3)))
     source, source_spec = data.draw(layouts(len(shape)))
     destination, spec = data.draw(layouts(len(shape), data.draw(st.sampled_from([0, 100]))))
-    owned = dict(zip(source.ranks, boxes(source, source_spec, shape), strict=True))
-    needed = dict(zip(destination.ranks, boxes(destination, spec, shape), strict=True))
+    owned = dict(zip(source.ranks, rank_boxes(source, source_spec, shape), strict=True))
+    needed = dict(zip(destination.ranks, rank_boxes(destination, spec, shape), strict=True))
     count = np.zeros(shape, int)
 
     for task in unit_tasks(Tensor(shape, 2), source, source_spec, destination, spec):
@@ -88,7 +88,7 @@ def test_an_even_dim_makes_p_plus_q_less_gcd_tasks(p: int, q: int) -> None:
 )
 def test_an_invalid_spec_is_refused(spec: tuple[str, ...], code: str) -> None:
     with pytest.raises(SpecError) as refused:
-        boxes(grid((2, 2)), spec, (4, 4))
+        rank_boxes(grid((2, 2)), spec, (4, 4))
 
     assert refused.value.problem.code == code
 
@@ -102,7 +102,7 @@ def test_boxes_are_those_of_torch(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=2)))
     mesh, spec = data.draw(layouts(len(shape)))
     spec = tuple(entry[0] + "".join(sorted(entry[1:])) for entry in spec)
-    for place, box in enumerate(boxes(mesh, spec, shape)):
+    for place, box in enumerate(rank_boxes(mesh, spec, shape)):
         at = np.unravel_index(place, mesh.shape)
         part = torch.arange(int(np.prod(shape))).view(shape)
         whole = part

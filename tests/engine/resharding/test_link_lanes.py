@@ -14,7 +14,18 @@ from meshwave.designer.state.transfer_drawing import MOST_DRAWN_HOPS, TensorLayo
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.transfer_comparison import compare_plans
-from meshwave.engine.resharding import Link, Links, Mesh, Tensor, hops, lanes, orderings, plan, strategies, unit_tasks
+from meshwave.engine.resharding import (
+    Link,
+    Links,
+    Mesh,
+    Tensor,
+    orderings,
+    plan,
+    plan_lanes,
+    strategies,
+    task_hops,
+    unit_tasks,
+)
 
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 
@@ -68,7 +79,7 @@ def test_the_last_message_of_a_task_ends_when_the_plan_says(strategy: str, data:
     (task,) = unit_tasks(Tensor((elements,), 4), source, ("R",), destination, ("R",))
     latency = strategies[strategy]().latency(task, 0, links, data.draw(st.sampled_from([None, 1, 3, 17])))
 
-    found = hops(strategy, task, 0, links, latency.chunks)
+    found = task_hops(strategy, task, 0, links, latency.chunks)
 
     element_s = 4 / INTER.bandwidth  # chunks of whole elements are not all as long as the formula's
     assert found.end_s.max() <= latency.seconds + len(ranks) * element_s
@@ -78,7 +89,7 @@ def test_the_last_message_of_a_task_ends_when_the_plan_says(strategy: str, data:
     assert (found.start_s >= -1e-12).all()
     assert set(found.target.tolist()) == set(ranks)
     legs = list(strategies[strategy]().legs(task, 0, links, 1))
-    once = hops(strategy, task, 0, links, 1)
+    once = task_hops(strategy, task, 0, links, 1)
     assert sorted(zip(once.source, once.target, strict=True)) == sorted((leg.source, leg.target) for leg in legs)
 
 
@@ -89,7 +100,7 @@ def test_nothing_is_handed_on_before_it_has_come(strategy: str) -> None:
         spec.planned_tensor, spec.source.mesh, spec.source.spec, spec.destination.mesh, spec.destination.spec
     )
 
-    found = hops(strategy, task, 0, spec.lines, 5)
+    found = task_hops(strategy, task, 0, spec.lines, 5)
 
     had = {(0, chunk): 0.0 for chunk in found.chunk.tolist()}
     for row in sorted(range(len(found.chunk)), key=lambda row: (found.end_s[row], found.start_s[row])):
@@ -104,7 +115,7 @@ def test_a_ring_inside_a_host_ends_when_the_formula_says() -> None:
     links = Links(INTRA, INTER, {0: 0, 1: 1, 2: 1, 3: 1})
 
     for strategy in ("local-allgather", "global-allgather"):
-        found = hops(strategy, task, 0, links, 1)
+        found = task_hops(strategy, task, 0, links, 1)
         assert found.end_s.max() == pytest.approx(strategies[strategy]().latency(task, 0, links).seconds)
 
 
@@ -115,7 +126,7 @@ def test_a_rank_sends_one_message_at_a_time_on_each_of_its_links() -> None:
     )
 
     for strategy in strategies:
-        found = hops(strategy, task, 0, spec.lines, 5)
+        found = task_hops(strategy, task, 0, spec.lines, 5)
         for end in (found.source, found.target):
             for rank in range(7):
                 for near in (True, False):
@@ -143,7 +154,7 @@ def test_a_lane_holds_one_task_at_a_time_and_every_task_holds_both_ends(ordering
         ordering=ordering,
     )
 
-    rows, held = lanes(found, tasks, spec.lines)
+    rows, held = plan_lanes(found, tasks, spec.lines)
 
     for lane in range(len(rows)):
         spans = sorted((each.start_s, each.end_s) for each in held if each.lane == lane)
@@ -153,7 +164,7 @@ def test_a_lane_holds_one_task_at_a_time_and_every_task_holds_both_ends(ordering
 
 
 def test_the_sheets_example_is_laid_on_rows_to_scale() -> None:
-    data = TransferDrawing.make(ROWS, "broadcast", "ensemble").to_data()
+    data = TransferDrawing.from_spec(ROWS, "broadcast", "ensemble").to_data()
 
     assert [row["dim"] for row in data["rows"]] == [0] and data["rows"][0]["cuts"] == [0, 5, 7, 10, 13]
     assert [task["rects"][0][1::2] for task in data["tasks"]] == [
@@ -171,7 +182,7 @@ def test_boxes_cover_the_page_once_whatever_the_dims(data: st.DataObject) -> Non
     shape = data.draw(st.lists(st.integers(1, 9), max_size=4))
     entries = [f"S{axis}" for axis in range(3)]
     spec = [data.draw(st.sampled_from(["R", entries[dim % 3]])) if dim < 3 else "R" for dim in range(len(shape))]
-    found = TransferDrawing.make(
+    found = TransferDrawing.from_spec(
         transfer([2, 3, 2], [4], shape, (" ".join(spec), " ".join("R" for _ in shape))), "send-recv", "naive"
     )
 
@@ -196,7 +207,7 @@ def test_a_short_last_piece_is_still_seen() -> None:
 def test_very_many_chunks_are_drawn_in_bundles_that_miss_none() -> None:
     spec = transfer([1], [4, 2], [1 << 20], ("R", "R"), chunks=5000)
 
-    found = TransferDrawing.make(spec, "broadcast", "naive").hops(0)
+    found = TransferDrawing.from_spec(spec, "broadcast", "naive").hops(0)
 
     assert len(found["lane"]) <= 3 * MOST_DRAWN_HOPS
     of_edge = [
@@ -212,14 +223,14 @@ def test_very_many_chunks_are_drawn_in_bundles_that_miss_none() -> None:
 def test_what_is_too_much_to_draw_is_refused_in_words() -> None:
     many = transfer([80], [80], [80, 80], ("S0 R", "R S0"))
     with pytest.raises(InputError, match="6,400 unit tasks, and at most 5,000 can be drawn"):
-        TransferDrawing.make(many, "broadcast", "naive")
+        TransferDrawing.from_spec(many, "broadcast", "naive")
     deep = transfer([1], [4], [1 << 20], ("R", "R"), chunks=1_000_000)
     with pytest.raises(InputError, match="more than 400,000 messages"):
-        TransferDrawing.make(deep, "broadcast", "naive").hops(0)
+        TransferDrawing.from_spec(deep, "broadcast", "naive").hops(0)
     wide = transfer([1], [40, 50], [1 << 20], ("R", "R"), per_host=50)
-    assert len(TransferDrawing.make(wide, "send-recv", "naive").hops(0)["lane"]) == 2 * 2000
+    assert len(TransferDrawing.from_spec(wide, "send-recv", "naive").hops(0)["lane"]) == 2 * 2000
     with pytest.raises(InputError, match="more than 400,000 messages"):
-        TransferDrawing.make(wide, "global-allgather", "naive").hops(0)
+        TransferDrawing.from_spec(wide, "global-allgather", "naive").hops(0)
 
 
 def test_every_strategy_is_compared_with_every_ordering() -> None:

@@ -220,7 +220,7 @@ def test_wrong_partial_axes_are_told_at_their_place(side: str, changes: dict[str
 @pytest.mark.parametrize("strategy", strategies)
 def test_a_sum_can_be_drawn(strategy: str) -> None:
     """The slices cover the destination, and every message of the play has a lane."""
-    drawing = TransferDrawing.make(parse_transfer(json.dumps(SPEC)), strategy, "ensemble")
+    drawing = TransferDrawing.from_spec(parse_transfer(json.dumps(SPEC)), strategy, "ensemble")
     data, play = drawing.to_data(), drawing.simulation_data()
 
     assert data["source"]["partial"] == [1] and data["reduce_s"] > 0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.bench.papers import alpa
 from meshwave.engine.bench.papers.resharding import ASSUMED, CASES, FREE, one_to_many_case, plans
-from meshwave.engine.resharding import Link, Links, Mesh, Tensor, boxes, plan_transfer, rewrite_destination
+from meshwave.engine.resharding import Link, Links, Mesh, Tensor, plan_transfer, rank_boxes, rewrite_destination
 from tests.engine.resharding.test_moves import sides
 
 LINKS = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
@@ -23,11 +23,11 @@ def test_groups_lie_on_a_host_and_gather_what_was_asked_for(data: st.DataObject)
     hosts = {rank: rank // per_host for rank in range(8)}
     shape = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 8, 12]), min_size=1, max_size=3)))
     mesh, spec = data.draw(sides(len(shape), list(range(8)), hosts))
-    asked = dict(zip(mesh.ranks, boxes(mesh, spec, shape), strict=True))
+    asked = dict(zip(mesh.ranks, rank_boxes(mesh, spec, shape), strict=True))
 
     made = rewrite_destination(mesh, spec, shape)
 
-    part = dict(zip(made.mesh.ranks, boxes(made.mesh, made.spec, shape), strict=True))
+    part = dict(zip(made.mesh.ranks, rank_boxes(made.mesh, made.spec, shape), strict=True))
     assert part.keys() == asked.keys() and (made.parts > 1) == bool(made.groups)
     assert not made.groups or sorted(rank for group in made.groups for rank in group) == sorted(mesh.ranks)
     for group in made.groups:

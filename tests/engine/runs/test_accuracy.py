@@ -207,7 +207,7 @@ def test_what_cannot_be_told_apart_is_told_together(tmp_path: Path) -> None:
     found = compared(tmp_path, prediction, 3 * prediction.costs.seconds).cause
 
     assert found is not None
-    assert found.words.startswith("computation, all-reduces and exchanges of experts on mesh M0 took 3 times")
+    assert found.words.startswith("computation, all-reduces and expert exchanges on mesh M0 took 3 times")
 
 
 def test_steps_spread_and_those_that_warm_up_are_left_out(tmp_path: Path, prediction: Prediction) -> None:

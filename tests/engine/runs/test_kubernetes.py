@@ -126,7 +126,7 @@ def test_manifests_are_those_of_the_published_api(kind: str, record: Record, tmp
     more = {"gpus_per_node": 8, "queue": "team-a", "node_selector": {"gpu": "h100"}, "namespace": "team"}
     launcher = launcher_of(record, tmp_path, kind=kind, **more)
     program = ["--module", "worker", str(tmp_path / "run")]
-    scripts = launcher.scripts(NodeLayout.of(two_nodes()), "20261123-000000-ab12", program)
+    scripts = launcher.scripts(NodeLayout.from_design(two_nodes()), "20261123-000000-ab12", program)
     manifest = yaml.safe_load(scripts["manifest.yaml"])
 
     check(manifest)
@@ -138,7 +138,7 @@ def test_manifests_are_those_of_the_published_api(kind: str, record: Record, tmp
 def test_the_export_holds_design_and_job() -> None:
     from meshwave.engine.exports.kubernetes import Kubernetes
 
-    text = Kubernetes.make(predict(load_design(example("02-two-waves")))).decode()
+    text = Kubernetes.to_bytes(predict(load_design(example("02-two-waves")))).decode()
     files, job = yaml.safe_load_all(text)
 
     check(job)

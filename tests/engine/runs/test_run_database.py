@@ -233,13 +233,32 @@ def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path
     record.move(old, State.CANCELLED)
     record.close()
     with sqlite3.connect(tmp_path / "runs.sqlite") as db:
-        db.executescript("ALTER TABLE runs DROP COLUMN manner; PRAGMA user_version = 1;")
+        db.executescript(
+            "ALTER TABLE runs DROP COLUMN is_rehearsal; ALTER TABLE runs DROP COLUMN manner; PRAGMA user_version = 1;"
+        )
     db.close()
 
     record = Record(tmp_path)
-    new = enter(record, manner="rehearsal, time x 40")
-    assert [entry.manner for entry in record.all()] == ["rehearsal, time x 40", ""]
+    new = enter(record, manner="rehearsal, time x 40", is_rehearsal=True)
+    assert [(entry.manner, entry.is_rehearsal) for entry in record.all()] == [
+        ("rehearsal, time x 40", True), ("", False),
+    ]  # fmt: skip
     assert {new.id, old} == {entry.id for entry in record.all()}
+    record.close()
+
+
+def test_dry_runs_of_an_older_record_stay_dry_runs(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    training = enter(record).id
+    record.move(training, State.CANCELLED)
+    dry_run = enter(record, manner="rehearsal, time x 40; on 2 emulated hosts (100 MB/s between them)").id
+    record.close()
+    with sqlite3.connect(tmp_path / "runs.sqlite") as db:
+        db.executescript("ALTER TABLE runs DROP COLUMN is_rehearsal; PRAGMA user_version = 2;")
+    db.close()
+
+    record = Record(tmp_path)
+    assert {entry.id: entry.is_rehearsal for entry in record.all()} == {training: False, dry_run: True}
     record.close()
 
 
@@ -262,7 +281,12 @@ def test_a_damaged_row_is_told_once_and_the_others_are_listed(
     record._db.execute(f"UPDATE runs SET {change} WHERE id = ?", (bad.id,))
 
     assert [entry.id for entry in record.all()] == [entry.id for entry in record.active()] == [good.id]
-    assert caplog.text.count(f"the run {bad.id} in {record.place / 'runs.sqlite'} is damaged: {told}") == 1
+    assert (
+        caplog.text.count(
+            f"the row of run {bad.id} in the run database {record.place / 'runs.sqlite'} is damaged: {told}"
+        )
+        == 1
+    )
     assert record.find(good.id).id == good.id
     with pytest.raises(RunError, match="is damaged: "):
         record.get(bad.id)
@@ -291,7 +315,7 @@ def test_a_damaged_index_is_reported_and_rebuilt_from_the_run_folders(tmp_path: 
     index.write_bytes(damage)
 
     with pytest.raises(
-        RunError, match=rf"the index of runs {index} is damaged: .*; move runs.sqlite\* aside, and a new"
+        RunError, match=rf"the run database {index} is damaged: .*; move runs.sqlite\* to another folder"
     ):
         Record(tmp_path)
     for path in tmp_path.glob("runs.sqlite*"):

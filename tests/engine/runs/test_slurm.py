@@ -254,7 +254,7 @@ def test_a_preempted_run_keeps_its_state_and_waits(cluster: slurm_cluster.Cluste
 @pytest.mark.nightly
 def test_an_exported_job_script_trains_the_design(cluster: slurm_cluster.Cluster, tmp_path: Path) -> None:
     script = tmp_path / "design.sbatch"
-    text = Slurm.make(predict(two_nodes())).decode()
+    text = Slurm.to_bytes(predict(two_nodes())).decode()
     variables = f"export PYTHONPATH={import_folder()} GLOO_SOCKET_IFNAME={slurm_cluster.INTERFACE}"
     environment = f"PATH={Path(sys.executable).parent}:$PATH"
     script.write_text(text.replace("# Load modules", f"{variables} {environment}\n# Load modules"))

@@ -108,7 +108,7 @@ def test_processes_are_numbered_by_mesh_and_started_by_node() -> None:
     ]
     cluster = design.cluster.model_copy(update={"nodes": 2, "devices_per_node": 2})
 
-    layout = NodeLayout.of(design.model_copy(update={"cluster": cluster, "meshes": tuple(crossed)}))
+    layout = NodeLayout.from_design(design.model_copy(update={"cluster": cluster, "meshes": tuple(crossed)}))
 
     assert layout.processes == (2, 2)
     assert layout.order == (0, 2, 1, 3)
@@ -168,7 +168,7 @@ def test_a_missing_client_is_named(member: JobLauncher) -> None:
 def test_the_launcher_of_a_run_is_found_with_its_options(member: JobLauncher) -> None:
     run = enter(member)
 
-    found = launchers[member.name].of_entry(member.record, run.entry)
+    found = launchers[member.name].from_entry(member.record, run.entry)
 
     assert isinstance(found, JobLauncher)
     assert (found.options, found.target) == (member.options, "there")

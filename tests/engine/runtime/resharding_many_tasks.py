@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.resharding import Mesh, boxes, orderings, strategies
+from meshwave.engine.resharding import Mesh, orderings, rank_boxes, strategies
 from meshwave.engine.runtime.resharding import PendingReshardList, ReshardItem, prepare_many, reshard_many
 from tests.engine.runtime.resharding_tasks import (
     DTYPES,
@@ -34,7 +34,7 @@ SECONDS = timedelta(seconds=60)
 def expected_shard(item: ReshardItem, whole: Tensor, end: str) -> Tensor | None:
     """Return this process's shard at the source or the destination of a tensor, or None."""
     mesh, spec = getattr(item, end)
-    owned = dict(zip(mesh.ranks, boxes(mesh, spec, tuple(item.shape)), strict=True))
+    owned = dict(zip(mesh.ranks, rank_boxes(mesh, spec, tuple(item.shape)), strict=True))
     me = dist.get_rank()
     return piece(whole, owned[me]) if me in owned else None
 

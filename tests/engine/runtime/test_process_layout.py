@@ -34,7 +34,7 @@ def test_lanes_of_a_rank_are_row_major_over_data_and_tensor_parallel_indices(dp:
     places = [(layout.rank(p), layout.dp_index(p), layout.tp_index(p)) for p in range(layout.processes)]
 
     assert places == [(r, d, t) for r in range(2) for d in range(dp) for t in range(tp)]
-    assert all(layout.process(layout.rank(p), layout.lane(p)) == p for p in range(layout.processes))
+    assert all(layout.process(layout.rank(p), layout.index_in_rank(p)) == p for p in range(layout.processes))
 
 
 @given(*sizes)

@@ -71,7 +71,7 @@ def test_all_processes_raise_the_same_error_for_an_invalid_transfer(crew: Crew, 
 
 def test_a_shard_of_the_wrong_shape_fails_the_others(crew: Crew) -> None:
     outcomes = run_task(crew, "invalid_transfer", 4, "shard")
-    assert outcomes[1] == "InputError: process 1 holds a shard of 3 float32, but got 4 float32"
+    assert outcomes[1] == "Refusal: process 1 holds a shard of 3 float32, but got 4 float32"
     assert all("RunError: process" in outcomes[process] for process in (2, 3))
 
 

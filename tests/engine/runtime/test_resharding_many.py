@@ -32,15 +32,15 @@ def test_device_meshes_dtensors_and_partial_sources_are_resharded(crew: Crew) ->
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("tensor", "InputError: processes 0 and 2 do not agree on the shape, dtype or layouts of tensor 0.down; nothing was"),
+        ("tensor", "processes 0 and 2 do not agree on the shape, dtype or layouts of tensor 0.down; nothing was"),
         ("item count", "do not agree on the number of tensors: process 0 says 9, process 6 says 8; nothing was moved"),
-        ("option", "InputError: processes do not agree on the chunks"),
+        ("option", "processes do not agree on the chunks"),
         ("spec", "InputError: 1.down: axis 1 shards dims 0 and 1; an axis shards one dim once"),
         ("partial destination", "InputError: 1.down: the destination receives the sum and cannot be partial itself"),
-        ("two hosts", "InputError: process 2 is on host 0 in one mesh and on host 1 in another"),
-        ("bool", "InputError: addends of mask of bool cannot be summed; convert the tensor first"),
-        ("name", "InputError: 0 tensors of the transfer are named '0.upp'; pass a list instead"),
-        ("count", "InputError: got 8 tensors for a transfer of 9; pass None for missing ones"),
+        ("two hosts", "process 2 is on host 0 in one mesh and on host 1 in another"),
+        ("bool", "addends of mask of bool cannot be summed; convert the tensor first"),
+        ("name", "0 tensors of the transfer are named '0.upp'; pass a list instead"),
+        ("count", "got 8 tensors for a transfer of 9; pass None for missing ones"),
         ("absent", "waiting for process 6 to agree on a transfer: processes 0, 1, 2, 3, 5, 6, 7 must all call it"),
     ],
 )  # fmt: skip
@@ -54,4 +54,4 @@ def test_all_processes_that_take_part_raise_the_same_error(crew: Crew, case: str
 
 def test_an_error_about_a_shard_names_its_tensor(crew: Crew) -> None:
     outcomes = run_task(crew, "invalid_transfer", 8, "shard")
-    assert outcomes[0] == "InputError: process 0 holds a shard of 4 x 6 float32 of 0.up, but got 3 float32"
+    assert outcomes[0] == "Refusal: process 0 holds a shard of 4 x 6 float32 of 0.up, but got 3 float32"

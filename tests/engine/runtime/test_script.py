@@ -18,7 +18,7 @@ Document = dict[str, Any]
 
 
 def start(folder: Path, document: Document, *launcher: str) -> subprocess.CompletedProcess[str]:
-    (folder / "trains.py").write_bytes(exports["script"].make(predict(parse_design(document))))
+    (folder / "trains.py").write_bytes(exports["script"].to_bytes(predict(parse_design(document))))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, *launcher, "trains.py", "--steps", "2"]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)

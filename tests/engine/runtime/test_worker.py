@@ -142,7 +142,7 @@ def test_a_run_notes_the_choices_for_its_experts_and_the_reasons(
         events = read_lines(folder / f"events-{process}.jsonl")
         notes = [line["note"] for line in events if line["event"] == "chosen"]
         assert notes[0] == f"parm-auto: {choice.reason}"
-        assert notes[1].endswith(", the fastest by the model")
+        assert notes[1].endswith(", the fastest number according to the cost model")
         assert len(notes) == 2
 
 

@@ -19,7 +19,7 @@ from meshwave.engine.lowering.schedule_prices import findings, priced_pipe
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
-from meshwave.engine.program.program import build, from_columns
+from meshwave.engine.program.program import build_program, from_columns
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.verification import verify
 from meshwave.engine.progress import report_progress_to
@@ -87,7 +87,7 @@ any_heuristic = st.sampled_from([*list_heuristics(True)])
 def test_a_greedy_order_is_complete_runs_and_keeps_to_its_room(shop: Shop, heuristic: Heuristic) -> None:
     orders = greedy_order(shop, heuristic)
 
-    program = build(program_actions(orders), [shop.rank], [0] * shop.microbatches)
+    program = build_program(program_actions(orders), [shop.rank], [0] * shop.microbatches)
     assert sum(map(len, orders)) == shop.tasks
     assert verify(add_transfers(program)) == []
     assert all(rank_fits_memory(shop, rank, order) for rank, order in enumerate(orders))
@@ -98,7 +98,7 @@ def test_a_greedy_order_is_complete_runs_and_keeps_to_its_room(shop: Shop, heuri
 @given(shop=shops(), heuristic=any_heuristic)
 def test_it_is_played_as_the_simulator_does(shop: Shop, heuristic: Heuristic) -> None:
     orders = greedy_order(shop, heuristic)
-    program = add_transfers(build(program_actions(orders), [shop.rank], [0] * shop.microbatches))
+    program = add_transfers(build_program(program_actions(orders), [shop.rank], [0] * shop.microbatches))
     takes = np.zeros(len(program))
     for row in range(len(program)):
         op, stage, *_ = program.row(row)

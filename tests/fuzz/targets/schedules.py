@@ -32,7 +32,7 @@ class Schedules(Target):
         for pipe in (pipe for name in schedules for pipe in drawn(pipelines(name, 4, 4), 3)):
             prediction = predict(pipe.design())
             if prediction.program.replicas == 1:  # others are no file of torch
-                yield from (exports[form].make(prediction) for form in ("torch-csv", "torch-csv-comms"))
+                yield from (exports[form].to_bytes(prediction) for form in ("torch-csv", "torch-csv-comms"))
 
     def mutate(self, chance: Random, seeds: Sequence[bytes]) -> bytes:
         content = chance.choice(seeds)

@@ -50,7 +50,7 @@ def phi_layer(weights: Weights, source: str) -> dict[str, list[Tensor]]:
         "ffn_in": ["mlp.fc1"],
         "ffn_out": ["mlp.fc2"],
     }
-    return _named(weights, source, names)
+    return _weights_by_name(weights, source, names)
 
 
 def neox_layer(weights: Weights, source: str) -> dict[str, list[Tensor]]:
@@ -63,7 +63,7 @@ def neox_layer(weights: Weights, source: str) -> dict[str, list[Tensor]]:
         "ffn_out": ["mlp.dense_4h_to_h"],
     }
     heads = CONFIGURATIONS["gpt_neox"]["num_attention_heads"]
-    found = _named(weights, source, names)
+    found = _weights_by_name(weights, source, names)
     for kind in ("weight", "bias"):
         fused = weights[f"{source}.attention.query_key_value.{kind}"]
         found[f"attention.qkv.{kind}"] = [part.flatten(0, 1) for part in fused.unflatten(0, (heads, 3, -1)).unbind(1)]
@@ -78,10 +78,10 @@ def falcon_layer(weights: Weights, source: str) -> dict[str, list[Tensor]]:
         "ffn_in": ["mlp.dense_h_to_4h"],
         "ffn_out": ["mlp.dense_4h_to_h"],
     }
-    return _named(weights, source, names)
+    return _weights_by_name(weights, source, names)
 
 
-def _named(weights: Weights, source: str, names: Mapping[str, list[str]]) -> dict[str, list[Tensor]]:
+def _weights_by_name(weights: Weights, source: str, names: Mapping[str, list[str]]) -> dict[str, list[Tensor]]:
     return {
         f"{ours}.{kind}": [weights[key] for name in theirs if (key := f"{source}.{name}.{kind}") in weights]
         for ours, theirs in names.items()
@@ -116,7 +116,7 @@ def convert(name: str, weights: Weights, layers: int) -> dict[str, Tensor]:
     return found
 
 
-def made(name: str) -> tuple[Any, LanguageModel]:
+def make_models(name: str) -> tuple[Any, LanguageModel]:
     """A small model of ``transformers`` with random weights, and the model that its own configuration is read as."""
     settings = {key: value for key, value in CONFIGURATIONS[name].items() if key != "model_type"}
     config = transformers.AutoConfig.for_model(name, **settings, pad_token_id=0)
@@ -134,7 +134,7 @@ def made(name: str) -> tuple[Any, LanguageModel]:
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_logits_and_gradients_equal_those_of_transformers(name: str) -> None:
-    theirs, model = made(name)
+    theirs, model = make_models(name)
     stage = build_stage(model, [model.layers], 0, 1, torch.float64)
     stage.load_state_dict(convert(name, theirs.state_dict(), model.layers))
     tokens = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(1))

@@ -14,7 +14,7 @@ class StagesView(View):
     title: ClassVar = "Stages"
     key: ClassVar = "n"
 
-    def make(self) -> pn.pane.Markdown:
+    def make_pane(self) -> pn.pane.Markdown:
         self.table = pn.pane.Markdown()
         self.page.session.param.watch(lambda *_: self.show(), "prediction")
         self.show()

@@ -16,7 +16,7 @@ class Markdown(Export):
     mime: ClassVar = "text/markdown"
 
     @staticmethod
-    def make(prediction: Prediction) -> bytes:
+    def to_bytes(prediction: Prediction) -> bytes:
         numbers = {name: value for name, value in prediction.numbers.items() if isinstance(value, int | float | str)}
         rows = [f"| {name} | {value} |" for name, value in numbers.items()]
         return "\n".join(["| number | value |", "|---|---|", *rows, ""]).encode()
