@@ -139,7 +139,7 @@ def _first_step_by_hand_s(launcher: SlurmLauncher) -> float:
     design = two_nodes(SHORT)
     folder = launcher.prepare_folder(f"by-hand-{time.time_ns()}")
     bundle = write_bundle(specify_run(predict(design)), folder)
-    layout, remote = NodeLayout.of(design), launcher.folder_on_nodes(folder)
+    layout, remote = NodeLayout.from_design(design), launcher.folder_on_nodes(folder)
     for name, text in launcher.scripts(layout, folder.name, ["--module", WORKER, remote]).items():
         write_private(folder / name, text)
     write_private(folder / JOB_SCRIPT, job_script(launcher.options, layout, "by-hand", remote))
