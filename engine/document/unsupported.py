@@ -126,6 +126,11 @@ def _training_problems(design: Design) -> Iterator[Problem]:
             yield Problem(where, "unsupported_training", {"key": key, "value": value}, fixes=[set_value(where, usual)])
     if training.sequence_parallel:
         yield from _token_problems(design)
+    if model.architecture.tied_embeddings and training.sharding != "none":
+        params = {"key": "sharding", "value": training.sharding}
+        yield Problem("training.sharding", "tied_sharding", params, fixes=[set_value("training.sharding", "none")])
+    if model.architecture.tied_embeddings and len({mesh.tp for mesh in design.meshes}) > 1:
+        yield Problem("meshes", "unequal_tied_meshes", {"sizes": sorted({mesh.tp for mesh in design.meshes})})
     if design.pipeline.recompute == "attention":
         where = "pipeline.recompute"
         yield Problem(where, "unsupported_recompute", fixes=[set_value(where, "full"), set_value(where, "none")])
@@ -165,6 +170,7 @@ TRAINABLE: Mapping[str, tuple[Any, ...]] = {
     "positions.window_theta": (),
     "positions.fraction": (),
     "residual": (),
+    "tied_embeddings": (),
     "head_bias": (),
     "embedding_scale": (),
     "logit_soft_cap": (),

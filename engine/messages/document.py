@@ -200,6 +200,10 @@ _RUNS: dict[str, Message] = {
         "the tp={tp} devices of mesh {mesh} cannot divide {sequence} tokens evenly, as sequence parallelism needs"
     ),
     "sequence_parallel_dry_run": "dry runs do not support sequence parallelism yet",
+    "tied_sharding": "runs do not support sharding {value} of models whose head is tied to the embedding yet",
+    "unequal_tied_meshes": (
+        "runs of models whose head is tied to the embedding need the same tp on all meshes, and not {sizes:list}"
+    ),
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
     "unsupported_recompute": "runs recompute whole stages, not attention alone; the prediction includes it",
     "unsupported_architecture": (

@@ -94,6 +94,11 @@ class ProcessLayout:
             for process in self.mesh(rank)[tp_index :: self.shapes[rank].tp]
         )
 
+    def tied_processes(self, tp_index: int) -> tuple[int, ...]:
+        """Return the processes that hold the same tensor-parallel part of the embedding or of a head tied to it."""
+        ends = (0, self.program.stages - 1)
+        return tuple(sorted({process for stage in ends for process in self.stage_processes(stage, tp_index)}))
+
     def all_processes(self, stage: int) -> tuple[int, ...]:
         """Return the processes that hold any part of a stage, ascending."""
         return tuple(process for rank in self.program.ranks_of(stage) for process in self.mesh(rank))

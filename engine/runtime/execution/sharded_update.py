@@ -12,7 +12,7 @@ weights of a block, with their gradients and optimizer states. ``training.shardi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -97,6 +97,11 @@ class ShardedUpdate:
     def state(self) -> list[Tensor]:
         """Tensors that the optimizer keeps from step to step."""
         return self._optimizer.state
+
+    @property
+    def named(self) -> Sequence[NamedWeight]:
+        """The weights of this process with their names in the whole model."""
+        return [(name, parameter) for parameter, name in self._names.items()]
 
     @property
     def resident_weights(self) -> list[Tensor]:

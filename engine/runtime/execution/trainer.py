@@ -23,11 +23,11 @@ from meshwave.engine.runtime.execution.executor import Executor, Progress, StepT
 from meshwave.engine.runtime.execution.job import Job, RunNote
 from meshwave.engine.runtime.execution.sharded_update import ShardedUpdate
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
-from meshwave.engine.runtime.execution.update import GradientObserver, OptimizerUpdate, WeightGroup
+from meshwave.engine.runtime.execution.update import TIED_WEIGHT, GradientObserver, OptimizerUpdate, WeightGroup
 from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
 from meshwave.engine.runtime.experts.layer import ExpertLayer
 from meshwave.engine.runtime.experts.step_times import StepTrace
-from meshwave.engine.runtime.models import build_stage
+from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, has_partial_gradient, weight_shard
 
 
@@ -85,6 +85,10 @@ class Trainer:
             for stage in program.stages_of(rank)
         }
         tokens = len(tp_group.part(model.sequence)) if training.sequence_parallel else model.sequence
+        is_tied = model.architecture.tied_embeddings and program.stages > 1
+        tied = layout.tied_processes(layout.tp_index(process)) if is_tied else None
+        if is_tied:
+            _share_tied_weight(self._modules)
         message = MessageFormat((rows, tokens, model.hidden), MESSAGE_DTYPES[training.precision])
         reduced = list(range(program.stages)) if training.shards_gradients else layout.reduced_stages()
         gradient_groups = layout.gradient_groups(reduced)
@@ -92,11 +96,14 @@ class Trainer:
             everyone = [(stage, layout.all_processes(stage)) for stage in reduced]
             gradient_groups += [(stage, members) for stage, members in everyone if len(members) > 1]
         gradient_groups += experts.gradient_groups(reduced) if experts else ()
+        if is_tied:
+            holders = [layout.tied_processes(index) for index in range(layout.mesh_shape(process).tp)]
+            gradient_groups += [(0, members) for members in holders if len(members) > 1]
         transfers = plan_boundary_transfers(design, layout)
         self._communicator = world.communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
         weight_group = _bind_weight_group(layout, process, self._modules, experts)
-        kind = OptimizerUpdate if training.sharding == "none" else ShardedUpdate
-        self._update = kind(self._modules, weight_group, process, self._communicator, training, observer)
+        update = self._modules, weight_group, process, self._communicator, training, observer
+        self._update = OptimizerUpdate(*update, tied) if training.sharding == "none" else ShardedUpdate(*update)
         stages = {
             stage: LocalStage(
                 module,
@@ -181,12 +188,20 @@ class Trainer:
 
     def weight_shards(self) -> dict[str, WeightShard]:
         """Return which part of a weight this process holds, for weights that are sharded."""
-        named = (pair for module in self._modules.values() for pair in module.named_parameters())
-        return {name: shard for name, parameter in named if (shard := weight_shard(parameter))}
+        return {name: shard for name, parameter in self._update.named if (shard := weight_shard(parameter))}
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the weights of this process by their names in the whole model; all processes of a mesh call it."""
         return self._update.whole_weights()
+
+
+def _share_tied_weight(modules: Mapping[int, Stage]) -> None:
+    """Let the head and the embedding on different stages of this process have one weight."""
+    weights = {name: weight for module in modules.values() for name, weight in module.named_parameters()}
+    heads = (module.head for module in modules.values() if module.head is not None)
+    for head in heads:
+        if TIED_WEIGHT in weights:
+            head.get_submodule("project").weight = weights[TIED_WEIGHT]
 
 
 def plan_boundary_transfers(design: Design, layout: ProcessLayout) -> BoundaryTransfers:

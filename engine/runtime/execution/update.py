@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -15,6 +15,8 @@ from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 BUCKET_ELEMENTS = 2**23
 """Gradient elements that are reduced in one message."""
+TIED_WEIGHT, TIED_HEAD = "embedding.token.weight", "head.project.weight"
+"""Names of the table of an embedding, and of the weight of the head that may be tied to it."""
 GradientObserver = Callable[[Mapping[str, Tensor]], None]
 Members = tuple[int, ...]
 WeightGroup = Callable[[int, nn.Parameter], tuple[Members, int]]
@@ -52,6 +54,7 @@ class OptimizerUpdate:
         communicator: Communicator,
         training: Training,
         observer: GradientObserver | None = None,
+        tied: Members | None = None,
     ) -> None:
         """Prepare the update.
 
@@ -62,9 +65,14 @@ class OptimizerUpdate:
             communicator: reduces the gradients.
             training: the optimizer and its options.
             observer: is passed the reduced gradients, before clipping, by their names in the whole model.
+            tied: the processes that hold the table of the embedding, or the head that is tied to it on another stage.
         """
-        self._groups = {stage: _weights_by_group(stage, module, weight_group) for stage, module in stages.items()}
-        self._named = [pair for module in stages.values() for pair in module.named_parameters()]
+        self._named = named_weights(stages.values(), tied)
+        self._tied = [parameter for name, parameter in self._named if tied and name == TIED_WEIGHT]
+        self._tied_members = tied
+        self._groups = {
+            stage: _weights_by_group(stage, module, weight_group, self._tied) for stage, module in stages.items()
+        }
         self._counted = [
             parameter
             for groups in self._groups.values()
@@ -72,6 +80,7 @@ class OptimizerUpdate:
             for parameter, counting_process in weights
             if counting_process == process
         ]
+        self._counted += self._tied if tied and tied[0] == process else []
         self._communicator = communicator
         self._clip_norm = training.clip_norm
         self._observer = observer
@@ -84,6 +93,11 @@ class OptimizerUpdate:
     def state(self) -> list[Tensor]:
         """Tensors that the optimizer keeps from step to step."""
         return self._optimizer.state
+
+    @property
+    def named(self) -> Sequence[tuple[str, nn.Parameter]]:
+        """The weights of this process with their names in the whole model."""
+        return self._named
 
     @property
     def resident_weights(self) -> list[Tensor]:
@@ -124,6 +138,10 @@ class OptimizerUpdate:
             pieces = torch.split(reduction.wait(), [parameter.numel() for parameter in bucket])
             for parameter, piece in zip(bucket, pieces, strict=True):
                 parameter.grad = piece.view_as(parameter)
+        for parameter in self._tied:
+            assert self._tied_members is not None, "they hold it"
+            total = self._communicator.reduce(0, self._tied_members, _gradient(parameter).flatten()).wait()
+            parameter.grad = total.view_as(parameter)
         last = {stage: reduction for stage, _, reduction in self._reducing}
         self._reducing.clear()
         self.squared_norm = torch.nn.utils.get_total_norm(map(_gradient, self._counted)).double() ** 2
@@ -144,12 +162,24 @@ class OptimizerUpdate:
             parameter.grad = None
 
 
+def named_weights(stages: Iterable[nn.Module], tied: Members | None = None) -> list[tuple[str, nn.Parameter]]:
+    """Return the weights of stages with their names in the whole model, each once.
+
+    A head that is tied to the embedding of another stage has the name of its table.
+    """
+    named = (pair for module in stages for pair in module.named_parameters())
+    found = {parameter: TIED_WEIGHT if tied and name == TIED_HEAD else name for name, parameter in named}
+    return [(name, parameter) for parameter, name in found.items()]
+
+
 def _weights_by_group(
-    stage: int, module: nn.Module, weight_group: WeightGroup
+    stage: int, module: nn.Module, weight_group: WeightGroup, tied: Sequence[nn.Parameter]
 ) -> dict[Members, list[tuple[nn.Parameter, int]]]:
     """Return the weights of a stage by group, each with the process that counts it, in one order for all processes."""
     found: dict[Members, list[tuple[nn.Parameter, int]]] = {}
     for parameter in module.parameters():
+        if any(parameter is each for each in tied):
+            continue
         members, counting_process = weight_group(stage, parameter)
         found.setdefault(members, []).append((parameter, counting_process))
     return dict(sorted(found.items()))

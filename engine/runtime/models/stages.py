@@ -123,7 +123,7 @@ class StageBuilder(ABC):
         def part(place: int) -> nn.Module:
             ends = {EMBEDDING: self.make_embedding, HEAD: self.make_head}
             module = ends[place]() if place in ends else self.make_layer(place - FIRST_LAYER)
-            return _initialise(module.to(device, dtype), (seed, place), self.weight_std)
+            return initialise(module.to(device, dtype), (seed, place), self)
 
         first = sum(layers_per_stage[:stage])
         numbers = range(first, first + layers_per_stage[stage])
@@ -135,7 +135,7 @@ class StageBuilder(ABC):
 
 
 @torch.no_grad()
-def _initialise(part: nn.Module, key: tuple[int, int], weight_std: Callable[[str, Tensor], float]) -> nn.Module:
+def initialise(part: nn.Module, key: tuple[int, int], builder: StageBuilder) -> nn.Module:
     """Draw normal weights, and set biases to 0 and scales of norms to 1.
 
     Weights are drawn on the CPU in float32 whatever the device and precision, and whole even if the process holds a
@@ -152,6 +152,6 @@ def _initialise(part: nn.Module, key: tuple[int, int], weight_std: Callable[[str
         else:
             shard = weight_shard(parameter)
             whole = torch.empty(shard.whole_shape(parameter.shape) if shard else parameter.shape)
-            whole.normal_(0.0, weight_std(name, whole), generator=generator)
+            whole.normal_(0.0, builder.weight_std(name, whole), generator=generator)
             parameter.copy_(shard.select(whole) if shard else whole)
     return part

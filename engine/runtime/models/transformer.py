@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from meshwave.engine.document.model import IGNORED, LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.models.stages import FIRST_LAYER, StageBuilder
+from meshwave.engine.runtime.models.stages import EMBEDDING, FIRST_LAYER, Stage, StageBuilder, initialise
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Norm
 from meshwave.engine.runtime.modules.rms_norm import RmsNorm
 from meshwave.engine.runtime.modules.tensor_parallel import (
@@ -220,6 +221,15 @@ class Transformer(StageBuilder):
     """Builds language models of equal layers."""
 
     shape: LanguageModel
+
+    def build(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
+        """Build one stage; a head that is tied to the embedding starts with the weights of its table."""
+        made = super().build(layers_per_stage, stage, seed, dtype, device)
+        if self.shape.architecture.tied_embeddings and isinstance(made.head, Head):
+            embedding = made.embedding or initialise(self.make_embedding().to(device, dtype), (seed, EMBEDDING), self)
+            assert isinstance(embedding, Embedding), "the embedding of this family"
+            made.head.project.weight = embedding.token.weight
+        return made
 
     def make_embedding(self) -> nn.Module:
         """Make the embedding."""

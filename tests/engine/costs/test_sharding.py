@@ -186,3 +186,15 @@ def test_gradients_are_not_sharded_where_a_schedule_replicates_stages(design: Ca
         design(2, dp=2, schedule="chimera", training={"sharding": "gradients"})
 
     assert [each.code for each in refused.value.problems] == ["sharded_replicas"]
+
+
+def test_a_tied_head_runs_with_equal_shards_and_without_sharded_state(design: Callable[..., Design]) -> None:
+    model = {"kind": "transformer", "tied_embeddings": True}
+    plain, sharded = (design(2, tp=2, model=model, training={"sharding": each}) for each in ("none", "optimizer"))
+    meshes = [{"name": "A", "devices": [0, 1], "axes": {"tp": 2}}, {"name": "B", "devices": [2]}]
+    unequal = design(2, model=model, meshes=meshes)
+
+    assert [each.code for made in (plain, sharded, unequal) for each in run_problems(made)] == [
+        "tied_sharding",
+        "unequal_tied_meshes",
+    ]

@@ -307,3 +307,22 @@ def test_divided_tokens_pass_between_meshes_of_unlike_axes(crew: Any, draw: Call
     expected = reference(document)
     document["training"]["sequence_parallel"] = True
     assert_equal(crew.train(document), expected)
+
+
+TIED = [
+    ({"schedule": "gpipe", "microbatches": 2}, 1, 2, 1, {"clip_norm": 0.5}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 2, 2, {"clip_norm": 0.5}),
+    ({"schedule": "zb-v", "microbatches": 4}, 2, 1, 1, {"clip_norm": 0.5}),
+    ({"schedule": "chimera", "microbatches": 4}, 2, 1, 2, {"clip_norm": 0.5}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 1, 1, {"precision": "bf16", "optimizer": "sgd"}),
+]
+"""With a head that is tied to the embedding: a schedule, meshes, copies, tensor-parallel devices, and other settings."""
+
+
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), TIED, ids=case_name)
+def test_a_tied_head_trains_like_one_process(
+    pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
+    document["model"] |= {**LLAMA, "tied_embeddings": True}
+    assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
