@@ -6,7 +6,7 @@ import numpy as np
 
 from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds, small_all_reduce_seconds
 from meshwave.engine.costs.cost_model import Floats
-from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes
+from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, workload
 from meshwave.engine.costs.expert_blocks import expert_sharing
 from meshwave.engine.costs.operators import number_sizes
 from meshwave.engine.costs.sharding import expert_reduction_seconds, reduction_rounds, weight_groups
@@ -27,9 +27,15 @@ def reduce_seconds(
     return seconds * reduction_rounds(design) / 2
 
 
-def weight_gather_seconds(
+def update_exchange_seconds(
     design: Design, program: Program, held: Sizes, all_reduce: AllReduce = ring_all_reduce_seconds
 ) -> Floats:
+    """Return ``[ranks]`` the seconds of the collectives of an optimizer step besides that of the norm."""
+    gathers = _weight_gather_seconds(design, program, held, all_reduce)
+    return gathers + _tied_head_seconds(design, program, all_reduce)
+
+
+def _weight_gather_seconds(design: Design, program: Program, held: Sizes, all_reduce: AllReduce) -> Floats:
     """Return ``[ranks]`` the seconds in which a step gathers the weights that other devices updated.
 
     An all-gather is half an all-reduce. Sharded parameters are gathered by the computations that need them.
@@ -40,6 +46,18 @@ def weight_gather_seconds(
     gates, experts = (sizes.computed_bytes(each, each).max(axis=0) for each in (held.gates, held.experts))
     whole = _all_reduce_seconds(design, program, held.computed_bytes.max(axis=0), gates, experts, all_reduce)
     return np.array([sum(whole[stage] / 2 for stage in program.stages_of(rank)) for rank in range(program.ranks)])
+
+
+def _tied_head_seconds(design: Design, program: Program, all_reduce: AllReduce) -> Floats:
+    """Return ``[ranks]`` the seconds in which a step sums the gradients of a table on the first and the last stage."""
+    seconds = np.zeros(program.ranks)
+    if design.model.architecture.tied_embeddings and program.stages > 1:
+        ranks = sorted({rank for stage in (0, program.stages - 1) for rank in program.ranks_of(stage)})
+        meshes = [design.meshes[rank] for rank in ranks]
+        load = workload(design, meshes[0])
+        size = load.vocab / load.tp * load.hidden * load.precision.gradients
+        seconds[ranks] = all_reduce(design.cluster, weight_groups(meshes), size)
+    return seconds
 
 
 def _all_reduce_seconds(

@@ -33,7 +33,7 @@ from meshwave.engine.costs.profile_store import (
     list_profiles,
     load_stored_profile,
 )
-from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds, weight_gather_seconds
+from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds, update_exchange_seconds
 from meshwave.engine.costs.stage_prices import MeshPrices
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.cost import cost_models
@@ -162,7 +162,7 @@ class CalibratedCost(OperatorCost):
         if line is None:
             return super().step_seconds(design, program, held)
         updates = np.array([line.seconds(each) + norm_seconds(design) for each in held.own.sum(axis=1)])
-        return updates + weight_gather_seconds(design, program, held, measured_all_reduce(self.load()))
+        return updates + update_exchange_seconds(design, program, held, measured_all_reduce(self.load()))
 
     def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
         """Return the memory that the devices need, with activations scaled by the measured ratio of allocated bytes."""

@@ -32,7 +32,7 @@ from meshwave.engine.costs.network import (
     serial_network,
 )
 from meshwave.engine.costs.operators import Workload
-from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds, weight_gather_seconds
+from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds, update_exchange_seconds
 from meshwave.engine.costs.sharding import block_collectives
 from meshwave.engine.costs.stage_balance import balanced_split, block_split, unequal_split
 from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
@@ -153,7 +153,7 @@ class OperatorCost(CostModel):
 
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         """Return ``[ranks]`` the seconds to update all weights of a rank."""
-        return _step_seconds(design, held) + weight_gather_seconds(design, program, held)
+        return _step_seconds(design, held) + update_exchange_seconds(design, program, held)
 
 
 @cost_models.register("roofline")

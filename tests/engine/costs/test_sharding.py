@@ -198,3 +198,13 @@ def test_a_tied_head_runs_with_equal_shards_and_without_sharded_state(design: Ca
         "tied_sharding",
         "unequal_tied_meshes",
     ]
+
+
+def test_a_step_sums_the_gradients_of_a_table_on_two_stages(design: Callable[..., Design]) -> None:
+    """A ring of two devices passes all bytes once in each direction."""
+    untied, tied = (
+        priced(design(2, model={**LARGE, "kind": "transformer", "tied_embeddings": each})) for each in (False, True)
+    )
+    table = 4 * 4096 * 51200
+
+    assert seconds_of(tied, Op.STEP) - seconds_of(untied, Op.STEP) == pytest.approx(2 * 5e-6 + table / 300e9)
