@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import param
@@ -151,9 +151,30 @@ def _shares_of_waiting(numbers: Values, value: float) -> str:
 
 
 def _limit(numbers: Values, value: float) -> str:
-    """Return a sentence that names the bottleneck of the step; empty if the costs do not define one."""
+    """Return the bottleneck of the step, and what the prediction rests on; empty if the costs do not define them."""
     words = numbers["bounds"]["words"] if numbers["bounds"] else ""
-    return f"{words[0].upper()}{words[1:]}." if words else ""
+    limit = [f"{words[0].upper()}{words[1:]}."] if words else []
+    return "\n".join([*limit, *_describe_evidence(numbers)])
+
+
+def _likely_interval(numbers: Values) -> str:
+    evidence = numbers["evidence"]
+    if evidence is None or not evidence["interval_s"]:
+        return ""
+    return " to ".join(duration(end, "s") for end in evidence["interval_s"])
+
+
+def _describe_evidence(numbers: Values) -> Iterator[str]:
+    """Yield the interval of the step time, the published runs like the design, and the constants of the device."""
+    evidence = numbers["evidence"]
+    if evidence is None:
+        return
+    if evidence["interval_s"]:
+        low, high = (duration(end, "s") for end in evidence["interval_s"])
+        yield f"Likely {low} to {high}, by the errors of 80% of like published runs."
+    yield from (f"Like this: {run['words']}." for run in evidence["like_runs"])
+    constants = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in evidence["constants"].items())
+    yield f"Constants of {evidence['device']}: {constants}."
 
 
 FIGURES = (
@@ -164,7 +185,8 @@ FIGURES = (
         lambda numbers: numbers["makespan_s"],
         _time,
         lambda numbers, value: (
-            f"{format_count(len(numbers['meshes']), 'mesh', 'meshes')}, {format_count(len(numbers['layers_per_stage']), 'stage')}"
+            _likely_interval(numbers)
+            or f"{format_count(len(numbers['meshes']), 'mesh', 'meshes')}, {format_count(len(numbers['layers_per_stage']), 'stage')}"
         ),
         better="less",
         detail=_limit,

@@ -308,7 +308,7 @@ def _add_machine_commands(commands: Any) -> None:
         "--out",
         "-o",
         metavar="FILE",
-        help="accuracy and rehearsal: write results to FILE, with a report and a figure next to it",
+        help="accuracy, rehearsal and published: write results to FILE, with a report and a figure next to it",
     )
     bench.add_argument(
         "--runs", metavar="FILE", help="published: rows of training runs as JSON; default: those that Meshwave ships"
@@ -454,6 +454,8 @@ def _bench_published(options: argparse.Namespace) -> int:
 
     path = Path(options.runs) if options.runs else None
     figures = command.published(path, say=lambda line: print(line, file=sys.stderr, flush=True))
+    if options.out:
+        command.write_results(figures, Path(options.out))
     if options.json:
         print_json(figures)
     else:

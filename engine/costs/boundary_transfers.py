@@ -102,9 +102,10 @@ def boundary_tensor(design: Design, tensors: int = 1) -> Tensor:
 
     Several ``tensors`` are concatenated along the last dim.
     """
-    sequences = design.training.micro_batch_size * design.meshes[0].dp
+    first = design.meshes[0]
+    sequences, tokens = design.training.micro_batch_size * first.dp, design.model.sequence // first.cp  # per part
     item = number_sizes(design.training).item
-    return Tensor((sequences, design.model.sequence, tensors * design.model.hidden), item)
+    return Tensor((sequences, tokens, tensors * design.model.hidden), item)
 
 
 def _devices(design: Design, source: int, destination: int) -> list[int]:

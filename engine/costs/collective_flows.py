@@ -85,7 +85,7 @@ def add_exchanges(
     for row in np.flatnonzero(waits > 0).tolist():
         stage = int(kinds.stage[row])
         forward, backward = usage_of(int(kinds.rank[row]), stage)
-        again = [forward] if design.pipeline.recomputes(stage) else []
+        again = [forward] if design.pipeline.recomputes(stage) or design.pipeline.recomputes_layers else []
         usage = forward if kinds.op[row] == Op.F else sum_usages([*again, backward])
         builder.add_exchange(row, usage, float(waits[row]), layers[stage], measured=measured)
 

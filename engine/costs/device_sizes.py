@@ -16,7 +16,7 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, expert_block, expert_layers_per_stage, sparse_layers
-from meshwave.engine.costs.operators import Kernels, Workload, number_sizes
+from meshwave.engine.costs.operators import Kernels, Recomputed, Workload, number_sizes
 from meshwave.engine.costs.sharding import StateBytes, state_bytes, state_shares, unsharded_bytes
 from meshwave.engine.costs.transformer_layers import Sparse
 from meshwave.engine.document import Design, Mesh
@@ -61,9 +61,11 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     """Return the work of one device of ``mesh`` for one microbatch.
 
     A microbatch is ``micro_batch_size`` sequences on each data-parallel copy of the first mesh; a mesh of another
-    ``dp`` splits the same sequences differently.
+    ``dp`` splits the same sequences differently. Context-parallel devices share the tokens of a sequence, each with a
+    balanced part of a causal mask; the exchange of keys and values is taken as hidden behind attention.
     """
-    batch = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp
+    first = design.meshes[0]
+    batch = design.training.micro_batch_size * first.dp / first.cp / mesh.dp
     model, precision = design.model, number_sizes(design.training)
     if isinstance(model, BlockModel):
         return replace(model.workload(batch), precision=precision)
@@ -72,10 +74,17 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     is_sequence_parallel = design.training.sequence_parallel and mesh.tp > 1
     kernels = Kernels(
         linear="product" if design.training.linear_precision == "same" else design.training.linear_precision,
+        fuses_elementwise=design.training.compile,
         fuses_attention=design.training.fused_attention,
-        recomputes_attention=design.pipeline.recompute == "attention",
+        recomputes=_recomputed_part(design),
+        overlaps_tensor_parallel=design.training.tensor_parallel_overlap,
     )
     return replace(load, precision=precision, sequence_parallel=is_sequence_parallel, kernels=kernels)
+
+
+def _recomputed_part(design: Design) -> Recomputed:
+    part = design.pipeline.recompute
+    return "none" if isinstance(part, tuple) or part == "full" else part
 
 
 def stage_copies(program: Program) -> Iterator[tuple[int, int]]:
@@ -143,6 +152,9 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
         kept, transient = held.kept, held.transient
         if design.pipeline.recomputes(stage):
             kept, transient = held.recomputed, transient + kept
+        elif design.pipeline.recomputes_layers:
+            inputs = (layers[stage] - 1) * load.outside.hidden_bytes
+            kept, transient = held.recomputed + inputs, transient + kept / layers[stage]
         activations[stage] = max(activations[stage], kept)
         deferred[stage] = max(deferred[stage], held.deferred)
         transients[rank] = max(transients[rank], transient)

@@ -2,48 +2,76 @@
 
 from __future__ import annotations
 
-from meshwave.engine.costs.operators import Kernel, Work
+from meshwave.engine.costs.operators import Kernel, Operator, Recomputed, Work
 from meshwave.engine.document import Device
 from meshwave.engine.document.devices import Constants
 
 FORMAT_RATES: dict[Kernel, float] = {"fp8": 2.0, "fp4": 4.0}
 """Peak FLOP/s in a number format, relative to 16 bits."""
 
+BACKWARD_SHARE = 0.88
+"""FLOP/s of the backward of attention, relative to the forward: the ratio of FlashAttention-2 and 3 and of cuDNN at
+sequences of 4k to 16k with heads of 128 (arXiv:2307.08691, arXiv:2407.08608)."""
 
-def work_seconds(work: Work, device: Device) -> float:
+
+END_OPERATORS = {"embedding", "embedding norm", "last norm", "logits", "logit cap", "loss"}
+"""Operators outside layers."""
+LAST_OPERATORS = {"feed-forward out", "feed-forward residual", "shared experts out"}
+"""Operators of a layer whose output its backward does not need."""
+
+
+def work_seconds(work: Work, device: Device, *, is_fused: bool = False) -> float:
     """Return the longer of compute and memory time (Williams, Waterman and Patterson, "Roofline", 2009).
 
-    A device without constants reaches the share ``efficiency`` of its peak in all products.
+    A device without constants reaches the share ``efficiency`` of its peak in all products. Otherwise ``is_fused`` says
+    whether kernels are compiled or tuned: elementwise operators are then fused.
     """
     if device.constants is not None:
-        return _kernel_seconds(work, device, device.constants)
+        return _kernel_seconds(work, device, device.constants, is_fused)
     peak = device.peak_flops * FORMAT_RATES.get(work.kernel, 1.0)
     return max(work.flops / (peak * device.efficiency), work.bytes / device.memory_bandwidth)
 
 
-def _kernel_seconds(work: Work, device: Device, constants: Constants) -> float:
+def recomputed_share(operator: Operator, part: Recomputed) -> float:
+    """Return the share of the forward of an operator that a backward computes again, by the recomputed part."""
+    is_attention = operator.name == "attention"
+    match part:
+        case "attention":
+            return float(is_attention)
+        case "operators":
+            return 0.0 if is_attention else 0.5 if operator.forward.flops else 1.0
+        case "layers":
+            return float(operator.name not in END_OPERATORS)
+        case "layers-early-stop":
+            return float(operator.name not in END_OPERATORS | LAST_OPERATORS)
+    return 0.0
+
+
+def _kernel_seconds(work: Work, device: Device, constants: Constants, is_fused: bool) -> float:
     """Return the seconds of work by constants.
 
     A matrix product takes a fixed time and the time of its FLOPs at the sustained rate, which describes measured
     products better than whole waves of tiles do.
     """
-    moved = work.bytes / (device.memory_bandwidth * constants.memory_efficiency)
     if work.kernel == "memory":
-        return moved + constants.kernel_s if work.bytes else 0.0
+        share = constants.memory_efficiency if is_fused else constants.eager_memory_efficiency
+        return constants.kernel_s + work.bytes / (device.memory_bandwidth * share) if work.bytes else 0.0
+    moved = work.bytes / (device.memory_bandwidth * constants.memory_efficiency)
     peak = device.peak_flops * FORMAT_RATES.get(work.kernel, 1.0)
-    seconds = work.flops * work.unmasked / (peak * _efficiency(work.kernel, constants))
+    seconds = work.flops * work.unmasked / (peak * _efficiency(work.kernel, constants, is_fused))
     if work.kernel == "unfused-attention":
-        return constants.product_s + seconds + moved
-    return constants.product_s + max(seconds, moved)
+        return constants.kernel_s + seconds + moved
+    return constants.kernel_s + max(seconds, moved)
 
 
-def _efficiency(kernel: Kernel, constants: Constants) -> float:
+def _efficiency(kernel: Kernel, constants: Constants, is_fused: bool) -> float:
     """Return the share of the peak that a kernel sustains."""
+    attention = constants.attention_efficiency if is_fused else constants.eager_attention_efficiency
     match kernel:
         case "attention":
-            return constants.attention_efficiency
+            return attention
         case "attention-backward":
-            return constants.attention_backward_efficiency
+            return attention * BACKWARD_SHARE
         case "fp8" | "fp4":
             return constants.product_8bit_efficiency
     return constants.product_efficiency

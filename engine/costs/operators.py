@@ -90,6 +90,10 @@ class HeadWidths(NamedTuple):
     outputs: float
 
 
+Recomputed = Literal["none", "attention", "operators", "layers", "layers-early-stop"]
+"""Part of a layer that its backward computes again; whole stages are recomputed apart from it."""
+
+
 class Kernels(NamedTuple):
     """How a design computes products and attention."""
 
@@ -97,8 +101,12 @@ class Kernels(NamedTuple):
     """Number format of the products of linear layers."""
     fuses_attention: bool = True
     """False if the scores of attention are written to memory."""
-    recomputes_attention: bool = False
-    """True if the backward computes attention again."""
+    fuses_elementwise: bool = False
+    """True if norms, activations and sums are compiled or hand-fused into few kernels."""
+    recomputes: Recomputed = "none"
+    """What the backward of a layer computes again."""
+    overlaps_tensor_parallel: bool = False
+    """True if gathers and scatters run beside the products next to them."""
 
 
 PLAIN_KERNELS = Kernels()
@@ -264,7 +272,7 @@ def attention_product(load: Workload) -> Operator:
                 2 * (scores + values), 2 * (taken + given) + SCORE_PASSES[1] * matrix, "unfused-attention"
             ),
             parameters=sinks,
-            kept_bytes=taken if load.kernels.recomputes_attention else taken + matrix,
+            kept_bytes=taken if load.kernels.recomputes in ("attention", "operators") else taken + matrix,
             transient_bytes=taken + given + 2 * matrix,
         )
     share = 0.5 if load.causal else 1.0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from meshwave.engine.costs import transformer_layers
 from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds
 from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock
-from meshwave.engine.costs.kernels import work_seconds
+from meshwave.engine.costs.kernels import recomputed_share, work_seconds
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.profile import BlockKind
 from meshwave.engine.costs.sharding import BlockTimes, StateCollectives, exposed_seconds
@@ -89,14 +89,15 @@ class MeshPrices:
         if block is None:
             return self.layer
         around = [operator for operator in block.operators if operator.name != EXPERTS]
+        again = self._load.kernels.recomputes in ("layers", "layers-early-stop")
         return self._price(around) + Seconds(
             block.forward_s,
-            block.input_gradient_s,
+            block.input_gradient_s + (block.forward_s if again else 0.0),
             block.weight_gradient_s,
             block.hidden_s,
             block.forward_s,
             block.forward_waits_s,
-            block.input_waits_s,
+            block.input_waits_s + (block.forward_waits_s if again else 0.0),
             block.hidden_s,
         )
 
@@ -167,26 +168,38 @@ class MeshPrices:
         return sum(map(self._operator, operators), start=Seconds())
 
     def _operator(self, operator: Operator) -> Seconds:
-        device = self._cluster.device
-        forward = work_seconds(operator.forward, device)
-        computed_again = forward if operator.name == "attention" and self._load.kernels.recomputes_attention else 0.0
+        works = operator.forward, operator.input_gradient, operator.weight_gradient
+        is_fused = self._load.kernels.fuses_elementwise
+        forward, *backward = (work_seconds(work, self._cluster.device, is_fused=is_fused) for work in works)
+        share = recomputed_share(operator, self._load.kernels.recomputes)
+        computed_again = forward * share
         computed = Seconds(
             forward,
-            computed_again + work_seconds(operator.input_gradient, device),
-            work_seconds(operator.weight_gradient, device),
+            computed_again + backward[0],
+            backward[1],
             again=forward,
         )
-        return computed + self._reductions([operator])
+        reductions = self._reductions([operator])
+        again = share * reductions.forward if forward else 0.0
+        return computed + reductions + Seconds(input_gradient=again, input_waits=again)
 
     def _reductions(self, operators: Iterable[Operator]) -> Seconds:
         """Return the tensor-parallel reductions of operators, for which their devices wait."""
         operators = [*operators]
         forward, backward = (
             self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_reduced"))
-            + self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_gathered")) / 2
+            + self._gathered_share
+            * self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_gathered"))
             for way in ("forward", "backward")
         )
         return Seconds(forward, backward, again=forward, forward_waits=forward, input_waits=backward)
+
+    @property
+    def _gathered_share(self) -> float:
+        """Exposed seconds of an all-gather or a reduce-scatter, relative to an all-reduce."""
+        constants = self._cluster.device.constants
+        hides = constants is not None and self._load.kernels.overlaps_tensor_parallel
+        return 0.5 * (1 - constants.overlap) if constants and hides else 0.5
 
     def _all_reduce_seconds(self, messages: Iterable[float]) -> float:
         return sum(self._all_reduce(self._cluster, self._groups, size) for size in messages)

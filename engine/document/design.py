@@ -58,7 +58,8 @@ class Design(Part, defer_build=True):
     @property
     def sequences_per_step(self) -> int:
         """Sequences of one training step, over all data-parallel copies of the first mesh."""
-        return self.meshes[0].dp * self.pipeline.microbatches * self.training.micro_batch_size
+        first = self.meshes[0]
+        return first.dp // first.cp * self.pipeline.microbatches * self.training.micro_batch_size
 
     def to_json(self) -> str:
         """Return the document as indented JSON with lists of scalars on one line, and a final newline."""

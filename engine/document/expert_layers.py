@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 DEGREES = (1, 2, 4, 8)
 """Numbers of chunks to try if a design does not set one."""
+TILE_ROWS = 128
+"""Rows of a tile of grouped products on GPUs; each expert computes up to one more tile than it has rows."""
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp64": 8}
 
 
@@ -71,7 +73,8 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
     size = ep * esp
     blocks = [mesh.devices[first : first + size] for first in range(0, len(mesh.devices), size)]
     widest = max(blocks, key=lambda block: len({design.cluster.node_of(device) for device in block}))
-    samples = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp  # per data-parallel copy
+    first = design.meshes[0]
+    samples = design.training.micro_batch_size * first.dp / first.cp / mesh.dp  # per copy
     is_split = not uses_tensor_parallel_groups(design) and (ep, esp) != (experts.ep, experts.esp)
     placement = None if is_split else experts.placement
     return replace(
@@ -179,7 +182,12 @@ def device_rates(design: Design) -> Rates:
         return Rates(device.peak_flops * device.efficiency, device.memory_bandwidth)
     is_16bit = design.training.linear_precision == "same"
     share = constants.product_efficiency if is_16bit else 2 * constants.product_8bit_efficiency
-    return Rates(device.peak_flops * share, device.memory_bandwidth * constants.memory_efficiency)
+    return Rates(
+        device.peak_flops * share,
+        device.memory_bandwidth * constants.memory_efficiency,
+        tile_rows=TILE_ROWS,
+        kernel_s=constants.kernel_s,
+    )
 
 
 def mesh_links(design: Design, mesh: Mesh) -> Links:
@@ -191,4 +199,5 @@ def cluster_links(cluster: Cluster, devices: int) -> Links:
     """Return the links per device while ``devices`` of each node communicate."""
     sharing = max(1.0, min(devices, cluster.devices_per_node) / cluster.nics_per_node)
     intra, inter = cluster.near, cluster.far
-    return Links(Line(intra.latency_s, 1 / intra.bandwidth), Line(inter.latency_s, sharing / inter.bandwidth))
+    lines = Line(intra.latency_s, 1 / intra.bandwidth), Line(inter.latency_s, sharing / inter.bandwidth)
+    return Links(*lines, is_grouped=cluster.device.constants is not None)

@@ -91,6 +91,15 @@ def mesh_shape_problems(design: Design) -> Iterator[Problem]:
             yield Problem(f"meshes[{number}].devices", "scattered_devices", params, "warning", moves(number))
 
 
+def context_parallel_problems(design: Design) -> Iterator[Problem]:
+    """Yield meshes whose cp does not divide the sequence."""
+    sequence = design.model.sequence
+    for number, mesh in enumerate(design.meshes):
+        if sequence % mesh.cp:
+            params = {"mesh": mesh.name, "cp": mesh.cp, "sequence": sequence}
+            yield Problem(f"meshes[{number}].axes.cp", "indivisible_context", params)
+
+
 def tensor_parallel_problems(design: Design) -> Iterator[Problem]:
     """Yield tp sizes that the model does not support."""
     model = design.model

@@ -24,13 +24,18 @@ class Mesh(Part):
     """Displayed name."""
     devices: Annotated[tuple[DeviceNumber, ...], Field(min_length=1, max_length=MAX_DEVICES)]
     """Devices, row-major over the axes."""
-    axes: Mapping[Literal["dp", "tp"], PositiveInt] = Field(default_factory=dict, validate_default=True)
-    """Data-parallel and tensor-parallel sizes, outermost first; an omitted axis is 1."""
+    axes: Mapping[Literal["dp", "cp", "tp"], PositiveInt] = Field(default_factory=dict, validate_default=True)
+    """Data-parallel, context-parallel and tensor-parallel sizes, outermost first; an omitted axis is 1."""
 
     @property
     def dp(self) -> int:
-        """Data-parallel size."""
-        return self.axes.get("dp", 1)
+        """Copies of the weights: data-parallel and context-parallel."""
+        return self.axes.get("dp", 1) * self.cp
+
+    @property
+    def cp(self) -> int:
+        """Context-parallel size: copies that share the tokens of a sequence."""
+        return self.axes.get("cp", 1)
 
     @property
     def tp(self) -> int:

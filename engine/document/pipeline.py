@@ -31,9 +31,18 @@ class Section(Part):
     """Mesh of each stage."""
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
     """A hand-drawn order of actions for each mesh, such as 0F0 0B0; only for schedule custom."""
-    recompute: Literal["none", "attention", "full"] | tuple[NonNegativeInt, ...] = "none"
+    recompute: (
+        Literal["none", "attention", "operators", "layers", "layers-early-stop", "full"] | tuple[NonNegativeInt, ...]
+    ) = "none"
     """Stages (numbers, or 'full' for all) that keep only their input and run their forward again before their backward, which
-    saves memory at the cost of time (Chen et al., arXiv:1604.06174); 'attention' runs only the attention kernel again."""
+    saves memory at the cost of time (Chen et al., arXiv:1604.06174); 'attention' runs only the attention kernel again, 'operators' all
+    but attention and every second matrix product, 'layers' each layer from its input, 'layers-early-stop' the same up to the
+    last tensor that its backward needs."""
+
+    @property
+    def recomputes_layers(self) -> bool:
+        """True if each layer keeps only its input."""
+        return self.recompute in ("layers", "layers-early-stop")
 
     def recomputes(self, stage: int) -> bool:
         """Return whether a stage runs its forward twice."""

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from meshwave.engine.document.expert_problems import expert_problems
 from meshwave.engine.document.mesh_problems import (
+    context_parallel_problems,
     device_problems,
     mesh_name_problems,
     mesh_shape_problems,
@@ -103,6 +104,7 @@ _CHECKS: dict[Check, tuple[str, ...]] = {
     mesh_name_problems: ("meshes",),
     mesh_shape_problems: ("cluster", "meshes"),
     tensor_parallel_problems: ("model", "meshes"),
+    context_parallel_problems: ("model", "meshes"),
     _data_problems: ("model", "training"),
     order_problems: ("model", "meshes", "pipeline"),
     schedule_problems: ("meshes", "pipeline"),

@@ -39,11 +39,14 @@ class Training(Part):
     activations kept there (Korthikanti et al., arXiv:2205.05198)."""
     linear_precision: Literal["same", "fp8", "fp4"] = "same"
     """Number format of the products of linear layers; same: that of the compute. The others are predicted, not run."""
+    tensor_parallel_overlap: bool = False
+    """Run the gathers and scatters of sequence parallelism beside the matrix products next to them, piece by piece."""
     fused_attention: bool = True
     """Attention in one kernel that keeps its scores on the chip; without it, predictions move the scores through memory."""
     compile: bool = False
     """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts,
-    tensor-parallel blocks and stages with a split backward are not compiled. Predictions ignore it."""
+    tensor-parallel blocks and stages with a split backward are not compiled. Predictions for a device with constants
+    take elementwise operators as fused, as hand-written kernels also do; others ignore it."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial weights and of the order of the data."""
     data: FileName | None = nullable("the built-in sample text")

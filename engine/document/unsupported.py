@@ -27,6 +27,7 @@ def run_problems(design: Design) -> list[Problem]:
         *_gate_problems(design),
         *_architecture_problems(design),
         *_training_problems(design),
+        *_predicted_only_problems(design),
     ]
 
 
@@ -119,7 +120,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     divides_tokens = isinstance(model, LanguageModel) and model.moe is None and not model.skips
     keys = [] if divides_tokens else ["sequence_parallel"]
     keys += ["bf16_gradients"] if training.sharding == "none" else []
-    for key in (*keys, "linear_precision", "fused_attention"):
+    for key in (*keys, "linear_precision", "fused_attention", "tensor_parallel_overlap"):
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"
         if value != usual:
@@ -131,7 +132,16 @@ def _training_problems(design: Design) -> Iterator[Problem]:
         yield Problem("training.sharding", "tied_sharding", params, fixes=[set_value("training.sharding", "none")])
     if model.architecture.tied_embeddings and len({mesh.tp for mesh in design.meshes}) > 1:
         yield Problem("meshes", "unequal_tied_meshes", {"sizes": sorted({mesh.tp for mesh in design.meshes})})
-    if design.pipeline.recompute == "attention":
+
+
+def _predicted_only_problems(design: Design) -> Iterator[Problem]:
+    """Context parallelism, and recomputation of parts of a layer: both are priced, and not built by the runtime."""
+    for number, mesh in enumerate(design.meshes):
+        if mesh.cp > 1:
+            where = f"meshes[{number}].axes"
+            axes = {"dp": mesh.dp, "tp": mesh.tp}
+            yield Problem(where, "unsupported_context_parallelism", {"mesh": mesh.name}, fixes=[set_value(where, axes)])
+    if isinstance(design.pipeline.recompute, str) and design.pipeline.recompute not in ("none", "full"):
         where = "pipeline.recompute"
         yield Problem(where, "unsupported_recompute", fixes=[set_value(where, "full"), set_value(where, "none")])
 

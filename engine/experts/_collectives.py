@@ -38,6 +38,9 @@ class Links:
     intra: Line
     inter: Line
     fit: Fit | None = None
+    is_grouped: bool = False
+    """True if the messages of an all-to-all start together, and a token crosses to another node once, however many of
+    its experts are there (DeepEP)."""
 
     def fitted_line(self, collective: str, group: str) -> Line | None:
         """Return the measured line of a collective; None if it was not measured."""
@@ -130,8 +133,10 @@ def _all_to_all(layer: Layer, links: Links, costed: CostedStep) -> CostedStep:
     np.fill_diagonal(pairs, 0)
     sides, startup = np.zeros((2, 2, layer.devices))
     for lane, (line, those) in enumerate(((links.intra, near), (links.inter, ~near))):
-        startup[lane] = ((busy > 0) & those).sum(axis=1) * line.alpha
-        sides[lane] = startup[lane] + (busy * those).sum(axis=1) * line.beta
+        messages = ((busy > 0) & those).sum(axis=1)
+        startup[lane] = np.minimum(messages, 1 if links.is_grouped else messages) * line.alpha
+        crossing = _crossing_share(layer) if links.is_grouped and lane else 1.0
+        sides[lane] = startup[lane] + (busy * those).sum(axis=1) * line.beta * crossing
     sent = np.stack([(pairs * near).sum(axis=1), (pairs * ~near).sum(axis=1)])
     fitted = links.fitted_line("all_to_all", step.group)
     if fitted:
@@ -139,6 +144,16 @@ def _all_to_all(layer: Layer, links: Links, costed: CostedStep) -> CostedStep:
         sides[1 - lane], startup[1 - lane] = 0.0, 0.0
         sides[lane], startup[lane] = fitted.seconds(step.bytes), fitted.alpha
     return replace(costed, intra_s=sides[0], inter_s=sides[1], sent=sent, startup=startup)
+
+
+def _crossing_share(layer: Layer) -> float:
+    """Return the bytes between nodes if a token is sent to each node once, relative to once per expert.
+
+    Of ``k`` experts, chosen uniformly over ``n`` nodes, ``k (n - 1) / n`` are on other nodes, and
+    ``(n - 1) (1 - (1 - 1/n)^k)`` other nodes have one.
+    """
+    nodes = len(np.unique(layer.node_of))
+    return nodes * (1 - (1 - 1 / nodes) ** layer.top_k) / layer.top_k
 
 
 def traffic(layer: Layer, step: Step) -> Floats:

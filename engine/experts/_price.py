@@ -38,11 +38,13 @@ class Rates(NamedTuple):
     weighted_memory: float | None = (
         None  # bytes/s for gate and experts; infinite if the measured FLOP/s include memory time
     )
+    tile_rows: float = 0.0  # rows that a product with the matrix of one expert computes in addition, for whole tiles
+    kernel_s: float = 0.0  # fixed seconds of a kernel
 
     @property
     def weighted_rates(self) -> Rates:
         """Rates of the steps that have weights."""
-        return self if self.weighted_memory is None else Rates(self.flops, self.weighted_memory)
+        return self if self.weighted_memory is None else self._replace(memory=self.weighted_memory)
 
     def seconds(self, flops: Floats, moved: Floats) -> Floats:
         """Return the longer of compute and memory time (Williams, Waterman and Patterson, "Roofline", 2009)."""
@@ -171,6 +173,15 @@ def _cost_step(layer: Layer, links: Links, step: Step, computed: tuple[Floats, F
 
 def _compute_seconds(layer: Layer, rates: Rates, step: Step, *, backwards: bool = False) -> tuple[Floats, Floats]:
     """Return ``[devices]`` seconds of a step's tensor, or of its gradient, and of the gradients of weights."""
+    seconds, weights_s = _work_seconds(layer, rates, step, backwards)
+    return seconds + KERNELS.get(step.op, 0) * rates.kernel_s, weights_s
+
+
+KERNELS = {StepOp.GATE: 16, StepOp.ORDER: 4, StepOp.EXPERTS: 4, StepOp.RESTORE: 4}
+"""Kernels of a step: scores, top-k, masks, counts and losses of the gate; sorting and permutation; and the products."""
+
+
+def _work_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
     if step.op == StepOp.EXPERTS:
         return _expert_seconds(layer, rates.weighted_rates, step, backwards)
     if step.op == StepOp.GATE:
@@ -193,13 +204,15 @@ class _Product(NamedTuple):
     def seconds(self, rates: Rates) -> Floats:
         """Return the seconds of the forward, which equal those of the gradient of the rows."""
         m, k, n = self.m, self.k, self.n
-        return rates.seconds(2 * m * k * n, self.item * m * k + self.result * (m * n + self.matrices * k * n))
+        computed = m + self.matrices * rates.tile_rows
+        return rates.seconds(2 * computed * k * n, self.item * m * k + self.result * (m * n + self.matrices * k * n))
 
     def weights_s(self, rates: Rates) -> Floats:
         """Return the seconds of the matrices' gradient, which is written and then accumulated in at least 32 bits."""
         m, k, n = self.m, self.k, self.n
         added = self.matrices * k * n * 2 * (self.result + max(self.result, MIN_ITEM_BYTES))
-        return rates.seconds(2 * m * k * n, self.item * m * k + self.result * m * n + added)
+        computed = m + self.matrices * rates.tile_rows
+        return rates.seconds(2 * computed * k * n, self.item * m * k + self.result * m * n + added)
 
 
 MIN_ITEM_BYTES = 4

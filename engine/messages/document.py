@@ -205,7 +205,9 @@ _RUNS: dict[str, Message] = {
         "runs of models whose head is tied to the embedding need the same tp on all meshes, and not {sizes:list}"
     ),
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
-    "unsupported_recompute": "runs recompute whole stages, not attention alone; the prediction includes it",
+    "unsupported_context_parallelism": "runs do not support context parallelism yet; the prediction of mesh {mesh} includes it",
+    "indivisible_context": "cp = {cp} does not divide the sequence of {sequence} tokens of mesh {mesh}",
+    "unsupported_recompute": "runs recompute whole stages, not parts of a layer; the prediction includes it",
     "unsupported_architecture": (
         "runs do not build these parts of the model yet: {parts:list}; the prediction includes them"
     ),

@@ -31,6 +31,7 @@ from meshwave.engine.experts import dropped_shares
 from meshwave.engine.findings import Problem, problems_of
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.schedule_prices import findings
+from meshwave.engine.predict.like_runs import Evidence, find_evidence
 from meshwave.engine.predict.link_flows import LinkFlows, find_flows
 from meshwave.engine.predict.link_load import Bounds, PortLoad, find_bounds, port_loads
 from meshwave.engine.program.program import Program
@@ -103,6 +104,11 @@ class Prediction:
         return find_bounds(self.program, self.costs, self.timeline, self.port_loads)
 
     @cached_property
+    def evidence(self) -> Evidence | None:
+        """Constants of the device, and published runs like the design; None if no constants price it."""
+        return find_evidence(self.design)
+
+    @cached_property
     def link_flows(self) -> LinkFlows | None:
         """Messages and collectives with their ports and times; None where no links are shared."""
         return find_flows(self.program, self.costs, self.timeline)
@@ -146,6 +152,7 @@ class Prediction:
             "mean_exposed_communication_s": timeline.mean_exposed_communication,
             "inside_communication_s": self.inside_communication.tolist() if seconds else None,
             "bounds": self.lower_bounds.as_data() if self.lower_bounds else None,
+            "evidence": self.evidence.as_data(makespan) if self.evidence else None,
             "links": [load.as_data() for load in self.port_loads],
             "dropped": self.dropped_by_mesh,
             "mean_inside_communication_s": float(self.inside_communication.mean()) if seconds else None,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from meshwave.engine.bench.published import page
 from meshwave.engine.bench.published.predictions import predict_runs, to_json
 from meshwave.engine.bench.published.runs import read_rows
 from meshwave.engine.bench.published.summary import summarize
+from meshwave.engine.files import write_whole
+from meshwave.engine.predict.like_runs import LikeRun
 
 
 def published(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
@@ -24,6 +28,16 @@ def published(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
         if number % 50 == 0:
             say(f"{number} of {len(rows)} runs")
     return {"rows": [to_json(each) for each in found], "summary": summarize(found)}
+
+
+def write_results(figures: Mapping[str, Any], path: Path) -> None:
+    """Write the errors by which predictions name like runs, one row a line, with page and picture next to them."""
+    rows = [{key: row[key] for key in LikeRun._fields} for row in figures["rows"] if "refused" not in row]
+    rounded = [{**row, "error": round(row["error"], 4), "parameters": round(row["parameters"])} for row in rows]
+    lines = ",\n".join(json.dumps(row) for row in rounded)
+    write_whole(path, f"[\n{lines}\n]\n".encode())
+    write_whole(path.with_suffix(".md"), page.markdown(figures).encode())
+    write_whole(path.with_suffix(".svg"), page.svg(figures).encode())
 
 
 def to_text(figures: Mapping[str, Any]) -> str:

@@ -40,9 +40,17 @@ MLPS: Mapping[str, Json] = {
 }
 PRODUCTS = ((r"fp4", "fp4"), (r"fp8|float8", "fp8"))
 """Patterns of precisions, and the format of the products of linear layers; 16 bits if none matches."""
-RECOMPUTE = {"none": "none", "selective": "attention", "full": "full"}
+RECOMPUTE = {"none": "none", "selective": "attention", "full": "layers"}
 UNFUSED = r"no flash attention|Megatron-LM 20(21|22)|Megatron-DeepSpeed"
 """Pattern of attention types and frameworks whose attention is not one kernel."""
+PER_OPERATOR = r"per op|selective layer|torchtitan .*selective"
+"""Pattern of recomputation that keeps attention and every second product."""
+EARLY_STOP = r"torch|Composer|Kempner|FSDP"
+"""Pattern of frameworks that use torch's own checkpoints, which end with the last tensor that a backward needs."""
+OVERLAPPED = r"NeMo|Megatron-Bridge"
+"""Pattern of frameworks whose recipes overlap tensor-parallel communication."""
+EAGER = r"Composer|compile off"
+"""Pattern of frameworks whose elementwise operators are separate kernels."""
 SHARDINGS = (
     (r"zero2|shard_grad_op|optimizer\+gradients", "gradients"),
     (r"zero1", "optimizer"),
@@ -80,7 +88,7 @@ def published_design(run: Run) -> PublishedDesign:
         "meshes": _meshes(run),
         "pipeline": _pipeline(run),
         "training": _training(run),
-        "experts": {"schedule": "expert-parallel", "ep": run.ep, "degree": 1},
+        "experts": {"schedule": "parm-s1" if run.tp > 1 else "expert-parallel", "ep": run.ep, "degree": 1},
     }
     design = parse_design(document)
     return PublishedDesign(design, tuple(assumed))
@@ -202,7 +210,18 @@ def _recompute(run: Run) -> str:
     """Return what a backward computes again; selective recomputation is that of attention."""
     if run.recompute not in RECOMPUTE:
         raise Refusal("run_recompute", {"recompute": run.recompute, "known": sorted(RECOMPUTE)})
-    return RECOMPUTE[run.recompute]
+    detail = run.recompute_detail or ""
+    if ratio := re.search(r"HFU/MFU = ([\d.]+)", detail):  # a whole second forward makes it 1.33
+        return "layers-early-stop" if float(ratio[1]) > 1.25 else "operators"
+    if "block" in detail:  # a few layers only
+        return "none"
+    if run.recompute == "full" and re.search(EARLY_STOP, run.framework):
+        return "layers-early-stop"
+    return (
+        "operators"
+        if re.search(PER_OPERATOR, f"{detail} {run.framework} {run.recompute}")
+        else RECOMPUTE[run.recompute]
+    )
 
 
 def stage_layers(run: Run, stages: int) -> list[int] | None:
@@ -234,6 +253,8 @@ def _training(run: Run) -> Json:
         "sharding": next((name for pattern, name in SHARDINGS if re.search(pattern, run.sharding or "")), "none"),
         "sequence_parallel": run.sequence_parallel,
         "bf16_gradients": "PURE" in run.precision,
+        "tensor_parallel_overlap": bool(re.search(OVERLAPPED, run.framework)) and run.sequence_parallel,
+        "compile": not re.search(EAGER, run.framework),
         "fused_attention": not re.search(UNFUSED, f"{run.attention_type} {run.framework}"),
     }
 
@@ -243,8 +264,8 @@ def _assumptions(run: Run, kind: DeviceKind) -> Iterator[str]:
         yield "network of the vendor's reference system"
     if run.pp * (run.vp or 1) > run.layers:
         yield "fewer chunks, since each has a layer"
-    if run.recompute == "selective":
-        yield "selective recomputation is that of attention"
+    if run.recompute == "selective" or "block" in (run.recompute_detail or ""):
+        yield "recomputed part of a layer"
     if run.mtp_layers:
         yield "prediction of further tokens as one more layer"
 

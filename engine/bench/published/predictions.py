@@ -25,6 +25,9 @@ class Predicted:
     device: str
     devices: int
     arch: str
+    parameters: float
+    ranks: int
+    linear_precision: str
     published_s: float
     predicted_s: float
     error: float
@@ -76,6 +79,9 @@ def predict_run(run: Run) -> Predicted:
         device=design.cluster.device.name,
         devices=run.devices,
         arch=run.arch,
+        parameters=prediction.numbers["parameters"],
+        ranks=design.ranks,
+        linear_precision=design.training.linear_precision,
         published_s=published_s,
         predicted_s=predicted_s,
         error=predicted_s / published_s - 1,

@@ -83,7 +83,7 @@ class OperatorCost(CostModel):
         seconds[kinds.sends] = _transfer_seconds(design, kinds)
         reduces = kinds.indices_of(Op.REDUCE_GRAD)
         if len(reduces):
-            exposed = _exposed_seconds(design, self.reduce_seconds(design, program, held), backward)
+            exposed = exposed_reductions(design, self.reduce_seconds(design, program, held), backward)
             seconds[reduces] = exposed[kinds.stage[reduces]]
         steps = kinds.indices_of(Op.STEP)
         seconds[steps] = self.step_seconds(design, program, held)[kinds.rank[steps]]
@@ -223,6 +223,14 @@ def _compute_waits(design: Design, program: Program, layers: Sequence[int], pric
     return table
 
 
+def stage_seconds(
+    design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
+) -> tuple[Floats, Floats]:
+    """Return ``[stages]`` the seconds of a forward and of a whole backward of each stage of one replica."""
+    table = _compute_seconds(design, program, layers, prices)
+    return table[Op.F].max(axis=0), table[Op.B].max(axis=0)
+
+
 def _stage_prices(
     design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
 ) -> Iterator[tuple[int, int, Seconds]]:
@@ -289,7 +297,7 @@ def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
     return [seconds(*ends) for ends in zip(*(column[kinds.sends].tolist() for column in columns), strict=True)]
 
 
-def _exposed_seconds(design: Design, reductions: Floats, backward: Floats) -> Floats:
+def exposed_reductions(design: Design, reductions: Floats, backward: Floats) -> Floats:
     """Return ``[stages]`` the seconds of the reductions that the last backward of a stage does not hide.
 
     Buckets are reduced while the backward goes on; how much of it hides them is a constant of the device.

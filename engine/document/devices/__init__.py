@@ -23,16 +23,17 @@ class Constants(Part):
     """Share of the peak that large 16-bit matrix products sustain."""
     product_8bit_efficiency: Share
     """Share of the 8-bit peak that the matrix products of linear layers sustain, with the casts around them."""
-    product_s: Seconds
-    """Fixed seconds of a matrix product: launch, fill and drain."""
     attention_efficiency: Share
-    """Share of the 16-bit peak that the forward of a fused attention kernel sustains on the pairs inside the mask."""
-    attention_backward_efficiency: Share
-    """The same for its backward."""
+    """Share of the 16-bit peak that the forward of an attention kernel made for the device sustains on the pairs inside
+    the mask."""
+    eager_attention_efficiency: Share
+    """The same for the attention kernel of an older generation that frameworks without tuned kernels use."""
     memory_efficiency: Share
-    """Share of the memory bandwidth that norms, activations, residual sums and the optimizer sustain."""
+    """Share of the memory bandwidth that fused norms, activations and residual sums, and the optimizer, sustain."""
+    eager_memory_efficiency: Share
+    """The same for separate kernels with their casts and copies, without compilation or hand-fused kernels."""
     kernel_s: Seconds
-    """Fixed seconds of an operator that is not a matrix product."""
+    """Fixed seconds of an operator: launch, fill and drain."""
     intra_node_efficiency: Share
     """Share of the bandwidth of a device's link inside the node that collectives and messages sustain."""
     inter_node_efficiency: Share
@@ -42,7 +43,8 @@ class Constants(Part):
     inter_node_latency_s: Seconds
     """Seconds of one step of a collective between nodes."""
     overlap: Annotated[float, Field(ge=0, le=1)]
-    """Share of the compute of a backward behind which data-parallel communication hides."""
+    """Share of the compute beside communication that hides it: of the last backward for data parallelism, of the
+    products next to it for overlapped tensor parallelism."""
 
 
 class DeviceKind(Part):
@@ -50,8 +52,6 @@ class DeviceKind(Part):
 
     name: str
     """Name of the device in a design; its constants price every design whose device has this name."""
-    aliases: tuple[str, ...] = ()
-    """Other names of the same device, without a difference in speed."""
     peak_flops: Amount
     """Dense 16-bit FLOP/s."""
     memory_bytes: Amount
@@ -81,7 +81,15 @@ def device_kinds() -> Mapping[str, DeviceKind]:
     return {kind.name: kind for kind in sorted(found, key=lambda kind: kind.name)}
 
 
-@cache
 def find_device_kind(name: str) -> DeviceKind | None:
     """Return the kind of the device called ``name``; None if it is unknown."""
-    return next((kind for kind in device_kinds().values() if name in (kind.name, *kind.aliases)), None)
+    return (_replaced or device_kinds()).get(name)
+
+
+_replaced: dict[str, DeviceKind] = {}
+
+
+def replace_device_kinds(kinds: Mapping[str, DeviceKind]) -> None:
+    """Use other kinds of devices in the rest of the process, while their constants are fitted."""
+    _replaced.clear()
+    _replaced.update(kinds)

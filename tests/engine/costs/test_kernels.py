@@ -1,11 +1,16 @@
 """Seconds of kernels by the constants of a device."""
 
+import json
+
 import pytest
 
 from meshwave.engine.costs.kernels import work_seconds
+from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Work
-from meshwave.engine.document import Cluster, Device, Link
+from meshwave.engine.document import Cluster, Device, Link, parse_design
 from meshwave.engine.document.devices import device_kinds
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
 
 SHEET = {"peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12}
 PLAIN, NAMED = Device(name="my device", **SHEET), Device(name="A100-SXM4-80GB", **SHEET)
@@ -21,13 +26,13 @@ def test_a_device_without_constants_has_one_efficiency():
 def test_a_product_takes_a_fixed_time_and_that_of_its_flops():
     seconds = work_seconds(Work(312e12, 1.0, "product"), NAMED)
 
-    assert seconds == pytest.approx(CONSTANTS.product_s + 1 / CONSTANTS.product_efficiency)
+    assert seconds == pytest.approx(CONSTANTS.kernel_s + 1 / CONSTANTS.product_efficiency)
 
 
 def test_fused_attention_skips_masked_pairs():
     whole, half = (work_seconds(Work(312e12, 1.0, "attention", share), NAMED) for share in (1.0, 0.5))
 
-    assert whole - half == pytest.approx(0.5 / CONSTANTS.attention_efficiency)
+    assert whole - half == pytest.approx(0.5 / CONSTANTS.eager_attention_efficiency)
 
 
 def test_unfused_attention_adds_the_time_of_its_scores():
@@ -37,9 +42,10 @@ def test_unfused_attention_adds_the_time_of_its_scores():
 
 
 def test_elementwise_work_takes_a_fixed_time_and_that_of_its_bytes():
-    seconds = work_seconds(Work(0.0, 2e12), NAMED)
+    eager, fused = (work_seconds(Work(0.0, 2e12), NAMED, is_fused=is_fused) for is_fused in (False, True))
 
-    assert seconds == pytest.approx(CONSTANTS.kernel_s + 1 / CONSTANTS.memory_efficiency)
+    assert eager == pytest.approx(CONSTANTS.kernel_s + 1 / CONSTANTS.eager_memory_efficiency)
+    assert fused == pytest.approx(CONSTANTS.kernel_s + 1 / CONSTANTS.memory_efficiency)
     assert work_seconds(Work(), NAMED) == 0.0
 
 
@@ -53,3 +59,33 @@ def test_links_of_a_known_device_sustain_a_share_of_the_drawn_bandwidth():
     assert (plain.near, plain.far) == (link, link)
     assert named.near.bandwidth == pytest.approx(100 * CONSTANTS.intra_node_efficiency)
     assert named.far.latency_s == CONSTANTS.inter_node_latency_s
+
+
+def test_partial_recomputation_adds_a_part_of_the_forward_to_the_backward():
+    def backward(recompute):
+        document = json.loads(example("03-gpt-on-two-cores").read_text())
+        document["pipeline"]["recompute"] = recompute
+        document["cost"] = {"kind": "roofline"}
+        (price, *_) = mesh_prices(parse_design(document))
+        return price.layer.backward - price.layer.forward
+
+    none, attention, operators, early, layers = map(
+        backward, ("none", "attention", "operators", "layers-early-stop", "layers")
+    )
+
+    assert none < attention < operators < early < layers
+
+
+def test_context_parallel_devices_share_the_tokens_of_a_sequence():
+    def step(axes):
+        document = json.loads(example("06-data-parallel").read_text())
+        document["cost"] = {"kind": "roofline"}
+        for mesh in document["meshes"]:
+            mesh["axes"] = axes
+        design = parse_design(document)
+        return design.sequences_per_step, predict(design).numbers["makespan_s"]
+
+    with_dp, with_cp = step({"dp": 2}), step({"cp": 2})
+
+    assert with_cp[0] == with_dp[0] / 2
+    assert with_cp[1] < with_dp[1]

@@ -181,7 +181,18 @@ NAMES = [
         put("pipeline.recompute", 3),
         "pipeline.recompute",
         "wrong_type",
-        {"value": "3", "expected": ["attention", "full", "none", "a list of stages such as [0, 3]"]},
+        {
+            "value": "3",
+            "expected": [
+                "attention",
+                "full",
+                "layers",
+                "layers-early-stop",
+                "none",
+                "operators",
+                "a list of stages such as [0, 3]",
+            ],
+        },
     ),
     (
         put("transfer.strategy", ["broadcast"]),

@@ -1,0 +1,192 @@
+"""Fit of the constants of a kind of device to published runs, and its cross-validation by source.
+
+``python -m meshwave.engine.bench.published.fitting h100-sxm --write`` fits all runs on the devices of one file of
+``engine/document/devices``; with ``--cross-validate`` it leaves out one source at a time and predicts it.
+
+The simulation of a step is replaced by its length in closed form, times the ratio that the simulation had at the first
+constants. Each constant has a prior, from measured kernels, as the centre and the relative width of a normal
+distribution of its logarithm; deviations of single runs count linearly beyond a few per cent, so that a run that the
+model cannot describe does not move the constants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.bench.published.designs import published_design
+from meshwave.engine.bench.published.runs import Run, parse_run, read_rows
+from meshwave.engine.costs.cost_model import pricing_model
+from meshwave.engine.costs.models.roofline import RooflineCost, exposed_reductions, stage_seconds
+from meshwave.engine.document import Cluster, Design, devices
+from meshwave.engine.document.devices import Constants, device_kinds
+from meshwave.engine.errors import InputError
+from meshwave.engine.predict.prediction import predict
+
+Floats = NDArray[np.float64]
+NOISE = 0.06
+"""Relative deviation of runs from a good model, as repeats and releases of one configuration differ."""
+LINEAR_BEYOND = 0.06
+"""Deviation beyond which a run counts linearly."""
+STEP = 0.03
+"""Relative change of a constant for its derivative."""
+
+
+class Prior(NamedTuple):
+    """Plausible values of a constant."""
+
+    centre: float
+    width: float
+    lowest: float
+    highest: float
+
+
+PRIORS = {
+    "product_efficiency": Prior(0.70, 0.1, 0.4, 0.85),
+    "product_8bit_efficiency": Prior(0.58, 0.15, 0.3, 0.76),
+    "attention_efficiency": Prior(0.55, 0.15, 0.25, 0.7),
+    "eager_attention_efficiency": Prior(0.35, 0.15, 0.2, 0.6),
+    "memory_efficiency": Prior(0.75, 0.12, 0.4, 0.93),
+    "eager_memory_efficiency": Prior(0.40, 0.2, 0.2, 0.6),
+    "kernel_s": Prior(8e-6, 0.5, 1e-6, 40e-6),
+    "intra_node_efficiency": Prior(0.78, 0.1, 0.4, 0.95),
+    "inter_node_efficiency": Prior(0.75, 0.15, 0.4, 0.97),
+    "intra_node_latency_s": Prior(3e-6, 0.5, 0.5e-6, 15e-6),
+    "inter_node_latency_s": Prior(10e-6, 0.5, 3e-6, 40e-6),
+    "overlap": Prior(0.7, 0.3, 0.2, 1.0),
+}
+"""Values from measured products, attention, streams and collectives; ``docs/development/published-runs.md`` names them."""
+
+
+class Fitted:
+    """A published run whose step time follows from constants without a simulation."""
+
+    def __init__(self, run: Run, design: Design) -> None:
+        assert run.step_s is not None, "checked when the row was parsed"
+        self.run, self._design, self.published_s = run, design, run.step_s
+        prediction = predict(design)
+        self._program, self._layers = prediction.program, prediction.costs.layers
+        self._held = pricing_model(design).sizes(design, self._program, self._layers)
+        self._ratio = prediction.timeline.makespan / self._closed_form_s(design)
+
+    def ratio(self) -> float:
+        """Return predicted over published step time with the present constants."""
+        cluster = Cluster.model_validate(self._design.cluster.model_dump())  # without cached constants
+        return (
+            self._ratio * self._closed_form_s(self._design.model_copy(update={"cluster": cluster})) / self.published_s
+        )
+
+    def _closed_form_s(self, design: Design) -> float:
+        """Return the seconds of all microbatches on the slowest rank, the warm-up of the others, and the update."""
+        model, program = pricing_model(design), self._program
+        assert isinstance(model, RooflineCost), "published runs have no other costs"
+        forward, backward = stage_seconds(design, program, self._layers, model.prices(design))
+        busy = np.bincount(program.placement[0], forward + backward, minlength=program.ranks)
+        warm_up = (program.ranks - 1) * busy.mean() * program.ranks / program.stages
+        exposed = exposed_reductions(design, model.reduce_seconds(design, program, self._held), backward)
+        update = model.step_seconds(design, program, self._held)
+        return float(design.pipeline.microbatches * busy.max() + warm_up + exposed.max() + update.max())
+
+
+def published_runs(kinds: Sequence[str], file: Path | None) -> list[Fitted]:
+    """Return the runs on some kinds of devices that can be expressed."""
+    found = []
+    for row in read_rows(file):
+        try:
+            run = parse_run(row)
+            design = published_design(run).design
+        except InputError:
+            continue
+        if design.cluster.device.name in kinds:
+            found.append(Fitted(run, design))
+    return found
+
+
+def fit(runs: Sequence[Fitted], kinds: Sequence[str], start: Mapping[str, float], steps: int = 4) -> dict[str, float]:
+    """Return the constants that describe runs best, by damped Gauss-Newton steps from ``start``."""
+    priors = [PRIORS[name] for name in start]
+    centre, width, lowest, highest = np.array(priors).T
+    centre, lowest, highest = np.log(centre), np.log(lowest), np.log(highest)
+    now = np.clip(np.log(list(start.values())), lowest, highest)
+
+    def deviations(logs: Floats) -> Floats:
+        use_constants(kinds, dict(zip(start, np.exp(logs).tolist(), strict=True)))
+        return np.log([run.ratio() for run in runs])
+
+    def cost(found: Floats, logs: Floats) -> float:
+        robust = 2 * LINEAR_BEYOND**2 * (np.sqrt(1 + (found / LINEAR_BEYOND) ** 2) - 1) / NOISE**2
+        return float(robust.sum() + (((logs - centre) / width) ** 2).sum())
+
+    found = deviations(now)
+    for _ in range(steps):
+        slopes = np.zeros((len(runs), len(now)))
+        for column in range(len(now)):
+            moved = now.copy()
+            moved[column] += STEP
+            slopes[:, column] = (deviations(moved) - found) / STEP
+        weights = 1 / np.sqrt(1 + (found / LINEAR_BEYOND) ** 2) / NOISE**2
+        matrix = slopes.T @ (weights[:, None] * slopes) + np.diag(1 / width**2)
+        gradient = slopes.T @ (weights * found) + (now - centre) / width**2
+        for damping in (0.01, 0.1, 1.0, 10.0):
+            tried = np.clip(
+                now - np.linalg.solve(matrix + damping * np.diag(np.diag(matrix)), gradient), lowest, highest
+            )
+            deviating = deviations(tried)
+            if cost(deviating, tried) < cost(found, now):
+                now, found = tried, deviating
+                break
+    return dict(zip(start, np.exp(now).tolist(), strict=True))
+
+
+def use_constants(kinds: Sequence[str], values: Mapping[str, float]) -> None:
+    """Replace the constants of kinds of devices for the rest of the process."""
+    known = dict(device_kinds())
+    for name in kinds:
+        known[name] = known[name].model_copy(update={"constants": Constants(**values)})
+    devices.replace_device_kinds(known)
+
+
+def cross_validate(runs: Sequence[Fitted], kinds: Sequence[str], start: Mapping[str, float]) -> dict[str, list[float]]:
+    """Return, by source, the errors of its runs with constants that were fitted without it."""
+    errors = {}
+    for source in sorted({run.run.publication for run in runs}):
+        others = [run for run in runs if run.run.publication != source]
+        if others:
+            use_constants(kinds, fit(others, kinds, start, steps=2))
+            errors[source] = [run.ratio() - 1 for run in runs if run.run.publication == source]
+    return errors
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fit or cross-validate the constants in files of devices, which share one set of constants."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("files", nargs="+", help="names of files in engine/document/devices, without .json")
+    parser.add_argument("--runs", type=Path, help="rows of training runs as JSON; default: those that Meshwave ships")
+    parser.add_argument("--cross-validate", action="store_true", help="leave out one source at a time")
+    parser.add_argument("--write", action="store_true", help="write the constants into the files")
+    options = parser.parse_args(arguments)
+    folder = Path(str(resources.files(devices)))
+    paths = [folder / f"{name}.json" for name in options.files]
+    documents: list[dict[str, Any]] = [json.loads(path.read_text()) for path in paths]
+    kinds = [document["name"] for document in documents]
+    runs, start = published_runs(kinds, options.runs), documents[0]["constants"]
+    if options.cross_validate:
+        for source, errors in cross_validate(runs, kinds, start).items():
+            worst = max(errors, key=abs)
+            print(f"{source}: {len(errors)} runs, mean {np.abs(errors).mean():.1%}, worst {worst:+.1%}", flush=True)
+        return
+    constants = {name: float(f"{value:.3g}") for name, value in fit(runs, kinds, start).items()}
+    print(json.dumps(constants, indent=2))
+    for path, document in zip(paths, documents, strict=True) if options.write else ():
+        path.write_text(json.dumps({**document, "constants": constants}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

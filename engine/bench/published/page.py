@@ -1,0 +1,124 @@
+"""Page and picture of predicted published runs: tables by source and device, and every error beyond 10% with its reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any
+from xml.sax.saxutils import escape
+
+LARGE_ERROR = 0.1
+"""Error beyond which a row has its reason looked for."""
+SHOWN_ERROR = 0.5
+"""Error at the edge of the picture."""
+WIDTH, ROW_HEIGHT, LABEL_WIDTH = 860, 18, 300
+Json = Mapping[str, Any]
+
+
+def markdown(figures: Json) -> str:
+    """Return the page."""
+    rows, summary = [row for row in figures["rows"] if "refused" not in row], figures["summary"]
+    order = summary["order"]
+    lines = [
+        "# Published training runs",
+        "",
+        "Predictions held against what others measured and published. `meshwave bench published --out docs/published.json`",
+        "measures again and writes this page. An error is predicted over published step time, less one; *mean* is that of its",
+        "size, *bias* the median with its sign. Every kind of device has one set of constants, fitted to these rows and to",
+        "measured kernels; [how they are fitted](development/published-runs.md) has the errors of sources that were left out.",
+        "",
+        f"{summary['predicted']} runs are predicted. The order of configurations of one model is right in "
+        f"{order['right']} of {order['pairs']} pairs that differ by more than 10%.",
+        "",
+        "![Errors of all runs by source and device](published.svg)",
+        "",
+        "## By device",
+        "",
+        *_errors_table(summary["by_device"], ("device", "arch")),
+        "",
+        "## By source and device",
+        "",
+        *_errors_table(summary["by_source"], ("publication", "device", "arch")),
+        "",
+        "## Assumed",
+        "",
+        *_counts_table("assumption", Counter(each for row in rows for each in row["assumed"])),
+        "",
+        "## Refused",
+        "",
+        *_counts_table("reason", summary["refused"]),
+        "",
+        "## Errors beyond 10%",
+        "",
+        "| run | error | reason |",
+        "|---|---|---|",
+        *_large_errors(rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _errors_table(groups: Sequence[Json], keys: Sequence[str]) -> Iterator[str]:
+    yield "| " + " | ".join(keys) + " | runs | mean | bias | worst |"
+    yield "|---" * (len(keys) + 4) + "|"
+    for each in groups:
+        name = " | ".join(str(each[key]) for key in keys)
+        yield f"| {name} | {each['rows']} | {each['mean']:.1%} | {each['bias']:+.1%} | {each['worst']:+.1%} |"
+
+
+def _counts_table(head: str, counts: Mapping[str, int]) -> Iterator[str]:
+    yield f"| {head} | rows |"
+    yield "|---|---|"
+    yield from (f"| {name} | {count} |" for name, count in Counter(counts).most_common())
+
+
+def _large_errors(rows: Sequence[Json]) -> Iterator[str]:
+    for row in sorted(rows, key=lambda row: -abs(row["error"])):
+        if abs(row["error"]) > LARGE_ERROR:
+            yield f"| {row['id']} | {row['error']:+.1%} | {reason_of(row)} |"
+
+
+def reason_of(row: Json) -> str:
+    """Return the reason that was found for the error of a row."""
+    reasons = json.loads((resources.files(__package__) / "reasons.json").read_text())
+    found = (each for each in reasons if re.search(each["runs"], row["id"]))
+    return next((each["reason"] for each in found if each["sign"] * row["error"] > 0), "not found")
+
+
+def svg(figures: Json) -> str:
+    """Return a picture of all errors: a line per source and device, a mark per run."""
+    rows = [row for row in figures["rows"] if "refused" not in row]
+    names = sorted({_line_name(row) for row in rows})
+    height = ROW_HEIGHT * (len(names) + 2)
+    marks = [_grid_line(share, height) for share in (-0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5)]
+    for number, name in enumerate(names):
+        y = ROW_HEIGHT * (number + 1)
+        marks.append(f'<text x="8" y="{y + 4}">{escape(name)}</text>')
+        marks += [
+            f'<circle cx="{_place(row["error"]):.1f}" cy="{y}" r="3"><title>{escape(row["id"])} {row["error"]:+.1%}</title></circle>'
+            for row in rows
+            if _line_name(row) == name
+        ]
+    style = (
+        "text{font:12px sans-serif;fill:#888}circle{fill:#3b82c4;fill-opacity:.5}line{stroke:#888;stroke-opacity:.4}"
+    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"><style>{style}</style>'
+    return "\n".join([head, *marks, "</svg>\n"])
+
+
+def _line_name(row: Json) -> str:
+    return f"{row['publication']}, {row['device']}, {row['arch']}"
+
+
+def _place(error: float) -> float:
+    """Return the horizontal place of an error."""
+    shown = min(max(error, -SHOWN_ERROR), SHOWN_ERROR)
+    return LABEL_WIDTH + (WIDTH - LABEL_WIDTH - 20) * (shown + SHOWN_ERROR) / (2 * SHOWN_ERROR)
+
+
+def _grid_line(share: float, height: int) -> str:
+    x = _place(share)
+    line = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - ROW_HEIGHT}"/>'
+    return f'{line}<text x="{x:.1f}" y="{height - 4}" text-anchor="middle">{share:+.0%}</text>'

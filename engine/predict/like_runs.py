@@ -1,0 +1,109 @@
+"""Where a prediction stands: the constants it used, and the errors of predictions of published runs like the design.
+
+The errors are those of ``meshwave bench published``, which writes the file of this module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshwave.engine.costs import pricing_model
+from meshwave.engine.costs.model_flops import parameter_counts
+from meshwave.engine.costs.models.roofline import RooflineCost
+from meshwave.engine.document import Design
+from meshwave.engine.document.devices import find_device_kind
+
+FILE = "published_errors.json"
+NEAREST = 3
+"""Runs that are named."""
+LIKE = 12
+"""Nearest runs whose errors make the interval."""
+FEWEST = 4
+"""Fewest runs that make an interval."""
+SHARE_INSIDE = 0.8
+"""Share of like runs inside the interval."""
+
+
+class LikeRun(NamedTuple):
+    """A published run, and the error of its prediction."""
+
+    id: str
+    model: str
+    device: str
+    devices: int
+    arch: str
+    parameters: float
+    ranks: int
+    linear_precision: str
+    published_s: float
+    error: float
+
+    @property
+    def words(self) -> str:
+        """The run in a few words."""
+        return f"{self.model}, {self.devices} x {self.device}, predicted {self.error:+.0%}"
+
+
+class Evidence(NamedTuple):
+    """What a prediction rests on."""
+
+    device: str
+    constants: Mapping[str, float]
+    origin: Mapping[str, str]
+    runs: Sequence[LikeRun]
+    interval: tuple[float, float] | None
+    """Lowest and highest ratio of true to predicted step time; None with too few like runs."""
+
+    def as_data(self, makespan_s: float) -> dict[str, Any]:
+        """Return the evidence for ``--json``."""
+        interval = None if self.interval is None else [makespan_s * end for end in self.interval]
+        return {
+            "device": self.device,
+            "constants": dict(self.constants),
+            "origin": dict(self.origin),
+            "like_runs": [{**run._asdict(), "words": run.words} for run in self.runs],
+            "interval_s": interval,
+        }
+
+
+@cache
+def _all_runs() -> tuple[LikeRun, ...]:
+    file = resources.files(__package__) / FILE
+    return tuple(LikeRun(**row) for row in json.loads(file.read_text()))
+
+
+def find_evidence(design: Design) -> Evidence | None:
+    """Return what the prediction of a design rests on; None if no constants price it."""
+    kind = find_device_kind(design.cluster.device.name)
+    if kind is None or not isinstance(pricing_model(design), RooflineCost):
+        return None
+    arch = "moe" if design.model.moe else "dense"
+    alike = [run for run in _all_runs() if (run.device, run.arch) == (kind.name, arch)]
+    runs = sorted(alike, key=lambda run: _distance(design, run))[:LIKE]
+    return Evidence(kind.name, kind.constants.model_dump(), kind.origin, runs[:NEAREST], _interval(runs))
+
+
+def _distance(design: Design, run: LikeRun) -> float:
+    """Return how unlike a design and a run are: in size of model and cluster, in ranks and number format."""
+    devices = sum(len(mesh.devices) for mesh in design.meshes)
+    return (
+        abs(log(run.parameters / parameter_counts(design.model)[0]))
+        + abs(log(run.devices / devices)) / 2
+        + abs(log(run.ranks / design.ranks)) / 2
+        + (run.linear_precision != design.training.linear_precision)
+    )
+
+
+def _interval(runs: Sequence[LikeRun]) -> tuple[float, float] | None:
+    if len(runs) < FEWEST:
+        return None
+    ratios = [1 / (1 + run.error) for run in runs]
+    low, high = np.quantile(ratios, [(1 - SHARE_INSIDE) / 2, (1 + SHARE_INSIDE) / 2])
+    return float(low), float(high)
