@@ -46,7 +46,8 @@ export class Cluster extends Canvas {
       devices_per_node: makeStepper("devices_per_node", "devices per node", "devices"),
     };
     this.tileLayer = h("div.mw-layer", {
-      role: "grid",
+      role: "listbox",
+      "aria-multiselectable": "true",
       "aria-label": "Devices: arrow keys move the focus, Shift with arrow keys selects, Enter draws a mesh",
     });
     this.nodes = new Nodes(this);
@@ -165,7 +166,7 @@ export class Cluster extends Canvas {
   addTile(device) {
     const tile = h(
       "div.mw-device",
-      { role: "gridcell", "data-device": device, onfocus: () => this.setFocus(device) },
+      { role: "option", "data-device": device, onfocus: () => this.setFocus(device) },
       h("span.mw-number-of", {}, String(device)),
       h("span.mw-letter"),
     );

@@ -46,6 +46,7 @@ function splitter(edge) {
     "aria-label": label,
     "aria-orientation": isRow ? "horizontal" : "vertical",
     "aria-valuemin": least,
+    "aria-valuenow": size,
   });
   const set = (/** @type {number} */ wanted) => {
     size = Math.round(clamp(wanted, least, Math.max(least, most())));

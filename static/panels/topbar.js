@@ -51,7 +51,7 @@ class TopBar extends Widget {
       ...[
         h(
           "a.mw-home",
-          { href: "start", "aria-label": "Start page", "data-tip": "My designs, runs, examples and lessons" },
+          { href: "start", "aria-label": "Meshwave start page", "data-tip": "My designs, runs, examples and lessons" },
           brand(),
         ),
         rule(),
@@ -115,7 +115,7 @@ class TopBar extends Widget {
         {
           href: "transfer",
           target: "_blank",
-          "aria-label": "Transfer lab",
+          "aria-label": "Transfers: transfer lab",
           "data-tip":
             "Plan the transfer of any tensor between two meshes; for a transfer of this design, open its arrow",
         },

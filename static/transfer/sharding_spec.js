@@ -109,15 +109,14 @@ export class ShardingSpec {
   chip(axis, dim) {
     const role = dim === null ? "replicates" : `shards dim ${dim}`;
     const name = this.axisNames[axis] ?? "";
-    const label =
-      `${this.side} axis ${axis}${name && ` (${name})`} of size ${this.shape[axis]}, ` +
-      (this.partial.has(axis) ? "partial sums" : role);
+    const size = ` ${name ? `${name} ` : ""}× ${this.shape[axis]}`;
+    const label = `${this.side} axis ${axis}${size}, ${this.partial.has(axis) ? "partial sums" : role}`;
     const tip = "Drag it to a dim. Keys: ← → to the next dim, ↑ ↓ in the order of axes, Delete to replicate";
     return h(
       "button.mw-tr-axis",
       { type: "button", "data-axis": axis, "data-tip": tip, "aria-label": label },
       h("i", {}, String(axis)),
-      `${name} × ${this.shape[axis]}`,
+      size,
     );
   }
 

@@ -338,7 +338,7 @@ def test_an_arrow_of_the_timeline_opens_its_transfer(whole_page: Callable[[Desig
     dialog.wait_for()
     expect(dialog.get_by_role("heading", level=1)).to_have_text("Activation of microbatch 0, stage 0: mesh A to mesh B")
     dialog.locator(".mw-tr-task").first.wait_for()
-    expect(dialog.get_by_role("button", name="source axis 1 (tp) of size 2, replicates")).to_be_visible()
+    expect(dialog.get_by_role("button", name="source axis 1 tp × 2, replicates")).to_be_visible()
     expect(dialog.get_by_role("button", name="Simulated", exact=True)).to_have_attribute("aria-pressed", "true")
     one_time(dialog)
     take = dialog.get_by_role("button", name="Use this plan in the design")

@@ -1,0 +1,65 @@
+"""The rules of WCAG 2.2 AA that axe-core checks, on every page and in both themes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshwave.designer.pages.start_page import front_page, start_page
+from meshwave.designer.pages.transfer_page import lab_page
+from meshwave.designer.state.studio import Studio
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.runs.launchers import launchers
+from tests.conftest import IDLE, ROOT, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+AXE = ROOT / "node_modules/axe-core/axe.min.js"
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not AXE.exists(), reason="axe-core is installed by npm ci, which make check-js runs"),
+]
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+DRAWN = {
+    "start": "document.querySelector('.bk-panel-models-layout-Column') !== null",
+    "?example=13-zero-bubble": "window.meshwaveTimeline?.layers.length > 0",
+    "transfer": "document.querySelector('.bk-panel-models-layout-Column') !== null",
+}
+
+
+@pytest.fixture
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
+    first = load_design(example("01-first-wave"))
+    studio = Studio(first, starts_with_library=True)
+    studio.library.add(first)
+    with serving() as serve:
+        yield serve(
+            {"/": lambda: front_page(studio), "/start": lambda: start_page(studio), "/transfer": lambda: lab_page()}
+        )
+    studio.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", DRAWN)
+def test_a_page_breaks_no_rule(link: str, visit: Callable[[str], Page], page: Page, path: str, theme: str) -> None:
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    visit(f"{link}{path}")
+    page.wait_for_function(f"{IDLE} && {DRAWN[path]}")
+    page.evaluate(AXE.read_text())
+
+    broken = page.evaluate(
+        """async (rules) => {
+            const found = await axe.run(document, { runOnly: rules });
+            return found.violations.map(({ id, nodes }) => [id, nodes.map(({ html }) => html.slice(0, 200))]);
+        }""",
+        RULES,
+    )
+
+    assert broken == []
