@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -12,6 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from meshwave.engine.findings import Problem
 from meshwave.engine.frozen import nullable, validation_error
+from meshwave.engine.messages import render
 from meshwave.engine.runs.checkpoints import INTERRUPTED
 from meshwave.engine.runs.launchers._base import launchers
 from meshwave.engine.runs.launchers._host import Host, LocalHost, SshHost
@@ -110,11 +112,23 @@ class SlurmLauncher(JobLauncher):
     def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
         done = self.host.attempt(["scontrol", "--oneliner", "show", "job", job["id"]])
         if done.status == 0:
-            return status_of(_field(done.output, "JobState"), _field(done.output, "Reason"))
+            found = status_of(_field(done.output, "JobState"), _field(done.output, "Reason"))
+            is_pending = found.phase is Phase.WAITING
+            return replace(found, note=self._waiting(found.note, job["id"], done.output)) if is_pending else found
         if "Invalid job id" in done.error:  # it ended some minutes ago
             return self._status_from_accounting(job["id"])
         self.host.run(["scontrol", "ping"])  # raises if the controller does not answer
         return JobStatus(Phase.WAITING, " ".join(done.error.split()))
+
+    def _waiting(self, reason: str, job: str, shown: str) -> str:
+        """Return why a job waits, and its position among the pending jobs of its partition."""
+        command = ["squeue", "--noheader", "--states=PENDING", "--sort=-p,i", "--format=%A"]
+        done = self.host.attempt([*command, f"--partition={_field(shown, 'Partition')}"])
+        pending = [*dict.fromkeys(done.output.split())]
+        if done.status != 0 or job not in pending:
+            return reason
+        params = {"position": pending.index(job) + 1, "queued": len(pending), "run": ""}
+        return "; ".join(filter(None, (reason, render("queued", params))))
 
     def _status_from_accounting(self, job: str) -> JobStatus:
         """Return the status of a job that the controller has forgotten; there may be no accounting either."""

@@ -128,7 +128,7 @@ def test_a_job_that_waits_says_why_and_can_be_cancelled(cluster: slurm_cluster.C
     run = submit(launcher_of(record, directives=("--begin=now+1hour",)), two_nodes())  # type: ignore[arg-type]
     reconcile(record)
 
-    assert (run.state, run.waiting) == (State.STARTING, "BeginTime")
+    assert (run.state, run.waiting) == (State.STARTING, "BeginTime; position 1 of 1 in the queue")
     open_run(record, run.id).cancel()
     reconcile(record)
     assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 0 of 3 steps")
