@@ -17,9 +17,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from meshwave.engine.cli.output import print_json
-from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.document.validation_problems import validation_problems
 from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.files import find_design
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.predict.prediction import predict
@@ -138,6 +139,22 @@ def print_outcome(run: Run, state: State, *, as_json: bool) -> int:
     else:
         print("\n".join(run_lines(run, found)))
     return 0 if state is State.SUCCEEDED else 1
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Launch several designs and wait for all of them; the status is 1 if one does not succeed."""
+    designs = [with_steps(load_design(find_design(name)), options.steps) for name in options.designs]
+    with closing(Record()) as record, closing(open_target(record, options.launcher or "local")) as launcher:
+        runs = launcher.submit_all([specify_run(predict(design)) for design in designs])
+        for run in runs:
+            print(f"run {run.id}: {run.entry.name}", file=sys.stderr, flush=True)
+        states = [run.wait(Progress()) for run in runs]
+        if options.json:
+            print_json({"runs": [run_summary(run, compare_if_possible(run)) for run in runs]})
+        else:
+            for run in runs:
+                print("\n".join([f"{run.id}  {run.entry.name}", *run_lines(run, compare_if_possible(run))]))
+    return 0 if all(state is State.SUCCEEDED for state in states) else 1
 
 
 def _warn_about_profile(design: Design, how: Options) -> None:

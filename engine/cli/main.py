@@ -165,6 +165,12 @@ def _add_run_commands(commands: Any) -> None:
     )
     _add_json(run)
 
+    sweep = _command(commands, "sweep", "run several designs, on Slurm as one job array", _sweep)
+    sweep.add_argument("designs", nargs="+", metavar="DESIGN")
+    sweep.add_argument("--steps", type=int, help="optimizer steps; default: those of each design")
+    sweep.add_argument("--on", dest="launcher", metavar="TARGET", help="a launch target; default: local")
+    _add_json(sweep)
+
     runs = _command(commands, "runs", "list, show, follow, resume, export or delete runs", _runs)
     _add_json(runs)
     actions = runs.add_subparsers(metavar="ACTION", dest="action")
@@ -400,6 +406,12 @@ def _lessons(options: argparse.Namespace) -> int:
     from meshwave.engine.cli.lessons import lessons
 
     return lessons(options)
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from meshwave.engine.cli.launch import sweep
+
+    return sweep(options)
 
 
 def _calibrate(options: argparse.Namespace) -> int:

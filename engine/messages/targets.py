@@ -55,6 +55,9 @@ MESSAGES: dict[str, Message] = {
         "Meshwave does not restart runs on Kubernetes ({target}); set a failure policy in its runtime, or resume the run "
         "with meshwave runs resume"
     ),
+    "unequal_array": (
+        "designs of {nodes:list} nodes cannot be one job array on {target}; sweep those of the same number of nodes together"
+    ),
     "unequal_pods": "Kubernetes runs equal pods, and the nodes of the design have {processes:list} processes; use the same number on every node",
     "manifest_too_large": (
         "the design has {bytes:,} bytes and a ConfigMap takes {most:,}; launch it on a Kubernetes target, which uses a volume"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -192,6 +192,10 @@ class Launcher(ABC):
                     self.launch(bundle)
             self.watch_queue()
         return Run(self.record, entry.id, self)
+
+    def submit_all(self, specs: Sequence[RunSpec]) -> list[Run]:
+        """Launch or queue several runs, in their order; see :meth:`submit`."""
+        return [self.submit(spec) for spec in specs]
 
     @property
     def place(self) -> Place:

@@ -104,7 +104,8 @@ class SshHost(Host):
         self._rsync(*left_out, f"{self.name}:{remote}/", f"{folder}/")
 
     def _rsync(self, *arguments: str) -> None:
-        command = ["rsync", "--archive", "--exclude=.*", "--rsh", shlex.join(self._ssh), *arguments]
+        kept = ["--include=.metadata", "--exclude=.*"]  # a checkpoint has the former, reserved space the latter
+        command = ["rsync", "--archive", *kept, "--rsh", shlex.join(self._ssh), *arguments]
         done = execute(command, self.name)
         if done.status != 0:
             said = " ".join(done.error.split())[-500:]

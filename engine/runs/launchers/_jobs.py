@@ -215,11 +215,15 @@ class JobLauncher(Launcher):
 
     def start_program(self, layout: NodeLayout, folder: Path, module: str) -> Mapping[str, Any]:
         """Start a module on nodes, with a folder as its argument, and return the identifiers of the job."""
+        return self.start(folder.name, layout, self.push_program(layout, folder, module))
+
+    def push_program(self, layout: NodeLayout, folder: Path, module: str) -> str:
+        """Copy a folder with the scripts that start a module to the nodes, and return its path there."""
         remote = self.folder_on_nodes(folder)
         for name, text in self.scripts(layout, folder.name, ["--module", module, remote]).items():
             write_private(folder / name, text)
         self.push(folder, remote)
-        return self.start(folder.name, layout, remote)
+        return remote
 
     def scripts(self, layout: NodeLayout, run: str, program: Sequence[str]) -> dict[str, str]:
         """Return the scripts of a run by file name; the last argument of the program is the run folder."""

@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from meshwave.engine.findings import Problem
+from meshwave.engine.files import write_private
+from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.frozen import nullable, validation_error
 from meshwave.engine.messages import render
 from meshwave.engine.runs.checkpoints import INTERRUPTED
@@ -25,9 +26,13 @@ from meshwave.engine.runs.launchers._jobs import (
     Line,
     Phase,
 )
-from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, SCRIPT, NodeLayout
+from meshwave.engine.runs.launchers._torchrun import FIRST_PORT, PORTS, PROCESS_MODULE, SCRIPT, NodeLayout
+from meshwave.engine.runs.run import Run
+from meshwave.engine.runs.run_database import State
+from meshwave.engine.runs.run_folder import Bundle, RunSpec
 
 JOB_SCRIPT = "job.sh"
+ARRAY_SCRIPT = "array.sh"
 LOG = "slurm.log"
 RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
 WAITING = {
@@ -87,6 +92,47 @@ class SlurmLauncher(JobLauncher):
     title: ClassVar = "Slurm"
     target_options: ClassVar = SlurmOptions
 
+    _array: list[Bundle] | None = None  # runs that become one job array
+
+    def submit_all(self, specs: Sequence[RunSpec]) -> list[Run]:
+        """Submit several runs as one job array.
+
+        Raises:
+            Refusal: they need different numbers of nodes.
+        """
+        nodes = {NodeLayout.from_design(spec.design).nodes for spec in specs}
+        if len(nodes) > 1:
+            raise Refusal("unequal_array", {"target": self.target, "nodes": sorted(nodes)})
+        array: list[Bundle] = []
+        self._array = array
+        try:
+            runs = super().submit_all(specs)
+            jobs = self._submit_array(array, nodes.pop()) if array else []
+        except BaseException as error:
+            for bundle in array:
+                self.record.move(bundle.run, State.FAILED, str(error))
+            raise
+        finally:
+            self._array = None
+        for bundle, job in zip(array, jobs, strict=True):
+            self.record.set_handle(bundle.run, {**self.handle(), "job": {"id": job}})
+        return runs
+
+    def launch(self, bundle: Bundle) -> None:
+        if self._array is None:
+            super().launch(bundle)
+        else:
+            self._array.append(bundle)
+
+    def _submit_array(self, bundles: Sequence[Bundle], nodes: int) -> list[str]:
+        """Submit the jobs of runs as an array, and return the id of each."""
+        first = bundles[0].folder
+        folders = [self.push_program(NodeLayout.from_design(each.design), each.folder, PROCESS_MODULE) for each in bundles]
+        write_private(first / ARRAY_SCRIPT, array_script(self.options, nodes, folders))
+        self.push(first, folders[0])
+        array = self._sbatch(f"{folders[0]}/{ARRAY_SCRIPT}")
+        return [f"{array}_{number}" for number in range(len(bundles))]
+
     @cached_property
     def host(self) -> Host:
         return SshHost(self.options.login, self.options.ssh_options) if self.options.via else LocalHost()
@@ -106,8 +152,12 @@ class SlurmLauncher(JobLauncher):
         }
 
     def start(self, run: str, layout: NodeLayout, folder: str) -> Mapping[str, Any]:
-        printed = self.host.run(["sbatch", "--parsable", f"{folder}/{JOB_SCRIPT}"])
-        return {"id": printed.strip().partition(";")[0]}  # the name of the cluster may follow
+        return {"id": self._sbatch(f"{folder}/{JOB_SCRIPT}")}
+
+    def _sbatch(self, script: str) -> str:
+        """Submit a script and return the id of its job."""
+        printed = self.host.run(["sbatch", "--parsable", script])
+        return printed.strip().partition(";")[0]  # the name of the cluster may follow
 
     def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
         done = self.host.attempt(["scontrol", "--oneliner", "show", "job", job["id"]])
@@ -185,6 +235,20 @@ HEAD_ADDRESS = (
     f"port=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))",
 )
 """Lines that find the address of node 0 as Slurm itself reaches it."""
+
+
+def array_script(options: SlurmOptions, nodes: int, folders: Sequence[str]) -> str:
+    """Return the script of a job array, each of whose jobs runs the script of one folder."""
+    given = [*directives(options, nodes, "meshwave-sweep"), f"--array=0-{len(folders) - 1}", "--output=/dev/null"]
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {directive}" for directive in given),
+        "",
+        f"folders=({shlex.join(folders)})",
+        'folder="${folders[$SLURM_ARRAY_TASK_ID]}"',
+        f'exec bash "$folder/{JOB_SCRIPT}" >>"$folder/{LOG}" 2>&1',
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _requeue(restarts: int) -> Iterator[str]:

@@ -232,6 +232,27 @@ def test_a_check_that_fails_shows_the_error(cluster: slurm_cluster.Cluster, reco
         check_target(launcher)
 
 
+def test_a_sweep_of_designs_is_one_job_array(
+    cluster: slurm_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "targets.toml").write_text('[two]\nlauncher = "slurm"\ninterface = "mw0"\n')
+    monkeypatch.setenv("MESHWAVE_TARGETS", str(tmp_path / "targets.toml"))
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    designs = [tmp_path / f"{steps}.json" for steps in (2, 3)]
+    for steps, path in zip((2, 3), designs, strict=True):
+        path.write_text(two_nodes(steps).to_json())
+
+    assert cli.main(["sweep", *map(str, designs), "--on", "two", "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert [len(run["metrics"]) for run in found] == [2, 3]
+    with closing(Record()) as record:
+        jobs = [record.get(run["run"]).handle["job"]["id"] for run in found]
+    array = jobs[0].removesuffix("_0")
+    assert jobs == [f"{array}_0", f"{array}_1"]
+    assert "#SBATCH --array=0-1" in (Path(found[0]["folder"]) / "array.sh").read_text()
+
+
 def test_a_preempted_run_keeps_its_state_and_waits(cluster: slurm_cluster.Cluster, record: Record) -> None:
     run = submit(launcher_of(record), two_nodes(100_000))  # type: ignore[arg-type]
     wait_for_training(run)

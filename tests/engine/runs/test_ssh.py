@@ -104,6 +104,9 @@ def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
     assert "resumed after step" in (run.folder / "rank-0.log").read_text()
     assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, other.reason
     assert losses(run) == losses(other)
+    resumed = submit(launcher, two_nodes(310), Options(resume=run.id))  # type: ignore[arg-type]
+    assert resumed.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, resumed.reason
+    assert len(losses(resumed)) == 10
     launcher.close()
 
 
