@@ -1,6 +1,8 @@
 """Predictions of published runs: every row has a prediction or a reason."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +10,11 @@ from meshwave.engine.bench.published.command import published, to_text
 from meshwave.engine.bench.published.designs import published_design, stage_layers
 from meshwave.engine.bench.published.runs import parse_run, read_rows
 from meshwave.engine.cli.main import main
+from meshwave.engine.document import load_design
 from meshwave.engine.document.devices import device_kinds
+from meshwave.engine.predict.prediction import predict
+
+EXAMPLES = Path(__file__).parents[3] / "docs/examples/published"
 
 ROW = {
     "id": "example-1",
@@ -125,3 +131,11 @@ def test_the_shipped_runs_are_expressed():
 def test_every_constant_of_a_device_has_an_origin():
     for kind in device_kinds().values():
         assert {"data sheet", *type(kind.constants).model_fields} <= set(kind.origin)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.json")), ids=lambda path: path.stem)
+def test_published_configurations_are_predicted_within_ten_percent_of_the_figure_in_their_name(path):
+    design = load_design(path)
+    published_s = float(re.search(r"published: ([\d.]+) s", design.name)[1])
+
+    assert predict(design).timeline.makespan == pytest.approx(published_s, rel=0.1)
