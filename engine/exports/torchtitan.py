@@ -155,8 +155,7 @@ def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) 
     yield '    parallelism.pipeline_parallel_schedule_csv = str(Path(__file__).with_name("schedule.csv"))'
     yield f'    parallelism.pipeline_parallel_schedule = "{name}"  # determines only the mesh of each stage'
     yield "    parallelism.module_fqns_per_model_part = MODULES"
-    yield f"    parallelism.data_parallel_replicate_degree = {dp}"
-    yield "    parallelism.data_parallel_shard_degree = 1"
+    yield from (f"    parallelism.{name} = {json.dumps(value)}" for name, value in _data_parallelism(design, dp))
     yield f"    parallelism.tensor_parallel_degree = {tp}"
     yield '    if hasattr(parallelism, "num_pp_microbatches"):  # later than 0.3.0'
     yield f"        parallelism.num_pp_microbatches = {design.pipe.microbatches}"
@@ -196,8 +195,7 @@ def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) ->
     yield f"pipeline_parallel_microbatch_size = {training.micro_batch_size}"
     yield 'pipeline_parallel_schedule_csv = "meshwave/schedule.csv"'
     yield f'pipeline_parallel_schedule = "{name}"  # determines only the mesh of each stage'
-    yield f"data_parallel_replicate_degree = {dp}"
-    yield "data_parallel_shard_degree = 1"
+    yield from (f"{name} = {json.dumps(value)}" for name, value in _data_parallelism(design, dp))
     yield f"tensor_parallel_degree = {tp}"
     yield "module_fqns_per_model_part = ["
     yield from (f"    {json.dumps(part)}," for part in module_names(layers, "output"))
@@ -205,6 +203,15 @@ def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) ->
     yield ""
     yield "[activation_checkpoint]"
     yield f'mode = "{"full" if recomputes else "none"}"{recomputes}'
+
+
+def _data_parallelism(design: Design, dp: int) -> Iterator[tuple[str, int | str]]:
+    """Yield the settings of data parallelism; FSDP shards gradients, and parameters if it frees them."""
+    sharding = design.training.sharding
+    yield "data_parallel_replicate_degree", 1 if design.training.shards_gradients else dp
+    yield "data_parallel_shard_degree", dp if design.training.shards_gradients else 1
+    if design.training.shards_gradients:
+        yield "fsdp_reshard_after_forward", "always" if sharding == "parameters" else "never"
 
 
 def _missing_settings(design: Design, tp: int) -> Iterator[str]:
@@ -219,6 +226,8 @@ def _missing_settings(design: Design, tp: int) -> Iterator[str]:
     yield f"its optimizer: {training.optimizer}, learning rate {training.lr:g}{decay}; its seed: {training.seed}"
     if training.precision == "fp64":
         yield "its precision: fp64, replaced by float32 here, the most precise format of torchtitan"
+    if training.sharding == "optimizer":
+        yield "its sharded optimizer states, which torchtitan has with sharded gradients or parameters only"
     if tp > 1:
         yield f"its transfers: {design.transfer.strategy}; torchtitan sends from each device to its counterpart"
 

@@ -35,7 +35,7 @@ BOTH = {
     "parallelism": (
         "pipeline_parallel_degree", "pipeline_parallel_schedule_csv", "pipeline_parallel_schedule",
         "module_fqns_per_model_part", "data_parallel_replicate_degree", "data_parallel_shard_degree",
-        "tensor_parallel_degree",
+        "tensor_parallel_degree", "fsdp_reshard_after_forward",
     ),
     "training": ("steps", "mixed_precision_param", "max_norm", "disable_cuda_graphs"),
 }  # fmt: skip
@@ -254,3 +254,16 @@ def test_meshes_of_different_shapes_are_refused() -> None:
 
     with pytest.raises(InputError, match=r"m0 dp=2 x tp=1 and m1 dp=1 x tp=2 differ; give all the same dp and tp"):
         files(design, lower(design), (6, 6))
+
+
+@pytest.mark.parametrize(("sharding", "resharded"), [("gradients", "never"), ("parameters", "always")])
+def test_sharded_state_is_sharded_by_torchtitan(sharding: str, resharded: str, torchtitan: SimpleNamespace) -> None:
+    drawn = Drawn({"schedule": "1f1b", "microbatches": 4, "stages": [6, 6]}, 2)
+    files = unpacked(drawn, dp=2, training={"sharding": sharding})
+
+    run(files["meshwave/recipe.py"])
+
+    found = set_in(torchtitan.parallelism)
+    names = ("data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward")
+    assert [found[name] for name in names] == [1, 2, resharded]
+    assert f'fsdp_reshard_after_forward = "{resharded}"' in files["meshwave/torchtitan-0.2.toml"]
