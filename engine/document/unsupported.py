@@ -120,6 +120,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
     divides_tokens = isinstance(model, LanguageModel) and model.moe is None and not model.skips
     keys = [] if divides_tokens else ["sequence_parallel"]
     keys += ["bf16_gradients"] if training.sharding == "none" else []
+    keys += ["sharding"] if model.moe is not None else []
     for key in (*keys, "linear_precision", "fused_attention", "tensor_parallel_overlap"):
         usual = Training.model_fields[key].default
         value, where = getattr(training, key), f"training.{key}"

@@ -127,7 +127,9 @@ class SlurmLauncher(JobLauncher):
     def _submit_array(self, bundles: Sequence[Bundle], nodes: int) -> list[str]:
         """Submit the jobs of runs as an array, and return the id of each."""
         first = bundles[0].folder
-        folders = [self.push_program(NodeLayout.from_design(each.design), each.folder, PROCESS_MODULE) for each in bundles]
+        folders = [
+            self.push_program(NodeLayout.from_design(each.design), each.folder, PROCESS_MODULE) for each in bundles
+        ]
         write_private(first / ARRAY_SCRIPT, array_script(self.options, nodes, folders))
         self.push(first, folders[0])
         array = self._sbatch(f"{folders[0]}/{ARRAY_SCRIPT}")
