@@ -171,8 +171,8 @@ def _describe_evidence(numbers: Values) -> Iterator[str]:
         return
     if evidence["interval_s"]:
         low, high = (duration(end, "s") for end in evidence["interval_s"])
-        yield f"Likely {low} to {high}, by the errors of 80% of like published runs."
-    yield from (f"Like this: {run['words']}." for run in evidence["like_runs"])
+        yield f"Likely {low} to {high}: the error range of 80% of similar published runs."
+    yield from (f"Similar published run: {run['words']}." for run in evidence["like_runs"])
     constants = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in evidence["constants"].items())
     yield f"Constants of {evidence['device']}: {constants}."
 

@@ -255,7 +255,7 @@ class Start extends Widget {
   /** @param {string} title @param {string[]} lines */
   showDifferences(title, lines) {
     const close = tool("Close", { glyph: "close", tip: "", onclick: () => this.differences.close() });
-    const shown = lines.length ? lines : ["The designs differ in nothing but their names."];
+    const shown = lines.length ? lines : ["The designs differ only in their names."];
     this.differences.dialog.replaceChildren(
       h("header", {}, h("h2", { id: "mw-differences" }, title), h("span.mw-grow"), close),
       h("ul.mw-start-differences", {}, ...shown.map((each) => h("li", {}, each))),
