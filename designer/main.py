@@ -19,13 +19,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         bench.PARTS |= {"page": bench_page, "sessions": bench_sessions}
         bench.TIMED_PARTS["soak"] = bench_soak
-    return cli.main(words, serve=_serve)
+    return cli.main(words, serve=_serve, serve_workshop=_serve_workshop)
 
 
 def _serve(options: argparse.Namespace) -> int:
     from meshwave.designer.server.serve import serve  # imported here since importing Panel takes most of a second
 
     return serve(options.design, port=options.port, home=options.home, show=not options.no_browser)
+
+
+def _serve_workshop(options: argparse.Namespace) -> int:
+    from meshwave.designer.server.workshop import serve_workshop
+
+    return serve_workshop(
+        options.plan,
+        port=options.port,
+        address=options.address,
+        certificate=options.certificate,
+        key=options.key,
+        show=not options.no_browser,
+    )
 
 
 if __name__ == "__main__":

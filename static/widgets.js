@@ -3,6 +3,8 @@
 export { render as "cluster/cluster.js" } from "./cluster/cluster.js";
 export { render as "experts/experts.js" } from "./experts/experts.js";
 export { render as "experts/schedules.js" } from "./experts/schedules.js";
+export { render as "lessons/board.js" } from "./lessons/board.js";
+export { render as "lessons/class_bar.js" } from "./lessons/class_bar.js";
 export { render as "lessons/lessons.js" } from "./lessons/lessons.js";
 export { render as "panels/comparison.js" } from "./panels/comparison.js";
 export { render as "panels/form.js" } from "./panels/form.js";

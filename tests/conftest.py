@@ -246,7 +246,7 @@ def serving() -> Iterator[Callable[..., str]]:
     def start(app: Any, **options: Any) -> str:
         import panel as pn
 
-        port = _free_port()
+        port = free_port()
         standing = {"port": port, "address": "127.0.0.1", "threaded": True, "show": False, "verbose": False}
         servers.append(pn.serve(app, **{**standing, **options}))
         _wait_for(port)
@@ -283,7 +283,7 @@ def _is_ours(error: BaseException) -> bool:
     return any(file.startswith(str(ROOT)) and "site-packages" not in file for file in files)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as probe:

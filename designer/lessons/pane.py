@@ -16,14 +16,14 @@ from meshwave.designer.lessons.tutor import OpenLesson, Tutor
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.lessons import Choice, Lesson, NumberQuestion, Verdict, fill_numbers, find_lesson, lesson_folders
-from meshwave.engine.lessons.progress import LessonProgress, load_progress
+from meshwave.engine.lessons.progress import Course, LessonProgress, load_progress
 
 ASKING = ("number", "choice")
 LEVELS = {"beginner": "Beginner", "intermediate": "Intermediate", "advanced": "Advanced"}
 
 
 class LessonPane(Canvas):
-    """A pane beside the canvases with the lessons and their steps.
+    """A pane beside the canvases with the lessons of a course and their steps.
 
     ``on_open`` is called with the lesson that the tab shows, None for none; ``on_highlight`` shows the view with a
     control.
@@ -43,11 +43,12 @@ class LessonPane(Canvas):
         session: Session,
         on_open: Callable[[OpenLesson | None], Any] = lambda lesson: None,
         on_highlight: Callable[[str], Any] = lambda control: None,
+        course: Course | None = None,
         **params: Any,
     ) -> None:
         super().__init__(visible=False, **params)
-        self._on_highlight = on_highlight
-        self.tutor = Tutor(session, self._show, on_open)
+        self._on_highlight, self._course = on_highlight, course or Course()
+        self.tutor = Tutor(session, self._show, on_open, self._course.folder)
         session.param.watch(lambda *_: self.tutor.follow(), ["prediction", "problems", "measured"])
 
     def open(self, lesson: str = "") -> None:
@@ -70,7 +71,7 @@ class LessonPane(Canvas):
     def _show_list(self) -> None:
         if self.tutor.lesson is not None:
             self.tutor.leave()
-        self.param.update(lessons=list(lesson_entries()), step=None, highlight="")
+        self.param.update(lessons=list(lesson_entries(self._course)), step=None, highlight="")
 
     def _show(self) -> None:
         tutor = self.tutor
@@ -126,11 +127,11 @@ class LessonPane(Canvas):
 # ---- plain data for the page ----
 
 
-def lesson_entries() -> Iterator[dict[str, Any]]:
+def lesson_entries(course: Course) -> Iterator[dict[str, Any]]:
     """Yield the lines of the list of lessons, with the learner's progress."""
-    progress = load_progress().lessons
-    for name, folder in lesson_folders().items():
-        yield entry(name, folder, progress.get(name))
+    progress, folders = load_progress(course.folder).lessons, lesson_folders()
+    for name in course.lessons or folders:
+        yield entry(name, folders[name], progress.get(name))
 
 
 def entry(name: str, folder: Path, progress: LessonProgress | None) -> dict[str, Any]:

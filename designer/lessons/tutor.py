@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from meshwave.designer.state.design_session import Session
@@ -45,6 +46,7 @@ class Tutor:
     session: Session
     on_change: Callable[[], object]
     on_open: Callable[[OpenLesson | None], object]
+    folder: Path | None = None  # of the learner's progress; None for the user's own
     lesson: Lesson | None = None
     progress: LessonProgress = field(default_factory=LessonProgress)
     hints: int = 0
@@ -75,7 +77,7 @@ class Tutor:
         self.follow()
 
     def _enter(self, lesson: Lesson, before: Design) -> None:
-        kept = load_progress().lessons.get(lesson.name, LessonProgress())
+        kept = load_progress(self.folder).lessons.get(lesson.name, LessonProgress())
         self.lesson, self._before = lesson, before
         self.progress = kept if kept.step < len(lesson.steps) else kept.with_step(0)
         self._forget_answer()
@@ -144,7 +146,7 @@ class Tutor:
     def _keep(self, progress: LessonProgress) -> None:
         self.progress = progress
         with suppress(OSError):  # then the learner starts over after a reload
-            save_progress(self.current_lesson.name, progress)
+            save_progress(self.current_lesson.name, progress, self.folder)
 
     # ---- answers ----
 

@@ -56,8 +56,11 @@ NEW_DESIGNS = {"pipeline": "03-gpt-on-two-cores", "experts": "16-gpt2-moe"}
 LARGEST_TRIED = 50_000  # spans of the largest step that is simulated during a gesture
 
 
-def page(studio: Studio) -> pn.viewable.Viewable:
-    """Build the page of a tab: of a design of the library, an example, a run or a lesson, as the link says."""
+def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
+    """Build the page of a tab: of a design of the library, an example, a run or a lesson, as the link says.
+
+    In a workshop, ``attend`` returns what connects the page with the class.
+    """
     document = prepare_page()
     draft = Draft(
         studio,
@@ -87,7 +90,7 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     pn.state.on_session_destroyed(lambda context: widgets.end())
     # Bokeh's callback, since Panel's own takes five times as long as the refresh.
     document.add_periodic_callback(widgets.runs.refresh, int(REFRESH_INTERVAL_S * 1000))
-    return widgets.layout()
+    return widgets.layout(attend(widgets, draft) if attend else None)
 
 
 def _starting_design(studio: Studio) -> Design | None:
@@ -187,7 +190,9 @@ class Widgets:
             edit_log=edit_log,
             **FILL,
         )
-        self.lessons = LessonPane(session, on_open=on_show_lesson, on_highlight=self._show_control, **FILL)
+        self.lessons = LessonPane(
+            session, on_open=on_show_lesson, on_highlight=self._show_control, course=studio.course, **FILL
+        )
         self.lessons.param.watch(lambda *_: self._hide_numbers(), ["step", "visible"])
         self.profiles = Profiles(session, studio.calibration, lambda: self.form.refresh(), session.later)
         form, problems, runs = (self.view(name).pane for name in ("design", "problems", "run"))
@@ -396,8 +401,8 @@ class Widgets:
     def _show_badge(self) -> None:
         self.side.set_badge("problems", self.problems.badge, self.problems.severity)
 
-    def layout(self) -> pn.viewable.Viewable:
-        """Arrange all widgets on one screen."""
+    def layout(self, class_bar: Viewable | None = None) -> pn.viewable.Viewable:
+        """Arrange all widgets on one screen, with the bar of a workshop over them."""
         areas = {
             "top": self.topbar, "numbers": self.numbers, "launch": self.runs.bar, "cluster": self.cluster,
             "wave": self.wave, "experts": self.experts, "side": self.side, "timeline": self.bottom, "lesson": self.lessons,
@@ -407,7 +412,8 @@ class Widgets:
         for overlay in self._overlays:
             overlay.styles = OVER
         sheets = [read_static("kit/page_layout.css")]
-        column = pn.Column(*areas.values(), *self._overlays, sizing_mode="stretch_both", stylesheets=sheets)
+        over = [*self._overlays, *([class_bar] if class_bar else [])]
+        column = pn.Column(*areas.values(), *over, sizing_mode="stretch_both", stylesheets=sheets)
 
         def show_lesson(*_: object) -> None:
             column.css_classes = ["mw-with-lesson"] if self.lessons.visible else []
@@ -422,4 +428,5 @@ class Widgets:
 
 
 TIMELINE = "timeline"
+Attend = Callable[[Widgets, Draft], Viewable]
 OVER = {"position": "absolute", "width": "0", "height": "0"}  # takes no space until it is opened

@@ -111,7 +111,11 @@ class StartPage(Canvas):
             }
             for run in self._studio.record.all(SHOWN_RUNS)
         ]
-        self.param.update(designs=PlainData(designs), runs=PlainData(runs), lessons=PlainData(list(lesson_entries())))
+        self.param.update(
+            designs=PlainData(designs),
+            runs=PlainData(runs),
+            lessons=PlainData(list(lesson_entries(self._studio.course))),
+        )
 
     def _show_examples(self) -> None:
         self.examples = PlainData([{"id": name, **_example_cards.get(name, {})} for name in examples()])

@@ -22,6 +22,8 @@ from bokeh.server.auth_provider import AuthProvider
 from tornado.httputil import HTTPHeaders
 from tornado.web import OutputTransform, RequestHandler
 
+OWNER = "owner"
+"""The user who started the server."""
 SIGN_IN_DAYS = 7
 MOST_SIGN_INS = 1000
 METRICS_TOKEN = "MESHWAVE_METRICS_TOKEN"
@@ -33,6 +35,7 @@ CROSS_SITE = (
 )
 """A browser sends a strict cookie only for links on our own pages. The fragment of the link is kept: it is data."""
 STYLE = "font: 16px system-ui; margin: 3em"
+ADDRESS = "127.0.0.1"
 PAGES = ("/", "/start", "/transfer")
 
 
@@ -44,11 +47,14 @@ def new_token() -> str:
 class TokenAccess(AuthProvider):
     """Admits requests with the token of the link, or with the cookie that a browser received for it."""
 
-    def __init__(self, token: str, port: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, token: str, port: int, clock: Callable[[], float] = time.monotonic, address: str = ADDRESS
+    ) -> None:
         self._token, self._clock = token, clock
         self._cookie = f"meshwave-{port}"  # the name has the port, since browsers send cookies to all ports of a host
         self._sign_ins: dict[str, float] = {}  # expiry by value of the cookie, the earliest first
-        self.hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
+        names = [address, "localhost"] if address == ADDRESS else [address]
+        self.hosts = [f"{name}:{port}" for name in names]
         self.link_followed = threading.Event()
         super().__init__()
 
@@ -61,14 +67,14 @@ class TokenAccess(AuthProvider):
         if handler.request.host.lower() not in self.hosts:
             return None
         if self._sign_ins.get(handler.get_cookie(self._cookie, ""), 0.0) > self._clock():
-            return "owner"
+            return OWNER
         if self._is_token(handler.get_argument("token", "")):
             handler.set_cookie(
                 self._cookie, self._sign_in(), expires_days=SIGN_IN_DAYS, httponly=True, samesite="Strict"
             )
             del handler.request.arguments["token"]  # Bokeh writes the arguments into the page
             self.link_followed.set()
-            return "owner"
+            return OWNER
         return None
 
     def _sign_in(self) -> str:
@@ -85,7 +91,7 @@ class TokenAccess(AuthProvider):
         """Return whether a request comes from the user of the designer, or has the metrics token."""
         given = handler.request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
         known = filter(None, (self._token, os.environ.get(METRICS_TOKEN)))
-        return any(hmac.compare_digest(given, each.encode()) for each in known) or self._user(handler) is not None
+        return any(hmac.compare_digest(given, each.encode()) for each in known) or self._user(handler) == OWNER
 
     @property
     def get_user_async(self) -> None:

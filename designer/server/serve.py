@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from asyncio import new_event_loop, set_event_loop
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from errno import EADDRINUSE
@@ -15,12 +15,13 @@ from pathlib import Path
 from types import FrameType
 
 import panel as pn
+from panel.viewable import Viewable
 
 from meshwave.designer.pages.design_page import warm_up
 from meshwave.designer.pages.start_page import front_page, start_page
 from meshwave.designer.pages.transfer_page import lab_page
 from meshwave.designer.server import documentation
-from meshwave.designer.server.access import SecurityHeaders, TokenAccess, new_token
+from meshwave.designer.server.access import ADDRESS, SecurityHeaders, TokenAccess, new_token
 from meshwave.designer.server.browser import has_screen, open_browser
 from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.metrics import metrics_routes
@@ -31,7 +32,6 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.files import find_design
 from meshwave.engine.program.shared_links_simulation import compile_in_background
 
-ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 5006, 100
 TRIES = 20
 START_TIMEOUT_S = 120.0
@@ -63,6 +63,12 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
         f"Meshwave is ready. Open\n\n    {link}\n\nCtrl-C stops the server and the runs that were started here.",
         flush=True,
     )
+    run_server(server, studio, link, show=show)
+    return 0
+
+
+def run_server(server: pn.io.server.Server, studio: Studio, link: str, *, show: bool) -> None:
+    """Open the browser and serve until Ctrl-C."""
     if show and has_screen():
         followed = server_access(server).link_followed
         threading.Thread(target=open_browser, args=(link, followed), daemon=True).start()
@@ -74,7 +80,6 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
     finally:
         server.stop()
         studio.close()
-    return 0
 
 
 def server_access(server: pn.io.server.Server) -> TokenAccess:
@@ -92,15 +97,40 @@ def start_server(
     headers: type[SecurityHeaders] = SecurityHeaders,
 ) -> pn.io.server.Server:
     """Start a server whose event loop the caller runs."""
-    access = TokenAccess(token, port)
+    pages = {
+        "/": lambda: front_page(studio),
+        "/start": lambda: start_page(studio),
+        "/transfer": lambda: lab_page(),
+    }
+    return start_pages(pages, studio, TokenAccess(token, port), port, session_lifetime_s, headers)
+
+
+def start_pages(
+    pages: Mapping[str, Callable[[], Viewable]],
+    studio: Studio,
+    access: TokenAccess,
+    port: int,
+    session_lifetime_s: float = SESSION_LIFETIME_S,
+    headers: type[SecurityHeaders] = SecurityHeaders,
+    address: str = ADDRESS,
+    tls: Mapping[str, str] | None = None,
+) -> pn.io.server.Server:
+    """Start a server of some pages, whose event loop the caller runs.
+
+    Args:
+        pages: functions that build a page, by its path; Panel accepts plain functions only.
+        studio: the studio whose metrics are reported.
+        access: the access control.
+        port: the port.
+        session_lifetime_s: time after which the session of a closed page ends.
+        headers: the headers of every response.
+        address: the address of this machine.
+        tls: ``ssl_certfile`` and ``ssl_keyfile``; None for plain HTTP.
+    """
     server: pn.io.server.Server = pn.serve(  # type: ignore[no-untyped-call]
-        {  # Panel accepts plain functions only
-            "/": lambda: front_page(studio),
-            "/start": lambda: start_page(studio),
-            "/transfer": lambda: lab_page(),
-        },
+        dict(pages),
         port=port,
-        address=ADDRESS,
+        address=address,
         websocket_origin=access.hosts,
         auth_provider=access,
         include_headers=[],  # Bokeh would write headers and cookies into the page, where scripts can read them
@@ -113,6 +143,7 @@ def start_server(
         verbose=False,
         unused_session_lifetime_milliseconds=round(1000 * session_lifetime_s),
         check_unused_sessions_milliseconds=round(1000 * session_lifetime_s / CHECKS_PER_LIFETIME),
+        **(tls or {}),
     )
     server._tornado.add_handlers(".*", [*metrics_routes(studio), *documentation.documentation_routes()])
     server.start()  # otherwise Bokeh neither discards sessions nor pings connections
@@ -204,8 +235,8 @@ def read_design(name: str | None) -> Design:
     return load_design(find_design(name or FIRST_EXAMPLE))
 
 
-def find_free_port(wanted: int | None) -> int:
-    """Return the port ``wanted`` if it is free, by default the first free one from 5006 on.
+def find_free_port(wanted: int | None, address: str = ADDRESS) -> int:
+    """Return the port ``wanted`` of an address if it is free, by default the first free one from 5006 on.
 
     Raises:
         InputError: the port is in use, or no port is free.
@@ -214,7 +245,7 @@ def find_free_port(wanted: int | None) -> int:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((ADDRESS, port))
+                probe.bind((address, port))
                 return int(probe.getsockname()[1])
             except (OSError, OverflowError):
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from weakref import WeakSet
 
@@ -17,6 +18,7 @@ from meshwave.designer.state.predictions import Predictions
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.files import home, write_private
+from meshwave.engine.lessons.progress import Course
 from meshwave.engine.runs import Record, reconcile
 from meshwave.engine.runs.launchers import Launcher, watch_queues
 from meshwave.engine.runs.targets import open_target
@@ -38,6 +40,7 @@ class Studio:
             RunError: the folder of designs and runs cannot be used.
         """
         self._first, self.starts_with_library = first, starts_with_library
+        self.course = Course()
         self._open: dict[str, IsShown] = {}
         self.drafts: WeakSet[Draft] = WeakSet()
         self.edits = 0
@@ -56,6 +59,19 @@ class Studio:
         watch_queues(self.record, self.open_launcher)
         self.calibration = BackgroundCalibration()
         self.predictions = Predictions()
+
+    def of_learner(self, course: Course) -> Studio:
+        """Return the studio of a learner: with a library and a course of one's own, and with the same runs.
+
+        Raises:
+            OSError: the learner's folder cannot be used.
+        """
+        assert course.folder is not None
+        studio = copy(self)
+        studio.course, studio.starts_with_library = course, False
+        studio.library = Library(course.folder / "designs")
+        studio._open = {}
+        return studio
 
     def open_launcher(self, name: str) -> Launcher:
         """Return the launcher of that name, which all tabs share."""

@@ -26,13 +26,17 @@ def _refuse_to_serve(options: argparse.Namespace) -> int:
     raise Refusal("designer_not_in_engine")
 
 
-def main(arguments: Sequence[str] | None = None, serve: Command = _refuse_to_serve) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    serve: Command = _refuse_to_serve,
+    serve_workshop: Command = _refuse_to_serve,
+) -> int:
     """Run one command; return its exit status: 0 done, 1 the run failed, 2 the input is wrong.
 
-    ``serve`` is the command that opens the designer, which the engine does not import.
+    ``serve`` and ``serve_workshop`` open the designer, which the engine does not import.
     """
     with escaped_output():
-        return _status(parser(serve).parse_args(arguments))
+        return _status(parser(serve, serve_workshop).parse_args(arguments))
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -53,7 +57,7 @@ def _status(options: argparse.Namespace) -> int:
 # ---- the parser ----
 
 
-def parser(serve: Command = _refuse_to_serve) -> argparse.ArgumentParser:
+def parser(serve: Command = _refuse_to_serve, serve_workshop: Command = _refuse_to_serve) -> argparse.ArgumentParser:
     """Return the parser of all commands; each sets ``command`` to its function."""
     top = argparse.ArgumentParser(
         prog="meshwave",
@@ -62,6 +66,7 @@ def parser(serve: Command = _refuse_to_serve) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"meshwave {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands, serve)
+    _add_workshop(commands, serve_workshop)
     _add_design_commands(commands)
     _add_run_commands(commands)
     _add_target_commands(commands)
@@ -79,6 +84,25 @@ def _add_serve(commands: Any, serve: Command) -> None:
         "--home", help="the folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder"
     )
     designer.add_argument("--no-browser", action="store_true", help="only print the link")
+
+
+def _add_workshop(commands: Any, serve: Command) -> None:
+    parser = _command(commands, "workshop", "serve a course to a class", _workshop)
+    parser.set_defaults(serve=serve)
+    parser.add_argument("plan", metavar="COURSE.toml", type=Path, help="the plan of the workshop")
+    parser.add_argument("--port", type=int, help="default: 5006, or the next free one")
+    parser.add_argument("--address", default="127.0.0.1", help="the address of this machine that learners open")
+    parser.add_argument(
+        "--certificate", type=Path, metavar="FILE", help="TLS certificate, for other addresses than loopback"
+    )
+    parser.add_argument("--key", type=Path, metavar="FILE", help="the key of the certificate")
+    parser.add_argument(
+        "--home", help="the folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="only print the links")
+    parser.add_argument("--results", action="store_true", help="print the results instead of serving")
+    _add_json(parser)
+    parser.add_argument("--reset", action="store_true", help="delete everything that learners made, and exit")
 
 
 def _add_design_commands(commands: Any) -> None:
@@ -400,6 +424,12 @@ def _doctor(options: argparse.Namespace) -> int:
     else:
         print(doctor.to_text(findings))
     return 0
+
+
+def _workshop(options: argparse.Namespace) -> int:
+    from meshwave.engine.cli.workshop import workshop
+
+    return workshop(options)
 
 
 def _lessons(options: argparse.Namespace) -> int:

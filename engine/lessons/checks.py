@@ -87,15 +87,22 @@ def judge_choice(lesson: Lesson, check: Choice, given: int) -> Verdict:
 
 def judge_task(lesson: Lesson, check: Task, prediction: Prediction) -> Verdict:
     """Judge the open design."""
-    results = [_judge_condition(lesson, condition, prediction) for condition in check.conditions]
+    results = judge_conditions(lesson, check.conditions, prediction)
     passed = all(result.is_met for result in results)
     return Verdict(passed, "The design meets every condition." if passed else "", results)
 
 
-def _judge_condition(lesson: Lesson, condition: Condition, prediction: Prediction) -> ConditionResult:
+def judge_conditions(
+    lesson: Lesson | None, conditions: Sequence[Condition], prediction: Prediction
+) -> list[ConditionResult]:
+    """Return how a design meets each condition; a ``lesson`` is needed for those that name one of its designs."""
+    return [_judge_condition(lesson, condition, prediction) for condition in conditions]
+
+
+def _judge_condition(lesson: Lesson | None, condition: Condition, prediction: Prediction) -> ConditionResult:
     value = look_up(prediction, condition.number)
     wanted: Any = condition.value
-    if condition.of is not None:
+    if condition.of is not None and lesson is not None:
         wanted = condition.times * number_of(lesson, condition.of, condition.number)
     text = f"{title(condition.number)} {_WORDS[condition.op]} {format_quantity(prediction, condition.number, wanted)}"
     is_met = type_fits(value, wanted) and _COMPARE[condition.op](value, wanted)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -41,23 +43,33 @@ class Progress(Part):
     lessons: dict[str, LessonProgress] = {}
 
 
-def load_progress() -> Progress:
-    """Read the progress; a file that cannot be read counts as none."""
+class Course(NamedTuple):
+    """The lessons that a learner is offered, and where the progress is kept."""
+
+    lessons: Sequence[str] = ()
+    """Names of the lessons in their order; all of them where the list is empty."""
+    folder: Path | None = None
+    """Folder of the progress; None for the user's own."""
+
+
+def load_progress(folder: Path | None = None) -> Progress:
+    """Read the progress from a folder, by default the user's own; a file that cannot be read counts as none."""
     try:
-        path = home() / "progress.json"
+        path = (folder or home()) / "progress.json"
         text = path.read_text("utf-8") if path.stat().st_size <= LARGEST_BYTES else "{}"
         return Progress.model_validate_json(text)
     except (OSError, UnicodeDecodeError, ValidationError):
         return Progress()
 
 
-def save_progress(name: str, progress: LessonProgress) -> None:
-    """Keep the progress through one lesson.
+def save_progress(name: str, progress: LessonProgress, folder: Path | None = None) -> None:
+    """Keep the progress through one lesson in a folder, by default the user's own.
 
     Raises:
         OSError: it cannot be written.
     """
-    known = load_progress()
+    folder = folder or home()
+    known = load_progress(folder)
     changed = known.model_copy(update={"lessons": {**known.lessons, name: progress}})
-    home().mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(home() / "progress.json", changed.model_dump_json(indent=1))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(folder / "progress.json", changed.model_dump_json(indent=1))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -99,9 +99,9 @@ def read_lesson(folder: Path) -> Lesson:
     match = _FRONT_MATTER.match(text)
     if not match:
         raise DesignError([Problem(file, "lesson_without_front_matter")])
-    about = _parse(match[1], About, file)
+    about = parse_toml(match[1], About, file)
     steps = _read_steps(text[match.end() :], file)
-    lesson = Lesson(folder.name, folder, about, steps, _read_designs(folder, about, file))
+    lesson = Lesson(folder.name, folder, about, steps, read_designs(folder, about, file))
     if problems := [_within(found, _place(file, step)) for step, found in _link_problems(lesson)]:
         raise DesignError(problems)
     return lesson
@@ -126,8 +126,12 @@ def _within(problem: Problem, place: str) -> Problem:
     return problem.replace(where=f"{place}, {problem.where}" if problem.where else place, fixes=())
 
 
-def _parse(toml: str, root: type[P], place: str) -> P:
-    """Parse TOML as a part; problems get the ``place`` in front of their own."""
+def parse_toml(toml: str, root: type[P], place: str) -> P:
+    """Parse TOML as a part; problems get the ``place`` in front of their own.
+
+    Raises:
+        DesignError: with the problems that were found.
+    """
     try:
         values = tomllib.loads(toml)
     except tomllib.TOMLDecodeError as error:
@@ -156,13 +160,32 @@ def _read_step(title: str, body: str, place: str) -> Step:
     if not blocks:
         return Step(title, body.strip(), "", StepData())
     [block] = blocks
-    return Step(title, body[: block.start()].strip(), body[block.end() :].strip(), _parse(block[1], StepData, place))
+    return Step(
+        title, body[: block.start()].strip(), body[block.end() :].strip(), parse_toml(block[1], StepData, place)
+    )
 
 
 # ---- designs ----
 
 
-def _read_designs(folder: Path, about: About, file: str) -> dict[str, Design]:
+class DesignSources(Protocol):
+    """What names designs by their sources: the front matter of a lesson, or the plan of a workshop."""
+
+    @property
+    def title(self) -> str:
+        """Title, which the names of the designs start with."""
+
+    @property
+    def designs(self) -> Mapping[str, DesignSource]:
+        """Sources of the designs by name."""
+
+
+def read_designs(folder: Path, about: DesignSources, file: str) -> dict[str, Design]:
+    """Read the designs of a lesson or workshop.
+
+    Raises:
+        DesignError: a design cannot be read, or has problems.
+    """
     documents: dict[str, Mapping[str, Any]] = {}
     designs = {}
     for name in about.designs:
@@ -176,7 +199,7 @@ def _read_designs(folder: Path, about: About, file: str) -> dict[str, Design]:
 
 
 def _document(
-    folder: Path, about: About, name: str, known: dict[str, Mapping[str, Any]], above: tuple[str, ...]
+    folder: Path, about: DesignSources, name: str, known: dict[str, Mapping[str, Any]], above: tuple[str, ...]
 ) -> Mapping[str, Any]:
     """Return the document of a design; ``above`` are the designs that are built on it."""
     if name in above:

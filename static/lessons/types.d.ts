@@ -45,3 +45,55 @@ export interface LessonsModel extends Model {
   highlight: string;
   refusal: string;
 }
+
+export interface Leader {
+  rank: number;
+  person: string;
+  name: string;
+  text: string;
+}
+
+export interface Challenge {
+  name: string;
+  title: string;
+  text: string;
+  own: string;
+  leaders: Leader[];
+}
+
+export interface ClassBarModel extends Model {
+  name_shown: string;
+  message: string;
+  class_step: string;
+  paused: boolean;
+  challenges: Challenge[];
+}
+
+export interface ShownPerson {
+  id: string;
+  name: string;
+  step: string;
+  since_s: number;
+  passed: number;
+  shown: number;
+  has_design: boolean;
+}
+
+/** What the teacher's board shows (designer/lessons/board.py). */
+export interface BoardState {
+  title: string;
+  code: string;
+  link: string;
+  picture: string;
+  lessons: { name: string; title: string; steps: string[] }[];
+  now_s: number;
+  people: ShownPerson[];
+  most: number;
+  challenges: Challenge[];
+  announcement: { message: string; lesson: string; step: number; is_paused: boolean };
+  class_step: string;
+}
+
+export interface BoardModel extends Model {
+  state: string;
+}

@@ -16,7 +16,10 @@ from hypothesis.strategies import SearchStrategy
 from tests.fuzz.mutate import mutate_json
 from tests.fuzz.oracle import Act
 
-NAMES = ("designs", "transfers", "expert_layers", "schedules", "orders", "profiles", "run_folders", "gestures")
+NAMES = (
+    "designs", "transfers", "expert_layers", "schedules", "orders", "profiles", "run_folders", "gestures", "lessons",
+    "workshops",
+)  # fmt: skip
 """The targets, each a module of :mod:`tests.fuzz.targets`."""
 
 

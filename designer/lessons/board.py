@@ -1,0 +1,107 @@
+"""The teacher's board of a workshop: who has joined, at which step everybody is, and the leaderboards."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import param
+import segno
+
+from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.lessons.class_bar import lesson_outline, shown_challenge, step_title
+from meshwave.engine.lessons.classroom import Classroom, Person
+from meshwave.engine.lessons.progress import load_progress
+
+LONGEST_MESSAGE = 300
+
+
+class Board(Canvas):
+    """People, steps and scores of a workshop, and what the teacher announces.
+
+    ``copy_design(person, challenge)`` copies the design that a person has open, or submitted to a challenge, into the
+    teacher's library and returns its ID.
+    """
+
+    state = param.String(default=PlainData({}), doc="See Board.refresh().")
+
+    _esm = module("lessons/board.js")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/board.css")
+    _gestures = ("announce", "pause", "point", "remove", "open")
+
+    def __init__(
+        self, classroom: Classroom, origin: str, copy_design: Callable[[str, str], str], **params: Any
+    ) -> None:
+        super().__init__(**params)
+        self._classroom, self._copy_design = classroom, copy_design
+        self._seen = -1
+        self._fixed = {
+            "title": classroom.workshop.plan.title,
+            "code": classroom.code,
+            "link": f"{origin}/join",
+            "picture": qr_code(f"{origin}/join?code={classroom.code}"),
+            "lessons": [{"name": name, **lesson_outline(name)._asdict()} for name in classroom.workshop.lessons],
+        }
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what changed in the workshop."""
+        classroom = self._classroom
+        if self._seen == classroom.changes:
+            return
+        self._seen = classroom.changes
+        announcement = classroom.announcement
+        self.state = PlainData(
+            {
+                **self._fixed,
+                "now_s": time.time(),
+                "people": [self._shown_person(each) for each in classroom.people()],
+                "most": classroom.workshop.plan.people,
+                "challenges": [shown_challenge(classroom, each) for each in classroom.workshop.plan.challenges],
+                "announcement": announcement.model_dump(),
+                "class_step": step_title(announcement.lesson, announcement.step),
+            }
+        )
+
+    def _shown_person(self, person: Person) -> dict[str, Any]:
+        lessons = load_progress(self._classroom.person_folder(person.id)).lessons
+        return {
+            "id": person.id,
+            "name": person.name,
+            "step": step_title(person.lesson, person.step),
+            "since_s": person.since_s,
+            "passed": sum(len(each.done) for each in lessons.values()),
+            "shown": sum(len(each.shown) for each in lessons.values()),
+            "has_design": bool(person.draft),
+        }
+
+    def _on_announce(self, gesture: Mapping[str, Any]) -> None:
+        self._classroom.announce(message=read_value(gesture, "message", plain_text)[:LONGEST_MESSAGE])
+        self.refresh()
+
+    def _on_pause(self, gesture: Mapping[str, Any]) -> None:
+        self._classroom.announce(is_paused=read_value(gesture, "paused", bool))
+        self.refresh()
+
+    def _on_point(self, gesture: Mapping[str, Any]) -> None:
+        lesson, step = read_value(gesture, "lesson", plain_text), read_value(gesture, "step", int)
+        self._classroom.announce(lesson=lesson, step=max(step, 0))
+        self.refresh()
+
+    def _on_remove(self, gesture: Mapping[str, Any]) -> None:
+        self._classroom.remove(read_value(gesture, "person", plain_text))
+        self.refresh()
+
+    def _on_open(self, gesture: Mapping[str, Any]) -> None:
+        person, challenge = (read_value(gesture, key, plain_text) for key in ("person", "challenge"))
+        self._send_msg({"type": "open", "design": self._copy_design(person, challenge)})
+
+
+def qr_code(text: str) -> str:
+    """Return a QR code as SVG, black on white in both themes."""
+    out = io.BytesIO()
+    segno.make(text, error="m").save(out, kind="svg", xmldecl=False, scale=4, border=2, light="white")
+    return out.getvalue().decode("utf-8")

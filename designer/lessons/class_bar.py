@@ -1,0 +1,132 @@
+"""The bar of a workshop over a learner's page: the teacher's message, the step of the class, and the challenges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+import param
+
+from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.lessons.pane import LessonPane
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.lessons.classroom import Classroom
+from meshwave.engine.lessons.reading import FILE, find_lesson, lesson_folders
+from meshwave.engine.lessons.workshop import Challenge, score_design
+
+LEADERS = 10
+"""Places of a leaderboard that learners see."""
+
+
+class ClassBar(Canvas):
+    """A strip at the bottom of the page, and a cover while the workshop is paused."""
+
+    name_shown = param.String(default="", doc="The learner's name; empty after the teacher removed it.")
+    message = param.String(default="", doc="The teacher's message; empty for none.")
+    class_step = param.String(default="", doc="Title of the step of the class; empty for none, or if it is open.")
+    paused = param.Boolean(default=False, doc="True while the page is covered.")
+    challenges = param.List(default=[], doc="See shown_challenge().")
+
+    _esm = module("lessons/class_bar.js")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/class_bar.css")
+    _gestures = ("go", "start", "submit")
+
+    def __init__(self, classroom: Classroom, person: str, session: Session, lessons: LessonPane, **params: Any) -> None:
+        super().__init__(styles={"position": "absolute", "width": "0", "height": "0"}, **params)
+        self._classroom, self._person, self._session, self._lessons = classroom, person, session, lessons
+        self._seen = -1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what changed in the workshop."""
+        classroom = self._classroom
+        if self._seen == classroom.changes:
+            return
+        self._seen = classroom.changes
+        told = classroom.announcement
+        learner = next((each for each in classroom.people() if each.id == self._person), None)
+        is_there = learner is not None and (learner.lesson, learner.step) == (told.lesson, told.step)
+        self.param.update(
+            name_shown=learner.name if learner else "",
+            message=told.message,
+            class_step="" if is_there else step_title(told.lesson, told.step),
+            paused=told.is_paused,
+            challenges=[shown_challenge(classroom, each, self._person) for each in classroom.workshop.plan.challenges],
+        )
+
+    def note_place(self, draft: str) -> None:
+        """Tell the teacher's board the open step and design."""
+        tutor = self._lessons.tutor
+        lesson = tutor.lesson.name if tutor.lesson is not None else ""
+        self._classroom.place(self._person, lesson, tutor.progress.step if lesson else 0, draft)
+
+    def _on_go(self, gesture: Mapping[str, Any]) -> None:
+        """Open the step of the class."""
+        told = self._classroom.announcement
+        if not told.lesson:
+            raise InputError("the teacher has not chosen a step")
+        self._lessons.open(told.lesson)
+        self._lessons.tutor.go(told.step)
+
+    def _on_start(self, gesture: Mapping[str, Any]) -> None:
+        """Open the design that a challenge starts from."""
+        challenge = self._challenge(gesture)
+        self._session.replace(self._classroom.workshop.designs[challenge.design], f"start {challenge.title}")
+
+    def _on_submit(self, gesture: Mapping[str, Any]) -> None:
+        """Enter the open design in a challenge."""
+        challenge, session = self._challenge(gesture), self._session
+        if session.is_stale or session.prediction is None:
+            raise InputError("the open design has a problem; see the tab Problems")
+        score = score_design(challenge, session.prediction)
+        if not self._classroom.submit(self._person, challenge.name, score, session.design):
+            raise InputError(f"{score.text} is not better than your best score")
+        self.refresh()
+
+    def _challenge(self, gesture: Mapping[str, Any]) -> Challenge:
+        return self._classroom.workshop.challenge(read_value(gesture, "challenge", plain_text))
+
+
+class Outline(NamedTuple):
+    """The titles of a lesson and of its steps."""
+
+    title: str
+    steps: Sequence[str]
+
+
+def lesson_outline(name: str) -> Outline:
+    """Return the titles of a lesson; of one that cannot be read, its name and no steps."""
+    folder = lesson_folders().get(name)
+    try:
+        return _read_outline(name, (folder / FILE).stat().st_mtime_ns) if folder else Outline(name, ())
+    except (MeshwaveError, OSError):
+        return Outline(name, ())
+
+
+@cache
+def _read_outline(name: str, changed_ns: int) -> Outline:
+    """Read the titles, once for each version of the file, since the pages of a whole class show them."""
+    lesson = find_lesson(name)
+    return Outline(lesson.about.title, [step.title for step in lesson.steps])
+
+
+def step_title(lesson: str, step: int) -> str:
+    """Return the title of a step with that of its lesson; empty if there is none."""
+    outline = lesson_outline(lesson)
+    return f"{outline.title}: {outline.steps[step]}" if step < len(outline.steps) else ""
+
+
+def shown_challenge(classroom: Classroom, challenge: Challenge, person: str = "") -> dict[str, Any]:
+    """Return a challenge with its leaders and a person's own place, as plain data."""
+    board = classroom.leaderboard(challenge.name)
+    own = next((f"Place {each['rank']}: {each['text']}" for each in board if each["person"] == person), "")
+    return {
+        "name": challenge.name,
+        "title": challenge.title,
+        "text": challenge.text,
+        "own": own,
+        "leaders": board[:LEADERS],
+    }

@@ -1,0 +1,176 @@
+"""The server of a workshop: pages of learners, and the board of the teacher."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import panel as pn
+from panel.viewable import Viewable
+
+from meshwave.designer.kit.page_setup import prepare_page
+from meshwave.designer.lessons.board import Board
+from meshwave.designer.lessons.class_bar import ClassBar
+from meshwave.designer.pages.design_page import Widgets, page
+from meshwave.designer.pages.start_page import front_page, start_page
+from meshwave.designer.pages.transfer_page import lab_page
+from meshwave.designer.server.access import ADDRESS, OWNER, new_token
+from meshwave.designer.server.logs import log_to_terminal
+from meshwave.designer.server.serve import find_free_port, read_design, run_server, start_pages
+from meshwave.designer.server.workshop_access import WorkshopAccess, request_user
+from meshwave.designer.state.studio import Draft, Studio
+from meshwave.engine.errors import InputError
+from meshwave.engine.lessons.classroom import Classroom, workshop_folder
+from meshwave.engine.lessons.progress import Course
+from meshwave.engine.lessons.workshop import read_workshop
+
+REFRESH_INTERVAL_MS = 1000
+
+
+def serve_workshop(
+    plan: Path,
+    *,
+    port: int | None = None,
+    address: str = ADDRESS,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    show: bool = True,
+) -> int:
+    """Serve a workshop until Ctrl-C and return the exit status.
+
+    Args:
+        plan: the TOML file of the workshop.
+        port: the port; by default the first free one from 5006 on.
+        address: the address of this machine that learners open.
+        certificate: the TLS certificate, which other addresses than the loopback need.
+        key: the key of the certificate.
+        show: whether to open the board in the browser.
+
+    Raises:
+        InputError: the plan cannot be read, the port is in use, or TLS is missing.
+        RunError: the folder of designs and runs cannot be used.
+    """
+    check_encryption(address, certificate, key)
+    workshop = read_workshop(plan)
+    port = find_free_port(port, address)
+    token = new_token()
+    log_to_terminal(token)
+    classroom = Classroom(workshop_folder(workshop.name), workshop)
+    studio = Studio(read_design(None), starts_with_library=True)
+    tls = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)} if certificate else {}
+    access = WorkshopAccess(classroom, token, port, address, is_encrypted=bool(tls))
+    origin = f"http{'s' * bool(tls)}://{address}:{port}"
+    pages = WorkshopPages(classroom, studio, origin)
+    server = start_pages(pages.routes(), studio, access, port, address=address, tls=tls)
+    link = f"{origin}/board?token={token}"
+    print(
+        f"The workshop is ready. Open the teacher's board\n\n    {link}\n\n"
+        f"Learners open {origin}/join and type the code {classroom.code}. Ctrl-C stops the server; started again, it "
+        "goes on where it was.",
+        flush=True,
+    )
+    try:
+        run_server(server, studio, link, show=show)
+    finally:
+        classroom.close()
+    return 0
+
+
+def check_encryption(address: str, certificate: Path | None, key: Path | None) -> None:
+    """Refuse to serve other machines without TLS, which would show the keys of all people on the network.
+
+    Raises:
+        InputError: TLS is missing, or the files of the certificate cannot be read.
+    """
+    for path in filter(None, (certificate, key)):
+        if not path.is_file():
+            raise InputError(f"cannot read {path}")
+    if (certificate is None) != (key is None):
+        raise InputError("--certificate and --key are needed together")
+    if certificate is None and not _is_loopback(address):
+        raise InputError(
+            f"serving {address} to other machines needs TLS; add --certificate and --key, or serve the loopback behind a "
+            "proxy with TLS"
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+class WorkshopPages:
+    """The pages of a workshop, which depend on who opens them."""
+
+    def __init__(self, classroom: Classroom, studio: Studio, origin: str) -> None:
+        self._classroom, self._studio, self._origin = classroom, studio, origin
+        self._studios: dict[str, Studio] = {}  # by person
+
+    def routes(self) -> Mapping[str, Callable[[], Viewable]]:
+        """Return the pages by their paths; Panel accepts plain functions only."""
+        return {
+            "/": lambda: self._design_page(),
+            "/start": lambda: start_page(self._own_studio(request_user(pn.state.curdoc))),
+            "/transfer": lambda: lab_page(),
+            "/board": lambda: self._board_page(),
+        }
+
+    def _own_studio(self, user: str) -> Studio:
+        if user == OWNER:
+            return self._studio
+        if user not in self._studios:
+            course = Course(self._classroom.workshop.lessons, self._classroom.person_folder(user))
+            self._studios[user] = self._studio.of_learner(course)
+        return self._studios[user]
+
+    def _design_page(self) -> Viewable:
+        user = request_user(pn.state.curdoc)
+        studio = self._own_studio(user)
+        if user == OWNER:
+            return front_page(studio)
+        return page(studio, lambda widgets, draft: self._attend(user, widgets, draft))
+
+    def _attend(self, person: str, widgets: Widgets, draft: Draft) -> Viewable:
+        """Connect a learner's page with the class."""
+        bar = ClassBar(self._classroom, person, widgets.session, widgets.lessons)
+
+        def note() -> None:
+            bar.note_place(draft.name)
+
+        widgets.lessons.param.watch(lambda *_: note(), "step")
+        widgets.session.param.watch(lambda *_: note(), "design")
+        _refresh_regularly(bar.refresh)
+        return bar
+
+    def _board_page(self) -> Viewable:
+        document = prepare_page()
+        if request_user(document) != OWNER:
+            return pn.pane.Str("Only the teacher opens the board.", margin=40)  # type: ignore[no-untyped-call]
+        board = Board(self._classroom, self._origin, self._copy_design, sizing_mode="stretch_both", margin=0)
+        pn.state.onload(_hide_token)
+        _refresh_regularly(board.refresh)
+        return pn.Column(board, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
+
+    def _copy_design(self, person: str, challenge: str) -> str:
+        """Copy a learner's open design, or the one of a challenge, into the teacher's library and return its ID."""
+        if challenge:
+            design = self._classroom.read_submission(person, challenge)
+        else:
+            learner = self._own_studio(person)
+            design = learner.read_draft(self._classroom.person(person).draft)
+        name = f"{self._classroom.person(person).name}: {design.name}"
+        return self._studio.library.add(design.model_copy(update={"name": name}))
+
+
+def _refresh_regularly(refresh: Callable[[], Any]) -> None:
+    assert pn.state.curdoc is not None
+    pn.state.curdoc.add_periodic_callback(refresh, REFRESH_INTERVAL_MS)
+
+
+def _hide_token() -> None:
+    if pn.state.location is not None:
+        pn.state.location.search = ""

@@ -1,0 +1,254 @@
+"""The state of a workshop that is under way: people, their steps and scores, and what the teacher announces.
+
+It is kept in a database, so that a restart of the server continues the workshop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import RunError, escape_unprintable
+from meshwave.engine.files import home
+from meshwave.engine.findings import Refusal
+from meshwave.engine.frozen import Part
+from meshwave.engine.lessons.progress import load_progress
+from meshwave.engine.lessons.workshop import Score, Workshop
+
+LONGEST_NAME = 40
+CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+"""Letters and digits that are not mistaken for each other."""
+CODE_LENGTH = 6
+_TABLES = """
+CREATE TABLE IF NOT EXISTS people (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE COLLATE NOCASE, key TEXT NOT NULL, joined_s REAL NOT NULL,
+    lesson TEXT NOT NULL DEFAULT '', step INTEGER NOT NULL DEFAULT 0, since_s REAL NOT NULL, draft TEXT NOT NULL DEFAULT ''
+);
+CREATE TABLE IF NOT EXISTS scores (
+    person TEXT NOT NULL, challenge TEXT NOT NULL, value REAL NOT NULL, text TEXT NOT NULL, design TEXT NOT NULL,
+    given_s REAL NOT NULL, PRIMARY KEY (person, challenge)
+);
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+def workshop_folder(name: str) -> Path:
+    """Return the folder with the people, the designs and the results of a workshop."""
+    return home() / "workshops" / name
+
+
+class Person(NamedTuple):
+    """A learner, the step that is open, and since when."""
+
+    id: str
+    name: str
+    joined_s: float
+    lesson: str
+    step: int
+    since_s: float
+    draft: str
+
+
+class Announcement(Part):
+    """What the teacher tells everybody."""
+
+    message: str = ""
+    """Message above every learner's page; empty for none."""
+    lesson: str = ""
+    """Lesson of the class's step; empty for none."""
+    step: int = 0
+    """Step of that lesson, counted from 0."""
+    is_paused: bool = False
+    """True while learners' pages are covered."""
+
+
+class Classroom:
+    """The people of one workshop; used from one thread.
+
+    ``changes`` counts the changes, so that a page can tell cheaply whether it is up to date.
+    """
+
+    def __init__(self, folder: Path, workshop: Workshop, clock: Callable[[], float] = time.time) -> None:
+        """Open the workshop in a folder, which is created if it does not exist.
+
+        Raises:
+            RunError: the folder cannot be used.
+        """
+        self.folder, self.workshop, self._clock, self.changes = folder, workshop, clock, 0
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._db = sqlite3.connect(folder / "workshop.sqlite", isolation_level=None, check_same_thread=False)
+            self._db.executescript(f"PRAGMA journal_mode = WAL; {_TABLES}")
+            self.code = self._fact("code") or self._new_code()
+        except (OSError, sqlite3.Error) as error:
+            raise RunError(f"cannot keep the workshop in {folder}: {error}") from None
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    def _fact(self, name: str) -> str:
+        row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def _write(self, statement: str, *values: object) -> None:
+        self._db.execute(statement, values)
+        self.changes += 1
+
+    def _new_code(self) -> str:
+        code = "".join(secrets.choice(CODE_LETTERS) for _ in range(CODE_LENGTH))
+        self._write("INSERT OR REPLACE INTO facts VALUES ('code', ?)", code)
+        return code
+
+    # ---- people ----
+
+    def join(self, code: str, name: str) -> str:
+        """Admit a person and return the key of the browser, which only the browser keeps.
+
+        Raises:
+            Refusal: the code is wrong, the name is empty or taken, or the workshop is full.
+        """
+        name = " ".join(name.split())
+        if not secrets.compare_digest(code.strip().upper().encode(), self.code.encode()):
+            raise Refusal("workshop_wrong_code", {})
+        if not 0 < len(name) <= LONGEST_NAME or escape_unprintable(name) != name:
+            raise Refusal("workshop_name", {"longest": LONGEST_NAME})
+        people = self.people()
+        if any(each.name.casefold() == name.casefold() for each in people):
+            raise Refusal("workshop_name_taken", {"name": name})
+        if len(people) >= self.workshop.plan.people:
+            raise Refusal("workshop_full", {"people": len(people)})
+        key, now = secrets.token_urlsafe(32), self._clock()
+        self._write(
+            "INSERT INTO people (id, name, key, joined_s, since_s) VALUES (?, ?, ?, ?, ?)",
+            secrets.token_hex(6), name, _hash(key), now, now,
+        )  # fmt: skip
+        return key
+
+    def people(self) -> list[Person]:
+        """Return everybody who has joined, in the order of joining."""
+        columns = ", ".join(Person._fields)
+        return [Person(*row) for row in self._db.execute(f"SELECT {columns} FROM people ORDER BY joined_s, id")]
+
+    def person(self, id: str) -> Person:
+        """Return a person.
+
+        Raises:
+            Refusal: there is none, for example because the teacher has removed the name.
+        """
+        found = next((each for each in self.people() if each.id == id), None)
+        if found is None:
+            raise Refusal("workshop_unknown_person", {})
+        return found
+
+    def find_by_key(self, key: str) -> str | None:
+        """Return the ID of the person whose browser has this key."""
+        row = self._db.execute("SELECT id FROM people WHERE key = ?", (_hash(key),)).fetchone()
+        return str(row[0]) if row else None
+
+    def remove(self, id: str) -> None:
+        """Remove a person, whose name is free again; the designs stay in the folder."""
+        self._write("DELETE FROM people WHERE id = ?", id)
+        self._write("DELETE FROM scores WHERE person = ?", id)
+
+    def person_folder(self, id: str) -> Path:
+        """Return the folder with a person's designs and progress."""
+        return self.folder / "people" / id
+
+    def place(self, id: str, lesson: str, step: int, draft: str) -> None:
+        """Note the step and the design that a person has open; the time starts when the step changes."""
+        known = next((each for each in self.people() if each.id == id), None)
+        if known is None or (known.lesson, known.step, known.draft) == (lesson, step, draft):
+            return
+        is_same_step = (known.lesson, known.step) == (lesson, step)
+        since_s = known.since_s if is_same_step else self._clock()
+        self._write(
+            "UPDATE people SET lesson = ?, step = ?, since_s = ?, draft = ? WHERE id = ?",
+            lesson, step, since_s, draft, id,
+        )  # fmt: skip
+
+    # ---- the teacher ----
+
+    @property
+    def announcement(self) -> Announcement:
+        """What the teacher tells everybody."""
+        with suppress(ValidationError):
+            return Announcement.model_validate_json(self._fact("announcement") or "{}")
+        return Announcement()
+
+    def announce(self, **changes: object) -> None:
+        """Change the announcement."""
+        changed = Announcement.model_validate({**self.announcement.model_dump(), **changes})
+        self._write("INSERT OR REPLACE INTO facts VALUES ('announcement', ?)", changed.model_dump_json())
+
+    # ---- challenges ----
+
+    def submit(self, id: str, challenge: str, score: Score, design: Design) -> bool:
+        """Enter a score, and return whether it is the person's best so far; a worse one is not kept."""
+        sign = 1 if self.workshop.challenge(challenge).best == "smallest" else -1
+        row = self._db.execute(
+            "SELECT value FROM scores WHERE person = ? AND challenge = ?", (id, challenge)
+        ).fetchone()
+        if row and sign * row[0] <= sign * score.value:
+            return False
+        self._write(
+            "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?)",
+            id, challenge, score.value, score.text, design.model_dump_json(), self._clock(),
+        )  # fmt: skip
+        return True
+
+    def leaderboard(self, challenge: str) -> list[dict[str, Any]]:
+        """Return rank, person, name and score of everybody in a challenge, the best first; equal scores by time."""
+        order = "ASC" if self.workshop.challenge(challenge).best == "smallest" else "DESC"
+        rows = self._db.execute(
+            "SELECT people.id, people.name, scores.value, scores.text FROM scores JOIN people ON people.id = person"
+            f" WHERE challenge = ? ORDER BY scores.value {order}, given_s",
+            (challenge,),
+        )
+        return [
+            {"rank": rank, "person": person, "name": name, "value": value, "text": text}
+            for rank, (person, name, value, text) in enumerate(rows, 1)
+        ]
+
+    def read_submission(self, id: str, challenge: str) -> Design:
+        """Return a person's best design in a challenge.
+
+        Raises:
+            Refusal: the person has none.
+        """
+        row = self._db.execute(
+            "SELECT design FROM scores WHERE person = ? AND challenge = ?", (id, challenge)
+        ).fetchone()
+        if row is None:
+            raise Refusal("workshop_unknown_person", {})
+        return parse_design(row[0])
+
+    # ---- results ----
+
+    def results(self) -> dict[str, Any]:
+        """Return the results of the workshop as JSON: people with the steps they passed, and the leaderboards."""
+        people = []
+        for each in self.people():
+            lessons = load_progress(self.person_folder(each.id)).lessons
+            passed = {name: {"done": len(one.done), "shown": len(one.shown)} for name, one in lessons.items()}
+            people.append({"name": each.name, "joined_s": each.joined_s, "lessons": passed})
+        boards = {each.name: self.leaderboard(each.name) for each in self.workshop.plan.challenges}
+        return {
+            "workshop": self.workshop.name,
+            "title": self.workshop.plan.title,
+            "people": people,
+            "challenges": boards,
+        }
+
+
+def _hash(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,131 @@
+"""The plan of a workshop: a TOML file with the lessons, the challenges and the limits of a class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from meshwave.engine.document import Design
+from meshwave.engine.files import read_whole
+from meshwave.engine.findings import DesignError, Refusal
+from meshwave.engine.frozen import Part, validation_error
+from meshwave.engine.lessons.checks import judge_conditions
+from meshwave.engine.lessons.lesson import Condition, DesignSource, Name, Text, unknown_name
+from meshwave.engine.lessons.quantities import format_quantity, look_up
+from meshwave.engine.lessons.reading import lesson_folders, parse_toml, read_designs
+from meshwave.engine.predict.prediction import Prediction
+
+LARGEST_BYTES = 200_000
+
+
+class Challenge(Part):
+    """A task for the whole class: the best design by one number leads, among those that meet the conditions."""
+
+    name: Name
+    """Name of the challenge in results."""
+    title: Text
+    """Title on the page."""
+    text: Text
+    """Description of the task."""
+    design: Name
+    """The design to start from."""
+    number: Text
+    """The number of ``simulate --json`` that is the score, such as ``samples_per_s``."""
+    best: Literal["smallest", "largest"]
+    """Whether the smallest or the largest score leads."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=10)] = ()
+    """Conditions that a design must meet; they compare with values, not with other designs."""
+
+    @model_validator(mode="after")
+    def _check_conditions(self) -> Self:
+        if any(condition.of is not None for condition in self.conditions):
+            raise validation_error("conditions", "workshop_condition_of")
+        return self
+
+
+class WorkshopPlan(Part):
+    """The TOML file of a workshop."""
+
+    title: Text
+    """Title of the workshop."""
+    people: Annotated[int, Field(ge=1, le=200)] = 40
+    """Largest number of learners."""
+    lessons: Annotated[tuple[Text, ...], Field(max_length=60)] = ()
+    """Names of the lessons in their order; all lessons where the list is empty."""
+    challenges: Annotated[tuple[Challenge, ...], Field(max_length=20)] = ()
+    """Challenges with a leaderboard."""
+    designs: Annotated[Mapping[Name, DesignSource], Field(max_length=20)] = {}
+    """Designs that challenges start from, as in a lesson."""
+
+
+class Score(NamedTuple):
+    """The score of a design in a challenge."""
+
+    value: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A workshop with its designs."""
+
+    name: str
+    plan: WorkshopPlan
+    designs: Mapping[str, Design]
+
+    @property
+    def lessons(self) -> list[str]:
+        """Names of its lessons in their order."""
+        return list(self.plan.lessons) or list(lesson_folders())
+
+    def challenge(self, name: str) -> Challenge:
+        """Return the challenge of a name.
+
+        Raises:
+            Refusal: there is none.
+        """
+        found = {each.name: each for each in self.plan.challenges}
+        if name not in found:
+            raise unknown_name("challenge", name, found)
+        return found[name]
+
+
+def score_design(challenge: Challenge, prediction: Prediction) -> Score:
+    """Return the score of a design.
+
+    Raises:
+        Refusal: the design does not meet a condition, or has no such number.
+    """
+    failed = [each for each in judge_conditions(None, challenge.conditions, prediction) if not each.is_met]
+    if failed:
+        raise Refusal("workshop_condition_unmet", {"condition": failed[0].text, "value": failed[0].value})
+    value = look_up(prediction, challenge.number)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refusal("workshop_no_score", {"number": challenge.number})
+    return Score(float(value), format_quantity(prediction, challenge.number, value))
+
+
+def read_workshop(path: Path) -> Workshop:
+    """Read the plan of a workshop.
+
+    Raises:
+        Refusal: the file cannot be read.
+        DesignError: it has problems.
+    """
+    plan = parse_toml(read_whole(path, "workshop", LARGEST_BYTES).decode("utf-8", "replace"), WorkshopPlan, path.name)
+    problems = [
+        unknown_name("lesson", name, lesson_folders()).problem.replace(where=f"{path.name}, lessons")
+        for name in plan.lessons
+        if name not in lesson_folders()
+    ] + [
+        unknown_name("design", each.design, plan.designs).problem.replace(where=f"{path.name}, challenges.{each.name}")
+        for each in plan.challenges
+        if each.design not in plan.designs
+    ]
+    if problems:
+        raise DesignError(problems)
+    return Workshop(path.stem, plan, read_designs(path.parent, plan, path.name))

@@ -1,0 +1,159 @@
+// The teacher's board: how to join, who is where and for how long, leaderboards, and what everybody is told.
+
+/** @import { Message } from "../kit/types" */
+/** @import { BoardModel, BoardState, ShownPerson } from "./types" */
+
+import { button } from "../kit/controls.js";
+import { h, keepFocus } from "../kit/dom.js";
+import { Widget, plainData } from "../kit/widget.js";
+import { leaderboard } from "./leaderboard.js";
+
+const CLOCK_MS = 5000;
+const LONG_S = 600; // at one step: the learner may need help
+
+/** @param {{model: BoardModel}} args */
+export const render = ({ model }) => new Board(model).root;
+
+/** @extends {Widget<BoardModel>} */
+class Board extends Widget {
+  people = h("div.mw-board-people");
+  challenges = h("div.mw-board-challenges");
+  told = h("p.mw-board-told", { role: "status" });
+  refusal = h("p.mw-board-refused", { role: "alert" });
+  message = /** @type {HTMLInputElement} */ (
+    h("input.mw-input", { "aria-label": "Message to everybody", maxlength: "300" })
+  );
+  steps = /** @type {HTMLSelectElement} */ (h("select.mw-input", { "aria-label": "Step of the class" }));
+  pause = button("", { onclick: () => this.send("pause", { paused: !this.state.announcement.is_paused }) });
+  behindS = 0; // how far the clock of this browser is behind the server's
+
+  /** @param {BoardModel} model */
+  constructor(model) {
+    super(model);
+    this.root = h(
+      "main.mw-canvas.mw-shell.mw-board",
+      { "aria-label": "Board of the workshop" },
+      this.head(),
+      this.controls(),
+    );
+    this.root.append(this.refusal, this.told, this.people, this.challenges);
+    model.on("state", () => this.draw());
+    this.timer = setInterval(() => this.draw(), CLOCK_MS);
+    this.draw();
+  }
+
+  remove() {
+    clearInterval(this.timer);
+  }
+
+  /** @returns {BoardState} */
+  get state() {
+    return plainData(this.model, "state");
+  }
+
+  /** @param {Message} message */
+  receive({ type, refused, design }) {
+    if (type === "answered") this.refusal.textContent = refused ?? "";
+    if (type === "open") window.open(`/?draft=${design}`, "_blank");
+  }
+
+  head() {
+    const { title, code, link, picture } = this.state;
+    const box = h("div.mw-board-picture", { role: "img", "aria-label": "QR code of the link to join" });
+    box.innerHTML = picture;
+    const lines = [h("h1", {}, title), h("p", {}, "Open ", h("a", { href: link }, link), " and type the code")];
+    return h("header.mw-board-head", {}, h("div", {}, ...lines, h("strong.mw-board-code", {}, code)), box);
+  }
+
+  controls() {
+    this.steps.append(h("option", { value: "" }, "No step"));
+    for (const { name, title, steps } of this.state.lessons) {
+      const options = steps.map((step, number) =>
+        h("option", { value: `${name} ${number}` }, `${number + 1}. ${step}`),
+      );
+      this.steps.append(h("optgroup", { label: title }, ...options));
+    }
+    const form = h("form.mw-board-row", {}, this.message, button("Tell everybody", { onclick: () => this.announce() }));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.announce();
+    });
+    const point = button("Point everybody to this step", { onclick: () => this.point() });
+    return h("section.mw-board-controls", {}, form, h("div.mw-board-row", {}, this.steps, point, this.pause));
+  }
+
+  announce() {
+    this.send("announce", { message: this.message.value });
+  }
+
+  point() {
+    const [lesson = "", step = "0"] = this.steps.value.split(" ");
+    this.send("point", { lesson, step: Number(step) });
+  }
+
+  draw() {
+    const { announcement, class_step: step, people, most, challenges, now_s: now } = this.state;
+    this.behindS = Math.max(this.behindS, now - Date.now() / 1000);
+    this.pause.textContent = announcement.is_paused ? "Continue" : "Pause everybody";
+    const told = [
+      announcement.message && `Message: ${announcement.message}`,
+      step && `Step of the class: ${step}`,
+      announcement.is_paused && "Paused",
+    ];
+    this.told.textContent = told.filter(Boolean).join(" · ");
+    keepFocus(this.root, () => {
+      this.people.replaceChildren(h("h2", {}, `${people.length} of at most ${most} people`), this.table(people));
+      this.challenges.replaceChildren(...challenges.map((each) => this.challenge(each)));
+    });
+  }
+
+  /** @param {ShownPerson[]} people */
+  table(people) {
+    if (people.length === 0) return h("p.mw-quiet", {}, "Nobody has joined yet.");
+    const head = ["Name", "Step", "Since", "Passed", "Answers shown", ""].map((text) =>
+      h("th", { scope: "col" }, text),
+    );
+    const longest = [...people].sort((one, other) => one.since_s - other.since_s);
+    const lines = longest.map((person) => this.line(person));
+    return h("table.mw-class-table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...lines));
+  }
+
+  /** @param {ShownPerson} person */
+  line({ id, name, step, since_s: since, passed, shown, has_design: hasDesign }) {
+    const seconds = Math.max(0, Date.now() / 1000 + this.behindS - since);
+    const isLong = Boolean(step) && seconds > LONG_S;
+    const open = {
+      onclick: () => this.send("open", { person: id, challenge: "" }),
+      title: `Open a copy of the design of ${name}`,
+    };
+    return h(
+      "tr",
+      { "data-long": String(isLong) },
+      h("td", {}, name),
+      h("td", {}, step || "no lesson open"),
+      h("td", {}, `${Math.floor(seconds / 60)} min`, isLong ? " (long)" : ""),
+      h("td", {}, `${passed}`),
+      h("td", {}, `${shown}`),
+      h(
+        "td",
+        {},
+        h(
+          "div.mw-board-row",
+          {},
+          hasDesign && button(`Open design of ${name}`, { content: "Open design", ...open }),
+          button(`Release ${name}`, { content: "Release", onclick: () => this.send("remove", { person: id }) }),
+        ),
+      ),
+    );
+  }
+
+  /** @param {import("./types").Challenge} challenge */
+  challenge({ name, title, leaders }) {
+    const open = (/** @type {{person: string, name: string}} */ leader) =>
+      button(`Open design of ${leader.name}`, {
+        content: "Open design",
+        onclick: () => this.send("open", { person: leader.person, challenge: name }),
+      });
+    return h("section", { "aria-label": title }, h("h2", {}, title), leaderboard(leaders, open));
+  }
+}

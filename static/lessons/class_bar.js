@@ -1,0 +1,83 @@
+// The bar of a workshop: the teacher's message, the step of the class, challenges, and a cover while it is paused.
+
+/** @import { Message } from "../kit/types" */
+/** @import { Challenge, ClassBarModel } from "./types" */
+
+import { button } from "../kit/controls.js";
+import { h, keepFocus } from "../kit/dom.js";
+import { dropdown } from "../kit/shell.js";
+import { Widget } from "../kit/widget.js";
+import { leaderboard } from "./leaderboard.js";
+
+const PARAMETERS = ["name_shown", "message", "class_step", "paused", "challenges"];
+
+/** @param {{model: ClassBarModel}} args */
+export const render = ({ model }) => new ClassBar(model).root;
+
+/** @extends {Widget<ClassBarModel>} */
+class ClassBar extends Widget {
+  bar = h("div.mw-class-strip", { role: "region", "aria-label": "Workshop" });
+  cover = h("div.mw-class-cover", { role: "alert", hidden: "" }, h("p", {}, "The teacher paused the workshop."));
+  refusal = h("span.mw-class-refused", { role: "alert" });
+  live = h("div.mw-sr", { role: "status", "aria-live": "polite" });
+
+  opener = button("Challenges");
+
+  /** @param {ClassBarModel} model */
+  constructor(model) {
+    super(model);
+    this.list = dropdown(this.opener, "Challenges", () => this.cards());
+    this.list.classList.add("mw-class-list");
+    this.root = h("div.mw-canvas.mw-shell.mw-class", {}, this.bar, this.list, this.cover, this.live);
+    model.on(PARAMETERS, () => this.draw());
+    this.draw();
+  }
+
+  /** @param {Message} message */
+  receive({ type, refused }) {
+    if (type === "answered") this.refusal.textContent = refused ?? "";
+  }
+
+  draw() {
+    const { name_shown: name, message, class_step: step, paused, challenges } = this.model;
+    this.cover.hidden = !paused;
+    this.live.textContent = message;
+    if (!name) {
+      this.bar.replaceChildren("The teacher released your name. ", h("a", { href: "/join" }, "Join again"));
+      return;
+    }
+    const parts = [
+      h("strong", {}, name),
+      message && h("span.mw-class-message", {}, message),
+      step && button(`Go to the step of the class: ${step}`, { onclick: () => this.send("go") }),
+      challenges.length > 0 && this.opener,
+    ];
+    this.bar.replaceChildren(...parts.filter((part) => part !== "" && part !== false));
+    if (this.list.matches(":popover-open")) keepFocus(this.root, () => this.list.replaceChildren(...this.cards()));
+  }
+
+  cards() {
+    return [...this.model.challenges.map((challenge) => this.card(challenge)), this.refusal];
+  }
+
+  /** @param {Challenge} challenge */
+  card({ name, title, text, own, leaders }) {
+    return h(
+      "section.mw-class-card",
+      { "aria-label": title },
+      h("h3", {}, title),
+      h("p", {}, text),
+      h(
+        "div.mw-class-row",
+        {},
+        button("Open the start design", { onclick: () => this.send("start", { challenge: name }) }),
+        button("Submit the open design", {
+          kind: "mw-primary",
+          onclick: () => this.send("submit", { challenge: name }),
+        }),
+      ),
+      own && h("p", {}, own),
+      leaderboard(leaders),
+    );
+  }
+}

@@ -1,0 +1,157 @@
+"""A workshop in real browsers: learners join, the teacher follows them, and a restart loses nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.conftest import IDLE, free_port, new_context
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+PLAN = ROOT / "docs/examples/workshop.toml"
+STOP_S = 30
+
+
+class Server:
+    """The command ``meshwave workshop`` in a process of its own."""
+
+    def __init__(self, home: Path, port: int) -> None:
+        words = [sys.executable, "-m", "meshwave", "workshop", str(PLAN), "--no-browser", "--port", str(port)]
+        self._process = subprocess.Popen(
+            [*words, "--home", str(home)], cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ}
+        )
+        assert self._process.stdout is not None
+        shown = "".join(self._process.stdout.readline() for _ in range(5))
+        board, code = re.search(r"(http\S+/board\S+)", shown), re.search(r"code (\w+)", shown)
+        assert board and code, shown
+        self.board, self.code = board[1], code[1]
+        self.origin = self.board.partition("/board")[0]
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(STOP_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[[], Server]]:
+    servers: list[Server] = []
+    port = free_port()
+
+    def start() -> Server:
+        servers.append(Server(tmp_path, port))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        if server._process.poll() is None:
+            server.stop()
+
+
+@pytest.fixture
+def contexts(browser: Browser) -> Iterator[Callable[[], BrowserContext]]:
+    made: list[BrowserContext] = []
+
+    def make() -> BrowserContext:
+        made.append(new_context(browser))
+        return made[-1]
+
+    yield make
+    for context in made:
+        context.close()
+
+
+def join(context: BrowserContext, server: Server, name: str, code: str = "") -> Page:
+    page = context.new_page()
+    page.goto(server.origin)
+    expect(page.get_by_role("heading", name="Pipelines in an afternoon")).to_be_visible()
+    page.get_by_label("Code on the teacher's screen").fill(code or server.code.lower())
+    page.get_by_label("Your name").fill(name)
+    page.get_by_role("button", name="Join the workshop").click()
+    return page
+
+
+def strip(page: Page) -> Any:
+    return page.get_by_role("region", name="Workshop")
+
+
+def test_a_class_from_joining_to_its_results(
+    serve: Callable[[], Server], contexts: Callable[[], BrowserContext]
+) -> None:
+    server = serve()
+    teacher = contexts()
+    board = teacher.new_page()
+    board.goto(server.board)
+    expect(board.get_by_text(server.code, exact=True)).to_be_visible()
+    expect(board.get_by_text("Nobody has joined yet.")).to_be_visible()
+
+    ada, grace = contexts(), contexts()
+    page = join(ada, server, "Ada", "WRONGS")
+    expect(page.get_by_role("alert")).to_contain_text("this is not the code of the workshop")
+    page = join(ada, server, "Ada")
+    page.wait_for_function(IDLE)
+    expect(strip(page)).to_contain_text("Ada")
+    other = join(grace, server, "ada")
+    expect(other.get_by_role("alert")).to_contain_text("has joined already")
+    other = join(grace, server, "Grace")
+    other.wait_for_function(IDLE)
+    expect(board.get_by_role("row", name=re.compile("Ada"))).to_contain_text("no lesson open")
+    expect(board.get_by_role("row", name=re.compile("Grace"))).to_be_visible()
+
+    # The teacher tells, points and pauses.
+    board.get_by_label("Message to everybody").fill("Welcome")
+    board.get_by_role("button", name="Tell everybody").click()
+    board.get_by_label("Step of the class").select_option("02-bubbles-and-microbatches 1")
+    board.get_by_role("button", name="Point everybody to this step").click()
+    expect(strip(page)).to_contain_text("Welcome")
+    page.get_by_role("button", name="Go to the step of the class").click()
+    expect(page.locator(".mw-lesson-body h2")).to_be_visible()
+    expect(page.get_by_role("button", name="Go to the step of the class")).to_be_hidden()
+    expect(board.get_by_role("row", name=re.compile("Ada"))).to_contain_text("ubbles")
+    board.get_by_role("button", name="Pause everybody").click()
+    expect(page.get_by_text("The teacher paused the workshop.")).to_be_visible()
+    board.get_by_role("button", name="Continue").click()
+    expect(page.get_by_text("The teacher paused the workshop.")).to_be_hidden()
+
+    # A challenge.
+    other.get_by_role("button", name="Challenges").click()
+    other.get_by_role("button", name="Open the start design").click()
+    other.get_by_role("button", name="Submit the open design").click()
+    expect(other.get_by_text(re.compile("Place 1: "))).to_be_visible()
+    expect(board.get_by_role("region", name="The fastest step")).to_contain_text("Grace")
+    other.get_by_role("button", name="Submit the open design").click()
+    expect(other.get_by_role("alert").filter(has_text="is not better")).to_be_visible()
+    with teacher.expect_page() as opened:
+        board.get_by_role("region", name="The fastest step").get_by_role("button", name="Open design of Grace").click()
+    expect(opened.value).to_have_title(re.compile("Meshwave"))
+    assert "draft=" in opened.value.url
+
+    # Learners have neither the board nor the metrics; strangers have nothing.
+    refused = ada.new_page()
+    refused.goto(f"{server.origin}/board")
+    expect(refused.get_by_text("Only the teacher opens the board.")).to_be_visible()
+    assert ada.request.get(f"{server.origin}/metrics").status == 403
+    assert "/join" in contexts().request.get(f"{server.origin}/").url
+
+    # A restart loses nothing.
+    server.stop()
+    again = serve()
+    assert again.code == server.code
+    page.goto(again.origin)
+    page.wait_for_function(IDLE)
+    expect(strip(page)).to_contain_text("Ada")
+    board.goto(again.board)
+    expect(board.get_by_role("region", name="The fastest step")).to_contain_text("Grace")
+    board.get_by_role("button", name="Release Ada").click()
+    expect(page.get_by_role("link", name="Join again")).to_be_visible()

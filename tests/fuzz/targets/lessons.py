@@ -1,0 +1,59 @@
+"""Lessons: listed, walked through, and shown step by step beside a design."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+from meshwave.designer.lessons.pane import LessonPane
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.lessons import lesson_folders
+from meshwave.engine.lessons.reading import user_folder
+from tests.fuzz.mutate import mutate_bytes
+from tests.fuzz.oracle import ROOT, Act, Complaint, Ended, about_command, about_text
+from tests.fuzz.target import Target
+
+NAME = "fuzzed"
+
+
+class Lessons(Target):
+    """The text of a lesson is refused at its place, or the page shows all of its steps."""
+
+    suffix = ".md"
+    entrance = 2
+
+    def seeds(self) -> Iterator[bytes]:
+        yield (ROOT / "docs/examples/lessons/first-lesson/lesson.md").read_bytes()
+        yield from (folder.joinpath("lesson.md").read_bytes() for folder in lesson_folders().values())
+
+    def mutate(self, chance: Random, seeds: Sequence[bytes]) -> bytes:
+        return mutate_bytes(chance, chance.choice(seeds))
+
+    def calls(self, path: Path) -> Iterator[tuple[str, Act]]:
+        folder = user_folder() / NAME
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.joinpath("lesson.md").write_bytes(path.read_bytes())
+        ended: list[Ended] = []
+        yield "lessons --check", lambda: about_command("lessons", "--check", NAME, ended=ended)
+        yield "lessons --json", lambda: about_command("lessons", "--json")
+        if ended and ended[0].status == 0:
+            yield "page", _on_the_page
+
+
+def _on_the_page() -> Iterator[Complaint]:
+    session = Session(load_design(example("02-two-waves")))
+    pane = LessonPane(session)
+    pane.open(NAME)
+    if pane.refusal or pane.tutor.lesson is None:
+        yield from about_text(pane.refusal)
+        return
+    for number in range(len(pane.tutor.lesson.steps)):
+        pane.tutor.go(number)
+        pane.tutor.show_answer()
+    session.end()
+
+
+TARGET = Lessons()
