@@ -44,8 +44,8 @@ class Training(Part):
     fused_attention: bool = True
     """Attention in one kernel that keeps its scores on the chip; without it, predictions move the scores through memory."""
     compile: bool = False
-    """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts,
-    tensor-parallel blocks and stages with a split backward are not compiled. Predictions for a device with constants
+    """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts
+    or sharded state, tensor-parallel blocks and stages with a split backward are not compiled. Predictions for a device with constants
     take elementwise operators as fused, as hand-written kernels also do; others ignore it."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial weights and of the order of the data."""

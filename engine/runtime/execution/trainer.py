@@ -112,7 +112,7 @@ class Trainer:
                 self._scale,
                 splits_backward=stage in layout.split_stages(),
                 recomputes=design.pipeline.recomputes(stage),
-                compiles=training.compile and training.sharding != "parameters",
+                compiles=training.compile and training.sharding == "none",
                 sharded=self._update.sharded_stage(stage),
             )
             for stage, module in self._modules.items()
