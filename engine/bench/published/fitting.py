@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,8 +85,7 @@ class Fitted:
 
     def _closed_form_s(self, design: Design) -> float:
         """Return the seconds of all microbatches on the slowest rank, the warm-up of the others, and the update."""
-        model, program = pricing_model(design), self._program
-        assert isinstance(model, RooflineCost), "published runs have no other costs"
+        model, program = cast(RooflineCost, pricing_model(design)), self._program  # no published run has other costs
         forward, backward = stage_seconds(design, program, self._layers, model.prices(design))
         busy = np.bincount(program.placement[0], forward + backward, minlength=program.ranks)
         warm_up = (program.ranks - 1) * busy.mean() * program.ranks / program.stages
