@@ -132,10 +132,11 @@ def test_a_run_whose_server_was_killed_is_started_again_by_the_next_one(tmp_path
     owner, name = launch(place, draw("train", steps=100), tmp_path, Options(restarts=1))
     record = Record(place)
     run = Run(record, name)
+    handles = processes(run)
     until(lambda: run.progress.done > 3)
     owner.kill()
     owner.wait()
-    until(lambda: all_gone(run))
+    until(lambda: not any(handle.is_alive() for handle in handles))
 
     reconcile(record)
     assert run.state is State.QUEUED
