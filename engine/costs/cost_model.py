@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,9 @@ class CostModel(CostSection, ABC):
     Its fields, including ``kind`` and ``transfer_model``, are its keys in the document and its form on the page; its
     docstring is its help text.
     """
+
+    uses_device_constants: ClassVar[bool] = False
+    """True if the constants of a known device price the computations."""
 
     @abstractmethod
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:

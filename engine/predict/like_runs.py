@@ -16,7 +16,6 @@ import numpy as np
 
 from meshwave.engine.costs import pricing_model
 from meshwave.engine.costs.model_flops import parameter_counts
-from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.document import Design
 from meshwave.engine.document.devices import find_device_kind
 
@@ -82,7 +81,7 @@ def _all_runs() -> tuple[LikeRun, ...]:
 def find_evidence(design: Design) -> Evidence | None:
     """Return what the prediction of a design rests on; None if no constants price it."""
     kind = find_device_kind(design.cluster.device.name)
-    if kind is None or not isinstance(pricing_model(design), RooflineCost):
+    if kind is None or not pricing_model(design).uses_device_constants:
         return None
     arch = "moe" if design.model.moe else "dense"
     alike = [run for run in _all_runs() if (run.device, run.arch) == (kind.name, arch)]

@@ -161,6 +161,7 @@ class RooflineCost(OperatorCost):
     """Seconds from FLOPs, bytes and links."""
 
     title: ClassVar = "Roofline"
+    uses_device_constants: ClassVar = True
 
     kind: Literal["roofline"] = "roofline"
     """Seconds from FLOPs, bytes and links."""
