@@ -246,7 +246,7 @@ def test_words_of_the_papers_explain_themselves_by_hover_and_by_keyboard(shown: 
     page = shown(experts_document(dp=4, tp=2, ep=4, esp=2))
     tip = page.page.locator(".mw-experts .mw-tip")
     page.page.locator(".mw-xreason .mw-term", has_text=re.compile("^D$")).hover()
-    tip.filter(has_text="D: the slots of all experts, 8 × ").wait_for()
+    tip.filter(has_text="including empty ones: 8 experts × ").wait_for()
 
     page.page.get_by_role("button", name="Compare schedules").focus()
     page.page.keyboard.press("Tab")
