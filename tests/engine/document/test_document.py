@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.document import Design, load_design, loading, parse_design, save_design
 from meshwave.engine.errors import InputError
-from meshwave.engine.files import examples
+from meshwave.engine.files import example, examples
 from meshwave.engine.findings import DesignError
 from meshwave.engine.schedules import schedules
 from tests._findings import refusal
@@ -381,3 +381,15 @@ def test_reading_executes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert watched == []
     assert os.listdir(tmp_path) == []
+
+
+def test_a_copy_with_other_values_computes_what_follows_from_them_again() -> None:
+    cluster = load_design(example("11-eight-by-32")).cluster
+    link = cluster.inter_node.model_copy(update={"bandwidth": cluster.inter_node.bandwidth / 4})
+
+    copy = cluster.model_copy(update={"inter_node": link})
+
+    assert cluster.far.bandwidth == pytest.approx(4 * copy.far.bandwidth)
+    unnamed = cluster.device.model_copy(update={"name": "unknown"})
+    assert cluster.device.constants is not None
+    assert unnamed.constants is None
