@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.document import Design, load_design, loading, parse_design, save_design
+from meshwave.engine.document.devices import device_kinds
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example, examples
 from meshwave.engine.findings import DesignError
@@ -384,12 +385,14 @@ def test_reading_executes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_copy_with_other_values_computes_what_follows_from_them_again() -> None:
-    cluster = load_design(example("11-eight-by-32")).cluster
+    drawn = load_design(example("11-eight-by-32")).cluster
+    name = next(iter(device_kinds()))
+    cluster = drawn.model_copy(update={"device": drawn.device.model_copy(update={"name": name})})
     link = cluster.inter_node.model_copy(update={"bandwidth": cluster.inter_node.bandwidth / 4})
 
     copy = cluster.model_copy(update={"inter_node": link})
 
-    assert cluster.far.bandwidth == pytest.approx(4 * copy.far.bandwidth)
-    unnamed = cluster.device.model_copy(update={"name": "unknown"})
+    assert drawn.device.constants is None
     assert cluster.device.constants is not None
-    assert unnamed.constants is None
+    assert cluster.far.bandwidth == pytest.approx(4 * copy.far.bandwidth)
+    assert cluster.device.model_copy(update={"name": "unknown"}).constants is None
