@@ -90,6 +90,7 @@ _LABELS: Mapping[str, str] = {
     "pipeline.stages": "Layers per stage",
     "training.data": "Training text",
     "training.micro_batch_size": "Microbatch size",
+    "training.tensor_parallel_overlap": "Overlap of tp",
     "transfer.batched": "Batched send/recv",
     "transfer.boundary": "Split over tp devices",
 }

@@ -129,11 +129,11 @@ def starting_transfers() -> dict[str, tuple[str, Document]]:
     numbers = (1, 2, 3, 4, 5, 6, 7, 9)
     return {
         "rows": (
-            "Rows over 2 hosts to rows over 3",
+            "Row-sharded: 2 hosts to 3 hosts",
             make_transfer([2, 2], [3, 2], [13312, 6144], ("S0 R", "S0 R"), per_host=2, item=2),
         ),
         "uneven": (
-            "Small and uneven rows: 13 x 6",
+            "Uneven row sharding: 13 x 6",
             make_transfer([2, 2], [3, 2], [13, 6], ("S0 R", "S0 R"), per_host=2, item=2),
         ),
         "one-to-many": ("One device to 4 hosts", make_transfer([1], [4, 2], [2**28], ("R", "R"), per_host=2)),

@@ -171,10 +171,10 @@ def _describe_evidence(numbers: Values) -> Iterator[str]:
         return
     if evidence["interval_s"]:
         low, high = (duration(end, "s") for end in evidence["interval_s"])
-        yield f"Likely {low} to {high}: the error range of 80% of similar published runs."
+        yield f"Expected range {low} to {high}: 80% of predictions of similar published runs had such an error."
     yield from (f"Similar published run: {run['words']}." for run in evidence["like_runs"])
     constants = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in evidence["constants"].items())
-    yield f"Constants of {evidence['device']}: {constants}."
+    yield f"Efficiency constants used for {evidence['device']}: {constants}."
 
 
 FIGURES = (

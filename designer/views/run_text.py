@@ -42,7 +42,7 @@ def run_figures(last: Mapping[str, Any] | None, done: int, total: int, typical_s
         [loss_text(last["loss"]), "loss"] if "loss" in last else ["dry run", "no loss"],
         [f"{done} of {total}", "steps"],
         [step_time(step), "median step" if typical_s else "last step"],
-        [quantity(step["tokens_per_s"], ""), "tokens/s" if last.get("unit", "s") == "s" else "tokens per unit"],
+        [quantity(step["tokens_per_s"], ""), "tokens/s" if last.get("unit", "s") == "s" else "tokens per cost unit"],
     ]
 
 

@@ -241,7 +241,7 @@ class TopBar(Canvas):
 
     def _named_versions(self) -> EditLog:
         if self._edit_log is None:
-            raise InputError("this page saves no versions")
+            raise InputError("versions cannot be saved on this page")
         return self._edit_log()
 
     def _on_list_versions(self, gesture: Mapping[str, Any]) -> None:

@@ -50,11 +50,11 @@ class RopeScaling(Part):
     factor: Positive = 8.0
     """Ratio of the new context to the original one."""
     original_context: Size | None = nullable("not stated")
-    """Tokens of the context of pretraining."""
+    """Context length of pretraining, in tokens."""
     low_frequency_factor: Positive = 1.0
-    """llama3: context over the wavelength below which frequencies are divided by the whole factor."""
+    """llama3: frequencies whose wavelength exceeds original_context / low_frequency_factor are divided by factor."""
     high_frequency_factor: Positive = 4.0
-    """llama3: context over the wavelength above which frequencies stay."""
+    """llama3: frequencies whose wavelength is below original_context / high_frequency_factor are not changed."""
 
 
 class Positions(Part):
@@ -71,7 +71,7 @@ class Positions(Part):
     fraction: Fraction = 1.0
     """Share of a head's dimensions that is rotated."""
     scaling: RopeScaling | None = nullable("none")
-    """Change of the rotary frequencies for long contexts."""
+    """Scaling of the rotary frequencies for long contexts."""
 
 
 class Latent(Part):
@@ -81,11 +81,11 @@ class Latent(Part):
     """
 
     q_rank: Size | None = nullable("queries are projected directly")
-    """Width of the vector that queries are made of."""
+    """Rank of the compressed query vector (q_lora_rank)."""
     kv_rank: Size = 512
-    """Width of the vector that keys and values are made of."""
+    """Rank of the compressed key/value vector (kv_lora_rank)."""
     nope_dim: Size = 128
-    """Dimensions of a query or key head without positions."""
+    """Dimensions of a query or key head that have no rotary embedding (qk_nope_head_dim)."""
     rope_dim: Size = 64
     """Dimensions of a query or key head with rotary positions; all heads share those of the key."""
     value_dim: Size = 128
@@ -97,7 +97,7 @@ class Attention(Part):
 
     kv_heads: Size | None = nullable("as many as heads")
     """Heads of keys and values, each shared by a group of query heads."""
-    head_dim: Size | None = nullable("hidden over heads")
+    head_dim: Size | None = nullable("hidden / heads")
     """Dimensions of a head."""
     qkv_bias: bool = True
     """Biases of queries, keys and values."""
@@ -106,15 +106,15 @@ class Attention(Part):
     qk_norm: Literal["none", "head", "full"] = "none"
     """Norm of queries and keys: per head, or over the full projected width."""
     window: Size | None = nullable("the whole sequence")
-    """Tokens that a token attends to."""
+    """Sliding-window size: number of tokens that each token attends to."""
     full_every: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Every n-th layer ignores the window; 0: none does."""
     sinks: bool = False
-    """A learned score per head that takes part in the softmax without a value."""
+    """Attention sink: a learned logit per head that is added to the softmax denominator and has no value vector."""
     scale: Positive | None = nullable("1 / sqrt(head_dim)")
-    """Factor of the scores."""
+    """Multiplier of the attention scores before the softmax."""
     soft_cap: Positive | None = nullable("none")
-    """Bound of the scores, by a scaled tanh."""
+    """Soft cap of the attention scores: cap * tanh(score / cap)."""
     latent: Latent | None = nullable("none")
     """Multi-head latent attention."""
 
@@ -123,7 +123,7 @@ class Mlp(Part):
     """Feed-forward block; experts are built like it."""
 
     gated: bool = False
-    """A third matrix, whose output multiplies the activation."""
+    """Gated MLP, such as SwiGLU: a third projection is multiplied elementwise with the activation."""
     activation: Literal["gelu", "gelu_tanh", "silu", "clamped_swish", "relu", "relu2"] = "gelu"
     """Activation between the matrices; clamped_swish is that of gpt-oss, relu2 the square of relu."""
     bias: bool = True
@@ -136,15 +136,15 @@ class Architecture(Part):
     residual: Literal["sequential", "parallel", "parallel-one-norm"] = "sequential"
     """parallel: attention and MLP take the same input, with a norm each or with one norm."""
     tied_embeddings: bool = False
-    """The head uses the table of the embedding; if they are on different devices, each has a copy."""
+    """The output head shares the weights of the embedding; if they are on different devices, each has a copy."""
     head_bias: bool = False
     """Bias of the logits."""
     embedding_norm: bool = False
     """Norm of the embedding."""
     embedding_scale: Positive = 1.0
-    """Factor of the embedding."""
+    """Multiplier of the embedding output."""
     logit_soft_cap: Positive | None = nullable("none")
-    """Bound of the logits, by a scaled tanh."""
+    """Soft cap of the logits: cap * tanh(logit / cap)."""
     attention: Attention = Attention()
     """Self-attention of each layer."""
     mlp: Mlp = Mlp()

@@ -24,7 +24,7 @@ Nics = Annotated[int, Field(ge=1, le=MAX_PER_NODE)]
 
 
 class Device(Part):
-    """One accelerator or CPU slot, by the numbers of its data sheet."""
+    """One accelerator or CPU slot, as specified in its data sheet."""
 
     name: Annotated[str, Printable] = "device"
     """Displayed name."""

@@ -79,11 +79,11 @@ class ExpertLayerSpec(Part):
     sequence: Size
     """L: tokens of a sample."""
     hidden: Size
-    """M: width of a token."""
+    """M: hidden size (width of a token's vector)."""
     ffn_hidden: Size
     """H: width inside an expert."""
     top_k: Size = 1
-    """k: experts that a token visits."""
+    """k: experts per token."""
     capacity_factor: CapacityFactor | None = nullable("no token is dropped", 1.0)
     """f: slots of an expert relative to an even share of the token assignments."""
     item_bytes: Annotated[int, Field(ge=1, le=16)] = 4

@@ -35,7 +35,7 @@ class MoE(Part):
     experts: Annotated[int, Field(ge=1, le=MAX_EXPERTS)]
     """Experts in a layer."""
     top_k: Size = 2
-    """Experts that a token visits."""
+    """Experts per token."""
     capacity_factor: CapacityFactor | None = nullable("dropless", 1.25)
     """Slots of an expert relative to an even share of the token assignments."""
     every: Size = 2
@@ -177,7 +177,7 @@ class Model(Member):
 
 
 class LanguageModel(Model):
-    """A language model of equal transformer layers over the bytes of a text."""
+    """A language model of identical transformer layers, trained on the bytes of a text."""
 
     causal: ClassVar[bool]
     """True if a token attends only to earlier tokens."""

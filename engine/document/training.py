@@ -27,7 +27,7 @@ class Training(Part):
     clip_norm: PositiveFloat | None = nullable("no clipping")
     """Maximum gradient norm; larger gradients are scaled down."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
-    """Number format of the compute; weights stay in fp32 under bf16."""
+    """Compute precision. With bf16, master weights stay in fp32."""
     bf16_gradients: bool = False
     """Under bf16, accumulate and reduce gradients in bf16 instead of fp32. Their rounding errors grow with the number of
     microbatches and of data-parallel copies."""
@@ -38,15 +38,17 @@ class Training(Part):
     """Tensor-parallel devices divide the tokens of norms, residual sums and messages among themselves, which divides the
     activations kept there (Korthikanti et al., arXiv:2205.05198)."""
     linear_precision: Literal["same", "fp8", "fp4"] = "same"
-    """Number format of the products of linear layers; same: that of the compute. The others are predicted, not run."""
+    """Number format of the matrix products of linear layers. same: as precision. fp8 and fp4 are supported in
+    predictions only."""
     tensor_parallel_overlap: bool = False
-    """Run the gathers and scatters of sequence parallelism beside the matrix products next to them, piece by piece."""
+    """Split the gathers and scatters of sequence parallelism into chunks and overlap them with the adjacent matrix
+    products."""
     fused_attention: bool = True
     """Attention in one kernel that keeps its scores on the chip; without it, predictions move the scores through memory."""
     compile: bool = False
     """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts
-    or sharded state, tensor-parallel blocks and stages with a split backward are not compiled. Predictions for a device with constants
-    take elementwise operators as fused, as hand-written kernels also do; others ignore it."""
+    or sharded state, tensor-parallel blocks and stages with a split backward are not compiled. For devices with
+    built-in performance constants, the prediction assumes fused elementwise operators; for others, it does not change."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial weights and of the order of the data."""
     data: FileName | None = nullable("the built-in sample text")

@@ -27,6 +27,6 @@ class Transfer(Part):
     """Issue an adjacent send and receive between the same two meshes as one batch (batch_isend_irecv); the next
     computation waits for both. The cost model must then have transfer_model batched."""
     boundary: Literal["batch", "sequence", "hidden"] = "batch"
-    """Part of an activation that each tensor-parallel device of a mesh sends, although it holds the whole. batch: one
+    """How the replicated activation is split among the tensor-parallel devices that send it. batch: one
     device sends all of it; sequence, hidden: each device sends its slice of that dim, and receivers concatenate the
     slices."""

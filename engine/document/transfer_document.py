@@ -54,7 +54,7 @@ class TransferSide(TransferMesh):
     spec: Spec
     """For each tensor dim R, or S with the mesh axes that shard it, outer first, such as S0 or S01."""
     partial: Axes = ()
-    """Mesh axes over which the tensor is partial: ranks along them hold addends, and their sum is sent. Source only."""
+    """Mesh axes along which ranks hold partial sums; the sum is sent. Source only."""
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class _TransferBase(Part):
     links: TransferLinks
     nics_per_host: Nics = 1
     """NICs per host: the number of tasks that can send from it, or receive there, at once."""
-    chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = nullable("the best number of each task")
+    chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = nullable("the fastest number for each task")
     """Chunks into which a strategy that forwards slices along a chain splits them."""
 
     def _lines(self, *sides: TransferMesh) -> Links:

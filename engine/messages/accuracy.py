@@ -53,7 +53,7 @@ def _ratio(times: float) -> str:
 
 
 def _share(share: float) -> str:
-    compensated = ", part of which others compensate" if share > COMPENSATED else ""
+    compensated = ", partly offset by errors elsewhere" if share > COMPENSATED else ""
     return f"{share:.0%} of the error of the step{compensated}"
 
 

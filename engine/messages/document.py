@@ -86,7 +86,7 @@ _TEXT: dict[str, Message] = {
     "invalid_json": "line {line}, column {column} is not JSON: {reason}",
     "nested_json": "the JSON of the {document} is nested too deeply",
     "wrong_encoding": "the file is not JSON text: byte {byte} is not {encoding}; save it as UTF-8",
-    "long_number": "the file has a number of more than {digits} digits; write a shorter one",
+    "long_number": "the file contains a number with more than {digits} digits; shorten it",
     "unwritable_json": "the document cannot be written as JSON: {reason}",
     "repeated_key": "the key {key!r} occurs twice in one object; keep one",
     "wrong_document": "a {document} is a JSON object with {parts}",
@@ -95,7 +95,7 @@ _TEXT: dict[str, Message] = {
     "newer_format": (
         "this design has format version {version}, and this Meshwave reads versions up to {supported}; update Meshwave"
     ),
-    "too_many_errors": "{count:,} values are wrong; check that this is the right file",
+    "too_many_errors": "{count:,} values are invalid; check that this is the right file",
 }
 
 _VALUES: dict[str, Message] = {
@@ -122,12 +122,12 @@ _PARTS: dict[str, Message] = {
     ),
     "mesh_size": _wrong_mesh_size,
     "indivisible_width": _indivisible_width,
-    "top_k": "a token cannot visit {top_k} of {experts} experts; use a top_k of {experts} or less",
+    "top_k": "top_k = {top_k} exceeds the {experts} experts of the model; use {experts} or less",
 }
 
 _DESIGN: dict[str, Message] = {
     "failed_search": "the search failed: {reason}",
-    "empty_name": "the design has no name and cannot be found in a list of runs; enter one",
+    "empty_name": "the design has no name; enter one, so that its runs can be identified",
     "too_many_meshes": "there are {count:,} meshes, and a design has at most {maximum:,}; remove some",
     "unknown_device": (
         "mesh {mesh} uses {devices:plural|device|devices} {devices:list}, but the cluster has devices 0 to {last} "
@@ -150,7 +150,7 @@ _DESIGN: dict[str, Message] = {
         "a {model} does not support tensor parallelism (tp={tp} of mesh {mesh}); use tp=1 and dp={dp}"
     ),
     "unused_data": "a {model} generates its data from the seed and reads no text; set training.data to null",
-    "stage_count": "{schedule} uses {stages} stages here, but {given} are given; give {stages} or null",
+    "stage_count": "{schedule} needs {stages} stages, but pipeline.stages has {given} entries; give {stages}, or null",
     "stage_layers": "the stages have {given} layers, but the model has {layers}; change a stage or the model",
     "too_few_layers": (
         "{stages} stages need at least {stages} layers, and the model has {layers}; use fewer stages or more layers"
@@ -193,21 +193,21 @@ _RUNS: dict[str, Message] = {
     ),
     "vocabulary": "a {model} reads text as bytes and needs a vocab of at least {minimum}, not {vocab}",
     "sharded_replicas": (
-        "{schedule} holds each stage on two meshes, which need all gradients of the other; sharding {sharding} "
-        "divides them within a mesh only"
+        "{schedule} replicates each stage on two meshes that all-reduce whole gradients, but sharding {sharding} shards "
+        "them within one mesh; use sharding none or another schedule"
     ),
     "indivisible_sequence": (
-        "the tp={tp} devices of mesh {mesh} cannot divide {sequence} tokens evenly, as sequence parallelism needs"
+        "sequence parallelism needs a number of tokens that is divisible by tp; mesh {mesh} has {sequence} tokens and tp={tp}"
     ),
     "sequence_parallel_dry_run": "dry runs do not support sequence parallelism yet",
-    "tied_sharding": "runs do not support sharding {value} of models whose head is tied to the embedding yet",
+    "tied_sharding": "runs do not support sharding {value} yet for models with tied embeddings",
     "unequal_tied_meshes": (
         "runs of models whose head is tied to the embedding need the same tp on all meshes, and not {sizes:list}"
     ),
     "unsupported_training": "runs do not support training.{key} = {value} yet; the prediction includes it",
     "unsupported_context_parallelism": "runs do not support context parallelism yet; the prediction of mesh {mesh} includes it",
     "indivisible_context": "cp = {cp} does not divide the sequence of {sequence} tokens of mesh {mesh}",
-    "unsupported_recompute": "runs recompute whole stages, not parts of a layer; the prediction includes it",
+    "unsupported_recompute": ("runs recompute whole stages only, not parts of a layer yet; the prediction includes it"),
     "unsupported_architecture": (
         "runs do not build these parts of the model yet: {parts:list}; the prediction includes them"
     ),

@@ -12,7 +12,7 @@ MESSAGES: dict[str, Message] = {
         "torch.profiler while torch.distributed.pipelining or Megatron runs"
     ),
     "damaged_trace": "the file is not a Chrome trace: {reason}",
-    "trace_without_design": "a trace belongs to a design: name it with --into",
+    "trace_without_design": "a trace must be imported into a design; name the design with --into",
     "trace_of_more_processes": "the trace is of process {process}, and the design has {processes} processes",
     "trace_without_stages": (
         "the ranges of the trace name no stage, and mesh {mesh} has {stages} stages; record a schedule whose ranges name "
@@ -21,8 +21,8 @@ MESSAGES: dict[str, Message] = {
     "trace_of_other_actions": "process {process} computed {action}, which the schedule of the design does not have",
     "incomplete_trace": "the trace lacks {count} computations of the design, such as {actions:list}",
     "unreadable_stage_times": "line {line}: write a whole number as stage, and seconds of 0 to 1,000,000 in the other columns",
-    "several_files": "only traces may be in several files",
+    "several_files": "only traces can consist of several files; give one file",
     "ambiguous_import": "{file} may be in several formats: {formats:list}; name one with --from",
     "no_design_in_link": "the link has no design: expected #design= with a compressed document",
-    "long_link": "the design needs a link of {length:,} characters and links have at most {most:,}; share the file instead",
+    "long_link": "the design is too large for a link ({length:,} characters; limit {most:,}); share the file instead",
 }

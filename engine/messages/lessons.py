@@ -37,7 +37,7 @@ MESSAGES: dict[str, Message] = {
     "lesson_solution_fails": "the solution {design!r} does not pass: {conditions}",
     "workshop_condition_of": "a condition of a challenge compares with a 'value'; 'of' is for lessons",
     "workshop_wrong_code": "this is not the code of the workshop; the teacher's screen shows it",
-    "workshop_name_taken": "{name!r} has joined already; choose another name, or ask the teacher to release it",
+    "workshop_name_taken": "the name {name!r} is already taken; choose another one, or ask the teacher to remove it",
     "workshop_full": "the workshop is full: {people} people have joined",
     "workshop_name": "type a name of 1 to {longest} characters",
     "workshop_too_many_tries": "too many wrong codes; wait a minute and try again",

@@ -31,7 +31,7 @@ MESSAGES: dict[str, Message] = {
     "torch_reinstall_remedy": "reinstall torch",
     "torch_version": _torch_version,
     "gpus": _gpu_counts,
-    "no_gpus": "none that torch can use; runs use the CPU",
+    "no_gpus": "no GPU that torch can use; runs use the CPU",
     "gpus_without_torch_build": "a GPU driver is installed, but this torch cannot use it; runs use the CPU",
     "torch_build_remedy": (
         "install a build of torch for the CUDA version of the driver: https://pytorch.org/get-started/locally"
@@ -46,15 +46,15 @@ MESSAGES: dict[str, Message] = {
     "driver_gpu": "GPU {index}: {description}",
     "driver_broken": "nvidia-smi fails: {reason}",
     # hardware and system
-    "cores": "{cores}; more processes than cores take turns, which shows in a measured timeline",
+    "cores": "{cores}; with more processes than cores, processes are time-sliced, which distorts measured timelines",
     "memory_size": "{bytes:quantity|B}",
     "fork_available": "runs start from a warm process, in a fraction of a second",
     "fork_unsafe": "not safe on this system; each process imports torch itself, which takes seconds",
     "orphans_killed": "child processes are killed if the launcher dies",
     "orphans_by_pipe": "no parent-death signal on this system; a run ends when the pipe to its launcher closes",
-    "loopback_works": "127.0.0.1 answers",
+    "loopback_works": "127.0.0.1 is reachable",
     "loopback_broken": "127.0.0.1 does not answer: {error}",
-    "loopback_remedy": "allow connections of this machine to itself; the page and gloo need them",
+    "loopback_remedy": "allow loopback connections; the designer and gloo need them",
     "links_emulated": "can be emulated: run --hosts, calibrate --shaped and bench moe emulate nodes on this machine",
     "links_not_emulated": (
         "cannot be emulated: `meshwave run --hosts` is not available, `calibrate` measures the loopback, and `bench` skips its moe part"

@@ -62,7 +62,7 @@ _BACKWARDS = {
 
 def _no_steady_state(action: str, has_steady_state: bool) -> str:
     reason = (
-        "it lies outside the steady state of its mesh" if has_steady_state else "the order of its mesh does not repeat"
+        "it is in the warm-up or cool-down of its mesh" if has_steady_state else "the order of its mesh does not repeat"
     )
     return f"{action} is not part of a steady state: {reason}; repeat it for all microbatches"
 

@@ -9,12 +9,12 @@ from meshwave.engine.messages import Message, fill, join_list
 COVERAGE: dict[str, Message] = {
     "unmeasured_precision": ("the profile covers blocks in {measured:list} only; {precision} is priced like these"),
     "unmeasured_optimizer": "the profile does not cover {optimizer}; its update is priced by bytes",
-    "unmeasured_blocks": "the profile does not cover {blocks}; their products are priced like dense layers",
+    "unmeasured_blocks": "the profile does not cover {blocks}; their products are assumed as fast as dense layers",
     "unmeasured_size": (
         "a {quantity} of {size:g} is outside the measured range ({least:g} to {most:g}); its time is extrapolated"
     ),
-    "unmeasured_computations": "the profile contains neither measured blocks nor a run; computations are priced by the roofline model",
-    "unmeasured_tensor_parallelism": "the profile was measured with tp={measured:list}; tp={tp} is priced the same way",
+    "unmeasured_computations": "the profile contains neither measured blocks nor a run; compute times come from the roofline model",
+    "unmeasured_tensor_parallelism": "the profile was measured with tp={measured:list}; tp={tp} is assumed to be as fast",
     "unmeasured_inter_node_link": "no link between nodes was measured; the design's link is used",
     "unmeasured_intra_node_link": "no link inside a node was measured; the design's link is used",
     "unmeasured_all_reduce": "no all-reduce of {devices} devices was measured; it is priced as a ring over the links",

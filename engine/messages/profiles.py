@@ -15,7 +15,7 @@ def _missing_profile(name: str, known: Sequence[str], suggestion: str | None) ->
 
 MESSAGES: dict[str, Message] = {
     "missing_profile": _missing_profile,
-    "invalid_profile_name": "{name!r} is not a name of a profile; use a file name such as laptop.json",
+    "invalid_profile_name": "{name!r} is not a valid profile name; use a file name such as laptop.json",
     "invalid_profile": "{name} is not a valid profile ({problem}); measure this machine again with meshwave calibrate",
     "unreadable_profile": "{name} cannot be read: {reason}; use another profile, or roofline costs",
     "missing_phases": "every block of a profile needs one entry per phase; {kind} has none for {missing:list}; measure it again",

@@ -90,12 +90,12 @@ MESSAGES: dict[str, Message] = {
         "{receives:plural|time|times}; keep one of each"
     ),
     "unknown_skip": "{action:action} has no other end: no tensor skips between these stages; remove it",
-    "message_of_first_stage": "{action:action} has no other end: no stage comes before the first; remove it",
-    "message_of_last_stage": "{action:action} has no other end: no stage comes after the last; remove it",
+    "message_of_first_stage": "{action:action} has no matching send: there is no stage before the first; remove it",
+    "message_of_last_stage": "{action:action} has no matching receive: there is no stage after the last; remove it",
     "message_on_wrong_rank": (
         "{action:action} is on {rank:rank}; it belongs on {home:rank}, which runs {computation:action}"
     ),
-    "wrong_peer": "{action:action} of {rank:rank} names {peer:rank}; its other end is on {expected:rank}",
+    "wrong_peer": "{action:action} of {rank:rank} names {peer:rank} as its peer; the peer is {expected:rank}",
     "early_send": (
         "{rank:rank} runs {action:action} before {computation:action}, which produces its tensor; move it after that"
     ),

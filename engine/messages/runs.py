@@ -37,10 +37,10 @@ def _hang(seconds: float, chain: Sequence[Mapping[str, Any]]) -> str:
 
 
 _SIGNAL_HINTS = {
-    "SIGKILL": "Meshwave did not send it: a person did, or the system because memory ran out",
+    "SIGKILL": "the signal did not come from Meshwave; it was sent by a user, or by the kernel because memory ran out",
     "SIGABRT": "gloo aborts when a message is longer than the receive that waits for it: a size mismatch",
     "SIGSEGV": "a library crashed; its log may say where",
-    "SIGBUS": "the training text was cut short while it was read, or a disk or shared memory is full",
+    "SIGBUS": "the training text was truncated while it was read, or a disk or shared memory is full",
 }
 
 
@@ -106,7 +106,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "end_not_recorded": "its end was not recorded; the files that it wrote are kept",
     "warm_process_gone": "the process that starts runs has ended ({reason}); launch again",
-    "warm_process_killed": "the process that starts runs was ended by {signal}",
+    "warm_process_killed": "the launcher process was killed by {signal}",
     "warm_process_failed": lambda status, last_line: (
         f"the process that starts runs ended with status {status}: {last_line or 'without a message'}"
     ),
@@ -132,14 +132,14 @@ MESSAGES: dict[str, Message] = {
     ),
     "unknown_run": _unknown_run,
     "no_such_run": "there is no run {run!r}; `meshwave runs list` shows all runs",
-    "ambiguous_run": "{run!r} matches several runs: {matches:list}; type more of the name",
+    "ambiguous_run": "{run!r} is ambiguous; it matches {matches:list}; use a longer prefix",
     "read_only_run": "run {run} was opened read-only; open it with open_run to cancel it",
     # run folders
     "damaged_file": "{path} is damaged: {problem}; restore the file, or delete the run folder",
     "not_a_run_folder": (
         "{folder} is not a run folder: it has no {file}; name another run, or launch the design again"
     ),
-    "program_of_another_design": "the program belongs to another design than the one in design.json",
+    "program_of_another_design": "program.json does not match design.json",
     "impossible_stage_layers": "{stages} stages cannot hold {layers} of {total} layers",
     "text_of_design_missing": "training.data names {name}; give the path of that file, or set training.data to null",
     "unreadable_text": "cannot read the text {file}: {reason}",
@@ -170,7 +170,7 @@ MESSAGES: dict[str, Message] = {
     "processes_wait_for_each_other": "these processes wait for each other",
     # stragglers
     "slow_process": "mesh {mesh}, process {process} computes {ratio:.2g} times as long as the others of its mesh",
-    "slow_mesh": "mesh {mesh} computes {ratio:.2g} times as long as in the first steps of the run",
+    "slow_mesh": "compute on mesh {mesh} takes {ratio:.2g} times as long as in the first steps",
     "slow_link_of_run": (
         "messages from mesh {source} to mesh {target} take {ratio:.2g} times as long as in the first steps of the run"
     ),
@@ -184,7 +184,7 @@ MESSAGES: dict[str, Message] = {
     "step_not_recorded": "step {step} was not recorded by all ranks; {count} complete steps were recorded",
     "no_recorded_processes": "not all processes of this mesh have recorded a step",
     "no_recorded_action": "the recording has no {action} on this mesh",
-    "no_recorded_inside": "no recorded step includes the operations inside its actions",
+    "no_recorded_inside": "no recorded step has operator-level timings",
     "unknown_layer_steps": "the recording has steps of layers that this version does not know: {steps:list}",
     "profile_of_dry_run": (
         "a dry run waits for predicted times, so it measures no computation; make the profile from a training run"

@@ -21,7 +21,7 @@ def _ended_by_slurm(state: str) -> str:
 
 MESSAGES: dict[str, Message] = {
     # the file
-    "targets_unreadable": "cannot read the launch targets in {file}: {reason}; correct the file, or move it aside",
+    "targets_unreadable": "cannot read the launch targets in {file}: {reason}; correct the file, or rename it",
     "target_not_a_table": "{file}: {target} is not a table; write [{target}] and its options below",
     "target_launcher": '{file}: target {target} has no launcher; add launcher = "NAME", one of {known:or}',
     "target_reserved": "{file}: the name {target} is taken by a launcher of this machine; choose another name",

@@ -241,7 +241,7 @@ export class Experts extends Canvas {
     this.settings.controls.replaceChildren();
     const add = button("Add experts", { kind: "mw-primary", onclick: () => this.send("add") });
     const about =
-      "In a mixture of experts, every second feed-forward block becomes several experts, of which each token visits " +
+      "In a mixture of experts, every second feed-forward block is replaced by several experts. Each token is routed to a few of them." +
       "a few. Experts are placed on devices, and tokens are sent to them. This view shows and edits the placement.";
     this.drawEmpty(
       h("h3", {}, "This model has no experts"),
@@ -277,7 +277,7 @@ export class Experts extends Canvas {
   drawMessage() {
     const { size } = this.selected;
     const chip = this.places.chips.get(this.at);
-    const selection = `${size} chips selected; drag to move, Ctrl+drag to replicate, Delete to remove replicas`;
+    const selection = `${size} experts selected; drag to move, Ctrl+drag to replicate, Delete to remove replicas`;
     const one = chip && `${chip.ariaLabel}; ${this.groupsOf(parseKey(String(this.at))[1])}`;
     const hint = "Drag an expert to another device; Ctrl+drag replicates it. Drag over several to select them.";
     this.message.textContent = this.hovered || (size > 1 ? selection : size && one) || hint;
@@ -318,15 +318,15 @@ function legend() {
     h("i", { style: { background: `var(--load-${level})` } }),
   );
   const about =
-    "Load of an expert or a device relative to an even share, which it would have if all loads were equal. The tick " +
+    "Load of an expert or device, relative to the mean. The tick in a device's bar marks the mean." +
     "in the bar of a device marks an even share.";
-  const label = "Colours: load from below to above an even share";
+  const label = "Colour scale: load relative to the mean";
   return h(
     "span.mw-xlegend",
     { role: "img", "aria-label": label, tabindex: 0, ...tipped(about) },
     "less",
     ...swatches,
     "more",
-    h("span", {}, " than an even share"),
+    h("span", {}, "relative to the mean load"),
   );
 }

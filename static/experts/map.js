@@ -32,13 +32,13 @@ export class ExpertMap {
   /** Draw the map, or that it is being computed. @param {ExpertSchedulesModel["map"]} data */
   draw(data) {
     const wasFocused = focusedElement(this.element) === this.links; // a redraw takes the focus
-    const tip = "The links that the layers are priced with; the fastest schedule depends on them";
+    const tip = "Links used by the cost model; the fastest schedule depends on them";
     const choice = h("label.mw-em-choice", { "data-tip": tip }, "Links", this.links);
     if (data.rankings) {
       this.data = data;
       this.drawMap(choice);
     } else {
-      const wait = "Pricing 1,296 layers under every schedule …";
+      const wait = "Predicting 1,296 layers with every schedule …";
       const message = h("p.mw-quiet.mw-em-wait", { role: "status" }, wait);
       this.element.replaceChildren(h("div.mw-em-bar", {}, choice), message);
     }
@@ -151,7 +151,12 @@ export class ExpertMap {
           ? swatch(`var(--schedule-${name})`, `${title} `, h("b", {}, wins.toLocaleString("en-US")))
           : h("span.mw-em-never", {}, `${title} 0`),
       );
-      return h("div.mw-legend", {}, ...entries, h("span", {}, "pale: lead below 2%"));
+      return h(
+        "div.mw-legend",
+        {},
+        ...entries,
+        h("span", {}, "pale: less than 2% faster than the second-fastest schedule"),
+      );
     }
     const isDeepspeed = this.measure === "deepspeed";
     const steps = isDeepspeed ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.3, 0.5, 0.75, 0.9, 1, 1.1, 1.2, 1.5];

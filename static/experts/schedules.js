@@ -67,7 +67,9 @@ class ExpertSchedules extends DialogWidget {
     this.grid.hidden = this.legend.hidden = isMap;
     this.map.element.hidden = !isMap;
     if (isMap) this.map.draw(this.model.map);
-    this.about.textContent = isMap ? "The fastest schedule of each layer of a grid, and its lead" : this.model.about;
+    this.about.textContent = isMap
+      ? "Fastest schedule for each layer configuration of a grid, and its margin"
+      : this.model.about;
     this.drawCards();
   }
 

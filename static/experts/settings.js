@@ -71,7 +71,7 @@ export class Settings {
     if (focused) find(this.controls, `[data-control="${focused}"]`)?.focus();
     this.extra = Math.min(this.extra, most);
     this.room.set(this.extra, { least: 0, most });
-    this.blocks.enable(!equal, equal ? "The experts are in equal blocks already" : EQUAL_BLOCKS);
+    this.blocks.enable(!equal, equal ? "The experts are already in equal blocks" : EQUAL_BLOCKS);
   }
 
   /** A small button with a value, which opens a menu. @param {Control} control */

@@ -21,21 +21,16 @@ class Board extends Widget {
   told = h("p.mw-board-told", { role: "status" });
   refusal = h("p.mw-board-refused", { role: "alert" });
   message = /** @type {HTMLInputElement} */ (
-    h("input.mw-input", { "aria-label": "Message to everybody", maxlength: "300" })
+    h("input.mw-input", { "aria-label": "Message to all learners", maxlength: "300" })
   );
-  steps = /** @type {HTMLSelectElement} */ (h("select.mw-input", { "aria-label": "Step of the class" }));
+  steps = /** @type {HTMLSelectElement} */ (h("select.mw-input", { "aria-label": "Class step" }));
   pause = button("", { onclick: () => this.send("pause", { paused: !this.state.announcement.is_paused }) });
   behindS = 0; // how far the clock of this browser is behind the server's
 
   /** @param {BoardModel} model */
   constructor(model) {
     super(model);
-    this.root = h(
-      "main.mw-canvas.mw-shell.mw-board",
-      { "aria-label": "Board of the workshop" },
-      this.head(),
-      this.controls(),
-    );
+    this.root = h("main.mw-canvas.mw-shell.mw-board", { "aria-label": "Workshop board" }, this.head(), this.controls());
     this.root.append(this.refusal, this.told, this.people, this.challenges);
     model.on("state", () => this.draw());
     this.timer = setInterval(() => this.draw(), CLOCK_MS);
@@ -73,12 +68,17 @@ class Board extends Widget {
       );
       this.steps.append(h("optgroup", { label: title }, ...options));
     }
-    const form = h("form.mw-board-row", {}, this.message, button("Tell everybody", { onclick: () => this.announce() }));
+    const form = h(
+      "form.mw-board-row",
+      {},
+      this.message,
+      button("Send to everyone", { onclick: () => this.announce() }),
+    );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.announce();
     });
-    const point = button("Point everybody to this step", { onclick: () => this.point() });
+    const point = button("Send learners to this step", { onclick: () => this.point() });
     return h("section.mw-board-controls", {}, form, h("div.mw-board-row", {}, this.steps, point, this.pause));
   }
 
@@ -94,10 +94,10 @@ class Board extends Widget {
   draw() {
     const { announcement, class_step: step, people, most, challenges, now_s: now } = this.state;
     this.behindS = Math.max(this.behindS, now - Date.now() / 1000);
-    this.pause.textContent = announcement.is_paused ? "Continue" : "Pause everybody";
+    this.pause.textContent = announcement.is_paused ? "Continue" : "Pause all";
     const told = [
       announcement.message && `Message: ${announcement.message}`,
-      step && `Step of the class: ${step}`,
+      step && `Class step: ${step}`,
       announcement.is_paused && "Paused",
     ];
     this.told.textContent = told.filter(Boolean).join(" · ");
@@ -141,7 +141,7 @@ class Board extends Widget {
           "div.mw-board-row",
           {},
           hasDesign && button(`Open design of ${name}`, { content: "Open design", ...open }),
-          button(`Release ${name}`, { content: "Release", onclick: () => this.send("remove", { person: id }) }),
+          button(`Remove ${name}`, { content: "Remove", onclick: () => this.send("remove", { person: id }) }),
         ),
       ),
     );

@@ -43,13 +43,13 @@ class ClassBar extends Widget {
     this.cover.hidden = !paused;
     this.live.textContent = message;
     if (!name) {
-      this.bar.replaceChildren("The teacher released your name. ", h("a", { href: "/join" }, "Join again"));
+      this.bar.replaceChildren("The teacher removed you from the workshop.", h("a", { href: "/join" }, "Join again"));
       return;
     }
     const parts = [
       h("strong", {}, name),
       message && h("span.mw-class-message", {}, message),
-      step && button(`Go to the step of the class: ${step}`, { onclick: () => this.send("go") }),
+      step && button(`Go to the class step: ${step}`, { onclick: () => this.send("go") }),
       challenges.length > 0 && this.opener,
     ];
     this.bar.replaceChildren(...parts.filter((part) => part !== "" && part !== false));

@@ -47,7 +47,7 @@ class Lessons extends Widget {
   }
 
   head() {
-    const [all, larger] = ["All lessons; your design is restored", "Larger text, as for a projector"];
+    const [all, larger] = ["All lessons; your design is restored", "Larger text, for example for a projector"];
     return h(
       "header.mw-lesson-head",
       {},
@@ -161,7 +161,7 @@ class Lessons extends Widget {
   check(step, check) {
     const { kind, label, unit, options } = check;
     const asks = kind === "number" || kind === "choice";
-    const hidden = asks && !step.is_done && "The numbers at the top are hidden until then.";
+    const hidden = asks && !step.is_done && "The predicted figures are hidden until you answer.";
     const onsubmit = (/** @type {Event} */ event) => {
       event.preventDefault();
       this.send("answer", { given: this.answer });

@@ -84,7 +84,7 @@ class Comparison extends DialogWidget {
 
   /** @param {Column} column @param {boolean} stale */
   head({ place, name, open, first }, stale) {
-    const state = open ? (stale ? "open, last valid" : "open") : "pinned";
+    const state = open ? (stale ? "open design (last valid version)" : "open") : "pinned";
     const unpin = tool(`Unpin ${name}`, { glyph: "close", tip: "Unpin", onclick: () => this.send("unpin", { place }) });
     const top = h(
       "div.mw-column-state",

@@ -11,7 +11,7 @@ import { DialogWidget, tool } from "../kit/shell.js";
 
 const ORDERS = [
   ["iteration", "Iteration", "Time of one training step"],
-  ["bubble", "Bubble", "Share of the time of all meshes in which they do not compute"],
+  ["bubble", "Bubble", "Fraction of time in which meshes do not compute"],
   ["memory", "Memory", "Peak memory of a device"],
   ["traffic", "Traffic", "Bytes sent between meshes per step"],
   ["weights", "Weights", "Copies of the model weights"],

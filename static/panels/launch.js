@@ -76,7 +76,7 @@ class LaunchBar extends Widget {
       !drawing,
       drawing
         ? `A job on ${drawing} measures its cluster`
-        : "Replace the cluster of the design by that of the launch target, as a short job measures it",
+        : "Replace the design's cluster with that of the launch target, measured by a short job",
     );
   }
 

@@ -55,7 +55,7 @@ class Runs extends Widget {
     this.emulate.addEventListener("change", () => this.send("hosts", { on: this.emulate.checked }));
     this.emulateLabel = h("span");
     const emulation =
-      "Processes of a node share the links of a network namespace, limited to the rates of the design by the kernel. " +
+      "The processes of each node run in one network namespace, whose bandwidth the kernel limits to that of the design." +
       "Without emulation all processes communicate over the loopback interface.";
     this.emulateRow = h("label.mw-check", { title: emulation }, this.emulate, this.emulateLabel);
     const heading = h("h3", {}, "Runs");
@@ -165,7 +165,7 @@ class Runs extends Widget {
     box.checked = laid;
     box.addEventListener("change", () => this.send("overlay", { on: box.checked }));
     const calibrate = button("Calibrate from this run", {
-      title: "Store the measurements of this run as a profile and price the open design with it",
+      title: "Save the measurements of this run as a calibration profile and use it for the open design",
       onclick: () => this.send("use_measured"),
     });
     const found = h(

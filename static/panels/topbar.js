@@ -117,7 +117,7 @@ class TopBar extends Widget {
           target: "_blank",
           "aria-label": "Transfers: transfer lab",
           "data-tip":
-            "Plan the transfer of any tensor between two meshes; for a transfer of this design, open its arrow",
+            "Plan the transfer of a tensor between two meshes. To open a transfer of this design, click its arrow in the timeline.",
         },
         icon("transfer"),
         h("span", {}, "Transfers"),
@@ -343,7 +343,7 @@ async function copyLink(fragment, say) {
   link.hash = fragment;
   try {
     await navigator.clipboard.writeText(link.href);
-    say("The link was copied. It opens on any Meshwave.");
+    say("Link copied. It can be opened in any installation of Meshwave.");
   } catch {
     say(link.href);
   }

@@ -16,7 +16,7 @@ const NEW = [
     href: "./?new=pipeline",
     glyph: "gallery",
     title: "Pipeline",
-    note: "Draw meshes, choose a schedule, see the step",
+    note: "Draw meshes, choose a schedule, simulate a step",
   },
   { href: "./?new=experts", glyph: "examples", title: "Experts", note: "Place the experts of an MoE model on devices" },
   { href: "transfer", glyph: "transfer", title: "Tensor transfer", note: "Reshard a tensor between two meshes" },

@@ -82,11 +82,16 @@ export class Edit {
         commit("everywhere"),
       ),
       halves: tool("Split", "X", "Split a backward into input and weight gradient, or join both", commit("halves")),
-      slot: tool("One slot", "O", "Run a forward and a backward in one slot, or in two", commit("slot")),
+      slot: tool(
+        "One slot",
+        "O",
+        "Overlap a forward with a backward in one slot, or run them separately",
+        commit("slot"),
+      ),
       differences: tool("Differences", "V", "Mark moved blocks", () =>
         this.send("differences", { on: !this.state?.difference }),
       ),
-      repair: tool("Repair", "H", "Make the order valid by the smallest change", () => this.send("repair")),
+      repair: tool("Repair", "H", "Make the order valid with the fewest moves", () => this.send("repair")),
     };
     buttons.repair.classList.add("mw-primary");
     return buttons;

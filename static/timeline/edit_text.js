@@ -64,7 +64,7 @@ export function effectLine(preview, unit) {
     return line(
       title,
       part(`${fault}.`, "worse"),
-      hint("An order with the block here cannot run; it can be repaired."),
+      hint("This position makes the order invalid. Drop the block here and press Repair to fix it."),
     );
   if (preview.mends)
     return line(title, part(`The order can run again: ${amount(preview.makespan[1], unit)}.`, "better"));
@@ -101,5 +101,5 @@ function memory({ memory: changed }) {
 /** @param {Preview} preview */
 function shifted({ later, earlier }) {
   const parts = [later && `${count(later, "block")} later`, earlier && `${count(earlier, "block")} earlier`];
-  return hint(parts.filter(Boolean).join(", ") || "no block starts at another time");
+  return hint(parts.filter(Boolean).join(", ") || "no start times changed");
 }

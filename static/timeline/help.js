@@ -27,9 +27,9 @@ const SHORTCUTS = [
     ["B", "switch the flow: neighbours, microbatch, all causes"],
   ]],
   ["Measure", [
-    ["R", "select an area from this block on; move to extend it"],
+    ["R", "start an area selection at this block; move to extend it"],
     ["Shift+drag", "select an area; on the axis, on all lanes"],
-    ["X", "mark the pointer or the block; also a click on the axis"],
+    ["X", "set a mark at the pointer or block; or click the axis"],
     ["Shift+X", "remove all marks"],
   ]],
   ["Edit order", [
@@ -47,7 +47,7 @@ const SHORTCUTS = [
     ["C", "critical path, and what would shorten it"],
     ["T, M", "transfers, memory"],
     ["L, Shift+L", "links of nodes, of devices"],
-    ["Esc", "close one thing at a time"],
+    ["Esc", "close the topmost panel or selection; press again for the next"],
   ]],
 ]; // prettier-ignore
 

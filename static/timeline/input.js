@@ -164,7 +164,9 @@ function keyActions(chart) {
       chart.moveFocus(along, across);
   const toggle = (/** @type {import("./toolbar.js").Switch} */ name) => () => chart.toggle(name);
   const inIteration = (/** @type {() => void} */ act) => () =>
-    chart.depth.isDeep ? chart.announce("Only available in the iteration; press Backspace to go back") : act();
+    chart.depth.isDeep
+      ? chart.announce("Only available in the view of the whole step; press Backspace to go back")
+      : act();
   const ifPinned = (/** @type {() => void} */ act, /** @type {() => void} */ otherwise) => () =>
     chart.pinned ? act() : otherwise();
   return {

@@ -20,7 +20,7 @@ const NO_GAIN = 5e-5; // parts of the step
 const SMALL_GAIN = 5e-4;
 
 const BUBBLES =
-  "Bubble ratio: the share of the time of all meshes in which they do not compute, 1 − busy ÷ (meshes × step). Span " +
+  "Bubble ratio: fraction of time in which meshes do not compute, 1 − busy ÷ (meshes × step time)." +
   "bubble ratio: the same between the first and the last block of each mesh, as in the papers on zero bubble " +
   "schedules.";
 
@@ -137,7 +137,7 @@ export class Panel {
       ),
       found.idle_s > 0 && section("Why a mesh is idle", table(reasons, found.available_s, write)),
       found.meshes.length > 1 && section("Compute time by mesh", ...this.meshes(found, write)),
-      section("Also in this area", pairs(otherFacts(found, long))),
+      section("Other figures of the selection", pairs(otherFacts(found, long))),
       isUnits && h("p.mw-timeline-note", {}, "Times are in units of the unit costs, not in seconds."),
       h("div.mw-timeline-panel-buttons", {}, zoom, save),
     );
@@ -188,7 +188,8 @@ export class Panel {
       "Critical path",
       h("p.mw-timeline-headline", {}, found.words),
       ...stack(found),
-      found.can_change && section(h("span", {}, "Gain if a part takes ", this.choice(), " less time"), this.whatIfs),
+      found.can_change &&
+        section(h("span", {}, "Step time saved if one component takes", this.choice(), " less time"), this.whatIfs),
       by("By kind", ops),
       by("By stage", stages),
       Object.keys(found.by_mesh_s).length > 1 && by("By mesh", meshes),
@@ -316,5 +317,5 @@ function gains(found, unit) {
 /** @param {number} share */
 function gainText(share) {
   if (share < NO_GAIN) return "none";
-  return share < SMALL_GAIN ? "below 0.1\u2009%" : `−${percent(share)}`;
+  return share < SMALL_GAIN ? "less than 0.1 %" : `−${percent(share)}`;
 }

@@ -20,7 +20,7 @@ export class PinBar {
   constructor(chart) {
     this.chart = chart;
     this.flow = button("Flow", {
-      title: "Which related actions are shown: neighbours, its microbatch, all causes (B)",
+      title: "Related actions to show: neighbours, same microbatch, all causes (B)",
       onclick: () => this.nextFlow(),
     });
     this.opener = button("Open", { onclick: () => chart.pinned && chart.depth.open(chart.pinned) });

@@ -20,13 +20,12 @@ const MOST_ZOOM = 1e6;
 const CHOICES = {
   planned: [
     "Planned",
-    "The planner's estimate: a unit task occupies the NICs of both its ends until it is done. The plans show this " +
+    "Planner's estimate: each unit task occupies the NICs of its sender and its receivers until it is done." +
       "time too (P switches)",
   ],
   played: [
     "Simulated",
-    "Simulated with shared links: each message by itself. This is the cost of the transfer. The plans show this time " +
-      "too (P switches)",
+    "Simulated message by message on shared links. The cost model uses this time." + "too (P switches)",
   ],
 };
 

@@ -161,7 +161,7 @@ export class MeshGrid extends Grid {
   describePlaces(places) {
     const { ranks, hosts } = this.data;
     const box = this.boxOfPlace.get(places[0]);
-    const held = box ? `[${box.box}], ${box.size}` : "holds nothing of this tensor";
+    const held = box ? `[${box.box}], ${box.size}` : "holds no part of this tensor";
     if (places.length > 1) return `${held}, on ranks ${listRanks(places.map((place) => ranks[place]))}`;
     const rank = `rank ${ranks[places[0]]}, ${this.view.model.host_word} ${hosts[places[0]]}`;
     return box ? `${held}, on ${rank}` : `${rank} ${held}`;

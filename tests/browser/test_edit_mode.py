@@ -209,7 +209,7 @@ def test_a_move_that_deadlocks_is_shown_dropped_and_repaired(editor: Editor) -> 
     found = editor.facts()["preview"]
     assert found["fault"].startswith("deadlock: mesh m1 waits at 1B2")
     assert "1B2" in found["ring"]
-    editor.says("An order with the block here cannot run")
+    editor.says("This position makes the order invalid")
     editor.drop()
     editor.until(lambda facts: facts["fault"] and not facts["moving"])
 

@@ -158,7 +158,7 @@ def test_the_designer_copies_such_a_link(link: str, page: Page) -> None:
         page.goto(f"{link}?example=02-two-waves")
     page.get_by_role("button", name="Export").click()
     page.get_by_role("menuitem", name="Copy link").click()
-    expect(page.get_by_text("The link was copied")).to_be_visible()
+    expect(page.get_by_text("Link copied")).to_be_visible()
 
     page.goto(str(page.evaluate("navigator.clipboard.readText()")))
 

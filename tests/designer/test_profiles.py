@@ -295,5 +295,5 @@ def test_a_calibration_that_cannot_run_shows_the_reason() -> None:
     until("failed")
 
     assert calibrating.status.words == "there is no torch here"
-    with pytest.raises(InputError, match="is not a name of a profile"):
+    with pytest.raises(InputError, match="is not a valid profile name"):
         calibrating.start("../mine")

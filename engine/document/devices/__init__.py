@@ -31,7 +31,7 @@ class Constants(Part):
     memory_efficiency: Share
     """Share of the memory bandwidth that fused norms, activations and residual sums, and the optimizer, sustain."""
     eager_memory_efficiency: Share
-    """The same for separate kernels with their casts and copies, without compilation or hand-fused kernels."""
+    """Share of the memory bandwidth that unfused elementwise kernels sustain, including their casts and copies."""
     kernel_s: Seconds
     """Fixed seconds of an operator: launch, fill and drain."""
     intra_node_efficiency: Share
@@ -43,8 +43,8 @@ class Constants(Part):
     inter_node_latency_s: Seconds
     """Seconds of one step of a collective between nodes."""
     overlap: Annotated[float, Field(ge=0, le=1)]
-    """Share of the compute beside communication that hides it: of the last backward for data parallelism, of the
-    products next to it for overlapped tensor parallelism."""
+    """Fraction of the concurrent compute time that can hide communication: of the last backward for data parallelism,
+    of the adjacent matrix products for overlapped tensor parallelism."""
 
 
 class DeviceKind(Part):
@@ -63,11 +63,11 @@ class DeviceKind(Part):
     link_bandwidth: Amount
     """Bytes/s of a device's link inside the node, in one direction."""
     linked_devices: int
-    """Devices that such links join."""
+    """Number of devices connected by these links (size of the NVLink domain)."""
     nics: int
-    """NICs of as many devices in the vendor's reference system."""
+    """Number of NICs per linked_devices devices in the vendor's reference system."""
     nic_bandwidth: Amount
-    """Bytes/s of one of them, in one direction."""
+    """Bytes/s of one NIC, in one direction."""
     constants: Constants
     origin: Mapping[str, str]
     """Source of the data sheet and of each constant."""

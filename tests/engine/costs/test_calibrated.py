@@ -293,7 +293,7 @@ def test_a_file_that_is_no_profile_is_a_problem_at_its_place(design: Make) -> No
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../x", "a\\b"])
 def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="is not a name of a profile"):
+    with pytest.raises(InputError, match="is not a valid profile name"):
         store_profile(known(), name)
 
 

@@ -140,7 +140,7 @@ def test_the_command_writes_a_profile_and_prints_the_fit(tmp_path: Path, capsys:
         (["--profile", "nowhere.json"], "cannot read nowhere.json"),
         (["--parts", "block"], "--parts: unknown value 'block'. Did you mean 'blocks'?"),
         (["--precision", "fp8"], "--precision: unknown value 'fp8'"),
-        (["--name", "../elsewhere"], "'../elsewhere' is not a name of a profile"),
+        (["--name", "../elsewhere"], "'../elsewhere' is not a valid profile name"),
     ],
 )
 def test_invalid_options_are_rejected(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
