@@ -69,7 +69,7 @@ def show(record: Record, session: Session, stage: Stage) -> Iterator[Callable[..
 
 
 def bring(page: Page, name: str, content: bytes) -> None:
-    page.locator('input[aria-label="Training text"]').set_input_files(
+    page.locator('input[type="file"][aria-label="Training text"]').set_input_files(
         {"name": name, "mimeType": "text/plain", "buffer": content}
     )
 
