@@ -241,8 +241,9 @@ export class Experts extends Canvas {
     this.settings.controls.replaceChildren();
     const add = button("Add experts", { kind: "mw-primary", onclick: () => this.send("add") });
     const about =
-      "In a mixture of experts, every second feed-forward block is replaced by several experts. Each token is routed to a few of them." +
-      "a few. Experts are placed on devices, and tokens are sent to them. This view shows and edits the placement.";
+      "In a mixture of experts, every second feed-forward block is replaced by several experts. " +
+      "Each token is routed to a few of them. Experts are placed on devices, and tokens are sent to them. " +
+      "This view shows and edits the placement.";
     this.drawEmpty(
       h("h3", {}, "This model has no experts"),
       h("p", {}, about),
@@ -317,9 +318,7 @@ function legend() {
   const swatches = Array.from({ length: LOAD_LEVELS }, (_, level) =>
     h("i", { style: { background: `var(--load-${level})` } }),
   );
-  const about =
-    "Load of an expert or device, relative to the mean. The tick in a device's bar marks the mean." +
-    "in the bar of a device marks an even share.";
+  const about = "Load of an expert or device, relative to the mean. The tick in a device's bar marks the mean.";
   const label = "Colour scale: load relative to the mean";
   return h(
     "span.mw-xlegend",
@@ -327,6 +326,6 @@ function legend() {
     "less",
     ...swatches,
     "more",
-    h("span", {}, "relative to the mean load"),
+    h("span", {}, " than the mean"),
   );
 }

@@ -55,8 +55,8 @@ class Runs extends Widget {
     this.emulate.addEventListener("change", () => this.send("hosts", { on: this.emulate.checked }));
     this.emulateLabel = h("span");
     const emulation =
-      "The processes of each node run in one network namespace, whose bandwidth the kernel limits to that of the design." +
-      "Without emulation all processes communicate over the loopback interface.";
+      "The processes of each node run in one network namespace, whose bandwidth the kernel " +
+      "limits to that of the design. Without emulation all processes communicate over the loopback interface.";
     this.emulateRow = h("label.mw-check", { title: emulation }, this.emulate, this.emulateLabel);
     const heading = h("h3", {}, "Runs");
     this.root = h("div.mw-canvas.mw-runs", {}, this.textRow, this.emulateRow, this.run, heading, this.list);

@@ -117,7 +117,8 @@ class TopBar extends Widget {
           target: "_blank",
           "aria-label": "Transfers: transfer lab",
           "data-tip":
-            "Plan the transfer of a tensor between two meshes. To open a transfer of this design, click its arrow in the timeline.",
+            "Plan the transfer of a tensor between two meshes. " +
+            "To open a transfer of this design, click its arrow in the timeline.",
         },
         icon("transfer"),
         h("span", {}, "Transfers"),

@@ -20,7 +20,7 @@ const NO_GAIN = 5e-5; // parts of the step
 const SMALL_GAIN = 5e-4;
 
 const BUBBLES =
-  "Bubble ratio: fraction of time in which meshes do not compute, 1 − busy ÷ (meshes × step time)." +
+  "Bubble ratio: fraction of time in which meshes do not compute, 1 − busy ÷ (meshes × step time). Span " +
   "bubble ratio: the same between the first and the last block of each mesh, as in the papers on zero bubble " +
   "schedules.";
 

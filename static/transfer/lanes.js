@@ -20,12 +20,12 @@ const MOST_ZOOM = 1e6;
 const CHOICES = {
   planned: [
     "Planned",
-    "Planner's estimate: each unit task occupies the NICs of its sender and its receivers until it is done." +
-      "time too (P switches)",
+    "Planner's estimate: each unit task occupies the NICs of its sender and its receivers until it is done. " +
+      "The plans show this time too (P switches)",
   ],
   played: [
     "Simulated",
-    "Simulated message by message on shared links. The cost model uses this time." + "too (P switches)",
+    "Simulated message by message on shared links: the cost of the transfer. The plans show this time too (P switches)",
   ],
 };
 
