@@ -106,7 +106,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "end_not_recorded": "its end was not recorded; the files that it wrote are kept",
     "warm_process_gone": "the process that starts runs has ended ({reason}); launch again",
-    "warm_process_killed": "the launcher process was killed by {signal}",
+    "warm_process_killed": "the launcher process was ended by {signal}",
     "warm_process_failed": lambda status, last_line: (
         f"the process that starts runs ended with status {status}: {last_line or 'without a message'}"
     ),
