@@ -38,7 +38,9 @@ def test_a_killed_process_comes_before_the_errors_of_others(tmp_path: Path) -> N
     found = verdict(tmp_path, Exit(0, 1, False, 10.1), Exit(3, -signal.SIGKILL, False, 10.2))
 
     assert found.process == 3
-    assert found.reason.startswith("mesh M3, process 3 was ended by SIGKILL (exit -9); the signal did not come from Meshwave")
+    assert found.reason.startswith(
+        "mesh M3, process 3 was ended by SIGKILL (exit -9); the signal did not come from Meshwave"
+    )
 
 
 def test_an_abort_hints_at_a_size_mismatch(tmp_path: Path) -> None:
