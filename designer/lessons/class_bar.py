@@ -81,7 +81,8 @@ class ClassBar(Canvas):
         challenge, session = self._challenge(gesture), self._session
         if session.is_stale or session.prediction is None:
             raise InputError("the open design has a problem; see the tab Problems")
-        score = score_design(challenge, session.prediction)
+        start = self._classroom.workshop.designs[challenge.design]
+        score = score_design(challenge, start, session.prediction)
         if not self._classroom.submit(self._person, challenge.name, score, session.design):
             raise InputError(f"{score.text} is not better than your best score")
         self.refresh()

@@ -59,7 +59,7 @@ class Person(NamedTuple):
 
 
 class Announcement(Part):
-    """What the teacher tells everybody."""
+    """Message, step and pause that the teacher shows to all learners."""
 
     message: str = ""
     """Message above every learner's page; empty for none."""
@@ -180,7 +180,7 @@ class Classroom:
 
     @property
     def announcement(self) -> Announcement:
-        """What the teacher tells everybody."""
+        """The current announcement of the teacher."""
         with suppress(ValidationError):
             return Announcement.model_validate_json(self._fact("announcement") or "{}")
         return Announcement()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwave.engine.document import Design
@@ -42,13 +42,37 @@ def look_up(prediction: Prediction, name: str) -> Any:
     values: Any = prediction.design.model_dump(mode="json") if first in Design.model_fields else numbers
     if first not in values:
         raise unknown_name("number", name, [*numbers, *OTHERS])
-    value = values[first]
     try:
-        for step in rest:
-            value = value[step]
-    except (KeyError, IndexError, TypeError):
+        value = _follow(values, [first, *rest])
+    except LookupError:
         raise unknown_name("number", name, [*numbers, *OTHERS]) from None
     return max(value) if isinstance(value, list) and all(isinstance(each, int | float) for each in value) else value
+
+
+def document_value(design: Design, key: str) -> Any:
+    """Return the value of a key of a design's document, such as ``pipeline.microbatches``.
+
+    Raises:
+        Refusal: the document has no such key.
+    """
+    try:
+        return _follow(design.model_dump(mode="json"), parse_path(key))
+    except LookupError:
+        raise unknown_name("key", key, Design.model_fields) from None
+
+
+def _follow(value: Any, steps: Sequence[str | int]) -> Any:
+    """Return the value at a path of keys and indices.
+
+    Raises:
+        LookupError: there is none.
+    """
+    for step in steps:
+        try:
+            value = value[step]
+        except TypeError as error:  # neither a section nor a list, or the other of the two
+            raise LookupError(step) from error
+    return value
 
 
 def number_of(lesson: Lesson, design: str, name: str, over: str | None = None) -> float:

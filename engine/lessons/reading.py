@@ -169,7 +169,7 @@ def _read_step(title: str, body: str, place: str) -> Step:
 
 
 class DesignSources(Protocol):
-    """What names designs by their sources: the front matter of a lesson, or the plan of a workshop."""
+    """Named sources of designs, as in the front matter of a lesson or the plan of a workshop."""
 
     @property
     def title(self) -> str:

@@ -15,7 +15,7 @@ from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.frozen import Part, validation_error
 from meshwave.engine.lessons.checks import judge_conditions
 from meshwave.engine.lessons.lesson import Condition, DesignSource, Name, Text, unknown_name
-from meshwave.engine.lessons.quantities import format_quantity, look_up
+from meshwave.engine.lessons.quantities import document_value, format_quantity, look_up
 from meshwave.engine.lessons.reading import lesson_folders, parse_toml, read_designs
 from meshwave.engine.predict.prediction import Prediction
 
@@ -36,7 +36,9 @@ class Challenge(Part):
     number: Text
     """The number of ``simulate --json`` that is the score, such as ``samples_per_s``."""
     best: Literal["smallest", "largest"]
-    """Whether the smallest or the largest score leads."""
+    """End of the scores that leads."""
+    fixed: Annotated[tuple[Text, ...], Field(max_length=20)] = ("cluster", "cost", "model")
+    """Keys of the document that must stay as in the start design, so that nobody wins with faster devices."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=10)] = ()
     """Conditions that a design must meet; they compare with values, not with other designs."""
 
@@ -94,12 +96,16 @@ class Workshop:
         return found[name]
 
 
-def score_design(challenge: Challenge, prediction: Prediction) -> Score:
-    """Return the score of a design.
+def score_design(challenge: Challenge, start: Design, prediction: Prediction) -> Score:
+    """Return the score of a design in a challenge that starts from the design ``start``.
 
     Raises:
-        Refusal: the design does not meet a condition, or has no such number.
+        Refusal: a fixed key differs from that of ``start``, a condition is not met, or the design has no such number.
     """
+    design = prediction.design
+    changed = [key for key in challenge.fixed if document_value(design, key) != document_value(start, key)]
+    if changed:
+        raise Refusal("workshop_fixed_key", {"key": changed[0]})
     failed = [each for each in judge_conditions(None, challenge.conditions, prediction) if not each.is_met]
     if failed:
         raise Refusal("workshop_condition_unmet", {"condition": failed[0].text, "value": failed[0].value})
@@ -128,4 +134,12 @@ def read_workshop(path: Path) -> Workshop:
     ]
     if problems:
         raise DesignError(problems)
-    return Workshop(path.stem, plan, read_designs(path.parent, plan, path.name))
+    workshop = Workshop(path.stem, plan, read_designs(path.parent, plan, path.name))
+    for challenge in plan.challenges:
+        for key in challenge.fixed:
+            try:
+                document_value(workshop.designs[challenge.design], key)
+            except Refusal as refusal:
+                place = f"{path.name}, challenges.{challenge.name}.fixed"
+                raise DesignError([refusal.problem.replace(where=place)]) from None
+    return workshop

@@ -41,6 +41,7 @@ MESSAGES: dict[str, Message] = {
     "workshop_full": "the workshop is full: {people} people have joined",
     "workshop_name": "type a name of 1 to {longest} characters",
     "workshop_too_many_tries": "too many wrong codes; wait a minute and try again",
+    "workshop_fixed_key": "the challenge keeps {key!r} as in its start design; restore it, or open the start design again",
     "workshop_condition_unmet": "the design does not meet this condition: {condition}; it has {value}",
     "workshop_no_score": "the design has no number {number!r}; choose a cost model in seconds",
     "workshop_not_begun": "the workshop {name!r} has no results yet; serve it first",

@@ -70,6 +70,11 @@ def test_the_example_of_the_documentation_is_read(workshop: Workshop) -> None:
             'title="x"\n[[challenges]]\nname="a"\ntitle="a"\ntext="a"\ndesign="d"\nnumber="makespan_s"\nbest="smallest"',
             "lesson_unknown_name",
         ),
+        (
+            'title="x"\n[designs.d]\nexample="01-first-wave"\n[[challenges]]\nname="a"\ntitle="a"\ntext="a"\ndesign="d"'
+            '\nnumber="makespan_s"\nbest="smallest"\nfixed=["clutter"]',
+            "lesson_unknown_name",
+        ),
     ],
 )
 def test_a_wrong_plan_is_refused(tmp_path: Path, text: str, code: str) -> None:
@@ -114,7 +119,7 @@ def test_the_time_at_a_step_starts_when_the_step_changes(classroom: Classroom, c
 def test_the_best_score_counts_and_equal_ones_by_time(classroom: Classroom, clock: Clock) -> None:
     design = classroom.workshop.designs["start"]
     challenge = classroom.workshop.challenge("fastest-step")
-    score = score_design(challenge, predict(design))
+    score = score_design(challenge, design, predict(design))
     ada, grace = join(classroom, "Ada"), join(classroom, "Grace")
     assert classroom.submit(grace, challenge.name, score, design)
     clock.now += 1
@@ -127,9 +132,30 @@ def test_the_best_score_counts_and_equal_ones_by_time(classroom: Classroom, cloc
 
 
 def test_a_design_that_misses_a_condition_has_no_score(workshop: Workshop) -> None:
-    document = apply_edits(workshop.designs["start"].model_dump(mode="json"), [("pipeline.microbatches", 8)])
-    challenge = workshop.challenge("fastest-step")
-    assert refused_code(score_design, challenge, predict(parse_design(document))) == "workshop_condition_unmet"
+    assert refused_score(workshop, "pipeline.microbatches", 8) == "workshop_condition_unmet"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cluster.device.peak_flops", 1e15),
+        ("cluster.intra_node.bandwidth", 1e12),
+        ("model.layers", 32),
+        ("cost.kind", "unit"),
+    ],
+)
+def test_a_design_on_other_devices_or_of_another_model_has_no_score(
+    workshop: Workshop, key: str, value: object
+) -> None:
+    assert refused_score(workshop, key, value) == "workshop_fixed_key"
+
+
+def refused_score(workshop: Workshop, key: str, value: object) -> str:
+    start, challenge = workshop.designs["start"], workshop.challenge("fastest-step")
+    document = apply_edits(start.model_dump(mode="json"), [(key, value)])
+    if key == "cost.kind":
+        document = {**document, "cost": {"kind": value}}
+    return refused_code(score_design, challenge, start, predict(parse_design(document)))
 
 
 def test_a_restart_keeps_people_scores_and_the_announcement(
