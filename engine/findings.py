@@ -49,8 +49,8 @@ class Fix:
         ]
         return {"code": self.code, "params": dict(self.params), "label": self.label, "edits": edits}
 
-    def under_section(self, section: str) -> Fix:
-        """Return the same fix of a document that has its paths under ``section``."""
+    def with_path_prefix(self, section: str) -> Fix:
+        """Return the fix with its paths moved under ``section``."""
         return replace(self, edits=tuple((_join(section, path), value) for path, value in self.edits))
 
 
@@ -119,10 +119,10 @@ class Problem:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
 
-    def under_section(self, section: str) -> Problem:
-        """Return the same problem of a document that has its paths under ``section``."""
+    def with_path_prefix(self, section: str) -> Problem:
+        """Return the problem with its paths moved under ``section``."""
         return self.replace(
-            where=_join(section, self.where), fixes=tuple(fix.under_section(section) for fix in self.fixes)
+            where=_join(section, self.where), fixes=tuple(fix.with_path_prefix(section) for fix in self.fixes)
         )
 
     def to_json(self) -> dict[str, Any]:

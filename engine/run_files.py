@@ -126,7 +126,7 @@ def is_reserved(path: Path) -> bool:
 
 
 def write_reserved(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document atomically and durably into the space that was reserved for it; possible once.
+    """Write a document atomically and durably into its reserved space, once per reservation.
 
     Raises:
         OSError: no space was reserved, or it does not suffice.

@@ -103,9 +103,9 @@ class TransferView(Overlay):
         self.picture: dict[str, Any] = {}  # see TransferDrawing.to_data(); with its number and sizes in words
         self._asked: TransferSpec | None = None
         self._tables: dict[TransferSpec, list[dict[str, Any]]] = {}
-        session.param.watch(lambda *_: self._show(), ["state", "problems", "drawing", "history"])
+        session.param.watch(lambda *_: self._draw_if_shown(), ["state", "problems", "drawing", "history"])
         self._is_live = document is None
-        self._show()
+        self._draw_if_shown()
         if document is not None:
             pn.state.onload(self._begin)
             pn.state.on_session_destroyed(lambda context: self.end())
@@ -131,7 +131,7 @@ class TransferView(Overlay):
         self._draw()  # before opening, so that the previous transfer is never visible
         self._open()
 
-    def _show(self) -> None:
+    def _draw_if_shown(self) -> None:
         if self.shown:
             self._draw()
 

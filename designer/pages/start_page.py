@@ -109,7 +109,7 @@ class StartPage(Canvas):
                 "when": format_time(run.created_s),
                 "steps": run.steps,
             }
-            for run in self._studio.record.all(SHOWN_RUNS)
+            for run in self._studio.record.entries(SHOWN_RUNS)
         ]
         self.param.update(
             designs=PlainData(designs),

@@ -19,7 +19,7 @@ Document = dict[str, Any]
 
 
 class LoggedStep(NamedTuple):
-    """The document before an edit (after it, for one that was reverted), and the label of the edit."""
+    """An entry of undo or redo: the document to restore, and the label of the edit."""
 
     document: Document
     label: str

@@ -242,7 +242,7 @@ def layer_problem(design: Design, rank: int) -> Problem | None:
     if not uses_tensor_parallel_groups(design) and len(mesh.devices) % (experts.ep * experts.esp):
         return split_expert_groups(design, mesh)
     for problem in load_problems(experts.load, design.model.moe.experts):
-        return problem.under_section("experts")
+        return problem.with_path_prefix("experts")
     return None if placement_fits(design) else Problem(PLACEMENT, "mismatched_placement", fixes=[EQUAL_BLOCKS])
 
 

@@ -52,7 +52,7 @@ class MeasuredLoads:
         return tuple(routed for meaning, routed in self._all() if meaning == wanted)[:LOADS_OFFERED]
 
     def _all(self) -> Iterator[tuple[Mapping[str, Any], MeasuredLoad]]:
-        for entry in self._record.all(RUNS_READ):
+        for entry in self._record.entries(RUNS_READ):
             if entry.state.is_over:
                 if entry.id not in self._known:
                     self._known[entry.id] = self._read_run(entry)

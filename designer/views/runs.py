@@ -127,7 +127,7 @@ class RunsPanel(Canvas):
         shown = self._shown_run
         if shown is not None and shown.has_same_program(prediction) and not shown.is_dry_run:
             return shown.run if self._is_overlaid and shown.has_same_links(prediction.design) else None
-        for entry in self._record.all(SHOWN_RUNS):
+        for entry in self._record.entries(SHOWN_RUNS):
             if not entry.is_rehearsal and entry.digest == prediction.program.digest and entry.state.is_over:
                 run = FollowedRun(Run(self._record, entry.id))
                 if run.computes_step_of(prediction.design) and run.has_same_links(prediction.design):
@@ -280,7 +280,7 @@ class RunsPanel(Canvas):
         self.bar.status = self._status()
         if self._shown_run is not None:
             self._update_run(self._shown_run)
-        self.runs = [self._row(entry) for entry in self._record.all(SHOWN_RUNS)]
+        self.runs = [self._row(entry) for entry in self._record.entries(SHOWN_RUNS)]
 
     def _row(self, entry: Entry) -> dict[str, Any]:
         shown = self._shown_run is not None and self._shown_run.run.id == entry.id

@@ -203,7 +203,7 @@ def _order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _halves(fused: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Return 1 and 2 for the two spans of a shared slot, the upper and the lower half of the lane; else 0."""
+    """Return the half of the lane that each span occupies: 1 upper, 2 lower, 0 the whole lane."""
     halves = np.where(fused, 2, 0).astype(np.uint8)
     halves[np.flatnonzero(fused) - 1] = 1
     return halves

@@ -58,14 +58,14 @@ def runs(options: argparse.Namespace) -> int:
 def _find_entry(record: Record, text: str | None) -> Entry:
     if text:
         return record.find(text)
-    newest = record.all(1)
+    newest = record.entries(1)
     if not newest:
         raise Refusal("no_runs")
     return newest[0]
 
 
 def _list(record: Record, options: argparse.Namespace) -> int:
-    entries = [entry if entry.state.is_over else Run(record, entry.id).entry for entry in record.all()]
+    entries = [entry if entry.state.is_over else Run(record, entry.id).entry for entry in record.entries()]
     if options.json:
         listed = [
             {**_entry_json(entry), **_outcome(record, entry), "stopped": stopped_process_lines(entry)}

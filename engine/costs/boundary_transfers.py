@@ -146,10 +146,7 @@ def max_chunks(tasks: Iterable[UnitTask]) -> int:
 
 
 def _links(cluster: Cluster, source: Grid, destination: Grid, tasks: Sequence[UnitTask]) -> Links:
-    """Return the links of a plan, with nodes as hosts.
-
-    If no slice has to leave its node, each device is a host with its own port.
-    """
+    """Return the links of a plan; its hosts are nodes, or devices if no slice has to leave its node."""
     node = {rank: host for grid in (source, destination) for rank, host in zip(grid.ranks, grid.hosts, strict=True)}
     near, far = (Link(link.latency_s, link.bandwidth) for link in (cluster.near, cluster.far))
     nodes = [({node[rank] for rank in task.senders}, {node[rank] for rank in task.receivers}) for task in tasks]

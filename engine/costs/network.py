@@ -243,7 +243,7 @@ class NetworkBuilder:
         )
 
     def _slots(self, program: Program) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
-        """Yield the one or two kinds in a slot, and the first rows of all such slots."""
+        """Yield the one or two kinds of each distinct slot, and the first row of every such slot."""
         if not self._exchanges:
             return
         of_row = self._kinds.of_row.astype(np.int64)

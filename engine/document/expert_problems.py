@@ -68,7 +68,7 @@ def _group_problems(design: Design) -> Iterator[Problem]:
     assert moe is not None
     ep, esp, devices = experts.ep, experts.esp, sum(len(mesh.devices) for mesh in design.meshes)
     if moe.experts % ep and experts.placement is None:
-        yield indivisible_experts(moe.experts, ep).under_section("experts")
+        yield indivisible_experts(moe.experts, ep).with_path_prefix("experts")
     elif ep * esp > devices:
         params = {"given": ep * esp, "ep": ep, "esp": esp, "devices": devices}
         sizes = expert_group_sizes(design, max(design.meshes, key=lambda mesh: len(mesh.devices)))
@@ -155,7 +155,7 @@ def _auxiliary_loss_problems(design: Design) -> Iterator[Problem]:
 def _load_problems(design: Design) -> Iterator[Problem]:
     assert design.model.moe is not None
     for problem in load_problems(design.experts.load, design.model.moe.experts):
-        yield problem.under_section("experts")
+        yield problem.with_path_prefix("experts")
 
 
 def _placement_problems(design: Design) -> Iterator[Problem]:

@@ -82,7 +82,7 @@ def rename_key(path: str, value: Any, name: str) -> Fix:
 
 def use_mesh_axes(number: int, mesh: Mesh, tp: int) -> Fix:
     """Return the fix that sets the tp of a mesh, and its dp to the rest of its devices."""
-    return use_axes(mesh.name, len(mesh.devices), tp).under_section(f"meshes[{number}]")
+    return use_axes(mesh.name, len(mesh.devices), tp).with_path_prefix(f"meshes[{number}]")
 
 
 def keep_devices(number: int, mesh: Mesh, devices: Sequence[int]) -> Fix:

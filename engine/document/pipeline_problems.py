@@ -23,7 +23,7 @@ def schedule_problems(design: Design) -> Iterator[Problem]:
     """Yield the reason why the schedule cannot order this pipeline."""
     refusal = design.pipeline.refusal(design.pipe)
     if refusal is not None:
-        problem = refusal.under_section("pipeline")
+        problem = refusal.with_path_prefix("pipeline")
         counts = problem.params.get("mesh_counts", ())
         yield problem.replace(fixes=(*problem.fixes, *use_mesh_counts(design.meshes, design.cluster, counts)))
 
@@ -153,7 +153,7 @@ def _size_problems(design: Design) -> Iterator[Problem]:
     if computations > LARGEST_STEP:
         sizes = {"stages": stages, "microbatches": microbatches, "computations": computations}
         fewer = LARGEST_STEP // (2 * stages)
-        fixes = [fix.under_section("pipeline") for fix in use_microbatches(fewer)]
+        fixes = [fix.with_path_prefix("pipeline") for fix in use_microbatches(fewer)]
         yield Problem("pipeline.microbatches", "step_size", {**sizes, "maximum": LARGEST_STEP}, fixes=fixes)
 
 

@@ -102,7 +102,7 @@ def _problem(error: _Error) -> Problem:
         return _PROBLEMS[kind](error)
     if "problem" in error.context:  # raised by a validator of the part
         problem: Problem = error.context["problem"]
-        return problem.under_section(error.path_text)
+        return problem.with_path_prefix(error.path_text)
     reason = error.detail["msg"]
     return error.problem("invalid_value", {"reason": reason[:1].lower() + reason[1:]})
 
@@ -289,7 +289,9 @@ def _indivisible_width(error: _Error) -> Problem:
     heads, hidden = problem.params["heads"], problem.params["hidden"]
     suitable = nearest_head_counts(heads, hidden, tensor_parallel_sizes(error.document.get("meshes")))
     fixes = (*(set_value("heads", count) for count in suitable), *problem.fixes)
-    return problem.replace(params={**problem.params, "suitable": suitable}, fixes=fixes).under_section(error.path_text)
+    return problem.replace(params={**problem.params, "suitable": suitable}, fixes=fixes).with_path_prefix(
+        error.path_text
+    )
 
 
 def nearest_head_counts(given: int, width: int, tp: Iterable[int]) -> list[int]:

@@ -262,9 +262,9 @@ def _gate_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tu
 
 
 def share_of_rows(layer: Layer, experts: Step) -> Floats:
-    """Return ``[devices]`` the rows that each computes, relative to the rows of the step.
+    """Return the token rows that each device computes, relative to the rows that the steps are priced for; ``[devices]``.
 
-    The rows of the step are an even share, or the maximum of a device if experts are distributed over the
+    Steps are priced for an even share of the rows, or for the maximum of a device if experts are distributed over the
     tensor-parallel group. Without a capacity, devices know the number of arriving tokens and skip empty slots.
     """
     if experts.group == "mp":

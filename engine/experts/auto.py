@@ -52,7 +52,7 @@ def exclusions(layer: Layer) -> Iterator[tuple[str, Problem]]:
     for name in _candidates():
         schedule = expert_schedules[name]()
         problem = next(schedule.problems(layer), None)
-        if schedule.places == "mp" and not _is_one_input(layer):
+        if schedule.places == "mp" and not _has_one_input(layer):
             yield name, Problem("mp", "other_expert_placement", {"mp": layer.mp, "ep": layer.ep, "esp": layer.esp})
         elif problem is not None:
             yield name, problem
@@ -65,7 +65,7 @@ def _candidates() -> list[str]:
     return [name for name in expert_schedule_names() if not expert_schedules[name].chooses]
 
 
-def _is_one_input(layer: Layer) -> bool:
+def _has_one_input(layer: Layer) -> bool:
     """Return whether the devices of the layer are one tensor-parallel group that holds whole experts.
 
     A place is then a device, with the same experts under all schedules.
@@ -81,8 +81,8 @@ def _describe_fastest(
     excluded: Sequence[tuple[str, str, Mapping[str, Any]]],
     titles: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    def title(each: str) -> str:
-        return titles.get(each, each)
+    def title(schedule: str) -> str:
+        return titles.get(schedule, schedule)
 
     text = f"{title(name)} takes {quantity(seconds, 's')} for a forward and a backward"
     if equal:

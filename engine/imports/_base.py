@@ -25,7 +25,7 @@ class Imported(NamedTuple):
 
 
 class Import(ABC):
-    """A form of another tool that a design is read from. A member is one file in this folder."""
+    """A file format of another tool that Meshwave imports. A member is one file in this folder."""
 
     title: ClassVar[str]
     note: ClassVar[str]  # what writes it

@@ -85,10 +85,10 @@ class Workshop:
         return list(self.plan.lessons) or list(lesson_folders())
 
     def challenge(self, name: str) -> Challenge:
-        """Return the challenge of a name.
+        """Return the challenge called ``name``.
 
         Raises:
-            Refusal: there is none.
+            Refusal: no challenge has this name.
         """
         found = {each.name: each for each in self.plan.challenges}
         if name not in found:

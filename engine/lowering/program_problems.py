@@ -30,14 +30,14 @@ def locate_problems(design: Design, problems: Sequence[Problem], order: Program)
     cells = _cells_of(orders, {each for problem in problems for each in _subject_and_kin(problem)})
     names = [mesh.name for mesh in design.meshes]
     return [
-        name_meshes(problem, names).replace(
+        with_mesh_names(problem, names).replace(
             where=_locate(cells, problem, len(orders)), fixes=_fixes(design, orders, cells, problem, order)
         )
         for problem in problems
     ]
 
 
-def name_meshes(problem: Problem, meshes: Sequence[str]) -> Problem:
+def with_mesh_names(problem: Problem, meshes: Sequence[str]) -> Problem:
     """Return the problem with its ranks shown by the names of their meshes."""
     if not problem.params.keys() & _RANKS:
         return problem

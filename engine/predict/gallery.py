@@ -119,7 +119,7 @@ def judge_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
 
 
 def list_variants(design: Design) -> list[Variant]:
-    """List the variants of every schedule: the present one, then by size of the step, then those that search.
+    """List the variants of every schedule: the present one, then by number of computations, then searched ones.
 
     Refused variants are omitted if the schedule has others, except the first that needs more stages than the model has
     layers.

@@ -78,7 +78,7 @@ def port_loads(program: Program, costs: Costs, makespan_s: float) -> list[PortLo
     network = costs.network
     if network is None or costs.unit != "s":
         return []
-    carried = carried_bytes(program, costs.seconds, network)
+    carried = _load_per_port(program, costs.seconds, network)
     serial = network.units >= 0
     busy = carried / np.where(serial, np.maximum(1, network.units), network.capacity)
     loads = [
@@ -95,8 +95,8 @@ def port_order(port: Port) -> tuple[int, int, int]:
     return PORT_GROUP_ORDER.index(port.kind.partition("-")[0]), port.number, PORT_KIND_ORDER[port.kind]
 
 
-def carried_bytes(program: Program, seconds: Floats, network: Network) -> Floats:
-    """Return ``[ports]`` bytes that pass each port in a step; seconds where a port carries one transfer at a time."""
+def _load_per_port(program: Program, seconds: Floats, network: Network) -> Floats:
+    """Return ``[ports]`` the load of each port in a step: bytes, or seconds if a port carries one transfer at a time."""
     sizes = flow_bytes(program, seconds, network)
     rows = np.flatnonzero(network.row_kind >= 0)
     of_kind = np.bincount(network.row_kind[rows], sizes[rows], minlength=len(network.rate))

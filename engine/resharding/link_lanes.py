@@ -148,7 +148,7 @@ def task_hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: 
 
 
 def _arrival_s(arrived: Mapping[tuple[int, int], float], start: int, stop: int) -> float:
-    """Return the time at which the last part of a range arrived."""
+    """Return the time at which the last message of a range of elements arrived."""
     if (when := arrived.get((start, stop))) is not None:
         return when
     return max(end for (first, last), end in arrived.items() if first < stop and start < last)

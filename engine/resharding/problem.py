@@ -38,7 +38,7 @@ class Job:
 
 
 class PlacedJob(NamedTuple):
-    """One job in an answer."""
+    """One job of an ordering, with its sender and its times."""
 
     job: int
     host: int  # of the sender

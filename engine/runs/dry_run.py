@@ -242,7 +242,7 @@ class Device:
         wait_until(at_ns, self._stop)
 
     def finish_sending(self) -> bool:
-        """Wait until the last message has arrived if sends block the device; return True if that took time."""
+        """Wait until the last message has arrived, if sends block the device. Return True if it had to wait."""
         if self._sending_ns <= self.free_ns:
             return False
         self.wait_for_input(self._sending_ns)

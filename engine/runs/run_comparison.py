@@ -235,7 +235,7 @@ def design_history(record: Record, like: Entry, most: int = 1000) -> list[Outcom
     """
     folder = record.folder(like.id)
     mine, links = _timed_content(folder), _emulated_links(folder)
-    entries = (entry for entry in record.all(most) if entry.state.is_over)
+    entries = (entry for entry in record.entries(most) if entry.state.is_over)
     named = (
         entry
         for entry in entries

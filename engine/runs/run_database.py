@@ -60,7 +60,7 @@ class Transition(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a run is launched: runs of one place wait in one queue."""
+    """A launcher and its target. The runs of one place wait in one queue."""
 
     launcher: str
     target: str | None = None
@@ -288,11 +288,11 @@ class Record:
         known = ids[:20]
         raise Refusal("unknown_run", {"run": text, "known": known, "suggestion": closest_word(text, known)})
 
-    def all(self, limit: int = 1000) -> list[Entry]:
+    def entries(self, limit: int = 1000) -> list[Entry]:
         """Return the entries of all runs, latest first."""
         with self._lock, self._convert_errors():
             rows = self._db.execute("SELECT * FROM runs ORDER BY created_s DESC, id DESC LIMIT ?", (limit,))
-            return self._entries(rows)
+            return self._read_rows(rows)
 
     def count_by_state(self) -> dict[State, int]:
         """Return the number of runs in each state; states without runs are left out."""
@@ -354,9 +354,9 @@ class Record:
         """Return the runs in some states, of one place if it is given, earliest first."""
         marks = ", ".join("?" * len(states))
         rows = db.execute(f"SELECT * FROM runs WHERE state IN ({marks}) ORDER BY created_s, rowid", states)
-        return [entry for entry in self._entries(rows) if place in (None, entry.place)]
+        return [entry for entry in self._read_rows(rows) if place in (None, entry.place)]
 
-    def _entries(self, rows: Iterable[sqlite3.Row]) -> list[Entry]:
+    def _read_rows(self, rows: Iterable[sqlite3.Row]) -> list[Entry]:
         """Return the entries of rows; a damaged row is skipped, with one warning."""
         found = []
         for row in rows:

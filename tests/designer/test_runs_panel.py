@@ -550,7 +550,7 @@ def test_a_missing_dataset_is_reported_before_a_run_is_created(
 
     panel.bar._handle_msg({"type": "launch", "key": "a click"})
     assert "training.data" in panel.bar.notice
-    assert record.all() == []
+    assert record.entries() == []
 
     texts_folder().mkdir(exist_ok=True)
     (texts_folder() / "mine.txt").write_text("Call me Ishmael.")

@@ -34,9 +34,9 @@ def _parts() -> Iterator[str]:
 
 
 def busy_share(sample_s: float = SAMPLE_S) -> float:
-    """Return the share of the cores, 0 to 1, that other processes use while this one sleeps.
+    """Return the share of CPU time, 0 to 1, that other processes use while this one sleeps.
 
-    If the system does not count it, return the load of the last minute per core.
+    If the system does not count it, return the load average of the last minute per core.
     """
     before = _busy_and_total_ticks()
     if before is None:

@@ -77,7 +77,7 @@ def precision() -> Table:
         paper = paper_throughputs(("tc", ranks))[scheme] / paper_throughputs(("fc", ranks))[scheme]
         for number in ("fp32", "16 bit"):
             ours = _rate("tc", scheme, ranks, number) / _rate("fc", scheme, ranks, number)
-            why = f"V100 over A100 is {_peaks(number):.2f} in the peaks of {number}"
+            why = f"V100 over A100 is {_peak_ratio(number):.2f} in the peaks of {number}"
             rows.append(Row(f"TC over FC, D={EIGHT[ranks].pipelines} P={ranks}, {scheme}", paper, ours, why, number))
     return Table(
         "Hanayo: in which precision the GPUs computed",
@@ -93,7 +93,7 @@ def _rate(cluster: str, scheme: str, ranks: int, number: Number) -> float:
     return predict_experiment(Setting(cluster, scheme, EIGHT[ranks], number=number)).sequences_per_s
 
 
-def _peaks(number: Number) -> float:
+def _peak_ratio(number: Number) -> float:
     return PEAKS["V100", number] / PEAKS["A100", number]
 
 

@@ -118,7 +118,7 @@ def gains_by_links() -> table.Grid:
         ["S1: least", "largest", "S2: least", "largest", "auto: least", "largest", "% of layers faster"],
         lines,
         note="Fitted: PCIe (4.5 GB/s) and the network of 100 Gb/s per node, by FSMoE. Assumed: all other links "
-        f"({'; '.join(_speeds(cluster) for cluster in CLUSTERS.values())}), and the same GPUs everywhere. Neither: steps and "
+        f"({'; '.join(_describe_link_rates(cluster) for cluster in CLUSTERS.values())}), and the same GPUs everywhere. Neither: steps and "
         "bytes. Parm's fused exchange sends each token esp times and saves a gather inside the node: that pays only where a "
         "link inside the node is about as slow as a GPU's share of the network. With NVLink, or a slow network, it does not.",
     )
@@ -131,7 +131,7 @@ def _layouts(found: Grid) -> Iterator[tuple[str, NDArray[np.bool_]]]:
             yield f"mp {mp:g}, esp {esp:g}", (found.axes["mp"] == mp) & (found.axes["esp"] == esp)
 
 
-def _speeds(cluster: GridCluster) -> str:
+def _describe_link_rates(cluster: GridCluster) -> str:
     inside, between = (1e-9 / line.beta for line in (cluster.links.intra, cluster.links.inter))
     network = f", {between:.3g} GB/s a GPU between nodes" if len(set(cluster.nodes)) > 1 else ""
     return f"{cluster.title}: {inside:.3g} GB/s inside{network}"
@@ -184,7 +184,7 @@ def model_design(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, e
     )
 
 
-def model_seconds(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, every: int = 2) -> float:
+def predicted_step_seconds(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, every: int = 2) -> float:
     """Return the predicted seconds of a training step."""
     return predict(model_design(model, schedule, cluster=cluster, every=every)).timeline.makespan
 
@@ -192,7 +192,9 @@ def model_seconds(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, 
 def models() -> Table:
     """Return the abstract's claim about two models."""
     why = "which layers have experts, and the batch, are not known to us"
-    gains = {name: model_seconds(name, "deepspeed") / model_seconds(name, "parm-auto") for name in MODELS}
+    gains = {
+        name: predicted_step_seconds(name, "deepspeed") / predicted_step_seconds(name, "parm-auto") for name in MODELS
+    }
     return Table(
         "Parm: times as fast as DeepSpeed-MoE, training steps of whole models on 32 GPUs",
         [Row(f"{name}, experts in every second layer (about)", 3.0, gain, why) for name, gain in gains.items()],
@@ -210,7 +212,7 @@ def models_against_others() -> table.Grid:
     for cluster, where in ((CLUSTER, "32 GPUs"), (SERVER, "server of 8"), (CLUSTERS["nvlink"], "32 GPUs with NVLink")):
         for name in MODELS:
             for every, layers in ((2, "every second layer"), (1, "every layer")):
-                took = {of: model_seconds(name, of, cluster=cluster, every=every) for of in MODEL_SCHEDULES}
+                took = {of: predicted_step_seconds(name, of, cluster=cluster, every=every) for of in MODEL_SCHEDULES}
                 figures = [took["deepspeed"] / took[of] for of in MODEL_SCHEDULES[1:]]
                 lines.append(
                     table.Line(f"{name}, {where}, experts in {layers}", [*figures, took[LATE] / took["parm-auto"]])

@@ -139,7 +139,7 @@ class CalibratedCost(OperatorCost):
                 for row in kinds.indices_of(op).tolist():
                     rank = int(kinds.rank[row])
                     stages = [int(kinds.stage[row])] if op == Op.REDUCE_GRAD else program.stages_of(rank)
-                    like = _action_like(name, design, layers, stages, design.meshes[rank].tp)
+                    like = _action_key(name, design, layers, stages, design.meshes[rank].tp)
                     seconds[row] *= slowness.of(like)
         return seconds
 
@@ -170,7 +170,7 @@ class CalibratedCost(OperatorCost):
         found = {each.kind: each.ratio for each in self.load().memory}
         if not found:
             return held
-        ratios = [_kept_ratio(design, layers, stage, found) for stage in range(program.stages)]
+        ratios = [_activation_memory_ratio(design, layers, stage, found) for stage in range(program.stages)]
         return held._replace(activation_bytes=held.activation_bytes * ratios)
 
     def peak_flops(self, design: Design) -> float:
@@ -178,7 +178,7 @@ class CalibratedCost(OperatorCost):
         return matrix_rate(self.load(), design.training.precision) or super().peak_flops(design)
 
 
-def _action_like(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
+def _action_key(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
     """Return an action of some stages as a key to look up the most similar measured action."""
     experts = expert_layers_per_stage(design, layers)
     return ActionTime(
@@ -205,7 +205,9 @@ def _optimizer_line(profile: Profile, design: Design) -> OptimizerLine | None:
     )
 
 
-def _kept_ratio(design: Design, layers: Sequence[int], stage: int, ratios: Mapping[BlockKind, float]) -> float:
+def _activation_memory_ratio(
+    design: Design, layers: Sequence[int], stage: int, ratios: Mapping[BlockKind, float]
+) -> float:
     """Return the ratio of allocated bytes to computed bytes for the activations of a stage.
 
     It is 1 for models whose blocks are never measured.

@@ -127,7 +127,7 @@ class Search:
 
     def _narrow_down(self, part: _Part, effect: float) -> tuple[_Part, float]:
         """Return the smallest part of a part that explains nearly all of its effect."""
-        for finer in (self._split_by_link, self._split_by_stage, self._split_by_measure):
+        for finer in (self._split_by_link, self._split_by_stage, self._split_compute_and_waits):
             parts = [
                 each
                 for each in finer(part)
@@ -184,7 +184,7 @@ class Search:
             mesh = {"mesh": meshes.pop()} if len(meshes) == 1 else {}
             yield _Part({**_kind_label(Op(int(ops[0]))), "stage": stage, **mesh}, rows, part.seconds)
 
-    def _split_by_measure(self, part: _Part) -> Iterator[_Part]:
+    def _split_compute_and_waits(self, part: _Part) -> Iterator[_Part]:
         """Return the computation of a part, and its waits for messages of expert layers, if these are known."""
         if part.seconds is self._all and (part.rows & self._has_waits).any():
             for seconds in (self._computed, self._waits):

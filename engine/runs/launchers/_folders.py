@@ -15,7 +15,7 @@ from meshwave.engine.runs.run_folder import read_bundle
 
 def enter_folders(record: Record) -> list[str]:
     """Enter the runs of all folders that the index lacks, as after it was moved aside; return their ids."""
-    known = {entry.id for entry in record.all()}
+    known = {entry.id for entry in record.entries()}
     entered = []
     for folder in sorted((record.place / "runs").iterdir()):
         if folder.name in known or folder.name.startswith("."):

@@ -140,7 +140,7 @@ class JobLauncher(Launcher):
 
     @abstractmethod
     def end(self, run: str, job: Mapping[str, Any]) -> None:
-        """End a job; one that has ended stays as it is."""
+        """End a job, if it has not ended yet."""
 
     def push(self, folder: Path, remote: str) -> None:
         """Copy a run folder to the nodes."""

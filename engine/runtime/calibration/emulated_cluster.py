@@ -193,7 +193,7 @@ def available_cores() -> int:
 
 
 def main(folder: Path) -> None:
-    """Make the network of ``job.json``, run its function in every process, and exit with their status."""
+    """Create the network of ``job.json``, run its function in every process, and exit with the status of the processes."""
     signal(SIGINT, SIG_IGN)  # Ctrl-C is handled by the caller
     job = json.loads((folder / "job.json").read_text("utf-8"))
     cluster = ProcessCluster(**job["cluster"])

@@ -131,7 +131,7 @@ class ClockComparison:
         self._shares_host = [bool(host == hosts[0]) for host in hosts]
         self._sightings: list[list[ClockOffset]] = [[] for _ in range(size)]
 
-    def compare(self) -> None:
+    def measure_offsets(self) -> None:
         """Compare the clocks now, one process after the other; all processes call it."""
         for other in range(1, self._size):
             pings = SAME_HOST_PINGS if self._shares_host[other] else PINGS

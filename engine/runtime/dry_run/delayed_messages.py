@@ -295,7 +295,7 @@ class WaitingUpdate:
         started = [self._communicator.reduce(stage, members, flat) for members, flat in self._flat[stage]]
         self._reducing.append((stage, _Reductions(started)))
 
-    def collect(self) -> dict[int, PendingTensor]:
+    def collect_gradients(self) -> dict[int, PendingTensor]:
         """Wait for all reductions one after the other, and for those of all processes if gradients are clipped."""
         self._complete_ns, found = 0, dict[int, PendingTensor]()
         for stage, pending in self._reducing:

@@ -73,7 +73,7 @@ class WeightUpdate(Protocol):
     def reduce(self, stage: int) -> None:
         """Start to reduce the gradients of a stage."""
 
-    def collect(self) -> dict[int, PendingTensor]:
+    def collect_gradients(self) -> dict[int, PendingTensor]:
         """Wait for all reductions, and return the last one of each stage."""
 
     def apply(self) -> None:
@@ -364,7 +364,7 @@ class Executor:
     # ---- the end of a step ----
 
     def _step(self, row: int) -> None:
-        reductions = self._update.collect()
+        reductions = self._update.collect_gradients()
         self._start[row] = self._ready[row] = self._stamp()
         for stage, reduction in reductions.items():
             reduce_row = self._row_of[Action(Op.REDUCE_GRAD, stage)]

@@ -124,7 +124,7 @@ class FlatWeights:
         """Return the gradients that were not scattered."""
         return [parameter.grad for _, parameter in self._named]
 
-    def accumulate(self) -> None:
+    def accumulate_gradients(self) -> None:
         """Move the gradients of a microbatch to those of the step, which have the precision of the reduction."""
         flat = (
             torch.zeros_like(self._whole, dtype=self._gradient_dtype)
@@ -141,13 +141,13 @@ class FlatWeights:
         """Start to sum the gradients, of which each process gets its part; the weights then have none."""
         while len(self._scattering) > 1:
             self._add_gradient(self._scattering.pop(0).wait())
-        self.accumulate()
+        self.accumulate_gradients()
         assert self._accumulated is not None, "just made"
         self._scattering.append(self._communicator.scatter(self._stage, self._members, self._accumulated))
         self._accumulated = None
         return self._scattering[-1]
 
-    def collect(self) -> None:
+    def collect_gradients(self) -> None:
         """Wait for all gradients; without any, they are 0."""
         for pending in self._scattering:
             self._add_gradient(pending.wait())

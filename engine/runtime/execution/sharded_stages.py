@@ -38,10 +38,10 @@ class ShardedBlock:
         for each in self.weights:
             each.free()
 
-    def accumulate(self) -> None:
+    def accumulate_gradients(self) -> None:
         """Move the gradients of a microbatch to those of the step."""
         for each in self.weights:
-            each.accumulate()
+            each.accumulate_gradients()
 
     def scatter(self) -> None:
         """Start to reduce the gradients."""
@@ -127,7 +127,7 @@ class ShardedStage:
 
     def _finish_block(self, block: ShardedBlock) -> None:
         if not self._scatters:
-            block.accumulate()
+            block.accumulate_gradients()
             return
         block.scatter()
         if self._frees:

@@ -136,14 +136,14 @@ class ShardedUpdate:
         for each in self.stages[stage].weights:
             self._reductions[stage] = each.scatter()
 
-    def collect(self) -> dict[int, PendingTensor]:
+    def collect_gradients(self) -> dict[int, PendingTensor]:
         """Wait for all gradients, and return the last reduction of each stage."""
         for stage, sharded in self.stages.items():
             if self._training.sharding == "optimizer" and stage not in self._reductions:
                 self.reduce(stage)
                 del self._reductions[stage]
             for each in sharded.weights:
-                each.collect()
+                each.collect_gradients()
         found, self._reductions = self._reductions, {}
         counted = [each.gradient for each in self._weights if each.is_counted and each.gradient is not None]
         self.squared_norm = torch.nn.utils.get_total_norm(counted).double() ** 2

@@ -125,7 +125,7 @@ class LocalStage:
         return saved.x.grad, self._queue.take()
 
     def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
-        """Add deferred gradients to those of the weights, which are then those of the microbatch."""
+        """Compute the deferred weight gradients of a microbatch and add them to the gradients of the weights."""
         if self._sharded is None:
             compute_deferred(deferred)
             return

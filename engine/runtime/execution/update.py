@@ -132,7 +132,7 @@ class OptimizerUpdate:
                 flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
                 self._reducing.append((stage, bucket, self._communicator.reduce(stage, members, flat)))
 
-    def collect(self) -> dict[int, PendingTensor]:
+    def collect_gradients(self) -> dict[int, PendingTensor]:
         """Wait for all reductions, and return the last one of each stage."""
         for _, bucket, reduction in self._reducing:
             pieces = torch.split(reduction.wait(), [parameter.numel() for parameter in bucket])

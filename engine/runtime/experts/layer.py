@@ -297,7 +297,7 @@ class ExpertLayer(DeferrableModule):
         return loads.numpy(force=True)
 
     def _sum_load(self, load: Tensor) -> Tensor:
-        """Return the load of all tokens of an input, if each gate of the ``mp`` group sees a part of them."""
+        """Return the load of all tokens of an input: the sum over the ``mp`` group if its gates see parts of them."""
         group = self._groups["mp"]
         if self._domain >= 1 or group.size == 1:
             return load

@@ -109,7 +109,7 @@ class StageBuilder(ABC):
 
     @abstractmethod
     def weight_std(self, name: str, weight: Tensor) -> float:
-        """Return the standard deviation from which a weight is drawn."""
+        """Return the standard deviation of the initial values of a weight."""
 
     def build(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
         """Build one stage; see :func:`meshwave.engine.runtime.models.build_stage`."""

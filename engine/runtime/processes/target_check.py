@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
     node, local = int(os.environ["GROUP_RANK"]), int(os.environ["LOCAL_RANK"])
     (folder / f"seen-{world.process}").touch()
     comparison = ClockComparison(world.process, world.size, world.backend)
-    comparison.compare()
+    comparison.measure_offsets()
     processes = _gather({"process": world.process, "node": node, **_describe(world)})
     seen = [(folder / f"seen-{process}").exists() for process in range(world.size)]
     first = [

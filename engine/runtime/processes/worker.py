@@ -249,7 +249,7 @@ def _step_of(line: bytes) -> float:
 
 
 def _compare_clocks(folder: Path, comparison: ClockComparison, process: int) -> None:
-    comparison.compare()
+    comparison.measure_offsets()
     if process == 0:
         write_clocks(folder, comparison.clocks)
 

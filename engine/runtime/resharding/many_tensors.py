@@ -80,7 +80,7 @@ class ReshardingList(BoundTransfer):
         device: torch.device,
         take_tags: Callable[[int], int],
     ) -> None:
-        """Bind the plan.
+        """Bind the plan to the tensors' dtypes and the connections of one process.
 
         Raises:
             InputError: tensors of a dtype cannot be summed.

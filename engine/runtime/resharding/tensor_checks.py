@@ -41,7 +41,7 @@ def check_shard(who: str, name: str, tensor: Tensor | None, shape: tuple[int, ..
 
 
 def check_no_overlap(locals_: Sequence[Tensor | None], intos: Sequence[Tensor | None]) -> None:
-    """Check that no tensor that is received into shares memory with one that is sent.
+    """Check that no receive buffer shares memory with a tensor that is sent.
 
     Raises:
         InputError: two of them share memory.

@@ -175,7 +175,9 @@ def test_parms_models_gain_about_three_times(figures: dict[str, Any]) -> None:
     assert [row["difference"] for row in claims.values()] == [0.0, 0.0]
     every_second = parm.model_design("BERT-Base", "parm-auto")
     assert (every_second.ranks, every_second.meshes[0].dp, every_second.model.moe.every) == (1, 8, 2)
-    gain = parm.model_seconds("GPT-2", "deepspeed", every=1) / parm.model_seconds("GPT-2", "parm-auto", every=1)
+    gain = parm.predicted_step_seconds("GPT-2", "deepspeed", every=1) / parm.predicted_step_seconds(
+        "GPT-2", "parm-auto", every=1
+    )
     grid = lines(figures, "Parm: whole models")
     assert grid["GPT-2, 32 GPUs, experts in every layer"][3] == pytest.approx(gain)
     assert all(figures[-1] < 1 for name, figures in grid.items() if "NVLink" in name)

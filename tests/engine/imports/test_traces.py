@@ -98,7 +98,7 @@ def test_an_imported_trace_is_compared_and_calibrates(
     assert cli.main(["import", *files, "--into", str(tmp_path / "design.json")]) == 0
 
     assert "read from a trace of 2 processes" in capsys.readouterr().out
-    [entry] = record.all()
+    [entry] = record.entries()
     assert entry.manner == "imported trace"
     out = tmp_path / "measured.json"
     assert cli.main(["runs", "export", entry.id, "--to", "perfetto", "--out", str(out)]) == 0
@@ -145,7 +145,7 @@ def refusal(record: Record, trace: Trace | None, design: Design) -> str:
     assert trace is not None
     with pytest.raises(Refusal) as error:
         enter_trace(record, design, trace)
-    assert record.all() == []
+    assert record.entries() == []
     return str(error.value)
 
 

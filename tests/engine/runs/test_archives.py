@@ -40,7 +40,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
 
 
 def newest(record: Record) -> Entry:
-    return record.all(1)[0]
+    return record.entries(1)[0]
 
 
 def test_a_run_is_exported_deleted_and_imported_elsewhere(
@@ -53,7 +53,7 @@ def test_a_run_is_exported_deleted_and_imported_elsewhere(
     assert cli.main(["runs", "export", run.id, "--out", "run.tar.gz"]) == 0
     assert cli.main(["runs", "export", run.id, "--out", "run.tar.gz"]) == 2
     assert cli.main(["runs", "delete", run.id]) == 0
-    assert record.all() == []
+    assert record.entries() == []
     assert not record.folder(run.id).exists()
 
     other = home("elsewhere")
@@ -159,7 +159,7 @@ def test_a_damaged_run_in_an_archive_is_refused(home: Callable[[str], Record], t
     assert cli.main(["runs", "import", str(made)]) in (1, 2)
     assert cli.main(["runs", "import", str(tmp_path / "none.tar.gz")]) == 2
 
-    assert record.all() == []
+    assert record.entries() == []
 
 
 @pytest.mark.torch

@@ -58,7 +58,7 @@ def write(folder: Path, name: str = "train", **changes: Any) -> str:
 
 def newest() -> Run:
     record = Record()
-    return Run(record, record.all(1)[0].id)
+    return Run(record, record.entries(1)[0].id)
 
 
 def test_a_diverged_loss_is_told_as_such(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,7 +153,7 @@ def test_what_a_machine_lacks_is_told_before_there_is_a_run(
     ):
         submit(launcher, draw(), options=on(2))
 
-    assert launcher.record.all() == []
+    assert launcher.record.entries() == []
 
 
 # ---- what is predicted ----

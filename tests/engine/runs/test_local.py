@@ -345,7 +345,7 @@ def test_a_double_click_is_one_run(launcher: LocalLauncher) -> None:
     run = submit(launcher, design, key="a click")
     again = submit(launcher, design, key="a click")
     assert again.id == run.id
-    assert len(launcher.record.all()) == 1
+    assert len(launcher.record.entries()) == 1
     run.cancel()
     assert run.wait(timeout_s=30) is State.CANCELLED
 
@@ -420,7 +420,7 @@ def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLau
     assert refused(model=few).startswith(
         "model.vocab: a bert reads text as bytes and needs a vocab of at least 257, not 256"
     )
-    assert launcher.record.all() == [], "a run that is refused is none"
+    assert launcher.record.entries() == [], "a run that is refused is none"
 
 
 def test_without_torch_it_says_how_to_get_it(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,7 +483,7 @@ def test_a_text_that_is_missing_is_told_before_there_is_a_run(launcher: LocalLau
     with pytest.raises(DesignError, match=r"training\.data: the file .*mine\.txt does not exist"):
         submit(launcher, draw(), data=tmp_path / "mine.txt")
 
-    assert launcher.record.all() == []
+    assert launcher.record.entries() == []
 
 
 def test_a_run_that_this_machine_cannot_hold_is_refused(
@@ -497,6 +497,6 @@ def test_a_run_that_this_machine_cannot_hold_is_refused(
     with pytest.raises(DesignError, match="the 4 processes would hold .* together, and this machine has .* and no GPU"):
         submit(launcher, design)
 
-    assert launcher.record.all() == []
+    assert launcher.record.entries() == []
     monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: True)
     assert submit(launcher, design).wait(timeout_s=30) is State.SUCCEEDED, "a GPU has memory of its own"

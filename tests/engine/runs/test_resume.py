@@ -25,7 +25,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Any:
         patch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))
         assert cli.main(["run", DESIGN, "--steps", "4", "--checkpoint-every", "2"]) == 0
         record = Record()
-        yield Run(record, record.all(1)[0].id)
+        yield Run(record, record.entries(1)[0].id)
 
 
 @pytest.mark.torch

@@ -127,7 +127,7 @@ def test_ids_sort_as_they_were_made(record: Record) -> None:
 
     assert len(set(ids)) == 20
     assert [run[:15] for run in ids] == sorted(run[:15] for run in ids)
-    assert [entry.id for entry in record.all()] == ids[::-1]
+    assert [entry.id for entry in record.entries()] == ids[::-1]
     assert [entry.id for entry in record.active()] == ids
 
 
@@ -240,10 +240,10 @@ def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path
 
     record = Record(tmp_path)
     new = enter(record, manner="rehearsal, time x 40", is_rehearsal=True)
-    assert [(entry.manner, entry.is_rehearsal) for entry in record.all()] == [
+    assert [(entry.manner, entry.is_rehearsal) for entry in record.entries()] == [
         ("rehearsal, time x 40", True), ("", False),
     ]  # fmt: skip
-    assert {new.id, old} == {entry.id for entry in record.all()}
+    assert {new.id, old} == {entry.id for entry in record.entries()}
     record.close()
 
 
@@ -258,7 +258,7 @@ def test_dry_runs_of_an_older_record_stay_dry_runs(tmp_path: Path) -> None:
     db.close()
 
     record = Record(tmp_path)
-    assert {entry.id: entry.is_rehearsal for entry in record.all()} == {training: False, dry_run: True}
+    assert {entry.id: entry.is_rehearsal for entry in record.entries()} == {training: False, dry_run: True}
     record.close()
 
 
@@ -280,7 +280,7 @@ def test_a_damaged_row_is_told_once_and_the_others_are_listed(
     bad, good = enter(record), enter(record, limit=2)
     record._db.execute(f"UPDATE runs SET {change} WHERE id = ?", (bad.id,))
 
-    assert [entry.id for entry in record.all()] == [entry.id for entry in record.active()] == [good.id]
+    assert [entry.id for entry in record.entries()] == [entry.id for entry in record.active()] == [good.id]
     assert (
         caplog.text.count(
             f"the row of run {bad.id} in the run database {record.place / 'runs.sqlite'} is damaged: {told}"
@@ -333,4 +333,4 @@ def test_an_index_without_its_tables_is_damaged(record: Record) -> None:
     record._db.execute("DROP TABLE runs")
 
     with pytest.raises(RunError, match="is damaged: no such table: runs; move"):
-        record.all()
+        record.entries()

@@ -118,8 +118,8 @@ def test_a_host_that_cannot_be_reached_is_named(server: ssh_server.Server, recor
     ):
         submit(launcher, two_nodes())  # type: ignore[arg-type]
 
-    assert record.all()[0].state is State.FAILED
-    assert subprocess.run(["pgrep", "--full", record.all()[0].id], check=False).returncode == 1
+    assert record.entries()[0].state is State.FAILED
+    assert subprocess.run(["pgrep", "--full", record.entries()[0].id], check=False).returncode == 1
 
 
 def test_checkpoints_need_a_shared_folder(ssh: SshLauncher) -> None:

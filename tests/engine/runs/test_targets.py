@@ -162,7 +162,7 @@ def test_a_missing_client_is_named(member: JobLauncher) -> None:
     assert "is not installed on this machine; install it" in can.refusal.message
     with pytest.raises(RunError, match="is not installed"):
         member.submit(specify_run(predict(two_nodes())))
-    assert member.record.all() == []
+    assert member.record.entries() == []
 
 
 def test_the_launcher_of_a_run_is_found_with_its_options(member: JobLauncher) -> None:

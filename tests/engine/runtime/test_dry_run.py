@@ -92,7 +92,7 @@ def test_only_a_delayed_reduction_has_a_modelled_departure(emulates_links: bool,
     shared.gradients_ready[0, 1] = device.free_ns
 
     update.reduce(0)
-    found = update.collect()[0]
+    found = update.collect_gradients()[0]
 
     assert found.arrival
     assert (found.departure is None) == emulates_links

@@ -106,7 +106,7 @@ class NoUpdate:
     def reduce(self, stage: int) -> None:
         pass
 
-    def collect(self) -> dict[int, PendingTensor]:
+    def collect_gradients(self) -> dict[int, PendingTensor]:
         return {}
 
     def apply(self) -> None:

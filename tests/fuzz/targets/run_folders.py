@@ -154,7 +154,7 @@ def _on_the_page() -> Iterator[Complaint]:
     launcher = launchers["threads"](store)
     try:
         panel = RunsPanel(Session(load_design(example(SHOWN))), launcher, store)
-        for entry in store.all():
+        for entry in store.entries():
             panel._handle_msg({"type": "open", "run": entry.id})
             panel._handle_msg({"type": "use_measured"})
             panel.refresh()
