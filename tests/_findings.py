@@ -11,14 +11,15 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.fixes import apply_edits
 from meshwave.engine.document.problems import problems
 from meshwave.engine.document.unsupported import dry_run_problems, run_problems
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.findings import DesignError, Problem, problems_of
 
 
 def refusal(call: Callable[[], Any]) -> Problem:
     """Return the one problem that a call raises."""
-    with pytest.raises(DesignError) as refused:
+    with pytest.raises(MeshwaveError) as refused:
         call()
-    (problem,) = refused.value.problems
+    (problem,) = problems_of(refused.value)
     return problem
 
 

@@ -16,7 +16,8 @@ from meshwave.engine.experts import expert_schedule_names, expert_schedules
 def controls(design: Design, routed: Sequence[MeasuredLoad] = ()) -> list[dict[str, Any]]:
     """Return the settings of the experts, each with its value, text and options."""
     experts = design.experts
-    reason = edits.unused_groups_reason(design)
+    unused = edits.unused_groups_problem(design)
+    reason = unused.message if unused else ""
     return [
         _control("schedule", "schedule", experts.schedule, _schedules()),
         _control("ep", "ep", experts.ep, [] if reason else _sizes(design, "ep"), reason),

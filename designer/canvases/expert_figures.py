@@ -148,13 +148,16 @@ def load_level(shares: float) -> int:
     return int(np.searchsorted(LOAD_BOUNDS, shares, side="right"))
 
 
-def place_names(layer: Layer, devices: Sequence[int]) -> list[str]:
-    """Return names such as ``device 3``, or ``devices 4-5`` where two devices share their experts."""
-    names = []
-    for place in range(layer.ep):
-        own = devices[place * layer.esp : (place + 1) * layer.esp]
-        names.append(f"device {own[0]}" if len(own) == 1 else f"devices {own[0]}-{own[-1]}")
-    return names
+def place_devices(layer: Layer, devices: Sequence[int]) -> list[list[int]]:
+    """Return the devices of each place, which share their experts."""
+    return [
+        [int(device) for device in devices[first : first + layer.esp]] for first in range(0, layer.devices, layer.esp)
+    ]
+
+
+def place_name(devices: Sequence[int]) -> str:
+    """Return the name of a place, such as ``device 3`` or ``devices 4-5``."""
+    return f"device {devices[0]}" if len(devices) == 1 else f"devices {devices[0]}-{devices[-1]}"
 
 
 # ---- helpers ----

@@ -16,7 +16,8 @@ from meshwave.designer.canvases.expert_figures import (
     explicit_homes,
     figures,
     load_level,
-    place_names,
+    place_devices,
+    place_name,
 )
 from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, read_value, short_message
@@ -132,22 +133,24 @@ class ExpertsCanvas(Canvas):
 
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
         chips, to = _chips(gesture), read_value(gesture, "to", int)
-        layer, names = self._layer, self._names
-        homes = edits.move_experts(explicit_homes(layer), chips, to, names)
-        self._apply_placement(homes, f"move {_name_experts([expert for expert, _ in chips])} to {names[to]}")
+        layer, places = self._layer, self._places
+        homes = edits.move_experts(explicit_homes(layer), chips, to, places)
+        self._apply_placement(
+            homes, f"move {_name_experts([expert for expert, _ in chips])} to {place_name(places[to])}"
+        )
 
     def _on_replicate(self, gesture: Mapping[str, Any]) -> None:
         """Add replicas on the given place, or on the best place for each expert."""
         experts = [expert for expert, _ in _chips(gesture)]
         to = None if gesture.get("to") is None else read_value(gesture, "to", int)
         homes = self._replicate(experts, to)
-        where = "" if to is None else f" on {self._names[to]}"
+        where = "" if to is None else f" on {place_name(self._places[to])}"
         self._apply_placement(homes, f"replicate {_name_experts(experts)}{where}")
 
     def _replicate(self, experts: Sequence[int], to: int | None) -> Homes:
         layer = self._layer
         if to is not None:
-            return edits.replicate_experts(explicit_homes(layer), experts, to, self._names)
+            return edits.replicate_experts(explicit_homes(layer), experts, to, self._places)
         firsts = range(0, layer.devices, layer.esp)
         load, nodes = (
             device_load(layer, expert_schedule(self._open_design).places),
@@ -157,7 +160,7 @@ class ExpertsCanvas(Canvas):
 
     def _on_remove(self, gesture: Mapping[str, Any]) -> None:
         chips = _chips(gesture)
-        homes = edits.remove_replicas(explicit_homes(self._layer), chips, self._names)
+        homes = edits.remove_replicas(explicit_homes(self._layer), chips, self._places)
         self._apply_placement(homes, f"remove a replica of {_name_experts([expert for expert, _ in chips])}")
 
     def _on_balance(self, gesture: Mapping[str, Any]) -> None:
@@ -195,7 +198,7 @@ class ExpertsCanvas(Canvas):
             if gesture.get("copy"):
                 homes = self._replicate([expert for expert, _ in chips], to)
             else:
-                homes = edits.move_experts(explicit_homes(layer), chips, to, self._names)
+                homes = edits.move_experts(explicit_homes(layer), chips, to, self._places)
             after = edits.check_placement(self._open_design, self.rank, homes)
             answer["words"] = describe_change(self._open_design, self.rank, layer, after)
         except InputError as error:
@@ -213,9 +216,9 @@ class ExpertsCanvas(Canvas):
         return edits.drawn_layer(self._open_design, self.rank)
 
     @property
-    def _names(self) -> list[str]:
+    def _places(self) -> list[list[int]]:
         layer = self._layer
-        return place_names(layer, edits.find_block(self._open_design, self.rank, layer)[0])
+        return place_devices(layer, edits.find_block(self._open_design, self.rank, layer)[0])
 
     @property
     def _open_design(self) -> Design:
@@ -286,13 +289,12 @@ def _placement_data(design: Design, layer: Layer, devices: Sequence[int]) -> dic
     served = copy_load(layer, expert_schedule(design).places)  # [places, experts] shares of all token assignments
     load = len(served) * served.sum(axis=1)  # [places] in even shares
     homes, copies, hottest = explicit_homes(layer), layer.holders(layer.ep), float(served.max(initial=0.0))
-    names = place_names(layer, devices)
     each = expert_bytes(design, layer)
     longest = max(LEAST_SCALE, float(load.max()))
     places = [
         {
-            "name": names[place],
-            "devices": [int(device) for device in devices[place * layer.esp : (place + 1) * layer.esp]],
+            "name": place_name(own),
+            "devices": own,
             "node": layer.node(place * layer.esp),
             "held": list(held),
             "chips": [
@@ -304,7 +306,7 @@ def _placement_data(design: Design, layer: Layer, devices: Sequence[int]) -> dic
             "bar": float(load[place]) / longest,
             "memory": quantity(each * len(held), "B"),
         }
-        for place, held in enumerate(homes)
+        for place, (own, held) in enumerate(zip(place_devices(layer, devices), homes, strict=True))
     ]
     return {
         "places": places,

@@ -11,13 +11,13 @@ from meshwave.designer.forms.values import PARSERS, describe_quantity, input_tex
 from meshwave.designer.kit.canvas import plain_text, read_value
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state import expert_edits, mesh_edits
+from meshwave.engine.amounts import parse_amount
 from meshwave.engine.costs import cost_models
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_problems import expert_problems
 from meshwave.engine.document.model import model_families
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.schedules import schedules
-from meshwave.engine.units import parse_amount
 
 Edit = tuple[str, Any, str]
 """The path, value and label of one edit of the session."""
@@ -47,7 +47,7 @@ def read_input(field: Field, given: Any) -> Any:
     kind = field["kind"]
     if kind == "choice":
         if given not in [option["value"] for option in field["options"]]:
-            raise InputError(f"unknown choice; use {' or '.join(option['title'] for option in field['options'])}")
+            raise Refusal("unknown_choice", {"choices": [option["title"] for option in field["options"]]})
         return given
     if kind == "switch":
         return bool(given) or (None if field["optional"] else False)
@@ -135,8 +135,8 @@ def _experts_in_the_model(design: Design, path: str, value: Any, label: str) -> 
 def _expert_setting(design: Design, path: str, value: Any, label: str) -> Edit:
     """Change the size of an expert group or the schedule, with the settings that depend on it."""
     key = path.rpartition(".")[2]
-    if key in expert_edits.GROUPS and value != 1 and (unused := expert_edits.unused_groups_reason(design)):
-        raise InputError(unused)
+    if key in expert_edits.GROUPS and value != 1 and (unused := expert_edits.unused_groups_problem(design)):
+        raise Refusal(unused.code, unused.params)
     return "experts", expert_edits.change_setting(design, key, value), label
 
 
@@ -146,7 +146,7 @@ def _expert_homes(design: Design, path: str, value: Any, label: str) -> Edit:
     changed = design.model_copy(update={"experts": design.experts.model_copy(update={"placement": homes})})
     wrong = [problem for problem in expert_problems(changed) if problem.where.startswith(path)]
     if any(problem.severity == "error" for problem in wrong):
-        raise InputError(wrong[0].message)
+        raise Refusal(wrong[0].code, wrong[0].params)
     return path, value, "expert placement" if homes else "experts in equal blocks"
 
 

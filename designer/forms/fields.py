@@ -141,7 +141,7 @@ def _expert_fields(design: Design, document: Json) -> Iterator[Field]:
 
     Without experts, only settings that differ from their defaults are shown.
     """
-    unused = expert_edits.unused_groups_reason(design) if design.model.moe is not None else ""
+    unused = expert_edits.unused_groups_problem(design) if design.model.moe is not None else None
     parts, experts = schema.design_schema()["$defs"], document["experts"]
     has_experts = design.model.moe is not None
     if "moe" in document["model"]:  # a family that can have experts
@@ -151,7 +151,7 @@ def _expert_fields(design: Design, document: Json) -> Iterator[Field]:
         if (has_experts or experts[name] != node["default"]) and not _is_hidden(f"experts.{name}", experts):
             for field in _field(name, node, experts[name], f"experts.{name}", "Layer"):
                 if unused and name in expert_edits.GROUPS:
-                    field = {**field, "hint": "not used by this schedule", "help": f"{field['help']} {unused}."}
+                    field = {**field, "hint": "not used by this schedule", "help": f"{field['help']} {unused.message}."}
                 yield field
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshwave.designer.forms.schema import Kind
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.units import quantity
 
 NONE = "-"  # an empty line of a field of rows
@@ -77,36 +77,34 @@ def describe_quantity(value: Any, unit: str) -> str:
 
 # ---- parsing ----
 
-_TOO_LARGE = "the number is too large; use a value such as 80e9"
-
 
 def _parse_number(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise InputError(_number_error(text)) from None
+        raise _number_refusal(text) from None
     if not math.isfinite(value):
-        raise InputError(_TOO_LARGE)
+        raise Refusal("number_too_large")
     return value
 
 
-def _number_error(text: str) -> str:
+def _number_refusal(text: str) -> Refusal:
     if not text:
-        return "a number is required"
+        return Refusal("missing_number")
     scaled = re.fullmatch(r"([\d.]+)\s*([kMGTP])i?\s*[A-Za-z/]*", text)
     if scaled and scaled[1].count(".") < 2 and scaled[1] != ".":
         power = 3 * ("kMGTP".index(scaled[2]) + 1)
-        return f"use a plain number: {scaled[1]}e{power}"
-    return f"{text!r} is not a number; use a value such as 0.5 or 80e9"
+        return Refusal("number_with_prefix", {"number": f"{scaled[1]}e{power}"})
+    return Refusal("not_a_number", {"text": text})
 
 
 def _parse_integer(text: str) -> int:
     exact = re.fullmatch(r"[+-]?\d{1,20}", text)  # a float is not exact above 2**53
     value = int(text) if exact else _parse_number(text)
     if value != int(value):
-        raise InputError(f"{text} is not a whole number; use {math.floor(value)} or {math.ceil(value)}")
+        raise Refusal("fractional_number", {"text": text, "below": math.floor(value), "above": math.ceil(value)})
     if abs(value) >= 2**63:
-        raise InputError(_TOO_LARGE)
+        raise Refusal("number_too_large")
     return int(value)
 
 

@@ -12,6 +12,7 @@ from meshwave.designer.kit.defects import defect_text
 from meshwave.engine.costs.profile import Profile
 from meshwave.engine.costs.profile_store import check_can_store, profile_file_name, store_profile, write_spare_profile
 from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.runtime.calibration import (
     CalibrationOptions,
     CalibrationProgress,
@@ -64,13 +65,13 @@ class BackgroundCalibration:
         """Calibrate this machine like ``meshwave calibrate`` and store the profile under a name.
 
         Raises:
-            InputError: a calibration is already running, or no profile can be stored under the name.
+            Refusal: a calibration is already running, or no profile can be stored under the name.
         """
         name = profile_file_name(name)
         check_can_store(name)
         with self._lock:
             if self._status.is_running:
-                raise InputError("this machine is being calibrated; wait until that is done, or stop it")
+                raise Refusal("already_calibrating")
             self._canceled.clear()
             self._status = CalibrationStatus("runs", name, 0.0, "starting")
         self._notify()  # before the thread starts, so that listeners see the statuses in order

@@ -15,7 +15,6 @@ from meshwave.engine.findings import DesignError, Problem, Refusal
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import Program, format_program
 from meshwave.engine.schedules import Schedule, schedules
-from meshwave.engine.units import format_count
 
 STAGE_SETTINGS = ("stages", "placement")
 """Keys of the pipeline with a value per stage, or null for the schedule's own."""
@@ -27,15 +26,15 @@ def move_layers(layers: Sequence[int], boundary: int, count: int, least: int = 1
     """Move ``count`` layers from stage ``boundary`` to the next one, or back if negative.
 
     Raises:
-        InputError: a stage would keep fewer than ``least`` layers, or there is no such boundary.
+        Refusal: a stage would keep fewer than ``least`` layers, or there is no such boundary.
     """
     if not 0 <= boundary < len(layers) - 1:
-        raise InputError(f"there is no boundary after stage {boundary}; the design has {len(layers)} stages")
+        raise Refusal("unknown_boundary", {"stage": boundary, "stages": len(layers)})
     giver, taker = (boundary, boundary + 1) if count >= 0 else (boundary + 1, boundary)
     left = layers[giver] - abs(count)
     if left < least:
-        has = f"stage {giver} has {format_count(layers[giver], 'layer')} and must keep at least {least}"
-        raise InputError(f"{has}; it cannot give {abs(count)} to stage {taker}")
+        params = {"stage": giver, "layers": layers[giver], "minimum": least, "count": abs(count), "other": taker}
+        raise Refusal("too_few_layers_left", params)
     moved = list(layers)
     moved[giver] = left
     moved[taker] += abs(count)
@@ -49,7 +48,7 @@ def choose_schedule(design: Design, name: str) -> dict[str, Any]:
     automatic. Custom starts from the present order.
 
     Raises:
-        InputError: the schedule cannot order this pipeline.
+        DesignError: the schedule cannot order this pipeline.
     """
     pipeline = design.pipeline.model_dump(mode="json")
     if refusal := choice_refusal(design, name):
@@ -86,11 +85,11 @@ def fix_edit(design: Design, problem: Problem | None, label: str) -> tuple[str, 
     """Return the path, value and label of the edit that applies a fix of a problem.
 
     Raises:
-        InputError: the problem has no such fix, because it was solved or changed since it was shown.
+        Refusal: the problem has no such fix, because it was solved or changed since it was shown.
     """
     fix = next((fix for fix in problem.fixes if fix.label == label), None) if problem else None
     if fix is None:
-        raise InputError("this problem has changed; check the list of problems again")
+        raise Refusal("changed_problem")
     changed = apply_edits(design.model_dump(mode="json"), fix.edits)
     sections = dict.fromkeys(str(parse_path(path)[0]) for path, _ in fix.edits)
     return "", {section: changed[section] for section in sections}, label

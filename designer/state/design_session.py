@@ -16,7 +16,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.fixes import apply_edit
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, Refusal
 from meshwave.engine.lowering.lower import order_computations
 from meshwave.engine.predict.order_consequences import simulate_order
 from meshwave.engine.predict.prediction import Prediction
@@ -213,7 +213,7 @@ class Session(param.Parameterized):
         if len(kept) == len(self.pinned):
             if len(kept) == PIN_LIMIT:
                 names = ", ".join(repr(pinned.design.name) for pinned in kept)
-                raise InputError(f"{PIN_LIMIT} designs are pinned ({names}); unpin one to pin another")
+                raise Refusal("too_many_pins", {"count": PIN_LIMIT, "names": names})
             kept.append(chosen)
         self.pinned = kept
 
@@ -242,7 +242,7 @@ class Session(param.Parameterized):
             if isinstance(news, Done):
                 self._pin_outcome(news.value)
             elif isinstance(news, Failed):
-                raise InputError(news.words)
+                raise Refusal("error", {"reason": news.words})
         except InputError as error:
             self.notice = f"{design.name!r} was not pinned: {error}"
 
@@ -268,7 +268,7 @@ class Session(param.Parameterized):
         self._end_file()
         try:
             if isinstance(news, Failed):
-                raise InputError(news.words)
+                raise Refusal("error", {"reason": news.words})
             then(news.value)
         except InputError as error:
             self.notice = str(error)
@@ -290,13 +290,13 @@ class Session(param.Parameterized):
         """Return the prediction of the open design, for a ``purpose`` such as "pin".
 
         Raises:
-            InputError: the open design has errors, so the prediction is of an earlier one.
+            Refusal: the open design has errors, so the prediction is of an earlier one.
         """
         if self.is_computing or (self.is_stale and self.progress):
             reason = self.errors[0].message if self.errors else COMPUTING_PROBLEM.message
-            raise InputError(f"cannot {purpose}: the step has not been computed: {reason}")
+            raise Refusal("not_computed", {"purpose": purpose, "reason": reason})
         if self.is_stale:
-            raise InputError(f"cannot {purpose}: the design has errors: {self.errors[0]}")
+            raise Refusal("invalid_design", {"purpose": purpose, "reason": str(self.errors[0])})
         prediction: Prediction = self.prediction
         return prediction
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 
 LARGEST_LOG_BYTES = 8_000_000
 """Size at which the undo history on disk starts again; named versions are kept."""
@@ -99,7 +99,7 @@ class EditLog:
         """Append an edit.
 
         Raises:
-            InputError: the file cannot be written.
+            Refusal: the file cannot be written.
         """
         if not self._path.exists() or self._path.stat().st_size > LARGEST_LOG_BYTES:
             self._restart(before)
@@ -111,7 +111,7 @@ class EditLog:
         """Append an ``undo`` or a ``redo``.
 
         Raises:
-            InputError: the file cannot be written.
+            Refusal: the file cannot be written.
         """
         self._append({"move": move})
 
@@ -125,7 +125,7 @@ class EditLog:
         """Append a named version; one of the same name is replaced.
 
         Raises:
-            InputError: the file cannot be written.
+            Refusal: the file cannot be written.
         """
         if not self._path.exists():
             self._restart(design)
@@ -135,7 +135,7 @@ class EditLog:
         """Remove a named version.
 
         Raises:
-            InputError: the file cannot be written.
+            Refusal: the file cannot be written.
         """
         self._append({"forget": name})
 
@@ -151,4 +151,4 @@ class EditLog:
             with self._path.open("ab") as file:
                 file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
-            raise InputError(f"the history of the design cannot be written: {error.strerror}") from None
+            raise Refusal("unwritable_history", {"reason": error.strerror}) from None

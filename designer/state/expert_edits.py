@@ -1,7 +1,7 @@
 """Edits of the expert placement and load, by gestures on the expert canvas.
 
-``homes`` are the experts of each place; a place is a device, or the group of devices that share an expert. ``names``
-are the places' names in messages.
+``homes`` are the experts of each place; a place is a device, or the group of devices that share an expert. ``places``
+are the devices of each place.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, uses_tensor_parallel_groups
 from meshwave.engine.document.expert_problems import EQUAL_BLOCKS, PLACEMENT, expert_problems, split_expert_groups
 from meshwave.engine.document.experts import Experts, load_problems
-from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Homes, Layer, equal_blocks, expert_schedules
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, Refusal
 
+Places = Sequence[Sequence[int]]
 Chip = tuple[int, int]
 """An expert, and the place of one of its replicas."""
 FIRST_EXPERTS = 8
@@ -33,35 +33,33 @@ LARGEST_LOAD = 1e6
 # ---- placement ----
 
 
-def move_experts(homes: Homes, chips: Iterable[Chip], to: int, names: Sequence[str]) -> Homes:
+def move_experts(homes: Homes, chips: Iterable[Chip], to: int, places: Places) -> Homes:
     """Move replicas of experts to another place.
 
     Raises:
-        InputError: the place already holds one of the experts.
+        Refusal: the place already holds one of the experts.
     """
     chips = [chip for chip in chips if chip[1] != to]
     placed = _to_lists(homes)
     for expert, place in chips:
-        _refuse_unknown(homes, expert, place, names)
+        _check_held(homes, expert, place, places)
         if expert in placed[to]:
-            raise InputError(f"{_describe_holder(names[to])} expert {expert} already; press Delete to remove a replica")
+            raise Refusal("expert_held_already", {"devices": places[to], "expert": expert})
         placed[place].remove(expert)
         placed[to].append(expert)
     return _homes(placed)
 
 
-def replicate_experts(homes: Homes, experts: Iterable[int], to: int, names: Sequence[str]) -> Homes:
+def replicate_experts(homes: Homes, experts: Iterable[int], to: int, places: Places) -> Homes:
     """Add a replica of each expert to a place.
 
     Raises:
-        InputError: the place already holds one of the experts.
+        Refusal: the place already holds one of the experts.
     """
     placed = _to_lists(homes)
     for expert in dict.fromkeys(experts):
         if expert in placed[to]:
-            raise InputError(
-                f"{_describe_holder(names[to])} expert {expert} already; a second replica would have no effect"
-            )
+            raise Refusal("replica_without_effect", {"devices": places[to], "expert": expert})
         placed[to].append(expert)
     return _homes(placed)
 
@@ -72,14 +70,14 @@ def place_replicas(homes: Homes, experts: Iterable[int], load: Sequence[float], 
     ``load`` and ``nodes`` have one entry per place.
 
     Raises:
-        InputError: an expert is on every place already.
+        Refusal: an expert is on every place already.
     """
     placed, filled = _to_lists(homes), list(load)
     for expert in dict.fromkeys(experts):
         holders = [place for place, held in enumerate(placed) if expert in held]
         free = [place for place in range(len(placed)) if place not in holders]
         if not free:
-            raise InputError(f"expert {expert} is on every device already")
+            raise Refusal("expert_everywhere", {"expert": expert})
         seen = {nodes[place] for place in holders}
         to = min(free, key=lambda place: (nodes[place] in seen, filled[place], place))
         placed[to].append(expert)
@@ -87,17 +85,17 @@ def place_replicas(homes: Homes, experts: Iterable[int], load: Sequence[float], 
     return _homes(placed)
 
 
-def remove_replicas(homes: Homes, chips: Iterable[Chip], names: Sequence[str]) -> Homes:
+def remove_replicas(homes: Homes, chips: Iterable[Chip], places: Places) -> Homes:
     """Remove replicas of experts.
 
     Raises:
-        InputError: it is the last replica of an expert.
+        Refusal: it is the last replica of an expert.
     """
     placed = _to_lists(homes)
     for expert, place in chips:
-        _refuse_unknown(homes, expert, place, names)
+        _check_held(homes, expert, place, places)
         if sum(expert in held for held in placed) == 1:
-            raise InputError(f"{_describe_holder(names[place])} the only replica of expert {expert}; move it instead")
+            raise Refusal("last_replica", {"devices": places[place], "expert": expert})
         placed[place].remove(expert)
     return _homes(placed)
 
@@ -117,7 +115,7 @@ def scale_loads(shares: Sequence[float], experts: Iterable[int], factor: float) 
     loads = [share * len(shares) for share in shares]
     for expert in dict.fromkeys(experts):
         if not 0 <= expert < len(loads):
-            raise InputError(f"there is no expert {expert}; the model has experts 0 to {len(loads) - 1}")
+            raise Refusal("unknown_expert", {"expert": expert, "last": len(loads) - 1})
         loads[expert] = max(1e-3, min(LARGEST_LOAD, loads[expert] * factor))
     return [float(f"{load:.4g}") for load in loads]
 
@@ -173,14 +171,15 @@ def change_setting(design: Design, key: str, value: Any) -> dict[str, Any]:
     return {**section, "placement": section["placement"] if placement_fits(changed) else None}
 
 
-def unused_groups_reason(design: Design) -> str:
-    """Return why the schedule ignores ``ep`` and ``esp``; empty if it uses them."""
+def unused_groups_problem(design: Design) -> Problem | None:
+    """Return the reason why the schedule ignores ``ep`` and ``esp``; None if it uses them."""
     if not uses_tensor_parallel_groups(design):
-        return ""
-    mesh_sizes = sorted({mesh.tp for mesh in design.meshes})
-    over = f"{' or '.join(map(str, mesh_sizes))} device{'s' * (mesh_sizes != [1])}"
-    title = expert_schedules[design.experts.schedule].title
-    return f"{title} places whole experts on the {over} of a tensor-parallel group and does not use ep and esp"
+        return None
+    params = {
+        "title": expert_schedules[design.experts.schedule].title,
+        "sizes": sorted({mesh.tp for mesh in design.meshes}),
+    }
+    return Problem("experts", "unused_groups", params)
 
 
 def placement_fits(design: Design) -> bool:
@@ -270,15 +269,8 @@ def _homes(placed: Iterable[Iterable[int]]) -> Homes:
     return tuple(tuple(sorted(held)) for held in placed)
 
 
-def _is_plural(name: str) -> bool:
-    return name.startswith("devices ")
-
-
-def _describe_holder(name: str) -> str:
-    return f"{name} hold{'' if _is_plural(name) else 's'}"
-
-
-def _refuse_unknown(homes: Homes, expert: int, place: int, names: Sequence[str]) -> None:
-    if not 0 <= place < len(homes) or expert not in homes[place]:
-        where = names[place] if 0 <= place < len(names) else f"place {place}"
-        raise InputError(f"{where} {'do' if _is_plural(where) else 'does'} not hold expert {expert}")
+def _check_held(homes: Homes, expert: int, place: int, places: Places) -> None:
+    if not 0 <= place < len(homes):
+        raise Refusal("unknown_expert_place", {"place": place, "last": len(homes) - 1})
+    if expert not in homes[place]:
+        raise Refusal("expert_not_held", {"devices": places[place], "expert": expert})

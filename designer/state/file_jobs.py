@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from meshwave.designer.state.field_limits import field_limit
+from meshwave.designer.state.field_limits import field_limit, read_name
 from meshwave.designer.state.predictions import find_page_limits
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.links import embedded_document
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
-from meshwave.engine.findings import DesignError, Problem, problems_of
+from meshwave.engine.findings import DesignError, Problem, Refusal, problems_of
 from meshwave.engine.imports import TOO_FEW_DEVICES, Imported, find_format, imports, is_import
 from meshwave.engine.predict.prediction import Prediction
 
@@ -58,7 +58,7 @@ def read_upload(text: Any) -> Design:
 
     Raises:
         DesignError: the text is not a design.
-        InputError: the file is too large.
+        Refusal: the file is too large.
     """
     text = _upload(text)
     return parse_design(embedded_document(text) or text, draft=True)
@@ -69,7 +69,7 @@ def read_import(file: str, text: Any, name: str, design: Design) -> Imported:
 
     Raises:
         DesignError: the file has no valid design.
-        InputError: the file is too large, or its format is unknown.
+        Refusal: the file is too large, or its format is unknown.
     """
     text = _upload(text)
     read = imports[find_format(file, text)].read
@@ -87,16 +87,13 @@ def _upload(text: Any) -> str:
     """Return the text of an uploaded file.
 
     Raises:
-        InputError: the file is not text, or too large.
+        Refusal: the file is not text, or too large.
     """
     if not isinstance(text, str):
-        raise InputError("the file is not text")
+        raise Refusal("import_not_text", {"file": "the file"})
     size = len(text.encode("utf-8", "replace"))
     if size > LARGEST_FILE_BYTES:
-        raise InputError(
-            f"the file is {size / 1e6:.3g} MB; the page opens files of up to {LARGEST_FILE_BYTES / 1e6:.3g} MB; "
-            "use the command line for larger files"
-        )
+        raise Refusal("large_upload", {"size": size, "maximum": LARGEST_FILE_BYTES})
     return text
 
 
@@ -126,11 +123,6 @@ def design_name(given: str) -> str:
     """Return a name as given, with single spaces.
 
     Raises:
-        InputError: it is empty or too long.
+        Refusal: it is empty or too long.
     """
-    name = " ".join(given.split())
-    if not name:
-        raise InputError("a design needs a name")
-    if len(name) > LONGEST_NAME:
-        raise InputError(f"a design name has at most {LONGEST_NAME} characters; this one has {len(name)}")
-    return name
+    return read_name("design", given, LONGEST_NAME)

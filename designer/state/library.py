@@ -17,6 +17,7 @@ from meshwave.designer.state.edit_log import EditLog
 from meshwave.engine.document import Design, load_design, parse_design, save_design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.files import write_private
+from meshwave.engine.findings import Refusal
 
 DELETED_KEPT_S = 30 * 24 * 3600.0
 """Time for which a deleted design can be restored."""
@@ -73,10 +74,10 @@ class Library:
         """Return the path of a file of a design.
 
         Raises:
-            InputError: the ID is invalid.
+            Refusal: the ID is invalid.
         """
         if not is_id(design):
-            raise InputError(f"{design!r} is not the ID of a design")
+            raise Refusal("unknown_design_id", {"design": design})
         return self._folder / design / file
 
     def has(self, design: str) -> bool:
@@ -138,13 +139,13 @@ class Library:
         """Restore a deleted design.
 
         Raises:
-            InputError: it is no longer there.
+            Refusal: it is no longer there.
         """
         folder = self.path(design, "").resolve()
         try:
             folder.with_name(design + _DELETED).rename(folder)
         except OSError:
-            raise InputError("the design can no longer be restored") from None
+            raise Refusal("deleted_for_good") from None
 
     # ---- cards ----
 

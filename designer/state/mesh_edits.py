@@ -2,7 +2,7 @@
 
 Functions take and return sections of the document as JSON has them (``{"name", "devices", "axes"}`` for a mesh,
 ``{"nodes", "devices_per_node", ...}`` for the cluster) and never change their arguments. An edit that is not possible
-raises an :class:`~meshwave.engine.errors.InputError`.
+raises a :class:`~meshwave.engine.findings.Refusal`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from math import gcd
 from string import ascii_uppercase
 from typing import Any
 
-from meshwave.designer.state.field_limits import NAME_LENGTH
-from meshwave.engine.errors import InputError
+from meshwave.designer.state.field_limits import NAME_LENGTH, read_name
+from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.units import format_count
 
 Mesh = Mapping[str, Any]
@@ -37,8 +37,8 @@ def move_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iter
     devices = _inside(cluster, devices)
     old = _mesh(meshes, mesh)
     if len(devices) != len(old["devices"]):
-        has = format_count(len(old["devices"]), "device")
-        raise InputError(f"mesh {old['name']} has {has} and cannot move to {len(devices)}; resize it instead")
+        sizes = {"mesh": old["name"], "devices": len(old["devices"]), "given": len(devices)}
+        raise Refusal("moved_mesh_size", sizes)
     _refuse_taken(meshes, devices, but=mesh)
     return _replace(meshes, mesh, devices=devices)
 
@@ -56,7 +56,7 @@ def delete_mesh(meshes: Sequence[Mesh], mesh: int) -> Meshes:
     """Remove a mesh; the last one cannot be removed."""
     old = _mesh(meshes, mesh)
     if len(meshes) == 1:
-        raise InputError(f"{old['name']} is the only mesh and a pipeline needs one; draw another first")
+        raise Refusal("only_mesh", {"mesh": old["name"]})
     return (*meshes[:mesh], *meshes[mesh + 1 :])
 
 
@@ -70,10 +70,9 @@ def set_axes(meshes: Sequence[Mesh], mesh: int, dp: int, tp: int) -> Meshes:
     """Set the axes of a mesh to ``dp`` x ``tp``, which has to be its number of devices."""
     old = _mesh(meshes, mesh)
     if dp < 1 or tp < 1 or dp * tp != len(old["devices"]):
-        ways = ", ".join(f"{d} x {t}" for d, t in axis_factors(len(old["devices"])))
-        raise InputError(
-            f"dp {dp} x tp {tp} does not use the {len(old['devices'])} devices of mesh {old['name']}; use {ways}"
-        )
+        devices = len(old["devices"])
+        params = {"mesh": old["name"], "devices": devices, "dp": dp, "tp": tp, "factors": axis_factors(devices)}
+        raise Refusal("invalid_mesh_axes", params)
     return _replace(meshes, mesh, axes={"dp": dp, "tp": tp})
 
 
@@ -81,8 +80,7 @@ def reorder_meshes(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
     """Move a mesh to ``rank`` in the pipeline; the others keep their order."""
     moved = _mesh(meshes, mesh)
     if not 0 <= rank < len(meshes):
-        ranks = f"the pipeline has ranks 0 to {len(meshes) - 1}"
-        raise InputError(f"{ranks}; mesh {moved['name']} cannot become rank {rank}")
+        raise Refusal("unknown_rank", {"rank": rank, "last": len(meshes) - 1})
     others = [*meshes[:mesh], *meshes[mesh + 1 :]]
     return (*others[:rank], moved, *others[rank:])
 
@@ -95,7 +93,7 @@ def tile_cluster(cluster: Cluster, pp: int, dp: int, tp: int) -> Meshes:
     """
     problem = _tile_problem(cluster, pp, dp, tp)
     if problem:
-        raise InputError(problem)
+        raise Refusal(problem.code, problem.params)
     nodes, per_node = _size(cluster)
     height, width = next(_shapes(cluster, pp, dp * tp, tp))
     corners = ((row, column) for row in range(0, nodes, height) for column in range(0, per_node - width + 1, width))
@@ -113,7 +111,7 @@ def describe_tile(cluster: Cluster, pp: int, dp: int, tp: int) -> tuple[bool, st
     """Return whether :func:`tile_cluster` is possible, and a sentence with its result or the reason why not."""
     problem = _tile_problem(cluster, pp, dp, tp)
     if problem:
-        return False, problem
+        return False, problem.message
     total = cluster["nodes"] * cluster["devices_per_node"]
     used = pp * dp * tp
     meshes = format_count(pp, "mesh", "meshes")
@@ -138,8 +136,10 @@ def axis_factors(size: int) -> list[tuple[int, int]]:
 def set_nodes(meshes: Sequence[Mesh], cluster: Cluster, nodes: int) -> tuple[Cluster, Meshes]:
     """Add nodes at the end, or remove the last ones if no mesh is on them."""
     if nodes < 1:
-        raise InputError("a cluster needs at least one node")
-    _refuse_lost(meshes, cluster, lost=lambda node, column: node >= nodes, what="node", part=0)
+        raise Refusal("out_of_range", {"value": str(nodes), "minimum": 1}, "cluster.nodes")
+    for mesh, node, _ in _used_devices(meshes, cluster):
+        if node >= nodes:
+            raise Refusal("device_in_use", {"mesh": mesh, "node": node})
     return {**cluster, "nodes": nodes}, tuple(meshes)
 
 
@@ -149,15 +149,17 @@ def set_devices_per_node(meshes: Sequence[Mesh], cluster: Cluster, count: int) -
     Devices are numbered over all nodes, so the device numbers of meshes change.
     """
     if count < 1:
-        raise InputError("a node needs at least one device")
-    _refuse_lost(meshes, cluster, lost=lambda node, column: column >= count, what="device", part=1)
+        raise Refusal("out_of_range", {"value": str(count), "minimum": 1}, "cluster.devices_per_node")
+    for mesh, node, column in _used_devices(meshes, cluster):
+        if column >= count:
+            raise Refusal("device_in_use", {"mesh": mesh, "node": node, "column": column})
     per_node: int = cluster["devices_per_node"]
 
     def renumber(device: int) -> int:
         node, column = divmod(device, per_node)
         return node * count + column
 
-    moved = tuple({**mesh, "devices": tuple(map(renumber, mesh["devices"]))} for mesh in meshes)
+    moved = tuple({**each, "devices": tuple(map(renumber, each["devices"]))} for each in meshes)
     return {**cluster, "devices_per_node": count}, moved
 
 
@@ -181,7 +183,7 @@ def _size(cluster: Cluster) -> tuple[int, int]:
 
 def _mesh(meshes: Sequence[Mesh], mesh: int) -> Mesh:
     if not 0 <= mesh < len(meshes):
-        raise InputError(f"there is no rank {mesh}; the pipeline has ranks 0 to {len(meshes) - 1}")
+        raise Refusal("unknown_rank", {"rank": mesh, "last": len(meshes) - 1})
     return meshes[mesh]
 
 
@@ -189,12 +191,12 @@ def _inside(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
     devices = tuple(devices)
     total = cluster["nodes"] * cluster["devices_per_node"]
     if not devices:
-        raise InputError("a mesh needs at least one device")
+        raise Refusal("mesh_without_devices")
     for device in devices:
         if not 0 <= device < total:
-            raise InputError(f"there is no device {device}; the cluster has devices 0 to {total - 1}")
+            raise Refusal("unknown_cluster_device", {"device": device, "last": total - 1})
     if len(set(devices)) < len(devices):
-        raise InputError("a mesh cannot hold a device twice")
+        raise Refusal("repeated_mesh_device")
     return devices
 
 
@@ -206,7 +208,7 @@ def _rectangle(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
     full = tuple(device_range(cluster, places[0][0], min(columns), places[-1][0], max(columns)))
     if full != devices:
         missing = next(device for device in full if device not in devices)
-        raise InputError(f"a mesh is a rectangle of nodes x devices; device {missing} is missing from this one")
+        raise Refusal("incomplete_rectangle", {"device": missing})
     return devices
 
 
@@ -214,29 +216,21 @@ def _refuse_taken(meshes: Sequence[Mesh], devices: Iterable[int], but: int = -1)
     owner = {device: mesh["name"] for rank, mesh in enumerate(meshes) if rank != but for device in mesh["devices"]}
     for device in devices:
         if device in owner:
-            raise InputError(f"device {device} belongs to mesh {owner[device]}; a device can be in one mesh only")
+            raise Refusal("taken_device", {"device": device, "mesh": owner[device]})
 
 
-def _refuse_lost(meshes: Sequence[Mesh], cluster: Cluster, *, lost: Any, what: str, part: int) -> None:
+def _used_devices(meshes: Sequence[Mesh], cluster: Cluster) -> Iterator[tuple[str, int, int]]:
+    """Yield the devices of meshes: the name of the mesh, the node, and the number of the device on its node."""
     for mesh in meshes:
         for device in mesh["devices"]:
-            place = divmod(device, cluster["devices_per_node"])
-            if lost(*place):
-                where = f"node {place[0]}" if part == 0 else f"device {place[1]} of node {place[0]}"
-                raise InputError(
-                    f"{where} is used by mesh {mesh['name']}; move or delete the mesh before removing the {what}"
-                )
+            yield mesh["name"], *divmod(device, cluster["devices_per_node"])
 
 
 def _free_name(meshes: Sequence[Mesh], name: str, but: int = -1) -> str:
-    name = " ".join(name.split())
-    if not name:
-        raise InputError("a mesh needs a name")
-    if len(name) > NAME_LENGTH:
-        raise InputError(f"a mesh name has at most {NAME_LENGTH} characters; this one has {len(name)}")
+    name = read_name("mesh", name, NAME_LENGTH)
     for rank, mesh in enumerate(meshes):
         if rank != but and mesh["name"] == name:
-            raise InputError(f"rank {rank} is already called {name}; mesh names must be unique")
+            raise Refusal("taken_mesh_name", {"rank": rank, "name": name})
     return name
 
 
@@ -270,14 +264,14 @@ def _shapes(cluster: Cluster, pp: int, size: int, tp: int) -> Iterator[tuple[int
             yield height, width
 
 
-def _tile_problem(cluster: Cluster, pp: int, dp: int, tp: int) -> str | None:
+def _tile_problem(cluster: Cluster, pp: int, dp: int, tp: int) -> Problem | None:
     nodes, per_node = _size(cluster)
     total, needed = nodes * per_node, pp * dp * tp
     if min(pp, dp, tp) < 1:
-        return "pp, dp and tp must be at least 1"
+        return Problem("", "tiling_size")
     if needed > total:
-        return f"{pp} x {dp} x {tp} needs {needed} devices; the cluster has {total}"
+        return Problem("", "tiling_devices", {"pp": pp, "dp": dp, "tp": tp, "needed": needed, "devices": total})
     if next(_shapes(cluster, pp, dp * tp, tp), None) is None:
-        rectangles = format_count(pp, "rectangle")
-        return f"{rectangles} of {dp * tp} devices do not fit on {nodes} x {per_node}; use another dp x tp"
+        sizes = {"meshes": pp, "devices": dp * tp, "nodes": nodes, "devices_per_node": per_node}
+        return Problem("", "tiling_shape", sizes)
     return None

@@ -16,8 +16,9 @@ from meshwave.designer.state.jobs import Later
 from meshwave.designer.state.library import Library, is_id, new_id
 from meshwave.designer.state.predictions import Predictions
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError, MeshwaveError, RunError
+from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.files import home, write_private
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.lessons.progress import Course
 from meshwave.engine.runs import Record, reconcile
 from meshwave.engine.runs.launchers import Launcher, watch_queues
@@ -37,7 +38,7 @@ class Studio:
             starts_with_library: whether a new tab shows the start page instead of ``first``.
 
         Raises:
-            RunError: the folder of designs and runs cannot be used.
+            RunRefusal: the folder of designs and runs cannot be used.
         """
         self._first, self.starts_with_library = first, starts_with_library
         self.course = Course()
@@ -49,8 +50,7 @@ class Studio:
         try:
             self.library = Library(folder)
         except OSError as error:
-            message = f"cannot save designs in {folder}: {error.strerror}; set MESHWAVE_HOME to a writable folder"
-            raise RunError(message) from None
+            raise RunRefusal("unwritable_library", {"folder": str(folder), "reason": error.strerror}) from None
         self.record = Record()
         reconcile(self.record)
         self._launchers: dict[str, Launcher] = {}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.document.transfer_document import TransferSide, TransferSpec
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.link_shares import Share, max_concurrent_messages
 from meshwave.engine.resharding import (
     Box,
@@ -116,14 +116,11 @@ class TransferDrawing:
         """Plan a transfer.
 
         Raises:
-            InputError: the strategy or ordering is unknown, or there are more unit tasks than can be drawn.
+            Refusal: the strategy or ordering is unknown, or there are more unit tasks than can be drawn.
         """
         count = len(unit_tasks(spec.planned_tensor, *spec.load.source, *spec.load.destination))
         if count > MOST_DRAWN_TASKS:
-            raise InputError(
-                f"the transfer has {count:,} unit tasks, and at most {MOST_DRAWN_TASKS:,} can be drawn; shard the tensor "
-                "into fewer pieces, or use `meshwave reshard`"
-            )
+            raise Refusal("too_many_tasks_to_draw", {"tasks": count, "maximum": MOST_DRAWN_TASKS})
         (made,) = candidate_transfers([spec.load], spec.lines, spec.chunks, [strategy], [ordering])
         return cls(spec, made.tasks, made.plan, *plan_lanes(made.plan, made.tasks, spec.lines))
 

@@ -8,17 +8,17 @@ from math import prod
 
 from meshwave.designer.state.transfer_fields import FIELDS, SIDES, Document
 from meshwave.engine.document.cluster import MAX_DEVICES
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal, unknown_name
 
 
 def set_field_text(document: Document, path: str, text: str) -> Document:
     """Return the document with the text of a field parsed and stored.
 
     Raises:
-        InputError: the field does not exist, or the text cannot be parsed.
+        Refusal: the field does not exist, or the text cannot be parsed.
     """
     if path not in FIELDS:
-        raise InputError(f"there is no field {path!r}")
+        raise Refusal("unknown_member", unknown_name("field", path, FIELDS))
     value = FIELDS[path].parse(text, document)
     if path == "tensor.shape":
         return set_tensor_shape(document, value)
@@ -79,15 +79,15 @@ def assign_axis(document: Document, side: str, axis: int, dim: int | None, at: i
     """Return the document with a mesh axis as the ``at``-th one that shards ``dim``; without a dim it replicates.
 
     Raises:
-        InputError: the axis or dim does not exist.
+        Refusal: the axis or dim does not exist.
     """
     if side not in SIDES or not 0 <= axis < len(document[side]["shape"]):
-        raise InputError("there is no such axis")
+        raise Refusal("unknown_transfer_axis")
     changed = deepcopy(document)
     cuts = [[each for each in _entry_axes(entry) if each != axis] for entry in changed[side]["spec"]]
     if dim is not None:
         if not 0 <= dim < len(cuts):
-            raise InputError("there is no such dim")
+            raise Refusal("unknown_transfer_dim")
         cuts[dim].insert(at, axis)
         changed[side]["partial"] = [each for each in changed[side].get("partial", []) if each != axis]
     changed[side]["spec"] = [_spec_entry(axes) for axes in cuts]

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, get_args
 
+from meshwave.engine.amounts import parse_amount
 from meshwave.engine.document.cluster import MAX_DEVICES
-from meshwave.engine.errors import InputError
-from meshwave.engine.units import parse_amount, quantity
+from meshwave.engine.findings import Refusal
+from meshwave.engine.units import quantity
 
 Document = dict[str, Any]
 """A transfer document as JSON; it may be invalid while it is being edited."""
@@ -35,32 +36,30 @@ def parse_sizes(text: str, _: Document) -> list[int]:
     """Parse sizes of axes or dims such as ``2 x 4``.
 
     Raises:
-        InputError: the text is not a list of whole numbers.
+        Refusal: the text is not a list of whole numbers.
     """
     try:
         return [int(each) for each in re.split(r"[\s,x×*]+", text.strip()) if each]
     except ValueError:
-        raise InputError(f"{_quote(text)} should be sizes such as 2 x 4") from None
+        raise Refusal("not_sizes", {"text": text}) from None
 
 
 def parse_ranks(text: str, _: Document) -> list[int]:
     """Parse ranks and ranges of ranks such as ``0-3, 8``.
 
     Raises:
-        InputError: the text is invalid, a range runs backwards, or there are more ranks than a mesh can have.
+        Refusal: the text is invalid, a range runs backwards, or there are more ranks than a mesh can have.
     """
     found: list[int] = []
     for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*[-–]\s*", "-", text.strip()))):
         ends = part.split("-")
         if not all(end.isascii() and end.isdigit() and len(end) < 10 for end in ends) or len(ends) > 2:
-            raise InputError(f"{_quote(part)} should be a rank, or a range of ranks such as 0-7")
+            raise Refusal("not_ranks", {"text": part})
         first, last = int(ends[0]), int(ends[-1])
         if last < first:
-            raise InputError(
-                f"{_quote(part)} is a descending range: write {last}-{first}, or list the ranks if the order matters"
-            )
+            raise Refusal("descending_ranks", {"text": part, "first": first, "last": last})
         if last - first >= MAX_DEVICES or len(found) > MAX_DEVICES:
-            raise InputError(f"a mesh has at most {MAX_DEVICES} ranks")
+            raise Refusal("too_many_ranks", {"maximum": MAX_DEVICES})
         found += range(first, last + 1)
     return found
 
@@ -69,11 +68,11 @@ def parse_axes(text: str, _: Document) -> list[int]:
     """Parse mesh axes such as ``0, 1``; ``none`` is an empty list.
 
     Raises:
-        InputError: the text is not a list of whole numbers.
+        Refusal: the text is not a list of whole numbers.
     """
     parts = [] if text.strip().lower() == "none" else [each for each in re.split(r"[\s,]+", text.strip()) if each]
     if not all(each.isascii() and each.isdigit() and len(each) < 3 for each in parts):
-        raise InputError(f"{_quote(text)} should be mesh axes such as 0, 1, or none")
+        raise Refusal("not_axes", {"text": text})
     return [int(each) for each in parts]
 
 
@@ -84,17 +83,15 @@ def _hosts_parser(side: str) -> Callable[[str, Document], list[int]]:
         if even := _EVEN.fullmatch(text.strip()):
             each, first = int(even[1]), int(even[2]) if even[2] else min(own["hosts"], default=0)
             if not each:
-                raise InputError("a host must have at least one rank")
+                raise Refusal("empty_host")
             return [first + place // each for place in range(len(own["ranks"]))]
         found: list[int] = []
         for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*[*x×]\s*", "*", text.strip()))):
             numbers = part.split("*")
             if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in numbers) or len(numbers) > 2:
-                raise InputError(
-                    f"{_quote(text)} should be a list of host*ranks, such as 0*4 1*4, or a number per host, such as 4 per host"
-                )
+                raise Refusal("not_hosts", {"text": text})
             if len(found) + int(numbers[1] if len(numbers) > 1 else 1) > MAX_DEVICES:
-                raise InputError(f"a mesh has at most {MAX_DEVICES} ranks")
+                raise Refusal("too_many_ranks", {"maximum": MAX_DEVICES})
             found += [int(numbers[0])] * int(numbers[1] if len(numbers) > 1 else 1)
         return found
 
@@ -105,7 +102,7 @@ def _parse_integer(text: str, _: Document) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InputError(f"{_quote(text)} should be a whole number") from None
+        raise Refusal("not_a_whole_number", {"text": text}) from None
 
 
 def _parse_chunks(text: str, document: Document) -> int | None:
@@ -119,7 +116,7 @@ def _rate_parser(path: str) -> Callable[[str, Document], float | None]:
             return None
         rate = parse_amount(text, "B/s", _format_rate(_value_at(document, path), document))
         if rate < 1:
-            raise InputError(f"{_quote(text.strip())} is too low: use at least 1 B/s, or 'free' for no cost")
+            raise Refusal("rate_too_low", {"text": text})
         return rate
 
     return parse
@@ -244,7 +241,3 @@ def _value_at(document: Any, path: str) -> Any:
     for step in path.split("."):
         document = document.get(step, defaults.get(path)) if isinstance(document, Mapping) else None
     return document
-
-
-def _quote(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")

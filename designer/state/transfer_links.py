@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 from meshwave.designer.state.transfer_fields import Document, Shows
 from meshwave.engine.document.transfer_document import TransferSpec
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 
 LONGEST_LINK = 64_000
 """Largest number of characters of a link; longer documents are shared as files."""
@@ -50,16 +50,16 @@ def read_link(fragment: str) -> LinkParts:
     """Parse the fragment of a link, whose spec is JSON or base64 of it.
 
     Raises:
-        InputError: the link is too long or has no spec.
+        Refusal: the link is too long or has no spec.
     """
     if len(fragment) > LONGEST_LINK:
-        raise InputError(f"the link has {len(fragment):,} characters (limit: {LONGEST_LINK:,}); share the file instead")
+        raise Refusal("long_link", {"document": "transfer", "length": len(fragment), "most": LONGEST_LINK})
     try:
         parts = parse_qs(fragment.lstrip("#"), max_num_fields=8, strict_parsing=True)
         [spec] = parts["spec"]
         text = spec.encode() if spec.lstrip().startswith("{") else _decode(spec)
     except (ValueError, KeyError):
-        raise InputError("the link has no transfer: expected #spec= with its JSON in base64") from None
+        raise Refusal("no_transfer_in_link") from None
     strategy, ordering = (parts.get(name, [None])[0] for name in ("strategy", "ordering"))
     return LinkParts(text, strategy, ordering, "played" if parts.get("shows") == ["played"] else "planned")
 

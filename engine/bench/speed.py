@@ -28,8 +28,9 @@ from meshwave.engine.bench.links import measure_links
 from meshwave.engine.bench.measuring import median_s, run_to_end, temporary_launcher
 from meshwave.engine.bench.resharding_planner import measure_planner
 from meshwave.engine.bench.simulation import measure_contention, measure_simulation
-from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest_names
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import import_path
+from meshwave.engine.findings import Refusal, RunRefusal, unknown_name
 from meshwave.engine.runtime.calibration.machine_profile import count_gpus
 from meshwave.engine.units import quantity
 
@@ -73,7 +74,7 @@ def run_benchmarks(
         minutes: for timed parts: their duration.
 
     Raises:
-        InputError: a part does not exist, or an option applies to none of the parts.
+        Refusal: a part does not exist, or an option applies to none of the parts.
     """
     default = {**PARTS, **(more or {})}
     _check_options(parts, (*default, *LONG_PARTS, *TIMED_PARTS), bool(only or out), minutes)
@@ -96,18 +97,18 @@ def run_benchmarks(
 def _check_options(parts: Sequence[str], known: Sequence[str], has_file: bool, minutes: float | None) -> None:
     for name in parts:
         if name not in known:
-            raise InputError(f"unknown benchmark {name!r}. {nearest_names(name, known)}")
+            raise Refusal("unknown_member", unknown_name("benchmark", name, known))
     options = (
-        ("--only and --out apply", has_file, LONG_PARTS),
-        ("--minutes applies", minutes is not None, TIMED_PARTS),
+        (("--only", "--out"), has_file, LONG_PARTS),
+        (("--minutes",), minutes is not None, TIMED_PARTS),
     )
-    for option, is_given, takers in options:
+    for names, is_given, takers in options:
         if is_given and not any(name in takers for name in parts):
-            raise InputError(
-                f"{option} only to {' and '.join(takers) or 'parts of the designer'}; name the part to measure"
+            raise Refusal(
+                "option_of_other_parts", {"options": names, "parts": list(takers) or ["parts of the designer"]}
             )
     if minutes is not None and not 0 < minutes < float("inf"):
-        raise InputError(f"unsupported number of minutes: {minutes:g} (supported: more than 0)")
+        raise Refusal("out_of_range", {"value": f"{minutes:g}", "above": 0}, "--minutes")
 
 
 def _summary(part: Callable[..., Any]) -> str:
@@ -320,7 +321,8 @@ def _run_processes(count: int, module: str, folder: str) -> None:
     for rank, process in enumerate(processes):
         if process.returncode > 0:
             log = (Path(folder) / f"{rank}.log").read_text().strip().splitlines()
-            raise RunError(f"process {rank} of the benchmark failed: {log[-1] if log else process.returncode}")
+            reason = log[-1] if log else f"exit status {process.returncode}"
+            raise RunRefusal("benchmark_process_failed", {"process": rank, "reason": reason})
 
 
 PARTS: dict[str, Part] = {

@@ -30,7 +30,7 @@ def design_link(design: Design) -> str:
     packed = packer.compress(text) + packer.flush()
     fragment = _KEY + urlsafe_b64encode(packed).decode().rstrip("=")
     if len(fragment) > LONGEST_LINK:
-        raise Refusal("long_link", {"length": len(fragment), "most": LONGEST_LINK})
+        raise Refusal("long_link", {"document": "design", "length": len(fragment), "most": LONGEST_LINK})
     return fragment
 
 

@@ -21,6 +21,8 @@ Message = str | Callable[..., str]
 
 LONGEST_LIST = 6
 """Items of a list that a message shows."""
+LONGEST_QUOTE = 40
+"""Characters of a typed text that a message shows."""
 
 _added: dict[str, Message] = {}
 
@@ -51,8 +53,8 @@ def fill(template: str, **params: Any) -> str:
     """Return a template with its parameters filled in.
 
     Beside the format specifications of Python a template can use, after the colon: ``list`` and ``or`` ("0, 1 and 3",
-    "4 or 8"), ``plural|mesh|meshes`` (the noun for a number), ``quantity|B`` (a number with its unit), ``rank``
-    ("rank 2", "ranks 0 and 2") and ``action`` ("2F0"). Where the parameters hold the names of ``meshes``, a rank is
+    "4 or 8"), ``plural|mesh|meshes`` (the noun for a number), ``quantity|B`` (a number with its unit), ``typed`` (a
+    text in quotes, shortened), ``rank`` ("rank 2", "ranks 0 and 2") and ``action`` ("2F0"). Where the parameters hold the names of ``meshes``, a rank is
     shown as its mesh. Where they hold the ``cells`` of a table by action, an action is shown with its cell and a rank
     as its row.
     """
@@ -94,6 +96,8 @@ class _MessageFormatter(Formatter):
                 return one if _count(value) == 1 else many
             case "quantity":
                 return quantity(value, rest)
+            case "typed":
+                return _quote(value)
             case "rank":
                 return self._place(value)
             case "action":
@@ -112,6 +116,11 @@ class _MessageFormatter(Formatter):
         if self._cells is not None:
             return str(rank + 1)
         return self._meshes[rank] if rank < len(self._meshes) else str(rank)
+
+
+def _quote(text: str) -> str:
+    text = text.strip()
+    return repr(text if len(text) <= LONGEST_QUOTE else f"{text[: LONGEST_QUOTE - 3]}...")
 
 
 def _count(value: Any) -> int:

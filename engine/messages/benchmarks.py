@@ -10,6 +10,10 @@ MESSAGES: dict[str, Message] = {
     "unreadable_results": "cannot read {path}: {reason}",
     "invalid_results": "{path} is not a results file of this benchmark ({problem}); use another file",
     "unreadable_runs": "cannot read the published runs of {path}: {reason}",
+    "option_of_other_parts": (
+        "{options:list} {options:plural|applies|apply} only to {parts:list}; name the part to measure"
+    ),
+    "benchmark_process_failed": "process {process} of the benchmark failed: {reason}",
     "launch_option": "this option applies only to the part 'launch'; run meshwave bench launch",
     "runs_option": "--runs applies only to the part 'published'; run meshwave bench published --runs FILE",
     "run_unpriced": "the step time of the run could not be predicted: {reason}",

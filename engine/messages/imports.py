@@ -24,5 +24,5 @@ MESSAGES: dict[str, Message] = {
     "several_files": "only traces can consist of several files; give one file",
     "ambiguous_import": "{file} may be in several formats: {formats:list}; name one with --from",
     "no_design_in_link": "the link has no design: expected #design= with a compressed document",
-    "long_link": "the design is too large for a link ({length:,} characters; limit {most:,}); share the file instead",
+    "long_link": "the {document} is too large for a link ({length:,} characters; limit {most:,}); share the file instead",
 }

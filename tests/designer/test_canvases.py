@@ -22,6 +22,7 @@ from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import quantity
+from tests._findings import refusal
 
 CLUSTER = {"nodes": 2, "devices_per_node": 4}
 sizes = st.integers(1, 6)
@@ -67,28 +68,29 @@ def test_a_new_mesh_becomes_the_last_rank_with_the_next_letter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "words"),
+    ("devices", "code", "params"),
     [
-        ([1, 2], "device 1 belongs to mesh A"),
-        ([2, 7], "a mesh is a rectangle of nodes x devices; device 3 is missing"),
-        ([8], "there is no device 8; the cluster has devices 0 to 7"),
-        ([], "at least one device"),
-        ([2, 2], "twice"),
+        ([1, 2], "taken_device", {"device": 1, "mesh": "A"}),
+        ([2, 7], "incomplete_rectangle", {"device": 3}),
+        ([8], "unknown_cluster_device", {"device": 8, "last": 7}),
+        ([], "mesh_without_devices", {}),
+        ([2, 2], "repeated_mesh_device", {}),
     ],
 )
-def test_an_invalid_rectangle_is_refused_with_a_reason(devices: list[int], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        mesh_edits.draw_mesh((A, B), CLUSTER, devices)
+def test_an_invalid_rectangle_is_refused(devices: list[int], code: str, params: dict[str, Any]) -> None:
+    problem = refusal(lambda: mesh_edits.draw_mesh((A, B), CLUSTER, devices))
+
+    assert (problem.code, problem.params) == (code, params)
 
 
 def test_a_moved_mesh_keeps_its_axes_and_may_overlap_its_old_place() -> None:
     assert mesh_edits.move_mesh((mesh("A", 0, 1, tp=2),), CLUSTER, 0, [1, 2]) == (
         {"name": "A", "devices": (1, 2), "axes": {"dp": 1, "tp": 2}},
     )
-    with pytest.raises(InputError, match="device 4 belongs to mesh B"):
-        mesh_edits.move_mesh((A, B), CLUSTER, 0, [4, 5])
-    with pytest.raises(InputError, match="cannot move to 1; resize it"):
-        mesh_edits.move_mesh((A, B), CLUSTER, 0, [2])
+    taken = refusal(lambda: mesh_edits.move_mesh((A, B), CLUSTER, 0, [4, 5]))
+    assert (taken.code, taken.params) == ("taken_device", {"device": 4, "mesh": "B"})
+    fewer = refusal(lambda: mesh_edits.move_mesh((A, B), CLUSTER, 0, [2]))
+    assert (fewer.code, fewer.params) == ("moved_mesh_size", {"mesh": "A", "devices": 2, "given": 1})
 
 
 @pytest.mark.parametrize(("devices", "axes"), [([0, 1, 2, 3], (2, 2)), ([0, 1, 2], (3, 1)), ([0], (1, 1))])
@@ -102,18 +104,20 @@ def test_meshes_are_renamed_reordered_and_deleted() -> None:
     assert [m["name"] for m in mesh_edits.reorder_meshes((A, B), 0, 1)] == ["B", "A"]
     assert mesh_edits.rename_mesh((A, B), 0, "  first  stage ")[0]["name"] == "first stage"
     assert mesh_edits.delete_mesh((A, B), 0) == (B,)
-    with pytest.raises(InputError, match="rank 1 is already called B"):
-        mesh_edits.rename_mesh((A, B), 0, "B")
-    with pytest.raises(InputError, match="the only mesh"):
-        mesh_edits.delete_mesh((A,), 0)
-    with pytest.raises(InputError, match="needs a name"):
-        mesh_edits.rename_mesh((A, B), 0, "   ")
+    taken = refusal(lambda: mesh_edits.rename_mesh((A, B), 0, "B"))
+    assert (taken.code, taken.params) == ("taken_mesh_name", {"rank": 1, "name": "B"})
+    assert refusal(lambda: mesh_edits.delete_mesh((A,), 0)).code == "only_mesh"
+    assert refusal(lambda: mesh_edits.rename_mesh((A, B), 0, "   ")).code == "missing_name"
+    assert refusal(lambda: mesh_edits.rename_mesh((A, B), 0, "x" * 1000)).code == "long_name"
+    unknown = refusal(lambda: mesh_edits.reorder_meshes((A, B), 0, 2))
+    assert (unknown.code, unknown.params) == ("unknown_rank", {"rank": 2, "last": 1})
 
 
 def test_invalid_axes_are_refused_with_the_valid_ones() -> None:
     assert mesh_edits.set_axes((A,), 0, 1, 2)[0]["axes"] == {"dp": 1, "tp": 2}
-    with pytest.raises(InputError, match="use 2 x 1, 1 x 2"):
-        mesh_edits.set_axes((A,), 0, 2, 2)
+    problem = refusal(lambda: mesh_edits.set_axes((A,), 0, 2, 2))
+    assert (problem.code, problem.params["factors"]) == ("invalid_mesh_axes", [(2, 1), (1, 2)])
+    assert problem.message == "dp 2 x tp 2 does not use the 2 devices of mesh A; use 2 x 1, 1 x 2"
 
 
 @given(nodes=sizes, per_node=sizes, pp=sizes, dp=st.integers(1, 4), tp=st.integers(1, 4))
@@ -123,9 +127,7 @@ def test_a_tiling_has_disjoint_rectangles_or_a_reason_why_not(
     cluster = {"nodes": nodes, "devices_per_node": per_node}
     possible, words = mesh_edits.describe_tile(cluster, pp, dp, tp)
     if not possible:
-        with pytest.raises(InputError) as refusal:
-            mesh_edits.tile_cluster(cluster, pp, dp, tp)
-        assert str(refusal.value) == words
+        assert refusal(lambda: mesh_edits.tile_cluster(cluster, pp, dp, tp)).message == words
         return
 
     meshes = mesh_edits.tile_cluster(cluster, pp, dp, tp)
@@ -164,10 +166,17 @@ def test_meshes_keep_their_places_when_devices_are_added() -> None:
 
 
 def test_devices_of_a_mesh_cannot_be_removed() -> None:
-    with pytest.raises(InputError, match="node 1 is used by mesh B"):
-        mesh_edits.set_nodes((A, B), CLUSTER, 1)
-    with pytest.raises(InputError, match="device 1 of node 0 is used by mesh A"):
-        mesh_edits.set_devices_per_node((A, B), CLUSTER, 1)
+    node = refusal(lambda: mesh_edits.set_nodes((A, B), CLUSTER, 1))
+    assert (node.code, node.params) == ("device_in_use", {"mesh": "B", "node": 1})
+    device = refusal(lambda: mesh_edits.set_devices_per_node((A, B), CLUSTER, 1))
+    assert (device.code, device.params) == ("device_in_use", {"mesh": "A", "node": 0, "column": 1})
+
+
+def test_a_cluster_keeps_a_node_and_a_device() -> None:
+    nodes = refusal(lambda: mesh_edits.set_nodes((), CLUSTER, 0))
+    assert (nodes.where, nodes.code) == ("cluster.nodes", "out_of_range")
+    devices = refusal(lambda: mesh_edits.set_devices_per_node((), CLUSTER, 0))
+    assert (devices.where, devices.code) == ("cluster.devices_per_node", "out_of_range")
 
 
 def test_mesh_names_continue_after_z() -> None:
@@ -183,10 +192,10 @@ def test_mesh_names_continue_after_z() -> None:
 def test_layers_move_across_a_boundary_and_every_stage_keeps_at_least_one() -> None:
     assert edits.move_layers((4, 4, 4), 0, 2) == (2, 6, 4)
     assert edits.move_layers((4, 4, 4), 1, -3) == (4, 7, 1)
-    with pytest.raises(InputError, match="stage 2 has 4 layers and must keep at least 1; it cannot give 4 to stage 1"):
-        edits.move_layers((4, 4, 4), 1, -4)
-    with pytest.raises(InputError, match="no boundary after stage 2"):
-        edits.move_layers((4, 4, 4), 2, 1)
+    problem = refusal(lambda: edits.move_layers((4, 4, 4), 1, -4))
+    assert problem.code == "too_few_layers_left"
+    assert problem.params == {"stage": 2, "layers": 4, "minimum": 1, "count": 4, "other": 1}
+    assert refusal(lambda: edits.move_layers((4, 4, 4), 2, 1)).code == "unknown_boundary"
 
 
 def test_a_schedule_keeps_manual_settings_if_the_path_stays_the_same() -> None:

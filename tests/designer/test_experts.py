@@ -13,13 +13,13 @@ from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.expert_schedules import ExpertSchedules, schedule_card, schedule_cards
 from meshwave.engine.document import Design, load_design, parse_design
-from meshwave.engine.errors import InputError
 from meshwave.engine.experts import dropped_shares, expert_schedule_names
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.units import quantity
+from tests._findings import refusal
 
-NAMES = [f"device {place}" for place in range(4)]
+PLACES = [[place] for place in range(4)]
 HOMES = ((0, 1), (2, 3), (4, 5), (6, 7))
 
 
@@ -61,34 +61,34 @@ class Opened:
 
 
 def test_several_experts_move_in_one_edit() -> None:
-    assert edits.move_experts(HOMES, [(0, 0), (3, 1)], 2, NAMES) == ((1,), (2,), (0, 3, 4, 5), (6, 7))
+    assert edits.move_experts(HOMES, [(0, 0), (3, 1)], 2, PLACES) == ((1,), (2,), (0, 3, 4, 5), (6, 7))
 
 
 def test_a_drop_on_the_same_place_changes_nothing() -> None:
-    assert edits.move_experts(HOMES, [(0, 0)], 0, NAMES) == HOMES
+    assert edits.move_experts(HOMES, [(0, 0)], 0, PLACES) == HOMES
 
 
 def test_a_place_holds_an_expert_at_most_once() -> None:
     twice = ((0, 1), (0, 2), (3,), ())
-    with pytest.raises(InputError, match="device 1 holds expert 0 already"):
-        edits.move_experts(twice, [(0, 0)], 1, NAMES)
-    with pytest.raises(InputError, match="device 1 holds expert 0 already"):
-        edits.replicate_experts(twice, [0], 1, NAMES)
+    moved = refusal(lambda: edits.move_experts(twice, [(0, 0)], 1, PLACES))
+    assert (moved.code, moved.params) == ("expert_held_already", {"devices": [1], "expert": 0})
+    replica = refusal(lambda: edits.replicate_experts(twice, [0], 1, PLACES))
+    assert (replica.code, replica.params) == ("replica_without_effect", {"devices": [1], "expert": 0})
 
 
 def test_the_last_replica_cannot_be_removed() -> None:
     twice = ((0, 1), (0, 2), (3,), ())
-    assert edits.remove_replicas(twice, [(0, 1)], NAMES) == ((0, 1), (2,), (3,), ())
-    with pytest.raises(InputError, match="device 0 holds the only replica of expert 1; move it instead"):
-        edits.remove_replicas(twice, [(1, 0)], NAMES)
-    with pytest.raises(InputError, match="only replica"):
-        edits.remove_replicas(twice, [(0, 0), (0, 1)], NAMES)
+    assert edits.remove_replicas(twice, [(0, 1)], PLACES) == ((0, 1), (2,), (3,), ())
+    last = refusal(lambda: edits.remove_replicas(twice, [(1, 0)], PLACES))
+    assert (last.code, last.params) == ("last_replica", {"devices": [0], "expert": 1})
+    assert refusal(lambda: edits.remove_replicas(twice, [(0, 0), (0, 1)], PLACES)).code == "last_replica"
 
 
 def test_an_expert_that_a_place_does_not_hold_is_refused() -> None:
-    for place, expert in ((0, 7), (9, 0)):
-        with pytest.raises(InputError, match=f"does not hold expert {expert}"):
-            edits.move_experts(HOMES, [(expert, place)], 2, NAMES)
+    other = refusal(lambda: edits.move_experts(HOMES, [(7, 0)], 2, PLACES))
+    assert (other.code, other.params) == ("expert_not_held", {"devices": [0], "expert": 7})
+    unknown = refusal(lambda: edits.move_experts(HOMES, [(0, 9)], 2, PLACES))
+    assert (unknown.code, unknown.params) == ("unknown_expert_place", {"place": 9, "last": 3})
 
 
 def test_a_replica_is_placed_on_a_node_without_one_and_there_on_the_least_loaded_place() -> None:
@@ -96,8 +96,7 @@ def test_a_replica_is_placed_on_a_node_without_one_and_there_on_the_least_loaded
     assert homes == ((0, 1), (2, 3), (4, 5), (0, 6, 7))
     homes = edits.place_replicas(homes, [0], load=[1.0, 0.5, 1.2, 0.7], nodes=[0, 0, 1, 1])
     assert homes == ((0, 1), (0, 2, 3), (4, 5), (0, 6, 7))
-    with pytest.raises(InputError, match="expert 0 is on every device already"):
-        edits.place_replicas(((0,),), [0], [1.0], [0])
+    assert refusal(lambda: edits.place_replicas(((0,),), [0], [1.0], [0])).code == "expert_everywhere"
 
 
 def test_loads_are_scaled_in_even_shares() -> None:
@@ -220,8 +219,7 @@ def test_the_canvas_and_the_form_describe_unused_settings_alike() -> None:
         assert (
             shown[f"experts.{key}"]["hint"] == "not used by this schedule" and reason in shown[f"experts.{key}"]["help"]
         )
-        with pytest.raises(InputError, match="does not use ep and esp"):
-            make_edit(opened, shown[f"experts.{key}"], "2")
+        assert refusal(lambda key=key: make_edit(opened, shown[f"experts.{key}"], "2")).code == "unused_groups"
         assert make_edit(opened, shown[f"experts.{key}"], "1")[1][key] == 1  # what a problem may ask for
     back = edits.change_setting(opened, "schedule", "parm-auto")
     assert (back["ep"], back["esp"]) == (opened.experts.ep, opened.experts.esp)
@@ -261,8 +259,8 @@ def test_the_chips_of_a_device_add_up_to_its_load() -> None:
 def test_devices_that_share_an_expert_show_it() -> None:
     opened = Opened(design(dp=4, tp=2, ep=4, esp=2))
     refused = opened.do("replicate", chips=[[0, 0]], to=0)
-    assert str(refused).startswith("devices 0-1 hold expert 0 already")
-    assert "devices 2-3 do not hold expert 0" in str(opened.do("remove", chips=[[0, 1]]))
+    assert str(refused).startswith("devices 0 and 1 hold expert 0 already")
+    assert "devices 2 and 3 do not hold expert 0" in str(opened.do("remove", chips=[[0, 1]]))
 
 
 def test_terms_of_the_papers_are_explained_with_the_numbers_of_the_layer() -> None:

@@ -18,6 +18,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
 from meshwave.engine.predict.gallery import Entry, judge_variant, list_variants
 from meshwave.engine.predict.prediction import predict
+from tests._findings import refusal
 from tests._strategies import document
 from tests.designer import held
 
@@ -267,8 +268,8 @@ def test_up_to_three_designs_are_pinned_besides_the_open_one(session: Session) -
         session.pin()
     session.edit("pipeline.microbatches", 7, "microbatches")
 
-    with pytest.raises(InputError, match="3 designs are pinned .* unpin one"):
-        session.pin()
+    problem = refusal(session.pin)
+    assert (problem.code, problem.params["count"]) == ("too_many_pins", PIN_LIMIT)
     assert len(session.pinned) == PIN_LIMIT
     assert [layer.label.split(":")[0] for layer in timeline_layers(session)] == ["Pinned"] * 3 + [
         "Two waves on four meshes"

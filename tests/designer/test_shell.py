@@ -32,6 +32,7 @@ from meshwave.engine.imports import is_import
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import quantity
+from tests._findings import refusal
 
 
 @pytest.fixture
@@ -175,27 +176,21 @@ def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Des
 
 
 @pytest.mark.parametrize(
-    ("path", "typed", "words"),
+    ("path", "typed", "code"),
     [
-        ("cluster.device.memory_bytes", "80 GB/s", "'80 GB/s' should be an amount such as 80 GB, in B"),
-        (
-            "cluster.intra_node.bandwidth",
-            "300 Gb/s",
-            "300 Gb/s could be bits or bytes: write 300 Gbit/s or 300 GB/s",
-        ),
-        ("training.weight_decay", "3 k", "use a plain number: 3e3"),
-        ("training.lr", "fast", "'fast' is not a number; use a value such as 0.5 or 80e9"),
-        ("training.lr", "", "a number is required"),
-        ("training.lr", "nan", "the number is too large; use a value such as 80e9"),
-        ("model.layers", "2.5", "2.5 is not a whole number; use 2 or 3"),
-        ("model.layers", "1e40", "the number is too large; use a value such as 80e9"),
-        ("training.optimizer", "lion", "unknown choice; use AdamW or SGD"),
+        ("cluster.device.memory_bytes", "80 GB/s", "not_an_amount"),
+        ("cluster.intra_node.bandwidth", "300 Gb/s", "bits_or_bytes"),
+        ("training.weight_decay", "3 k", "number_with_prefix"),
+        ("training.lr", "fast", "not_a_number"),
+        ("training.lr", "", "missing_number"),
+        ("training.lr", "nan", "number_too_large"),
+        ("model.layers", "2.5", "fractional_number"),
+        ("model.layers", "1e40", "number_too_large"),
+        ("training.optimizer", "lion", "unknown_choice"),
     ],
 )
-def test_an_invalid_input_is_refused_with_a_reason(path: str, typed: Any, words: str, design: Design) -> None:
-    with pytest.raises(InputError) as refused:
-        make_edit(design, by_path(design)[path], typed)
-    assert str(refused.value) == words
+def test_an_invalid_input_is_refused(path: str, typed: Any, code: str, design: Design) -> None:
+    assert refusal(lambda: make_edit(design, by_path(design)[path], typed)).code == code
 
 
 def test_another_cost_model_keeps_the_shared_keys(design: Design) -> None:

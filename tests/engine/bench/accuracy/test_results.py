@@ -22,6 +22,7 @@ from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, data_sheet_ratio
 from meshwave.engine.bench.speed import run_benchmarks
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.exports.pictures.palette import SURFACES
+from tests._findings import refusal
 from tests.engine.bench.accuracy.measured import result, results
 
 SPACE = "{http://www.w3.org/2000/svg}"
@@ -146,10 +147,11 @@ def test_a_word_that_means_no_design_is_refused(tmp_path: Path) -> None:
 
 
 def test_options_of_a_long_part_are_refused_where_none_is_named() -> None:
-    with pytest.raises(InputError, match="--only and --out apply only to accuracy and rehearsal"):
-        run_benchmarks(["papers"], say=pytest.fail, only=["1f1b"])
-    with pytest.raises(InputError, match="Did you mean 'accuracy'"):
-        run_benchmarks(["acuracy"], say=pytest.fail)
+    other = refusal(lambda: run_benchmarks(["papers"], say=pytest.fail, only=["1f1b"]))
+    assert other.code == "option_of_other_parts"
+    assert other.message.startswith("--only and --out apply only to accuracy and rehearsal")
+    unknown = refusal(lambda: run_benchmarks(["acuracy"], say=pytest.fail))
+    assert (unknown.code, unknown.params["suggestion"]) == ("unknown_member", "accuracy")
 
 
 def test_the_machine_is_named_in_words() -> None:

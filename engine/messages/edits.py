@@ -1,0 +1,116 @@
+"""Messages about edits on the page: of meshes and cluster, stages, experts, and the fields of forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwave.engine.messages import Message, fill
+
+_PLACE = "{devices:plural|device|devices} {devices:list} {devices:plural|%s}"
+"""A place of experts, and a verb for one and for several devices."""
+
+
+def _invalid_mesh_axes(mesh: str, devices: int, dp: int, tp: int, factors: Sequence[tuple[int, int]]) -> str:
+    ways = ", ".join(f"{first} x {second}" for first, second in factors)
+    return f"dp {dp} x tp {tp} does not use the {devices} devices of mesh {mesh}; use {ways}"
+
+
+def _device_in_use(mesh: str, node: int, column: int | None = None) -> str:
+    place = f"node {node}" if column is None else f"device {column} of node {node}"
+    removed = "node" if column is None else "device"
+    return f"{place} is used by mesh {mesh}; move or delete the mesh before removing the {removed}"
+
+
+_MESHES: dict[str, Message] = {
+    "moved_mesh_size": (
+        "mesh {mesh} has {devices} {devices:plural|device|devices} and cannot move to {given}; resize it instead"
+    ),
+    "only_mesh": "{mesh} is the only mesh and a pipeline needs one; draw another first",
+    "invalid_mesh_axes": _invalid_mesh_axes,
+    "unknown_cluster_device": "there is no device {device}; the cluster has devices 0 to {last}",
+    "mesh_without_devices": "a mesh needs at least one device",
+    "repeated_mesh_device": "a mesh cannot hold a device twice",
+    "incomplete_rectangle": "a mesh is a rectangle of nodes x devices; device {device} is missing from this one",
+    "taken_device": "device {device} belongs to mesh {mesh}; a device can be in one mesh only",
+    "device_in_use": _device_in_use,
+    "missing_name": "a {kind} needs a name",
+    "long_name": "a {kind} name has at most {maximum} characters; this one has {length}",
+    "taken_mesh_name": "rank {rank} is already called {name}; mesh names must be unique",
+    "tiling_size": "pp, dp and tp must be at least 1",
+    "tiling_devices": "{pp} x {dp} x {tp} needs {needed} devices; the cluster has {devices}",
+    "tiling_shape": (
+        "{meshes} {meshes:plural|rectangle|rectangles} of {devices} devices do not fit on {nodes} x {devices_per_node}; "
+        "use another dp x tp"
+    ),
+}
+
+_STAGES: dict[str, Message] = {
+    "unknown_boundary": "there is no boundary after stage {stage}; the design has {stages} stages",
+    "too_few_layers_left": (
+        "stage {stage} has {layers} {layers:plural|layer|layers} and must keep at least {minimum}; it cannot give "
+        "{count} to stage {other}"
+    ),
+}
+
+
+def _unused_groups(title: str, sizes: Sequence[int]) -> str:
+    template = (
+        "{title} places whole experts on the {sizes:or} {noun} of a tensor-parallel group and does not use ep and esp"
+    )
+    return fill(template, title=title, sizes=sizes, noun="device" if list(sizes) == [1] else "devices")
+
+
+_EXPERTS: dict[str, Message] = {
+    "expert_held_already": f"{_PLACE % 'holds|hold'} expert {{expert}} already; press Delete to remove a replica",
+    "replica_without_effect": (
+        f"{_PLACE % 'holds|hold'} expert {{expert}} already; a second replica would have no effect"
+    ),
+    "expert_everywhere": "expert {expert} is on every device already",
+    "last_replica": f"{_PLACE % 'holds|hold'} the only replica of expert {{expert}}; move it instead",
+    "expert_not_held": f"{_PLACE % 'does|do'} not hold expert {{expert}}",
+    "unknown_expert_place": "there is no place {place}; the layer has places 0 to {last}",
+    "unused_groups": _unused_groups,
+}
+
+
+def _not_an_amount(text: str, example: str, unit: str | None = None) -> str:
+    return fill("{text:typed} should be an amount such as {example}", text=text, example=example) + (
+        f", in {unit}" if unit else ""
+    )
+
+
+_FIELDS: dict[str, Message] = {
+    "not_an_amount": _not_an_amount,
+    "amount_too_large": "{text:typed} is too large; use an amount such as {example}",
+    "missing_unit": "{number} has no unit; write {number} {unit} or {number} {prefixed}",
+    "ambiguous_unit": "{number} could be {number} {unit} or {number} {shown}; write its unit too",
+    "bits_or_bytes": "{number} {typed} could be bits or bytes: write {number} {prefix}bit/s or {number} {prefix}B/s",
+    "missing_number": "a number is required",
+    "not_a_number": "{text:typed} is not a number; use a value such as 0.5 or 80e9",
+    "number_too_large": "the number is too large; use a value such as 80e9",
+    "number_with_prefix": "use a plain number: {number}",
+    "fractional_number": "{text} is not a whole number; use {below} or {above}",
+    "unknown_choice": "unknown choice; use {choices:or}",
+    "not_a_whole_number": "{text:typed} should be a whole number",
+    "not_sizes": "{text:typed} should be sizes such as 2 x 4",
+    "not_ranks": "{text:typed} should be a rank, or a range of ranks such as 0-7",
+    "descending_ranks": (
+        "{text:typed} is a descending range: write {last}-{first}, or list the ranks if the order matters"
+    ),
+    "not_axes": "{text:typed} should be mesh axes such as 0, 1, or none",
+    "not_hosts": (
+        "{text:typed} should be a list of host*ranks, such as 0*4 1*4, or a number per host, such as 4 per host"
+    ),
+    "too_many_ranks": "a mesh has at most {maximum} ranks",
+    "empty_host": "a host must have at least one rank",
+    "rate_too_low": "{text:typed} is too low: use at least 1 B/s, or 'free' for no cost",
+    "unknown_transfer_axis": "there is no such axis",
+    "unknown_transfer_dim": "there is no such dim",
+    "too_many_tasks_to_draw": (
+        "the transfer has {tasks:,} unit tasks, and at most {maximum:,} can be drawn; shard the tensor into fewer pieces, "
+        "or use `meshwave reshard`"
+    ),
+    "no_transfer_in_link": "the link has no transfer: expected #spec= with its JSON in base64",
+}
+
+MESSAGES = {**_MESHES, **_STAGES, **_EXPERTS, **_FIELDS}
