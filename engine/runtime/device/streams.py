@@ -1,16 +1,14 @@
-"""Two computations at once: on two streams of an accelerator; one after the other on a CPU."""
+"""Two computations at once: on two streams of an accelerator; in turn on a CPU."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import torch
 
 from meshwave.engine.program.action import Action
 from meshwave.engine.runtime.device.accelerator import is_accelerator, use_stream
-
-Compute = Callable[[], None]
+from meshwave.engine.runtime.device.turns import Compute, Turns
 
 STREAM_ENVIRONMENT = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",
@@ -34,7 +32,11 @@ def set_stream_environment() -> None:
 
 
 class Streams:
-    """The single stream of a CPU: actions that overlap in the program run one after the other."""
+    """The single stream of a CPU: of two computations in a slot, one computes while the other waits for a collective."""
+
+    def __init__(self, *, alternates: bool = True) -> None:
+        """Set up the stream; without ``alternates``, the computations of a slot run one after the other."""
+        self._turns = Turns() if alternates else None
 
     def backward(self, forward: Action, compute: Compute) -> None:
         """Run the backward of the action ``forward`` by itself."""
@@ -49,8 +51,11 @@ class Streams:
             backward_of: the forward that the backward belongs to.
             run_backward: computes the backward.
         """
-        run_forward()
-        run_backward()
+        if self._turns is None:
+            run_forward()
+            run_backward()
+        else:
+            self._turns.run(run_forward, run_backward)
 
 
 class AcceleratorStreams(Streams):
@@ -66,6 +71,7 @@ class AcceleratorStreams(Streams):
     """
 
     def __init__(self, device: torch.device) -> None:
+        super().__init__(alternates=False)
         _expect_weights_on_both_streams()
         self._device = device
         self._side = torch.Stream(device)
@@ -114,6 +120,6 @@ def _expect_weights_on_both_streams() -> None:
         set_warning(False)
 
 
-def make_streams(device: torch.device) -> Streams:
-    """Return the streams that a process computes on."""
-    return AcceleratorStreams(device) if is_accelerator(device) else Streams()
+def make_streams(device: torch.device, *, alternates: bool = True) -> Streams:
+    """Return the streams that a process computes on; see :class:`Streams` for ``alternates``."""
+    return AcceleratorStreams(device) if is_accelerator(device) else Streams(alternates=alternates)

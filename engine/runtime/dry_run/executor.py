@@ -331,7 +331,7 @@ class WaitingExecutor(Executor):
         self._world, self._device, self._collectives = world, device, collectives
         self._waits, self._first_row = waits, layout.program.rows(layout.rank(world.process)).start
         clock: Clock = HostClock()
-        super().__init__(layout, world.process, stages, messenger, update, clock, Streams())
+        super().__init__(layout, world.process, stages, messenger, update, clock, Streams(alternates=False))
 
     def _bind(self) -> list[Slot]:
         wrap = dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.STEP), self._wait_after)

@@ -117,7 +117,9 @@ class Trainer:
             )
             for stage, module in self._modules.items()
         }
-        clock, streams = make_clock(world.device), make_streams(world.device)
+        # Both computations of a slot may need the weights of a block that one of them has freed.
+        streams = make_streams(world.device, alternates=training.sharding != "parameters")
+        clock = make_clock(world.device)
         self.trace = StepTrace(clock)
         for number, layer in self._expert_layers().items():
             layer.record_steps(self.trace.recorder(number))

@@ -11,6 +11,7 @@ time of a device depends on the load of its own experts, not on the most loaded 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch.autograd import Function
 
 from meshwave.engine.experts import Step, StepOp, backward_steps
 from meshwave.engine.runs.recording import Way
+from meshwave.engine.runtime.device.turns import keep_turn
 from meshwave.engine.runtime.experts.feed_forward import FeedForward, SavedRun
 from meshwave.engine.runtime.experts.overlap import OverlappedCombine
 from meshwave.engine.runtime.experts.step_times import StepPosition
@@ -160,16 +162,18 @@ class ExpertPath:
         return None if queue is None else _RecordedQueue(queue, self._runner)
 
     def _run(self, direction: _Direction, slots: Tensor, compute: ComputeChunk) -> Tensor:
-        arriving = [
-            direction.start_before(chunk, number) for number, chunk in enumerate(slots.chunk(self._chunks, SLOTS))
-        ]
-        with self._experts.share_cast_weights(slots.dtype):
+        with keep_turn() if direction.uses_thread else nullcontext():
+            chunks = self._run_chunks(direction, slots.chunk(self._chunks, SLOTS), compute)
+        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, SLOTS)
+
+    def _run_chunks(self, direction: _Direction, chunks: Sequence[Tensor], compute: ComputeChunk) -> list[Tensor]:
+        arriving = [direction.start_before(chunk, number) for number, chunk in enumerate(chunks)]
+        with self._experts.share_cast_weights(chunks[0].dtype):
             leaving = [
                 direction.start_after(self._compute(direction.position(number), compute, number, pending()), number)
                 for number, pending in enumerate(arriving)
             ]
-        chunks = [pending() for pending in leaving]
-        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, SLOTS)
+        return [pending() for pending in leaving]
 
     def _compute(self, position: StepPosition, compute: ComputeChunk, chunk: int, x: Tensor) -> Tensor:
         end_step = self._runner.begin_step(StepOp.EXPERTS, position)
@@ -235,6 +239,11 @@ class _Direction:
             combine, *between = self._after[exchange:-1]
             self._overlap = OverlappedCombine(combine, between, last, runner)
             self._after = self._after[:exchange]
+
+    @property
+    def uses_thread(self) -> bool:
+        """True if another thread issues collectives."""
+        return self._overlap is not None
 
     def position(self, chunk: int) -> StepPosition:
         """Return the position of the steps of a chunk."""

@@ -28,6 +28,7 @@ from meshwave.engine.runs.recording import Way
 from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.device.accelerator import is_accelerator
+from meshwave.engine.runtime.device.turns import wait_in_turn
 from meshwave.engine.runtime.experts.step_times import BeginStep, StepPosition, ignore_step
 
 # Newer versions of torch use these names and warn about the older ones.
@@ -307,7 +308,7 @@ def _pending(work: Any, sent: Tensor, arriving: Tensor, x: Tensor) -> PendingTen
     alive = [sent]
 
     def wait() -> Tensor:
-        work.wait()
+        wait_in_turn(work)
         alive.clear()
         return arriving.to(x.device)
 

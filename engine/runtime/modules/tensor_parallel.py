@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from meshwave.engine.runtime.communication.groups import ALONE, Group, all_gather, reduce_scatter
+from meshwave.engine.runtime.device.turns import wait_in_turn
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear, add_linear_gradients
 
 
@@ -87,7 +88,7 @@ class _Reduce(Function):
 
 def _all_reduce(x: Tensor, group: Group) -> Tensor:
     x = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(x, group=group.handle)
+    wait_in_turn(dist.all_reduce(x, group=group.handle, async_op=True))
     return x
 
 
@@ -131,7 +132,7 @@ class _GatheringLinear(Function):
 def _gather_tokens(x: Tensor, group: Group) -> Tensor:
     """Return ``[batch, sequence, width]`` of the tokens of all members, each of which has an equal share."""
     parts = torch.empty((group.size, *x.shape), dtype=x.dtype, device=x.device)
-    all_gather(parts.view(-1), x.contiguous().view(-1), group=group.handle)
+    wait_in_turn(all_gather(parts.view(-1), x.contiguous().view(-1), group=group.handle, async_op=True))
     return parts.transpose(0, 1).flatten(1, 2)
 
 
@@ -140,7 +141,7 @@ def _scatter_tokens(x: Tensor, group: Group) -> Tensor:
     batch, sequence, width = x.shape
     parts = x.view(batch, group.size, sequence // group.size, width).transpose(0, 1).contiguous()
     own = torch.empty(parts.shape[1:], dtype=x.dtype, device=x.device)
-    reduce_scatter(own.view(-1), parts.view(-1), group=group.handle)
+    wait_in_turn(reduce_scatter(own.view(-1), parts.view(-1), group=group.handle, async_op=True))
     return own
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshwave.engine.document import parse_design
+from meshwave.engine.lowering.lower import lower
 from meshwave.engine.schedules import schedules
 from tests.engine.runtime.equality import Document, assert_equal, case_name, layers_for, reference, unequal
 
@@ -125,6 +127,29 @@ def test_a_model_with_experts_trains_like_one_process(
     document = draw({"schedule": schedule, "microbatches": 4}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5, steps=3)
     document["model"]["moe"] = MOE
     document["experts"] = experts
+    assert_equal(crew.train(document), reference(document))
+
+
+OVERLAPPED = [
+    ({"schedule": "dualpipe", "microbatches": 8}, 2, 1, {"schedule": "expert-parallel", "ep": 2, "esp": 1}),
+    ({"schedule": "dualpipe-v", "microbatches": 6}, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 1}),
+    ({"schedule": "dualpipe-v", "microbatches": 6}, 1, 2, {"schedule": "parm-s2", "ep": 2, "esp": 1, "degree": 2}),
+    (
+        {"schedule": "dualpipe-v", "microbatches": 6, "recompute": "full"},
+        *(2, 1, {"schedule": "expert-parallel", "ep": 2, "degree": 2}),
+    ),
+]
+"""A pipeline schedule with slots of two, dp and tp, and where the experts lie."""
+
+
+@pytest.mark.parametrize(("pipeline", "dp", "tp", "experts"), OVERLAPPED, ids=case_name)
+def test_slots_whose_exchanges_overlap_train_like_one_process(
+    pipeline: Document, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    document = draw(pipeline, pp=2, dp=dp, tp=tp, layers=4, clip_norm=0.5, steps=3)
+    document["model"]["moe"] = {**MOE, "every": 1}
+    document["experts"] = experts
+    assert lower(parse_design(document)).fused.any()
     assert_equal(crew.train(document), reference(document))
 
 

@@ -1,0 +1,110 @@
+"""Two computations in turn on one device: one goes on while the other waits for a collective."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+Compute = Callable[[], None]
+FIRST, SECOND = range(2)
+
+_local = threading.local()
+"""The pair that this thread computes for, and which of the two computations it runs."""
+
+
+def wait_in_turn(work: Any) -> None:
+    """Wait for a collective; in a slot of two, the other computation goes on first."""
+    pair = getattr(_local, "pair", None)
+    if pair is not None:
+        pair.pass_turn(_local.place)
+    work.wait()
+
+
+@contextmanager
+def keep_turn() -> Iterator[None]:
+    """Keep the turn: other threads issue collectives that those of the other computation must not come between."""
+    pair, _local.pair = getattr(_local, "pair", None), None
+    try:
+        yield
+    finally:
+        _local.pair = pair
+
+
+class Turns:
+    """Runs two computations, of which one computes at a time.
+
+    The turn passes at every wait for a collective, whether it has ended or not. All members of a group therefore issue
+    their collectives in one order, as torch.distributed requires, and need no second group. The first computation runs
+    on the calling thread, the second one on a thread that is kept.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Compute] | None = None
+
+    def run(self, first: Compute, second: Compute) -> None:
+        """Run both; if one fails, the other is not continued."""
+        pair, jobs = _Pair(), self._jobs or _start_thread()
+        self._jobs = None
+        jobs.put(lambda: pair.run_second(second))
+        pair.run_first(first)
+        self._jobs = jobs
+
+
+def _start_thread() -> SimpleQueue[Compute]:
+    jobs: SimpleQueue[Compute] = SimpleQueue()
+
+    def work() -> None:
+        while True:
+            jobs.get()()
+
+    threading.Thread(target=work, name="second-of-a-slot", daemon=True).start()
+    return jobs
+
+
+class _Pair:
+    """Two computations that pass the turn to each other."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Semaphore(0), threading.Semaphore(0)
+        self._has_ended = [False, False]
+        self._error: BaseException | None = None
+
+    def run_first(self, compute: Compute) -> None:
+        """Run the first computation, then the rest of the second one."""
+        self._run(FIRST, compute)
+        if not self._has_ended[SECOND]:
+            self._turn[SECOND].release()
+            self._turn[FIRST].acquire()
+        if self._error is not None:
+            raise self._error
+
+    def run_second(self, compute: Compute) -> None:
+        """Run the second computation, beginning with its first turn."""
+        self._turn[SECOND].acquire()
+        try:
+            self._run(SECOND, compute)
+        except BaseException as error:
+            self._error = error
+        self._has_ended[SECOND] = True
+        self._turn[FIRST].release()
+
+    def _run(self, place: int, compute: Compute) -> None:
+        _local.pair, _local.place = self, place
+        try:
+            compute()
+        finally:
+            _local.pair = None
+        self._has_ended[place] = True
+
+    def pass_turn(self, place: int) -> None:
+        """Let the other computation go on until it waits or ends."""
+        other = 1 - place
+        if self._has_ended[other]:
+            return
+        self._turn[other].release()
+        self._turn[place].acquire()
+        if self._error is not None:
+            raise self._error
