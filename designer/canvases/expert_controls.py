@@ -30,7 +30,7 @@ def controls(design: Design, routed: Sequence[MeasuredLoad] = ()) -> list[dict[s
 
 
 LOADS_BY_NAME = ("uniform", "zipf")
-BY_HAND, NOT_MEASURED = "by hand", "not measured"
+CUSTOM, NOT_MEASURED = "custom", "not measured"
 
 
 def _loads(design: Design, routed: Sequence[MeasuredLoad]) -> tuple[str, list[dict[str, Any]]]:
@@ -43,7 +43,7 @@ def _loads(design: Design, routed: Sequence[MeasuredLoad]) -> tuple[str, list[di
     if not isinstance(given, tuple):
         return given or "uniform", options
     same = next((each.run for each in routed if each.load == given), None)
-    return same or BY_HAND, options if same else [*options, _option(BY_HAND, "by hand")]
+    return same or CUSTOM, options if same else [*options, _option(CUSTOM, CUSTOM)]
 
 
 HELP = {

@@ -67,8 +67,8 @@ def serve_workshop(
     link = f"{origin}/board?token={token}"
     print(
         f"The workshop is ready. Open the teacher's board\n\n    {link}\n\n"
-        f"Learners open {origin}/join and type the code {classroom.code}. Ctrl-C stops the server; started again, it "
-        "goes on where it was.",
+        f"Learners open {origin}/join and type the code {classroom.code}. Ctrl-C stops the server. After a "
+        "restart, the workshop continues where it stopped.",
         flush=True,
     )
     try:

@@ -127,7 +127,7 @@ def _drawing_refusal(design: Design) -> Problem | None:
 
 
 messages.add(
-    no_order_to_draw="A custom schedule starts from the current order, and this design has none; solve its problems first",
+    no_order_to_draw="A custom schedule starts from the current order, and this design has no valid order; fix its problems first",
     large_order_to_draw=(
         "A custom schedule would start from {actions:,} actions, and at most {maximum:,} can be drawn; use fewer microbatches"
     ),

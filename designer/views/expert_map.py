@@ -106,8 +106,8 @@ def _notes(found: Grid) -> list[str]:
         f"Speedup over all-to-all followed by all-gather, the order of current systems: {modern.min():.2f}× to "
         f"{modern.max():.2f}×.",
         f"Predicted times of forward and backward with experts and gate, on {cluster.devices} devices with "
-        f"{cluster.devices_per_node} per node; {cluster.description}. With other links, other schedules win. The Parm paper "
-        "does not list its layers, so Meshwave chose this grid.",
+        f"{cluster.devices_per_node} per node; {cluster.description}. The fastest schedule depends on the links. The Parm "
+        "paper does not list its layers, so Meshwave chose this grid.",
         "; ".join(f"{WORDS[name]}: {help[0].lower()}{help[1:]}" for name, help in HELP.items()) + ".",
     ]
 

@@ -102,7 +102,7 @@ def _describe_difference(figure: Figure, value: float, old: float) -> tuple[str,
         size = abs(value - old)
         return f"{100 * size:.1f} pts", size
     if not old:
-        return (NOTHING, 0.0) if not value else ("from 0", 1.0)
+        return (NOTHING, 0.0) if not value else ("was 0", 1.0)
     ratio = value / old
     if ratio >= 10:
         return f"{ratio:.3g} times", ratio

@@ -50,7 +50,7 @@ def describe_status(entry: Entry, done: int, last: Mapping[str, Any] | None, wai
     """Return the line next to the launch button; ``waiting`` says why the run is in a queue."""
     state = entry.state
     if waiting:
-        return f"waits: {waiting}"
+        return f"queued: {waiting}"
     if state is State.STARTING or (state is State.RUNNING and last is None):
         return "starting ..."
     prefix = mode_prefix(entry)

@@ -355,12 +355,13 @@ class RunsPanel(Canvas):
         same = prediction is not None and shown.matches(prediction)
         expected = prediction if same else shown.prediction
         plays = prediction is not None and shown.has_same_program(prediction)
+        other = ", with the emulated links of the run" if plays else ", for the design as it was launched"
         self._session.measured = measured if same and self._is_overlaid else None
         self.comparison = {
             **(shown.comparison(expected) if expected else {"rows": []}),
             "laid": self._is_overlaid and same,
             "same": same,
-            "whose": "" if same else " on the run's links" if plays else " of the run's own design",
+            "whose": "" if same else other,
             "usable": measured.source == "measured",
         }
         if shown.is_over and not self.outcomes:

@@ -1,4 +1,4 @@
-"""*Draw this cluster*: a job measures the cluster of a launch target, which then replaces that of the open design."""
+"""*Use this cluster*: a job measures the cluster of a launch target, which then replaces that of the open design."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _lane(lane: LinkLane) -> dict[str, Any]:
 def _lanes_note(found: LinkLanes) -> str:
     shown = len(found.lanes)
     if not shown:
-        return f"too many messages to draw on each of the {found.ports} ports"
+        return f"each of the {found.ports} ports has too many messages to draw"
     return "" if shown == found.ports else f"{shown} of {found.ports} ports, the busiest first"
 
 

@@ -199,7 +199,7 @@ class TopBar(Canvas):
     def _show_exported(self, file: str, mime: str, found: files.ExportedFile) -> None:
         self._download(file, mime, found.content)
         if lines := [{"where": "", "message": each} for each in found.left_out]:
-            self._send_list(f"{file} does not contain the whole design", lines, "notes")
+            self._send_list(f"Some parts of the design are not in {file}", lines, "notes")
 
     def _on_link(self, gesture: Mapping[str, Any]) -> None:
         self._send_msg({"type": "link", "fragment": design_link(self._session.design)})

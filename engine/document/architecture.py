@@ -21,7 +21,7 @@ class Norm(Part):
     """Norms of the layers, and the last norm."""
 
     kind: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """layernorm subtracts the mean and divides by the deviation; rmsnorm divides by the root mean square."""
+    """layernorm subtracts the mean and divides by the standard deviation; rmsnorm divides by the root mean square."""
     placement: Literal["before", "after", "both"] = "before"
     """before attention and MLP, after them (before the residual sum), or both."""
     weight: bool = True

@@ -35,7 +35,7 @@ class Device(Part):
     memory_bandwidth: Rate
     """Bytes/s between a device and its own memory."""
     efficiency: Annotated[float, Field(ge=1e-6, le=1)] = 0.5
-    """Share of the peak that large matrix products reach; not used for a device whose name has constants."""
+    """Share of the peak FLOP/s that large matrix products reach. Not used for devices with built-in performance constants."""
 
     @cached_property
     def constants(self) -> Constants | None:

@@ -98,7 +98,7 @@ def _value_lines(path: str, one: Any, two: Any) -> Iterator[str]:
         return
     texts = [_NOTHING.get(path, "automatic") if value is None else _text(value) for value in (one, two)]
     if texts[0] == texts[1]:
-        yield f"{path}: another"
+        yield f"{path}: differs"
     else:
         yield f"{path}: {texts[0]} -> {texts[1]}"
 
@@ -112,5 +112,5 @@ def _text(value: Any) -> str:
         return ", ".join(f"{key} {_text(part)}" for key, part in value.items())
     if isinstance(value, list | tuple):
         text = ", ".join(map(_text, value))
-        return text if len(text) <= LONGEST else f"{len(value)} given"
+        return text if len(text) <= LONGEST else f"{len(value)} entries"
     return str(value)

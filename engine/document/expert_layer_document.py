@@ -92,9 +92,9 @@ class ExpertLayerSpec(Part):
     """Distribution of tokens over experts: uniform, zipf, or one share per expert."""
     links: LayerLinks
     fit: Mapping[str, FittedLine] | None = None
-    """Measured lines of whole collectives, used instead of the links: all_to_all, all_gather (by all
-    bytes that were gathered), reduce_scatter, all_reduce and overlap (an all-to-all with the gather that
-    hides under it), for all groups or as all_to_all@ep for those of one kind."""
+    """Measured alpha-beta fits of collectives, used instead of the links. Keys: all_to_all, all_gather (size: all gathered
+    bytes), reduce_scatter, all_reduce and overlap (an all-to-all that hides an all-gather), each for all groups or, with
+    @ep, @esp or @mp appended, for those of one kind."""
 
     @property
     def layer(self) -> Layer:

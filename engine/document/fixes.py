@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwave.engine.document.cluster import MAX_DEVICES
 from meshwave.engine.document.meshes import use_axes
-from meshwave.engine.errors import InputError
-from meshwave.engine.findings import REMOVED, Edit, Fix
+from meshwave.engine.findings import REMOVED, Edit, Fix, Refusal
 
 if TYPE_CHECKING:
     from meshwave.engine.document.cluster import Cluster
@@ -31,7 +30,7 @@ def apply_edits(document: Mapping[str, Any], edits: Iterable[Edit]) -> dict[str,
     """Return a copy of a document with edits applied; a missing section is added if an edit sets a key in it.
 
     Raises:
-        InputError: an edit does not fit the document.
+        Refusal: an edit does not fit the document.
     """
     changed: dict[str, Any] = json.loads(json.dumps(document))
     for path, value in edits:
@@ -43,7 +42,7 @@ def apply_edit(document: dict[str, Any], path: str, value: Any) -> None:
     """Apply an edit to a document in place.
 
     Raises:
-        InputError: the edit does not fit the document.
+        Refusal: the edit does not fit the document.
     """
     *sections, key = parse_path(path)
     here: Any = document
@@ -59,7 +58,7 @@ def apply_edit(document: dict[str, Any], path: str, value: Any) -> None:
         else:
             here[key] = value
     except (KeyError, IndexError, TypeError):
-        raise InputError(f"there is nothing at {path} to change") from None
+        raise Refusal("missing_path", {"path": path}) from None
 
 
 # ---- fixes of any section ----

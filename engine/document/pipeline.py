@@ -34,10 +34,11 @@ class Section(Part):
     recompute: (
         Literal["none", "attention", "operators", "layers", "layers-early-stop", "full"] | tuple[NonNegativeInt, ...]
     ) = "none"
-    """Stages (numbers, or 'full' for all) that keep only their input and run their forward again before their backward, which
-    saves memory at the cost of time (Chen et al., arXiv:1604.06174); 'attention' runs only the attention kernel again, 'operators' all
-    but attention and every second matrix product, 'layers' each layer from its input, 'layers-early-stop' the same up to the
-    last tensor that its backward needs."""
+    """Activation recomputation, which saves memory at the cost of time (Chen et al., arXiv:1604.06174). 'none': all
+    activations are kept. Numbers of stages, or 'full' for all: they keep only their input and run their forward again before
+    their backward. 'layers': each layer is run again from its input; 'layers-early-stop': only up to the last tensor that its
+    backward needs. 'attention': only the attention kernel is run again. 'operators': all operators but attention and every
+    second matrix product are."""
 
     @property
     def recomputes_layers(self) -> bool:

@@ -91,7 +91,7 @@ _TEXT: dict[str, Message] = {
     "repeated_key": "the key {key!r} occurs twice in one object; keep one",
     "wrong_document": "a {document} is a JSON object with {parts}",
     "missing_format": 'the document does not state its format; add "format": "{format}"',
-    "unknown_format": '{value} is not a format of a design; use "{format}"',
+    "unknown_format": 'unsupported design format {value}; use "{format}"',
     "newer_format": (
         "this design has format version {version}, and this Meshwave reads versions up to {supported}; update Meshwave"
     ),
@@ -99,6 +99,7 @@ _TEXT: dict[str, Message] = {
 }
 
 _VALUES: dict[str, Message] = {
+    "missing_path": "the document has no {path}",
     "unknown_key": _unknown_key,
     "unused_option": "{key!r} is an option of {schedules:list}, not of {schedule}; remove it",
     "unknown_name": _unknown_name,

@@ -60,13 +60,13 @@ _GROUPS: dict[str, Message] = {
     ),
     "expert_devices": "ep={ep} x esp={esp} needs {given} devices, and all meshes have {devices}; use smaller groups",
     "unused_group_size": (
-        "{title} keeps whole experts on the devices of each tensor-parallel group and does not use {key}={value}; "
+        "{title} distributes whole experts over the devices of each tensor-parallel group and ignores {key}={value}; "
         "set it to 1"
     ),
     "split_expert_groups": (
-        "groups of ep={ep} x esp={esp} devices do not divide the {devices} {devices:plural|device|devices} of mesh "
-        "{mesh} and would extend over several meshes; the design is predicted with ep={fitting_ep} x "
-        "esp={fitting_esp} there and cannot run; set these"
+        "groups of ep={ep} x esp={esp} devices do not divide the {devices} {devices:plural|device|devices} of mesh {mesh}; "
+        "the prediction uses ep={fitting_ep} x esp={fitting_esp} instead, and the design cannot run; set ep and esp to "
+        "these values"
     ),
     "split_tensor_parallel_groups": _split_tensor_parallel_groups,
     "unequal_token_groups": (
@@ -82,7 +82,7 @@ _GROUPS: dict[str, Message] = {
 
 _LOAD: dict[str, Message] = {
     "load_size": "the load has {given} {given:plural|share|shares} for {experts} experts; give one per expert",
-    "zero_load": 'a load of zeros selects no expert; give some experts a share, or set it to "uniform"',
+    "zero_load": 'all expert loads are zero; give at least one expert a positive share, or use "uniform"',
     "missing_experts": "this model has no experts; add some first",
     "mismatched_placement": "the expert placement does not match the experts and devices; place them in equal blocks",
     "placement_devices": (

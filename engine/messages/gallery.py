@@ -150,8 +150,9 @@ def _number_of_waves(
         "layers": f"; the layers allow at most {best}",
         "assumptions": "; the formula assumes equal stages and as many microbatches as meshes",
     }
-    times = f"T_B = {duration(backward, unit)} and T_C = {duration(transfer, unit)}"
-    return f"{words}. W* = sqrt(T_B / 4 T_C) gives {formula:.2g} with {times}{reasons[deviation]}."
+    times = f"T_B = {duration(backward, unit)} (backward) and T_C = {duration(transfer, unit)} (transfer)"
+    formula_text = "The Hanayo paper's formula for the best number of waves, W* = sqrt(T_B / 4 T_C),"
+    return f"{words}. {formula_text} gives {formula:.2g} for {times}{reasons[deviation]}."
 
 
 def _split_backward(

@@ -20,7 +20,9 @@ MESSAGES: dict[str, Message] = {
     ),
     "trace_of_other_actions": "process {process} computed {action}, which the schedule of the design does not have",
     "incomplete_trace": "the trace lacks {count} computations of the design, such as {actions:list}",
-    "unreadable_stage_times": "line {line}: write a whole number as stage, and seconds of 0 to 1,000,000 in the other columns",
+    "unreadable_stage_times": (
+        "line {line} is invalid: the stage must be a whole number, and the other columns seconds from 0 to 1,000,000"
+    ),
     "several_files": "only traces can consist of several files; give one file",
     "ambiguous_import": "{file} may be in several formats: {formats:list}; name one with --from",
     "no_design_in_link": "the link has no design: expected #design= with a compressed document",

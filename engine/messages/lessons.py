@@ -13,7 +13,7 @@ def _unknown_in_lesson(noun: str, name: str, known: list[str], suggestion: str |
 MESSAGES: dict[str, Message] = {
     "lesson_unreadable": "{reason}",
     "lesson_too_large": "{size:,} bytes are too many; the limit is {limit:,}",
-    "lesson_without_front_matter": "the file starts with no front matter; put TOML between two lines +++ at the top",
+    "lesson_without_front_matter": "the file has no front matter; put TOML between two +++ lines at the top",
     "lesson_invalid_toml": "the TOML is invalid: {reason}",
     "lesson_without_steps": "the lesson has no steps; a heading such as '## First step' starts one",
     "lesson_too_many_steps": "{count} steps are too many; the limit is {limit}",

@@ -49,7 +49,10 @@ MESSAGES: dict[str, Message] = {
     "cores": "{cores}; with more processes than cores, processes are time-sliced, which distorts measured timelines",
     "memory_size": "{bytes:quantity|B}",
     "fork_available": "runs start from a warm process, in a fraction of a second",
-    "fork_unsafe": "not safe on this system; each process imports torch itself, which takes seconds",
+    "fork_unsafe": (
+        "forking from a process with torch loaded is not safe on this system, so each process imports torch itself, which "
+        "takes seconds"
+    ),
     "orphans_killed": "child processes are killed if the launcher dies",
     "orphans_by_pipe": "no parent-death signal on this system; a run ends when the pipe to its launcher closes",
     "loopback_works": "127.0.0.1 is reachable",

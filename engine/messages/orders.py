@@ -26,7 +26,7 @@ def _repair_order(moved: Sequence[str], split: Sequence[str]) -> str:
 
 def _order_repaired(moved: Sequence[str], split: Sequence[str], is_smallest: bool) -> str:
     if not moved and not split:
-        return "The order can run; nothing had to move"
+        return "The order is valid; no repair was needed"
     proof = "the fewest possible" if is_smallest else "perhaps not the fewest possible"
     count = fill("{count} {count:plural|change|changes}", count=len(moved) + len(split))
     return f"{_changes(moved, split, ('Moved', 'Split the slot of'))} ({count}, {proof})"
@@ -64,7 +64,7 @@ def _no_steady_state(action: str, has_steady_state: bool) -> str:
     reason = (
         "it is in the warm-up or cool-down of its mesh" if has_steady_state else "the order of its mesh does not repeat"
     )
-    return f"{action} is not part of a steady state: {reason}; repeat it for all microbatches"
+    return f"the edit of {action} cannot be repeated in the steady state: {reason}; repeat it for all microbatches"
 
 
 MESSAGES: dict[str, Message] = {

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from meshwave.engine.messages import Message, fill, join_list
 
 COVERAGE: dict[str, Message] = {
-    "unmeasured_precision": ("the profile covers blocks in {measured:list} only; {precision} is priced like these"),
-    "unmeasured_optimizer": "the profile does not cover {optimizer}; its update is priced by bytes",
+    "unmeasured_precision": "the profile was measured in {measured:list} only; {precision} is assumed to take the same time",
+    "unmeasured_optimizer": "the profile does not cover {optimizer}; its update time is estimated from the bytes it moves",
     "unmeasured_blocks": "the profile does not cover {blocks}; their products are assumed as fast as dense layers",
     "unmeasured_size": (
         "a {quantity} of {size:g} is outside the measured range ({least:g} to {most:g}); its time is extrapolated"
     ),
     "unmeasured_computations": "the profile contains neither measured blocks nor a run; compute times come from the roofline model",
-    "unmeasured_tensor_parallelism": "the profile was measured with tp={measured:list}; tp={tp} is assumed to be as fast",
+    "unmeasured_tensor_parallelism": "the profile was measured with tp={measured:list}; the same rates are assumed for tp={tp}",
     "unmeasured_inter_node_link": "no link between nodes was measured; the design's link is used",
     "unmeasured_intra_node_link": "no link inside a node was measured; the design's link is used",
     "unmeasured_all_reduce": "no all-reduce of {devices} devices was measured; it is priced as a ring over the links",
@@ -47,7 +47,7 @@ _REMEDIES = {
 }
 
 MESSAGES: dict[str, Message] = {
-    "unused_slow_device": "device {device} belongs to no mesh, so that it slows nothing down; name a device of a mesh",
+    "unused_slow_device": "device {device} belongs to no mesh, so slowing it down has no effect; choose a device of a mesh",
     "unknown_slow_link": "there is no mesh {mesh}; name two of {known:list}",
     "slow_factor_out_of_range": "a factor of {factor:g} is out of range; use a number above 0 and up to {most:g}",
     "jitter_out_of_range": "a jitter of {jitter:g} is out of range; use 0 to {most:g}",
@@ -55,8 +55,8 @@ MESSAGES: dict[str, Message] = {
     "memory": _memory,
     "unused_devices": "{idle} of {devices} devices belong to no mesh and stay idle",
     "equal_shares": (
-        "unit costs price all {stages} stages alike, but {layers} layers cannot be divided equally among them ({least} "
-        "or {most} each); set pipeline.stages to price each stage by its layers"
+        "unit costs give all {stages} stages the same cost, but {layers} layers cannot be divided equally ({least} or "
+        "{most} each); set pipeline.stages to make costs proportional to layers"
     ),
     "set_stage_layers": "set pipeline.stages to {layers:list}",
     "cost": "{reason}",

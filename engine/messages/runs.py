@@ -33,7 +33,7 @@ def _too_many_processes(processes: int, most: int) -> str:
 
 def _hang(seconds: float, chain: Sequence[Mapping[str, Any]]) -> str:
     links = "; ".join(render(each["code"], each["params"]) for each in chain)
-    return f"no action of any process ended for {quantity(seconds, 's')}: {links}"
+    return f"no process completed an action for {quantity(seconds, 's')}: {links}"
 
 
 _SIGNAL_HINTS = {
@@ -50,7 +50,7 @@ def _process_killed(mesh: str, process: int, signal: str, status: int, log: str 
 
 
 def _process_without_error(mesh: str, process: int, status: int, log: str = "", hint: str = "") -> str:
-    sentence = f"mesh {mesh}, process {process} ended with status {status} and left no error"
+    sentence = f"mesh {mesh}, process {process} exited with status {status} and reported no error"
     return "; ".join(filter(None, (sentence, hint, _log_line(log))))
 
 
@@ -169,7 +169,9 @@ MESSAGES: dict[str, Message] = {
     "process_stopped": "mesh {mesh}, process {process} at {action} of step {step} is stopped by a signal (send SIGCONT)",
     "processes_wait_for_each_other": "these processes wait for each other",
     # stragglers
-    "slow_process": "mesh {mesh}, process {process} computes {ratio:.2g} times as long as the others of its mesh",
+    "slow_process": (
+        "compute on mesh {mesh}, process {process} takes {ratio:.2g} times as long as on the other processes of the mesh"
+    ),
     "slow_mesh": "compute on mesh {mesh} takes {ratio:.2g} times as long as in the first steps",
     "slow_link_of_run": (
         "messages from mesh {source} to mesh {target} take {ratio:.2g} times as long as in the first steps of the run"
@@ -185,13 +187,18 @@ MESSAGES: dict[str, Message] = {
     "no_recorded_processes": "not all processes of this mesh have recorded a step",
     "no_recorded_action": "the recording has no {action} on this mesh",
     "no_recorded_inside": "no recorded step has operator-level timings",
-    "unknown_layer_steps": "the recording has steps of layers that this version does not know: {steps:list}",
+    "unknown_layer_steps": (
+        "the recording contains layer operations that this version of Meshwave does not know: {steps:list}; update "
+        "Meshwave"
+    ),
     "profile_of_dry_run": (
         "a dry run waits for predicted times, so it measures no computation; make the profile from a training run"
     ),
     # checkpoints
     "checkpoint_missing": "run {run} has no checkpoint; launch it with --checkpoint-every to write some",
-    "checkpoint_of_another_model": "the checkpoint of run {run} has another model.{key}; resume a design of the same model",
+    "checkpoint_of_another_model": (
+        "model.{key} of the design differs from the checkpoint of run {run}; resume a design with the same model"
+    ),
     "checkpoint_of_another_optimizer": "the checkpoint of run {run} holds the state of optimizer {optimizer}; use {optimizer}",
     "checkpoint_is_later": "run {run} has trained {done} steps already; set training.steps above {done}",
     # archives of runs
@@ -223,8 +230,8 @@ MESSAGES: dict[str, Message] = {
     "process_count": "unsupported number of processes: {processes} (supported: 1 to {most})",
     "link_rates": "unsupported link rates: {intra:g} and {inter:g} bytes/s (supported: {least:g} to {most:g})",
     "uplink_faster_than_link": (
-        "links of {intra:g} bytes/s inside nodes and {inter:g} between them cannot be emulated: what leaves a node also "
-        "uses a link inside it; set the rate between nodes to the lower value"
+        "links between nodes ({inter:g} bytes/s) cannot be emulated faster than links inside nodes ({intra:g} bytes/s), "
+        "because messages between nodes use both; lower the rate between nodes"
     ),
     # texts
     "text_missing": _text_missing,

@@ -14,7 +14,7 @@ def _shard(shape: Shape, dtype: str) -> str:
 
 
 def _unexpected_shard(who: str, tensor: str, shape: Shape, dtype: str) -> str:
-    return f"{who} no part of {tensor or 'the tensor'}, but got one of {_shard(shape, dtype)}"
+    return f"{who} no shard of {tensor or 'the tensor'}, but got one of {_shard(shape, dtype)}"
 
 
 def _missing_shard(who: str, tensor: str, shape: Shape, dtype: str) -> str:
@@ -51,12 +51,10 @@ _RESHARDING: dict[str, Message] = {
     "tensor_placement": _tensor_placement,
     "transfer_rejected": "process {process} rejected the transfer: {reason}",
     "transfer_disagreement": (
-        "processes do not agree on the {name}: process {first} says {value}, process {process} says {other}; nothing "
-        "was moved"
+        "processes disagree on the {name}: {value} on process {first}, {other} on process {process}; no data was sent"
     ),
     "tensor_disagreement": (
-        "processes {first} and {process} do not agree on the shape, dtype or layouts of tensor {tensor}; nothing was "
-        "moved"
+        "processes {first} and {process} disagree on the shape, dtype or layouts of tensor {tensor}; no data was sent"
     ),
     "transfer_incomplete": "no process gave the {name} of the transfer; at least one must",
     "host_count": "hosts has {given} entries for {processes} processes",
@@ -124,7 +122,7 @@ _CALIBRATION: dict[str, Message] = {
     "different_outputs": (
         "{case}: outputs of {schedule} and {other} differ by {difference:.1e} (tolerance {tolerance:.0e})"
     ),
-    "other_order_of_torch": "torch's {schedule} has another order of computations",
+    "other_order_of_torch": "the order of computations differs from that of torch's {schedule}",
     "different_results": (
         "the results of the runtimes differ: losses {loss} and {other_loss}, gradients by up to {difference:.1e}"
     ),

@@ -50,7 +50,9 @@ MESSAGES: dict[str, Message] = {
         "checkpoints and --resume need one folder that the hosts of target {target} share; set shared = true if its root "
         "folder is shared, or use one host"
     ),
-    "unequal_nodes": "Kubernetes runs equal pods; use the same number of devices of each node for target {target}",
+    "unequal_nodes": (
+        "all pods of a Kubernetes job are identical; use the same number of devices on every node for target {target}"
+    ),
     "restarts_on_kubernetes": (
         "Meshwave does not restart runs on Kubernetes ({target}); set a failure policy in its runtime, or resume the run "
         "with meshwave runs resume"
@@ -58,7 +60,10 @@ MESSAGES: dict[str, Message] = {
     "unequal_array": (
         "designs of {nodes:list} nodes cannot be one job array on {target}; sweep those of the same number of nodes together"
     ),
-    "unequal_pods": "Kubernetes runs equal pods, and the nodes of the design have {processes:list} processes; use the same number on every node",
+    "unequal_pods": (
+        "all pods of a Kubernetes job are identical, but the nodes of the design have {processes:list} processes; use the "
+        "same number on every node"
+    ),
     "manifest_too_large": (
         "the design has {bytes:,} bytes and a ConfigMap takes {most:,}; launch it on a Kubernetes target, which uses a volume"
     ),
@@ -69,7 +74,8 @@ MESSAGES: dict[str, Message] = {
     "links_not_measured": "one process has no links to measure; use --nodes 2 or --devices 2",
     "versions_differ": "processes have different versions of {name} ({versions:list}); install one version on all nodes",
     "version_of_target": (
-        "{name} is {there} on the target and {here} here; results may differ, and other versions may not read the design"
+        "versions of {name} differ: {there} on the target, {here} on this machine; results may differ, and the target may "
+        "reject the design"
     ),
     "device_shared": "{processes} processes share a GPU; set devices_per_node to the GPUs of a node",
     "folder_not_shared": "the nodes do not share the run folder, so runs on several nodes write no checkpoints",

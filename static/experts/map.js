@@ -192,12 +192,12 @@ export class ExpertMap {
     const { rankings, down, across, deepspeed, "a2a-allgather": allToAll } = this.data;
     const winner = (/** @type {Ranking} */ { best, lead, schedules }) => {
       const margin = ((lead[cell] - 1) * 100).toFixed(lead[cell] < 1.1 ? 1 : 0);
-      return `${schedules[best[cell]].title} by ${margin}%`;
+      return `${schedules[best[cell]].title} is fastest, by ${margin}%`;
     };
     const [alike, fitting] = [winner(rankings.alike), winner(rankings.fitting)];
-    const fastest = `fastest with the same memory: ${alike}; fastest that fits: ${fitting}`;
+    const fastest = `with the same memory: ${alike}; among those that fit: ${fitting}`;
     const speedups =
-      `Parm's choice is ${deepspeed[cell].toFixed(2)}× as fast as DeepSpeed-MoE and ` +
+      `Parm's choice is ${deepspeed[cell].toFixed(2)}× as fast as the DeepSpeed-MoE schedule and ` +
       `${allToAll[cell].toFixed(2)}× as fast as all-to-all + all-gather`;
     return `${this.valuesOf(cell, [...down, ...across])}: ${fastest}; ${speedups}`;
   }

@@ -120,7 +120,7 @@ export function filePicker(label, accept, onchoose) {
 
 /** Why a file is too large to open, or "". @param {File} file @param {number} limit in bytes */
 export const sizeProblem = (file, limit) =>
-  file.size > limit ? `${file.name} has ${(file.size / 1e6).toFixed(1)} MB; the limit is ${limit / 1e6} MB.` : "";
+  file.size > limit ? `${file.name} is ${(file.size / 1e6).toFixed(1)} MB; the limit is ${limit / 1e6} MB.` : "";
 
 /** Save a file on the person's machine. @param {string} name @param {Blob} content */
 export function download(name, content) {

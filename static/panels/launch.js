@@ -31,7 +31,7 @@ class LaunchBar extends Widget {
       title: "Where processes are started",
     });
     this.places.addEventListener("change", () => this.send("choose", { place: this.places.value }));
-    this.drawCluster = button("Draw this cluster", { kind: "mw-draw", onclick: () => this.send("draw") });
+    this.drawCluster = button("Use this cluster", { kind: "mw-draw", onclick: () => this.send("draw") });
     this.status = h("div.mw-launchbar-words", { role: "status", "aria-live": "polite" });
     this.progress = h("div.mw-launchbar-progress");
     this.launch.onblocked = this.rehearse.onblocked = (reason) => this.showStatus(reason, "error");

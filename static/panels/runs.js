@@ -110,7 +110,7 @@ class Runs extends Widget {
       const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
       this.send("bring_text", { name: file.name, text });
     } catch {
-      this.textProblem.textContent = `${file.name} is not a UTF-8 text.`;
+      this.textProblem.textContent = `${file.name} is not a UTF-8 text file.`;
     }
   }
 

@@ -162,7 +162,7 @@ class TopBar extends Widget {
     return [
       menu(tools.examples, "Examples", entries(model.examples, "example")),
       menu(tools.export, "Export", () => [
-        { text: "Copy link", note: "a link that carries the design", choose: () => this.send("link") },
+        { text: "Copy link", note: "link that contains the design", choose: () => this.send("link") },
         ...entries(model.exports, "export")(),
       ]),
       menu(tools.help, "Help", help),
@@ -338,7 +338,7 @@ class TopBar extends Widget {
   }
 }
 
-/** Copy a link that carries the design, and say so. @param {string} fragment @param {(words: string) => void} say */
+/** Copy a link that contains the design, and say so. @param {string} fragment @param {(words: string) => void} say */
 async function copyLink(fragment, say) {
   const link = new URL("start", document.baseURI);
   link.hash = fragment;

@@ -67,7 +67,7 @@ export function effectLine(preview, unit) {
       hint("This position makes the order invalid. Drop the block here and press Repair to fix it."),
     );
   if (preview.mends)
-    return line(title, part(`The order can run again: ${amount(preview.makespan[1], unit)}.`, "better"));
+    return line(title, part(`The order is valid again: ${amount(preview.makespan[1], unit)}.`, "better"));
   return line(title, stepTime(preview, unit), ...memory(preview), shifted(preview));
 }
 

@@ -44,7 +44,7 @@ const SHORTCUTS = [
     ["/", "find blocks; Enter and Shift+Enter step through them"],
     ["N, Shift+N", "next, previous match"],
     ["U", "keep the lane on top; also a click on its name"],
-    ["C", "critical path, and what would shorten it"],
+    ["C", "critical path, and what-if analysis"],
     ["T, M", "transfers, memory"],
     ["L, Shift+L", "links of nodes, of devices"],
     ["Esc", "close the topmost panel or selection; press again for the next"],

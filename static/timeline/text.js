@@ -9,7 +9,7 @@ import { amount, bytes, flops, percent } from "./units.js";
 
 /** @typedef {[name: string, value: string]} Fact */
 
-const UNTIMED = "unit costs have no seconds; only the order can be compared";
+const UNTIMED = "unit costs are not in seconds; only the order can be compared";
 /** @type {Record<string, string>} */
 const SOURCES = { predicted: "Predicted", measured: "Measured", rehearsed: "Dry run" };
 

@@ -352,7 +352,7 @@ export class Chart {
     const row = this.rows.find((row) => row.includes(layer)) ?? [layer];
     const key = laneKey(row[0], rank);
     if (!this.kept.delete(key)) this.kept.add(key);
-    const state = this.kept.has(key) ? "kept on top" : "unpinned";
+    const state = this.kept.has(key) ? "pinned to the top" : "unpinned";
     this.live.textContent = `Mesh ${layer.meshes[rank]} is ${state}.`;
     this.repaint();
   }

@@ -25,7 +25,7 @@ export class TaskGrid extends Grid {
     this.picture = picture;
     const hasLocal = picture.tasks.some((task) => !task.receivers.length);
     const local = this.isRaster ? "pale: stays in place" : "outlined: stays in place";
-    const parts = [`colour: ${this.view.model.host_word} of the sender`, ...(hasLocal ? [local] : [])];
+    const parts = [`colour: sending ${this.view.model.host_word}`, ...(hasLocal ? [local] : [])];
     this.about.textContent = [...parts, ...nestedDims(picture)].join("; ");
     this.about.dataset.tip = this.about.textContent; // the card may be too narrow for it
     super.draw(picture);

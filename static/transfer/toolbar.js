@@ -54,7 +54,7 @@ export class Toolbar {
   /** @returns {HTMLElement[][]} */
   pageTools() {
     const { view } = this;
-    const cases = tool("Cases", { glyph: "examples", text: "Cases", tip: "Example transfers" });
+    const cases = tool("Examples", { glyph: "examples", text: "Examples", tip: "Example transfers" });
     cases.append(icon("down"));
     const entries = () =>
       view.model.cases.map(({ name, title }) => ({ text: title, choose: () => view.request("case", { name }) }));
@@ -77,7 +77,7 @@ export class Toolbar {
     return [
       [open, cases, save, this.link],
       [designer, theme],
-      [this.picker, menu(cases, "Cases", entries), themes],
+      [this.picker, menu(cases, "Examples", entries), themes],
     ];
   }
 
@@ -109,9 +109,9 @@ export class Toolbar {
   drawFigures({ tasks, size, played, makespan, optimal, bound }) {
     const number = count(tasks.length, "unit task");
     const limit = optimal ? "planned ✓" : `planned, lower bound ${bound}`;
-    const proof = optimal ? "No order of the tasks is shorter" : `No order of the tasks is shorter than ${bound}`;
+    const proof = optimal ? "This order is optimal" : `No order of the tasks takes less than ${bound}`;
     this.figures.replaceChildren(
-      figure(size, `in ${number}`, `${number}: slices with one set of senders and one set of receivers each`),
+      figure(size, `in ${number}`, `${number}: each sends one slice from its possible senders to its receivers`),
       figure(played, "simulated", SIMULATED),
       figure(makespan, this.view.model.stale ? "of the last valid transfer" : limit, `${PLANNED}. ${proof}`),
     );

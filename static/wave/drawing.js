@@ -6,8 +6,8 @@ import { clamp, count } from "../kit/numbers.js";
 import { hopPath, percent, place } from "./layout.js";
 
 const STAGES_HELP =
-  "Stages: arrow keys move the focus. Alt+Left and Alt+Right move a layer to the neighbour. Alt+Up and Alt+Down move " +
-  "the stage to another mesh: Enter drops it there, Escape cancels";
+  "Stages: arrow keys move the focus. Alt+Left and Alt+Right move a layer to the neighbouring stage. Alt+Up and " +
+  "Alt+Down move the stage to another mesh: Enter drops it there, Escape cancels";
 
 export const EQUAL_SHARES = "unit costs divide the model evenly among the stages, unless their layers are set by hand";
 
@@ -31,7 +31,7 @@ export class WaveDrawing {
     const parts = [...this.lanes(), ...this.groups(), ...this.axis()];
     if (this.wave.picture.equal) {
       const at = { x: width - edge.right, y: 10, "text-anchor": "end" };
-      parts.push(s("text.mw-axis.mw-equal", at, s("title", {}, EQUAL_SHARES), "priced as equal shares"));
+      parts.push(s("text.mw-axis.mw-equal", at, s("title", {}, EQUAL_SHARES), "unit costs: equal stages"));
     }
     parts.push(s("text.mw-axis", { x: edge.left - 10, y: height - 3, "text-anchor": "end" }, "stage"));
     this.back.replaceChildren(...parts);

@@ -84,7 +84,7 @@ export class Keyboard {
     const { layers } = wave.picture;
     const to = wave.focus + side;
     wave.pointAt(wave.boxes[wave.focus]);
-    if (to < 0 || to >= layers.length) wave.announce(`Stage ${wave.focus} has no neighbour on this side`);
+    if (to < 0 || to >= layers.length) wave.announce(`Stage ${wave.focus} has no adjacent stage on this side`);
     else if (layers[wave.focus] <= 1) wave.announce(`Stage ${wave.focus} needs at least one layer`);
     else wave.send("move_layers", side > 0 ? { boundary: wave.focus, count: 1 } : { boundary: to, count: -1 });
   }

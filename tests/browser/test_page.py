@@ -302,4 +302,4 @@ def test_layers_are_priced_while_they_are_dragged_and_one_step_is_undone(whole_p
     layers = page.get_by_label("Layers", exact=True)
     layers.fill("18")
     layers.press("Enter")
-    expect(page.locator(".mw-equal")).to_contain_text("priced as equal shares")
+    expect(page.locator(".mw-equal")).to_contain_text("unit costs: equal stages")

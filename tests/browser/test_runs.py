@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_learnt_from_is_refused_in_words(show: Callable[..
     trouble = page.locator(".mw-text > .mw-run-reason")
 
     bring(page, "picture.png", b"\x89PNG\r\n\x1a\n\xff\xfe")
-    expect(trouble).to_have_text("picture.png is not a UTF-8 text.")
+    expect(trouble).to_have_text("picture.png is not a UTF-8 text file.")
     bring(page, "nothing.txt", b"")
     expect(trouble).to_contain_text("nothing.txt is empty")
     bring(page, "library.txt", b"a" * (LARGEST_UPLOAD_BYTES + 1))

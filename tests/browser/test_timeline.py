@@ -341,7 +341,7 @@ def test_measured_over_unit_costs_is_compared_by_its_order_alone(drawn: Drawn) -
 
     drawn.page.mouse.move(*drawn.block(1, 1, 5))
 
-    assert "unit costs have no seconds; only the order can be compared" in drawn.tip
+    assert "unit costs are not in seconds; only the order can be compared" in drawn.tip
     assert "longer" not in drawn.tip
     assert "longer" not in drawn.page.locator(".mw-timeline-legend").inner_text()
 

@@ -124,5 +124,5 @@ def test_a_manual_load_is_kept(session: Session, record: Record, ran: Ran) -> No
     made._handle_msg({"type": "setting", "key": "load", "value": load(made)["value"]})
 
     assert told[-1]["refused"] is None
-    assert load(made)["text"] == "by hand"
+    assert load(made)["text"] == "custom"
     assert session.history[0] == "by hand"

@@ -176,7 +176,7 @@ def test_a_launch_while_a_run_is_active_is_queued_and_can_be_cancelled(
 
     assert panel.bar.launchable["allowed"]
     assert panel.run["state"] == "QUEUED"
-    assert panel.bar.status["words"] == f"waits: position 1 of 1 in the queue; run {active} is active"
+    assert panel.bar.status["words"] == f"queued: position 1 of 1 in the queue; run {active} is active"
     panel.bar._on_cancel({})
     assert (panel.run["state"], record.get(active).state) == ("CANCELLED", "RUNNING")
 
@@ -387,7 +387,7 @@ def test_a_run_of_another_model_is_compared_with_its_own_design(
     session.edit(path, value, path)
 
     assert session.measured is None
-    assert panel.comparison["whose"] == " of the run's own design"
+    assert panel.comparison["whose"] == ", for the design as it was launched"
     assert (panel.comparison["same"], panel.comparison["laid"], panel.comparison["rows"]) == (False, False, rows)
     session.undo()
     assert session.measured is not None
@@ -404,7 +404,7 @@ def test_a_run_on_other_links_is_compared_with_a_prediction_for_them(
     panel = show(run)
 
     assert session.measured is None
-    assert (panel.comparison["same"], panel.comparison["whose"]) == (False, " on the run's links")
+    assert (panel.comparison["same"], panel.comparison["whose"]) == (False, ", with the emulated links of the run")
     assert panel.comparison["label"] == (
         "Predicted for processes of a host linked at 100 kB/s (set by --hosts; the design has 3 GB/s)."
     )

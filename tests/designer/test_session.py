@@ -118,7 +118,7 @@ def test_settings_per_stage_are_reset_with_another_number_of_stages(session: Ses
 
 @pytest.mark.parametrize("path", ["model.none.x", "meshes[9].name", "meshes.name", "model[0]"])
 def test_an_unknown_path_is_refused(session: Session, path: str) -> None:
-    with pytest.raises(InputError, match="there is nothing at"):
+    with pytest.raises(InputError, match="the document has no"):
         session.edit(path, 1, "nothing")
 
 

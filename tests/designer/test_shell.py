@@ -785,7 +785,7 @@ def test_parts_that_an_export_omits_are_reported(
         bar._handle_msg({"type": "export", "name": name})
 
     (told,) = said.of("notes")
-    assert told["title"] == "Two waves on four meshes.csv does not contain the whole design"
+    assert told["title"] == "Some parts of the design are not in Two waves on four meshes.csv"
     assert "the modules must recompute all stages" in told["lines"][0]["message"]
 
 

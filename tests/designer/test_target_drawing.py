@@ -1,4 +1,4 @@
-"""*Draw this cluster* puts the cluster that a launch target reports into the design."""
+"""*Use this cluster* puts the cluster that a launch target reports into the design."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_traces_of_other_designs_are_refused(record: Record, tmp_path: Path) -> 
     with pytest.raises(Refusal, match="not a Chrome trace"):
         load_trace([write(tmp_path / "odd.json", {"traceEvents": 3})])
     (tmp_path / "odd.csv").write_text("stage,forward_s\n0,never\n")
-    with pytest.raises(Refusal, match="line 2: write a whole number as stage"):
+    with pytest.raises(Refusal, match="line 2 is invalid: the stage must be a whole number"):
         load_trace([tmp_path / "odd.csv"])
 
 

@@ -136,7 +136,7 @@ def test_a_task_tells_each_condition_with_its_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("# no front matter", "bad/lesson.md: the file starts with no front matter; put TOML between two lines +++ at the top"),
+        ("# no front matter", "bad/lesson.md: the file has no front matter; put TOML between two +++ lines at the top"),
         (FRONT, "bad/lesson.md: the lesson has no steps; a heading such as '## First step' starts one"),
         (FRONT.replace("minutes", "minuten") + QUESTION, "bad/lesson.md, minuten: unknown key 'minuten'. Did you mean 'minutes'?"),
         (FRONT + QUESTION.replace('"more"', '"mroe"'), "bad/lesson.md, step 1, check.design: unknown design 'mroe'. Did you mean 'more'?"),

@@ -236,7 +236,7 @@ def test_shares_that_are_equal_though_layers_do_not_divide_are_told() -> None:
     (warning,) = check_design(parse_design(made))
 
     assert (warning.where, warning.severity) == ("pipeline.stages", "warning")
-    assert "all 3 stages alike, but 32 layers cannot be divided equally among them (10 or 11 each)" in warning.message
+    assert "all 3 stages the same cost, but 32 layers cannot be divided equally (10 or 11 each)" in warning.message
     (fix,) = warning.fixes
     assert (fix.label, fix.edits) == ("set pipeline.stages to 11, 11 and 10", (("pipeline.stages", [11, 11, 10]),))
     assert check_design(parse_design(laid_over(made, {"pipeline": {"stages": [11, 11, 10]}}))) == []

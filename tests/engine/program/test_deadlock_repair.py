@@ -40,7 +40,7 @@ def test_a_sound_order_is_left_alone(order: Program) -> None:
 
     assert found.order == order
     assert (found.moved, found.split, found.is_smallest) == ((), (), True)
-    assert found.summary == "The order can run; nothing had to move"
+    assert found.summary == "The order is valid; no repair was needed"
 
 
 @given(order=scrambled())

@@ -53,7 +53,7 @@ def test_a_run_ends_and_its_end_is_entered_once_there_is_room(disk: Path) -> Non
 
         assert run.wait(timeout_s=30) is State.FAILED
         reason = run.reason
-        assert "ended with status 1 and left no error" in reason
+        assert "exited with status 1 and reported no error" in reason
         assert not any(handle.is_alive() for handle in handles)
     finally:
         launcher.close()

@@ -71,7 +71,7 @@ def test_a_failing_rank_is_the_reason_and_not_the_flood_after_it(launcher: Local
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("leave in 1", "mesh M1, process 1 ended with status 3 and left no error; .*: I have had enough"),
+        ("leave in 1", "mesh M1, process 1 exited with status 3 and reported no error; .*: I have had enough"),
         ("abort in 3", r"mesh M3, process 3 was ended by SIGABRT \(exit -6\); .*a size mismatch; .*EnforceNotMet"),
     ],
 )

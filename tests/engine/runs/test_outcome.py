@@ -62,7 +62,7 @@ def test_the_written_error_of_a_killed_process_is_the_cause(tmp_path: Path) -> N
 def test_a_process_ended_by_meshwave_is_not_the_cause(tmp_path: Path) -> None:
     found = verdict(tmp_path, Exit(0, -9, True, 10.0), Exit(1, 3, False, 10.1))
 
-    assert found.reason == "mesh M1, process 1 ended with status 3 and left no error"
+    assert found.reason == "mesh M1, process 1 exited with status 3 and reported no error"
 
 
 def test_a_cancelled_run_has_its_number_of_steps(tmp_path: Path) -> None:

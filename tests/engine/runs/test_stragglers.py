@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Record, State
+from meshwave.engine.runs import Record, Run, State
 from meshwave.engine.runs.accuracy.stragglers import find_stragglers
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import Recorder, read_recording
@@ -56,7 +56,9 @@ def test_a_slow_process_of_a_mesh_is_named(tmp_path: Path) -> None:
     record(tmp_path, lambda process, step: (1.5 if process == 3 else 1.0, 1.0))
 
     [found] = find_stragglers(read_recording(tmp_path))
-    assert found.message == "mesh M1, process 3 computes 1.5 times as long as the others of its mesh"
+    assert (
+        found.message == "compute on mesh M1, process 3 takes 1.5 times as long as on the other processes of the mesh"
+    )
 
 
 def test_a_mesh_that_becomes_slow_is_named(tmp_path: Path) -> None:
@@ -69,6 +71,10 @@ def test_a_link_that_becomes_slow_is_named(tmp_path: Path) -> None:
     record(tmp_path, lambda process, step: (1.0, 3.0 if step > 12 else 1.0), dp=1)
 
     assert set(codes(tmp_path)) == {"slow_link_of_run"}
+
+
+def stragglers(run: Run) -> list[tuple[str, int | None]]:
+    return [(found.code, found.params.get("process")) for found in find_stragglers(read_recording(run.folder))]
 
 
 @pytest.mark.torch
@@ -89,8 +95,7 @@ def test_a_process_that_is_held_up_is_named_while_it_trains(tmp_path: Path) -> N
     thread = threading.Thread(target=hold_up)
     thread.start()
     try:
-        name = "mesh M0, process 1 computes"
-        until(lambda: any(name in each.message for each in find_stragglers(read_recording(run.folder))), "its name")
+        until(lambda: ("slow_process", 1) in stragglers(run), "its finding")
     finally:
         done.set()
         thread.join()

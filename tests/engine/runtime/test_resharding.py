@@ -52,10 +52,10 @@ def test_processes_may_leave_out_what_another_one_gives(crew: Crew) -> None:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("dtype", "processes do not agree on the dtype: process 0 says float32, process 2 says float64; nothing was moved"),
-        ("shape", "processes do not agree on the shape: process 0 says [6], process 1 says [7]"),
-        ("spec", "processes do not agree on the destination: process 0 says"),
-        ("option", "processes do not agree on the chunks: process 0 says 3, process 1 says 2"),
+        ("dtype", "processes disagree on the dtype: float32 on process 0, float64 on process 2; no data was sent"),
+        ("shape", "processes disagree on the shape: [6] on process 0, [7] on process 1"),
+        ("spec", "processes disagree on the destination: "),
+        ("option", "processes disagree on the chunks: 3 on process 0, 2 on process 1"),
         ("axis", "S1 names axis 1, and the mesh has axes 0 to 0"),
         ("no shape", "no process gave the shape of the transfer; at least one must"),
         ("process", "the destination mesh has process 4, but there are 4 processes (0 to 3)"),
@@ -93,5 +93,5 @@ def test_tensors_of_the_wrong_shape_or_dtype_are_rejected_before_anything_is_sen
         "process 0 receives a shard of 4 x 3 float32, but got 4 float32",
         "the shard that is sent and the one that is received share memory; pass a new tensor",
         "the plan is for elements of 4 bytes, but torch.float64 has 8",
-        "process 7 holds no part of the tensor, but got one of 4 x 3 float32",
+        "process 7 holds no shard of the tensor, but got one of 4 x 3 float32",
     ]

@@ -32,9 +32,9 @@ def test_device_meshes_dtensors_and_partial_sources_are_resharded(crew: Crew) ->
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("tensor", "processes 0 and 2 do not agree on the shape, dtype or layouts of tensor 0.down; nothing was"),
-        ("item count", "do not agree on the number of tensors: process 0 says 9, process 6 says 8; nothing was moved"),
-        ("option", "processes do not agree on the chunks"),
+        ("tensor", "processes 0 and 2 disagree on the shape, dtype or layouts of tensor 0.down; no data was sent"),
+        ("item count", "processes disagree on the number of tensors: 9 on process 0, 8 on process 6; no data was sent"),
+        ("option", "processes disagree on the chunks"),
         ("spec", "InputError: 1.down: axis 1 shards dims 0 and 1; an axis shards one dim once"),
         ("partial destination", "InputError: 1.down: the destination receives the sum and cannot be partial itself"),
         ("two hosts", "process 2 is on host 0 in one mesh and on host 1 in another"),
