@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import param
 
 from meshwave.designer.kit.assets import module, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.canvas import plain_text, read_value
+from meshwave.designer.lessons.classroom_view import ClassroomView, shown_challenge, step_title
 from meshwave.designer.lessons.pane import LessonPane
 from meshwave.designer.state.design_session import Session
-from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.errors import InputError
 from meshwave.engine.lessons.classroom import Classroom
-from meshwave.engine.lessons.reading import FILE, find_lesson, lesson_folders
 from meshwave.engine.lessons.workshop import Challenge, score_design
 
-LEADERS = 10
-"""Places of a leaderboard that learners see."""
 
-
-class ClassBar(Canvas):
+class ClassBar(ClassroomView):
     """A strip at the bottom of the page, and a cover while the workshop is paused."""
 
     name_shown = param.String(default="", doc="The learner's name; empty after the teacher removed it.")
@@ -35,17 +31,12 @@ class ClassBar(Canvas):
     _gestures = ("go", "start", "submit")
 
     def __init__(self, classroom: Classroom, person: str, session: Session, lessons: LessonPane, **params: Any) -> None:
-        super().__init__(styles={"position": "absolute", "width": "0", "height": "0"}, **params)
-        self._classroom, self._person, self._session, self._lessons = classroom, person, session, lessons
-        self._seen = -1
+        super().__init__(classroom, styles={"position": "absolute", "width": "0", "height": "0"}, **params)
+        self._person, self._session, self._lessons = person, session, lessons
         self.refresh()
 
-    def refresh(self) -> None:
-        """Show what changed in the workshop."""
+    def _show(self) -> None:
         classroom = self._classroom
-        if self._seen == classroom.changes:
-            return
-        self._seen = classroom.changes
         told = classroom.announcement
         learner = next((each for each in classroom.people() if each.id == self._person), None)
         is_there = learner is not None and (learner.lesson, learner.step) == (told.lesson, told.step)
@@ -89,45 +80,3 @@ class ClassBar(Canvas):
 
     def _challenge(self, gesture: Mapping[str, Any]) -> Challenge:
         return self._classroom.workshop.challenge(read_value(gesture, "challenge", plain_text))
-
-
-class Outline(NamedTuple):
-    """The titles of a lesson and of its steps."""
-
-    title: str
-    steps: Sequence[str]
-
-
-def lesson_outline(name: str) -> Outline:
-    """Return the titles of a lesson; of one that cannot be read, its name and no steps."""
-    folder = lesson_folders().get(name)
-    try:
-        return _read_outline(name, (folder / FILE).stat().st_mtime_ns) if folder else Outline(name, ())
-    except (MeshwaveError, OSError):
-        return Outline(name, ())
-
-
-@cache
-def _read_outline(name: str, changed_ns: int) -> Outline:
-    """Read the titles, once for each version of the file, since the pages of a whole class show them."""
-    lesson = find_lesson(name)
-    return Outline(lesson.about.title, [step.title for step in lesson.steps])
-
-
-def step_title(lesson: str, step: int) -> str:
-    """Return the title of a step with that of its lesson; empty if there is none."""
-    outline = lesson_outline(lesson)
-    return f"{outline.title}: {outline.steps[step]}" if step < len(outline.steps) else ""
-
-
-def shown_challenge(classroom: Classroom, challenge: Challenge, person: str = "") -> dict[str, Any]:
-    """Return a challenge with its leaders and a person's own place, as plain data."""
-    board = classroom.leaderboard(challenge.name)
-    own = next((f"Place {each['rank']}: {each['text']}" for each in board if each["person"] == person), "")
-    return {
-        "name": challenge.name,
-        "title": challenge.title,
-        "text": challenge.text,
-        "own": own,
-        "leaders": board[:LEADERS],
-    }

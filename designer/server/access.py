@@ -48,9 +48,15 @@ class TokenAccess(AuthProvider):
     """Admits requests with the token of the link, or with the cookie that a browser received for it."""
 
     def __init__(
-        self, token: str, port: int, clock: Callable[[], float] = time.monotonic, address: str = ADDRESS
+        self,
+        token: str,
+        port: int,
+        clock: Callable[[], float] = time.monotonic,
+        address: str = ADDRESS,
+        *,
+        is_encrypted: bool = False,
     ) -> None:
-        self._token, self._clock = token, clock
+        self._token, self._clock, self._is_encrypted = token, clock, is_encrypted
         self._cookie = f"meshwave-{port}"  # the name has the port, since browsers send cookies to all ports of a host
         self._sign_ins: dict[str, float] = {}  # expiry by value of the cookie, the earliest first
         names = [address, "localhost"] if address == ADDRESS else [address]
@@ -69,13 +75,17 @@ class TokenAccess(AuthProvider):
         if self._sign_ins.get(handler.get_cookie(self._cookie, ""), 0.0) > self._clock():
             return OWNER
         if self._is_token(handler.get_argument("token", "")):
-            handler.set_cookie(
-                self._cookie, self._sign_in(), expires_days=SIGN_IN_DAYS, httponly=True, samesite="Strict"
-            )
+            self._keep(handler, self._cookie, self._sign_in(), "Strict")
             del handler.request.arguments["token"]  # Bokeh writes the arguments into the page
             self.link_followed.set()
             return OWNER
         return None
+
+    def _keep(self, handler: Any, cookie: str, value: str, same_site: str) -> None:
+        """Set a cookie that scripts cannot read; with TLS it is never sent without."""
+        handler.set_cookie(
+            cookie, value, expires_days=SIGN_IN_DAYS, httponly=True, samesite=same_site, secure=self._is_encrypted
+        )
 
     def _sign_in(self) -> str:
         """Return the value of a new cookie; the oldest one expires if there are too many."""

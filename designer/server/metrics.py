@@ -73,7 +73,7 @@ def _server_metrics(studio: Studio, connections: list[int]) -> Iterator[Metric]:
         "meshwave_sessions", "Open tabs, including closed tabs whose session has not expired.", len(connections)
     )
     yield _gauge("meshwave_connections", "Connected browsers.", sum(connections))
-    yield Metric("meshwave_edits_total", "counter", "Edits of designs.", [("", studio.edits)])
+    yield Metric("meshwave_edits_total", "counter", "Edits of designs.", [("", studio.counts["edits"])])
     runs = [(f'{{state="{state.lower()}"}}', count) for state, count in states.items()]
     yield Metric("meshwave_runs", "gauge", "Runs in the run database, by state.", runs)
     processes = sum(entry.processes for entry in studio.record.active())

@@ -9,6 +9,7 @@ from typing import Any
 
 import panel as pn
 from panel.viewable import Viewable
+from tornado.ioloop import PeriodicCallback
 
 from meshwave.designer.kit.page_setup import prepare_page
 from meshwave.designer.lessons.board import Board
@@ -27,6 +28,8 @@ from meshwave.engine.lessons.progress import Course
 from meshwave.engine.lessons.workshop import read_workshop
 
 REFRESH_INTERVAL_MS = 1000
+OVERDUE_INTERVAL_MS = 5000
+"""Interval of checks whether runs of learners take too long."""
 
 
 def serve_workshop(
@@ -58,12 +61,13 @@ def serve_workshop(
     token = new_token()
     log_to_terminal(token)
     classroom = Classroom(workshop_folder(workshop.name), workshop)
-    studio = Studio(read_design(None), starts_with_library=True)
+    studio = Studio(read_design(None), starts_with_library=True, folder=classroom.folder)
     tls = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)} if certificate else {}
     access = WorkshopAccess(classroom, token, port, address, is_encrypted=bool(tls))
     origin = f"http{'s' * bool(tls)}://{address}:{port}"
     pages = WorkshopPages(classroom, studio, origin)
     server = start_pages(pages.routes(), studio, access, port, address=address, tls=tls)
+    PeriodicCallback(lambda: studio.launches.cancel_overdue(workshop.plan.limits), OVERDUE_INTERVAL_MS).start()
     link = f"{origin}/board?token={token}"
     print(
         f"The workshop is ready. Open the teacher's board\n\n    {link}\n\n"
@@ -123,8 +127,9 @@ class WorkshopPages:
         if user == OWNER:
             return self._studio
         if user not in self._studios:
-            course = Course(self._classroom.workshop.lessons, self._classroom.person_folder(user))
-            self._studios[user] = self._studio.of_learner(course)
+            workshop = self._classroom.workshop
+            course = Course(workshop.lessons, self._classroom.person_folder(user))
+            self._studios[user] = self._studio.learner_studio(course, user, workshop.plan.limits)
         return self._studios[user]
 
     def _design_page(self) -> Viewable:

@@ -10,13 +10,15 @@ from typing import Any
 
 from tornado.web import RequestHandler
 
-from meshwave.designer.server.access import SIGN_IN_DAYS, TokenAccess
+from meshwave.designer.server.access import TokenAccess
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.classroom import LONGEST_NAME, Classroom
 
-TRIES_PER_MINUTE = 10
-"""Attempts to join from one address; a class behind one address has them together, and right codes do not count."""
+TRIES_PER_MINUTE = 60
+"""Wrong codes from one address, which a whole class may share; a code is one of 10^9."""
+MOST_FAILURES = 1000
+"""Wrong codes that are remembered."""
 FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>Join: {title}</title>
 <style>
@@ -46,10 +48,10 @@ class WorkshopAccess(TokenAccess):
         is_encrypted: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(token, port, clock, address)
-        self.classroom, self.is_encrypted = classroom, is_encrypted
+        super().__init__(token, port, clock, address, is_encrypted=is_encrypted)
+        self.classroom = classroom
         self._learner_cookie = f"meshwave-learner-{port}"
-        self._failures: dict[str, deque[float]] = {}  # times of wrong codes, by address
+        self._failures: deque[tuple[str, float]] = deque(maxlen=MOST_FAILURES)  # addresses and times of wrong codes
 
     def _user(self, handler: Any) -> str | None:
         user = super()._user(handler)
@@ -64,23 +66,16 @@ class WorkshopAccess(TokenAccess):
         Raises:
             Refusal: the code is wrong, the name is taken, or there were too many attempts.
         """
-        failures = self._failures.setdefault(str(handler.request.remote_ip), deque(maxlen=TRIES_PER_MINUTE))
-        if len(failures) == TRIES_PER_MINUTE and failures[0] > self._clock() - 60:
+        address, now = str(handler.request.remote_ip), self._clock()
+        if sum(each == address and time_s > now - 60 for each, time_s in self._failures) >= TRIES_PER_MINUTE:
             raise Refusal("workshop_too_many_tries", {})
         try:
             key = self.classroom.join(code, name)
         except Refusal as refusal:
             if refusal.problem.code == "workshop_wrong_code":
-                failures.append(self._clock())
+                self._failures.append((address, now))
             raise
-        handler.set_cookie(
-            self._learner_cookie,
-            key,
-            expires_days=SIGN_IN_DAYS,
-            httponly=True,
-            samesite="Lax",
-            secure=self.is_encrypted,
-        )
+        self._keep(handler, self._learner_cookie, key, "Lax")
 
     @property
     def get_login_url(self) -> Callable[[Any], str]:
@@ -136,4 +131,6 @@ class Join(RequestHandler):
 
 def request_user(document: Any) -> str:
     """Return the user of a page: ``OWNER``, or the ID of a learner."""
-    return str(getattr(document.session_context.request, "user", "") or "")
+    user = document.session_context.request.user
+    assert user, "a request without a user has no page"
+    return str(user)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from functools import partial
+from pathlib import Path
 from weakref import WeakSet
 
 from meshwave.designer.state.background_calibration import BackgroundCalibration
@@ -13,16 +15,16 @@ from meshwave.designer.state.design_card import design_card
 from meshwave.designer.state.design_session import LONGEST_HISTORY, Session, Step
 from meshwave.designer.state.edit_log import EditLog, LoggedStep
 from meshwave.designer.state.jobs import Later
+from meshwave.designer.state.launches import Launches, LearnerLaunches
 from meshwave.designer.state.library import Library, is_id, new_id
 from meshwave.designer.state.predictions import Predictions
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.files import home, write_private
 from meshwave.engine.findings import RunRefusal
+from meshwave.engine.lessons.launch_limits import LaunchLimits
 from meshwave.engine.lessons.progress import Course
 from meshwave.engine.runs import Record, reconcile
-from meshwave.engine.runs.launchers import Launcher, watch_queues
-from meshwave.engine.runs.targets import open_target
 
 IsShown = Callable[[], bool]
 
@@ -30,12 +32,13 @@ IsShown = Callable[[], bool]
 class Studio:
     """State shared by all tabs of one designer: launchers, the run database, the library, predictions."""
 
-    def __init__(self, first: Design, *, starts_with_library: bool = False) -> None:
+    def __init__(self, first: Design, *, starts_with_library: bool = False, folder: Path | None = None) -> None:
         """Open the library and the run database.
 
         Args:
             first: the design of new tabs.
             starts_with_library: whether a new tab shows the start page instead of ``first``.
+            folder: the folder of both, by default the user's own.
 
         Raises:
             RunRefusal: the folder of designs and runs cannot be used.
@@ -44,23 +47,22 @@ class Studio:
         self.course = Course()
         self._open: dict[str, IsShown] = {}
         self.drafts: WeakSet[Draft] = WeakSet()
-        self.edits = 0
-        """Number of edits in all tabs."""
-        folder = home() / "designs"
+        self.counts: Counter[str] = Counter()
+        """The number of ``edits`` in all tabs."""
+        designs = (folder or home()) / "designs"
         try:
-            self.library = Library(folder)
+            self.library = Library(designs)
         except OSError as error:
-            raise RunRefusal("unwritable_library", {"folder": str(folder), "reason": error.strerror}) from None
-        self.record = Record()
+            raise RunRefusal("unwritable_library", {"folder": str(designs), "reason": error.strerror}) from None
+        self.record = Record(folder)
         reconcile(self.record)
-        self._launchers: dict[str, Launcher] = {}
-        self.launcher = self.open_launcher("local")
-        self.launcher.warm()
-        watch_queues(self.record, self.open_launcher)
+        self.launches = Launches(self.record)
+        self.launches.open("local").warm()
+        self.launches.watch_queues()
         self.calibration = BackgroundCalibration()
         self.predictions = Predictions()
 
-    def of_learner(self, course: Course) -> Studio:
+    def learner_studio(self, course: Course, person: str, limits: LaunchLimits) -> Studio:
         """Return the studio of a learner: with a library and a course of one's own, and with the same runs.
 
         Raises:
@@ -70,14 +72,9 @@ class Studio:
         studio = copy(self)
         studio.course, studio.starts_with_library = course, False
         studio.library = Library(course.folder / "designs")
+        studio.launches = LearnerLaunches(self.launches, person, limits)
         studio._open = {}
         return studio
-
-    def open_launcher(self, name: str) -> Launcher:
-        """Return the launcher of that name, which all tabs share."""
-        if name not in self._launchers:
-            self._launchers[name] = open_target(self.record, name)
-        return self._launchers[name]
 
     def read_draft(self, draft: str) -> Design:
         """Return a design of the library, or the first one if it is not there."""
@@ -157,8 +154,7 @@ class Studio:
         """Write the cards, and stop a calibration, the launchers and the run database."""
         self.save_cards()
         self.calibration.close()
-        for launcher in self._launchers.values():
-            launcher.close()
+        self.launches.close()
         self.record.close()
 
 
@@ -236,7 +232,7 @@ class Draft:
         if session.document != self.name:
             self._move_to(session.document)
         elif session.design is not self._saved:
-            self._studio.edits += 1
+            self._studio.counts["edits"] += 1
             self.save()
             self._log()
         self._saved = session.design

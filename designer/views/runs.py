@@ -15,6 +15,7 @@ import param
 from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
+from meshwave.designer.state.launches import Launches
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.designer.views.problems import Problems
@@ -29,13 +30,13 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_suffix, reconcile
 from meshwave.engine.runs.dry_run import limit_steps
 from meshwave.engine.runs.emulation.hosts import default_hosts
-from meshwave.engine.runs.launchers import open_run, specify_run, usual_launcher, watch_queues
+from meshwave.engine.runs.launchers import specify_run, usual_launcher
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import design_history, save_run_profile
-from meshwave.engine.runs.targets import open_target, training_targets
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
 from meshwave.engine.units import format_count, format_time, quantity
 
+DEFAULT_TARGET = "local"
 REFRESH_INTERVAL_S = 0.15
 CHECK_INTERVAL_S = 2.0
 """Interval of checks whether launchers still run, and what this machine can run."""
@@ -64,45 +65,40 @@ class RunsPanel(Canvas):
     def __init__(
         self,
         session: Session,
-        launcher: Launcher,
-        record: Record,
+        launches: Launches,
         on_launch: Callable[[], Any] = lambda: None,
         on_blocked: Callable[[Sequence[Problem]], Any] = lambda problems: None,
         on_show: Callable[[str], Any] = lambda run: None,
         first: str = "",
-        open_launcher: Callable[[str], Launcher] | None = None,
         **params: Any,
     ) -> None:
         """Create the panel and show the run ``first`` if it exists.
 
         Args:
             session: the open design.
-            launcher: the launcher that is used until another one is selected.
-            record: the run database.
+            launches: the launch targets, of which ``local`` is used until another one is selected.
             on_launch: called when a run was started here.
             on_blocked: called with the problems that block the launch of a valid design.
             on_show: called with the ID of the run that is shown, empty for none.
             first: ID of the first run to show.
-            open_launcher: returns a launcher by its name.
             **params: parameters of the widget.
         """
         super().__init__(**params)
-        self._session, self._record = session, record
-        self._open_launcher = open_launcher or (lambda name: open_target(record, name))
-        self._launchers = {launcher.name: launcher}
-        self._chosen = self._default = launcher.name
+        self._session, self._launches, self._record = session, launches, launches.record
+        self._targets = {target.name: target for target in launches.targets()}
+        self._chosen = DEFAULT_TARGET
         self._on_launched, self._on_blocked, self._on_shown = on_launch, on_blocked, on_show
         self.bar = LaunchBar(
             self._launch,
             self._launch_dry_run,
             self._cancel,
             self._choose,
-            lambda: draw_target(session, self.bar),
+            lambda: draw_target(session, self.bar, self._chosen),
             **params,
         )
         places = [
             {"name": target.name, "title": target.title, "drawable": target.options is not None}
-            for target in training_targets()
+            for target in self._targets.values()
         ]
         self.bar.param.update(places=places if len(places) > 1 else [], place=self._chosen)
         self._is_overlaid = True
@@ -116,7 +112,7 @@ class RunsPanel(Canvas):
         session.param.watch(lambda *_: self._follow_design(), ["design", "problems"])
         self._follow_design()
         with suppress(MeshwaveError):  # the run may have been deleted
-            self._shown_run = self._follow_entry(record.get(first)) if first else None
+            self._shown_run = self._follow_entry(self._record.get(first)) if first else None
         self.refresh()
 
     def find_measured_run(self, prediction: Prediction) -> Run | None:
@@ -151,17 +147,12 @@ class RunsPanel(Canvas):
 
     @property
     def _launcher(self) -> Launcher:
-        return self._named_launcher(self._chosen)
-
-    def _named_launcher(self, name: str) -> Launcher:
-        if name not in self._launchers:
-            self._launchers[name] = self._open_launcher(name)
-        return self._launchers[name]
+        return self._launches.open(self._chosen)
 
     def _dry_run_launcher(self, options: Options = REHEARSAL) -> Launcher:
         """Return the launcher for a dry run: the selected one, unless the usual one cannot run it."""
         usual = usual_launcher(self._session.design, options)
-        return self._launcher if usual == self._default else self._named_launcher(usual)
+        return self._launcher if usual == DEFAULT_TARGET else self._launches.open(usual)
 
     def _start(self, launcher: Launcher, key: str | None, options: Options) -> None:
         session = self._session
@@ -170,7 +161,7 @@ class RunsPanel(Canvas):
         prediction = session.prediction
         if options.rehearse:
             prediction = replace(prediction, design=limit_steps(prediction.design))
-        run = launcher.submit(specify_run(prediction, options), key=key)
+        run = self._launches.submit(launcher, specify_run(prediction, options), key)
         self._show(FollowedRun(run))
         self.refresh()
         self._on_launched()
@@ -178,14 +169,11 @@ class RunsPanel(Canvas):
     def _cancel(self) -> None:
         active = self._active_run
         if active is not None:
-            entry = self._record.get(active.run.id)
-            known = self._launchers.get(entry.launcher)
-            run = Run(self._record, entry.id, known) if known else open_run(self._record, entry.id)
-            run.cancel()
+            self._launches.cancel(self._record.get(active.run.id))
         self.refresh()
 
     def _choose(self, name: str) -> None:
-        if name not in [place["name"] for place in self.bar.places]:
+        if name not in self._targets:
             raise Refusal("unknown_place", {"name": name})
         self._chosen = self.bar.place = name
         self._update_launch_buttons()
@@ -319,7 +307,7 @@ class RunsPanel(Canvas):
                 self._reconciling = threading.Thread(target=_reconcile, args=(self._record,), daemon=True)
                 self._reconciling.start()
                 self._reconciling.join(RECONCILE_WAIT_S)
-            watch_queues(self._record, self._named_launcher)
+            self._launches.watch_queues()
             self._update_launch_buttons()
 
     def _choose_live(self, active: Sequence[Entry]) -> None:
@@ -385,13 +373,11 @@ class RunView(View):
         page, studio = self.page, self.page.studio
         return RunsPanel(
             page.session,
-            studio.launcher,
-            studio.record,
+            studio.launches,
             on_launch=lambda: page.show_view("run"),
             on_blocked=self._block,
             on_show=page.on_show_run,
             first=page.first_run,
-            open_launcher=studio.open_launcher,
             **FILL,
         )
 

@@ -10,18 +10,17 @@ from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.engine.runs.target_check import target_cluster
 
 
-def draw_target(session: Session, bar: LaunchBar) -> None:
-    """Draw the selected launch target, as one edit, once its job has ended."""
+def draw_target(session: Session, bar: LaunchBar, target: str) -> None:
+    """Draw a launch target, as one edit, once its job has ended; ``bar`` shows that it is under way."""
     if not bar.drawing:
-        bar.drawing = bar.place
-        job = Job(partial(target_cluster, bar.place))
-        job.add_listener(session.later or run_now, partial(_receive_news, session, bar))
+        bar.drawing = target
+        job = Job(partial(target_cluster, target))
+        job.add_listener(session.later or run_now, partial(_receive_news, session, bar, target))
 
 
-def _receive_news(session: Session, bar: LaunchBar, news: News) -> None:
-    name = bar.drawing
+def _receive_news(session: Session, bar: LaunchBar, target: str, news: News) -> None:
     if isinstance(news, Done):
         bar.drawing = ""
-        session.edit("cluster", news.value.model_dump(mode="json"), f"draw the cluster of {name}")
+        session.edit("cluster", news.value.model_dump(mode="json"), f"draw the cluster of {target}")
     elif isinstance(news, Failed):
         bar.param.update(drawing="", notice=news.words)

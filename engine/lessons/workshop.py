@@ -14,6 +14,7 @@ from meshwave.engine.files import read_whole
 from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.frozen import Part, validation_error
 from meshwave.engine.lessons.checks import judge_conditions
+from meshwave.engine.lessons.launch_limits import LaunchLimits
 from meshwave.engine.lessons.lesson import Condition, DesignSource, Name, Text, unknown_name
 from meshwave.engine.lessons.quantities import document_value, format_quantity, look_up
 from meshwave.engine.lessons.reading import lesson_folders, parse_toml, read_designs
@@ -58,6 +59,8 @@ class WorkshopPlan(Part):
     """Largest number of learners."""
     lessons: Annotated[tuple[Text, ...], Field(max_length=60)] = ()
     """Names of the lessons in their order; all lessons where the list is empty."""
+    limits: LaunchLimits = LaunchLimits()
+    """Limits on the runs that each learner launches."""
     challenges: Annotated[tuple[Challenge, ...], Field(max_length=20)] = ()
     """Challenges with a leaderboard."""
     designs: Annotated[Mapping[Name, DesignSource], Field(max_length=20)] = {}

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from meshwave.engine.errors import suggestion_text
 from meshwave.engine.messages import Message
+from meshwave.engine.units import quantity
 
 
 def _unknown_in_lesson(noun: str, name: str, known: list[str], suggestion: str | None) -> str:
     return f"unknown {noun} {name!r}. {suggestion_text(known, suggestion)}"
+
+
+def _workshop_disk(used_bytes: float, most_bytes: float) -> str:
+    used, most = quantity(used_bytes, "B"), quantity(most_bytes, "B")
+    return f"your runs take {used} on the disk, and {most} are allowed; ask the teacher to delete some of them"
 
 
 MESSAGES: dict[str, Message] = {
@@ -41,6 +47,11 @@ MESSAGES: dict[str, Message] = {
     "workshop_full": "the workshop is full: {people} people have joined",
     "workshop_name": "type a name of 1 to {longest} characters",
     "workshop_too_many_tries": "too many wrong codes; wait a minute and try again",
+    "workshop_processes": "the run has {processes} processes; learners of this workshop launch at most {most}",
+    "workshop_runs": "you have {runs} runs that are queued or not over; wait for one of them, or cancel it",
+    "workshop_disk": _workshop_disk,
+    "workshop_target": "learners of a workshop cannot launch on {target!r}; choose this machine",
+    "workshop_other_run": "somebody else launched this run; you can cancel your own runs only",
     "workshop_fixed_key": "the challenge keeps {key!r} as in its start design; restore it, or open the start design again",
     "workshop_condition_unmet": "the design does not meet this condition: {condition}; it has {value}",
     "workshop_no_score": "the design has no number {number!r}; choose a cost model in seconds",

@@ -64,6 +64,11 @@ def cancellation(progress: Progress, why: str) -> Verdict:
     return Verdict(State.CANCELLED, "cancelled_run", {**progress._asdict(), **({"why": why} if why else {})})
 
 
+def cancel_reason(folder: Path) -> str:
+    """Return the reason that the request to cancel a run gives; empty for none."""
+    return " ".join(last_lines(folder / "cancel", 1))
+
+
 def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled: bool, progress: Progress) -> Verdict:
     """Return the verdict on a run from the exits, errors and logs of its processes.
 
@@ -73,7 +78,7 @@ def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled:
     if exits and all(exit.code == 0 for exit in exits):
         return success(progress)
     if was_cancelled:
-        return cancellation(progress, " ".join(last_lines(folder / "cancel", 1)))
+        return cancellation(progress, cancel_reason(folder))
     errors = _failures(folder, design)
     by_time = sorted(exits, key=lambda exit: exit.time_s)
     for exit in by_time:

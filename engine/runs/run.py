@@ -94,7 +94,7 @@ class Result(RunFile):
 class Control(Protocol):
     """The methods of a launcher that a run calls."""
 
-    def cancel(self, run: Run) -> None:
+    def cancel(self, run: Run, why: str = "") -> None:
         """End a run."""
 
     def poll(self, run: Run) -> None:
@@ -255,15 +255,17 @@ class Run:
         except RunError as error:  # the cluster does not respond
             self.trouble = str(error)
 
-    def cancel(self) -> None:
+    def cancel(self, why: str = "") -> None:
         """Cancel the run, also one that another process launched; a finished run stays as it is.
+
+        ``why`` becomes a part of its reason.
 
         Raises:
             RunError: the run was opened without its launcher; see :func:`meshwave.engine.runs.launchers.open_run`.
         """
         if self._launcher is None:
             raise RunRefusal("read_only_run", {"run": self.id})
-        self._launcher.cancel(self)
+        self._launcher.cancel(self, why)
 
 
 def _shared_cores_note(entry: Entry, events: Sequence[Mapping[str, Any]]) -> list[str]:

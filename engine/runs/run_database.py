@@ -8,10 +8,12 @@ import secrets
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -85,6 +87,7 @@ class Entry:
     finished_s: float | None
     manner: str = ""  # how it differs from plain training: "rehearsal, time x 40"
     is_rehearsal: bool = False  # True for a dry run
+    person: str = ""  # ID of the learner of a workshop who launched it; empty for the user
 
     @property
     def place(self) -> Place:
@@ -114,6 +117,7 @@ class _Row(RunFile):
     finished_s: Seconds | None
     manner: str
     is_rehearsal: Annotated[bool, Field(strict=False)]  # an integer in SQLite
+    person: str
 
 
 class Record:
@@ -159,6 +163,7 @@ class Record:
         steps: int,
         manner: str = "",
         is_rehearsal: bool = False,
+        person: str = "",
         key: str | None = None,
         limit: int = 1,
     ) -> tuple[Entry, bool]:
@@ -181,10 +186,10 @@ class Record:
             state = State.QUEUED if is_full else State.STARTING
             run = self._new_id(db, now)
             db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, NULL, NULL, ?, ?)",
+                "INSERT INTO runs VALUES (?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, NULL, NULL, ?, ?, ?)",
                 (
                     *(run, key, name, state, launcher, json.dumps(handle), digest, processes, steps, now),
-                    *(manner, is_rehearsal),
+                    *(manner, is_rehearsal, person),
                 ),
             )
             db.execute("INSERT INTO transitions VALUES (?, ?, ?, '')", (run, state, now))
@@ -198,7 +203,7 @@ class Record:
         None if no run is queued, ``limit`` runs are active, or the run is left to another process.
         """
         with self._transaction() as db:
-            queue = self._select(db, [State.QUEUED], place)
+            queue = self._queue(db, place)
             if not queue or len(self._select(db, _ACTIVE, place)) >= limit or not may_claim(queue[0]):
                 return None
             self._move(db, queue[0].id, State.STARTING, "")
@@ -221,9 +226,20 @@ class Record:
             return is_queued and self._move(db, run, State.CANCELLED, reason)
 
     def queue(self, place: Place | None = None) -> list[Entry]:
-        """Return the queued runs of a place, or of all places, in the order in which they start."""
+        """Return the queued runs of a place, or of all places, in the order in which they start.
+
+        Persons take turns: a person's second run starts after the first one of everybody else.
+        """
         with self._lock, self._convert_errors():
-            return self._select(self._db, [State.QUEUED], place)
+            return self._queue(self._db, place)
+
+    def _queue(self, db: sqlite3.Connection, place: Place | None) -> list[Entry]:
+        runs = Counter(entry.person for entry in self._select(db, _ACTIVE, place))
+        turns = []
+        for entry in self._select(db, [State.QUEUED], place):
+            turns.append((runs[entry.person], entry))
+            runs[entry.person] += 1
+        return [entry for _, entry in sorted(turns, key=itemgetter(0))]  # the sort is stable
 
     def adopt(self, entry: Entry) -> None:
         """Enter a finished run of which only the folder exists; an existing entry stays as it is."""
@@ -299,6 +315,12 @@ class Record:
         with self._lock, self._convert_errors():
             rows = self._db.execute("SELECT state, COUNT(*) FROM runs GROUP BY state")
             return {State(state): count for state, count in rows}
+
+    def of_person(self, person: str) -> list[Entry]:
+        """Return the runs that a person launched, earliest first."""
+        with self._lock, self._convert_errors():
+            rows = self._db.execute("SELECT * FROM runs WHERE person = ? ORDER BY created_s, rowid", (person,))
+            return self._entries(rows)
 
     def active(self) -> list[Entry]:
         """Return the runs that are starting or running, earliest first."""

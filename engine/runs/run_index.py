@@ -7,7 +7,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-VERSION = 3
+VERSION = 4
 PATIENCE_S = 10.0
 """The longest that a writer waits for another; a transaction takes a fraction of a millisecond."""
 
@@ -27,7 +27,8 @@ CREATE TABLE IF NOT EXISTS runs (
     started_s  REAL,
     finished_s REAL,
     manner     TEXT NOT NULL DEFAULT '',
-    is_rehearsal INTEGER NOT NULL DEFAULT 0
+    is_rehearsal INTEGER NOT NULL DEFAULT 0,
+    person     TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS runs_by_state ON runs (state);
 CREATE TABLE IF NOT EXISTS transitions (
@@ -45,6 +46,7 @@ UPGRADES = {
     ALTER TABLE runs ADD COLUMN is_rehearsal INTEGER NOT NULL DEFAULT 0;
     UPDATE runs SET is_rehearsal = 1 WHERE manner LIKE 'rehearsal%';
     """,
+    3: "ALTER TABLE runs ADD COLUMN person TEXT NOT NULL DEFAULT '';",
 }
 """Statements that upgrade the tables, by the version that they upgrade."""
 

@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 
 from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.launches import Launches
 from meshwave.designer.views import runs
 from meshwave.designer.views._loss_curve import SHOWN_LOSSES
 from meshwave.designer.views.runs import RunsPanel
@@ -20,7 +21,6 @@ from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, State, write_bundle
-from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, texts_folder
@@ -57,7 +57,7 @@ def show(record: Record, session: Session, stage: Stage) -> Iterator[Callable[..
 
     def open_panel(first: str = "") -> Page:
         def panel() -> RunsPanel:
-            runs = RunsPanel(session, LocalLauncher(record), record, first=first, width=320, height=800)
+            runs = RunsPanel(session, Launches(record), first=first, width=320, height=800)
             looking.append(pn.state.add_periodic_callback(runs.refresh, period=100))
             return runs
 

@@ -87,7 +87,7 @@ def strip(page: Page) -> Any:
 
 
 def test_a_class_from_joining_to_its_results(
-    serve: Callable[[], Server], contexts: Callable[[], BrowserContext]
+    serve: Callable[[], Server], contexts: Callable[[], BrowserContext], tmp_path: Path
 ) -> None:
     server = serve()
     teacher = contexts()
@@ -136,6 +136,11 @@ def test_a_class_from_joining_to_its_results(
         board.get_by_role("region", name="The fastest step").get_by_role("button", name="Open design of Grace").click()
     expect(opened.value).to_have_title(re.compile("Meshwave"))
     assert "draft=" in opened.value.url
+
+    # The workshop has a library and runs of its own.
+    assert list((tmp_path / "workshops/workshop/designs").glob("*.json"))
+    assert not (tmp_path / "designs").exists()
+    assert not (tmp_path / "runs.sqlite").exists()
 
     # Learners have neither the board nor the metrics; strangers have nothing.
     refused = ada.new_page()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.launches import Launches
 from meshwave.designer.views import run_data, runs
 from meshwave.designer.views._loss_curve import SHOWN_LOSSES, LossCurve
 from meshwave.designer.views.runs import RunsPanel
@@ -20,7 +21,6 @@ from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Options, Record, State, write_bundle
 from meshwave.engine.runs.launchers import specify_run
-from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Recorder, read_recording
 from meshwave.engine.runs.run_folder import RunSpec
@@ -53,7 +53,7 @@ Show = Callable[..., RunsPanel]
 
 @pytest.fixture
 def show(session: Session, record: Record) -> Show:
-    return lambda run="": RunsPanel(session, LocalLauncher(record), record, first=run)
+    return lambda run="": RunsPanel(session, Launches(record), first=run)
 
 
 Write = Callable[..., str]
@@ -305,7 +305,7 @@ def test_a_run_of_another_process_is_listed_and_can_be_shown(
 ) -> None:
     run = write(losses=[6.0, 5.0], spans=3)
     shown: list[str] = []
-    panel = RunsPanel(session, LocalLauncher(record), record, on_show=shown.append)
+    panel = RunsPanel(session, Launches(record), on_show=shown.append)
 
     assert (panel.run, session.measured) == ({}, None), "of the same design, but nobody asked for it"
     assert panel.bar.status["words"] == f"{session.design.name}: step 2 of 2, loss 5.0000"

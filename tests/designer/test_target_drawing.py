@@ -31,7 +31,9 @@ def bar_of(session: Session, place: str) -> LaunchBar:
     def nothing(*_: object) -> None:
         pass
 
-    bar = LaunchBar(nothing, nothing, nothing, nothing, lambda: target_drawing.draw_target(session, bar), place=place)
+    bar = LaunchBar(
+        nothing, nothing, nothing, nothing, lambda: target_drawing.draw_target(session, bar, place), place=place
+    )
     return bar
 
 

@@ -81,8 +81,11 @@ class Launcher(ABC):
         """
 
     @abstractmethod
-    def end_run(self, run: Run) -> None:
-        """End a run, also one that another process launched. A finished run stays as it is."""
+    def end_run(self, run: Run, why: str) -> None:
+        """End a run, also one that another process launched. A finished run stays as it is.
+
+        ``why`` becomes a part of its reason; it may be empty.
+        """
 
     @abstractmethod
     def poll(self, run: Run) -> None:
@@ -140,22 +143,23 @@ class Launcher(ABC):
         blocking = [problem for problem in run_problems(design) if problem.code in BLOCKS_MESSAGES]
         return [*_process_problems(design, self.probe().most_processes), *blocking, *dry_run_problems(design)]
 
-    def cancel(self, run: Run) -> None:
+    def cancel(self, run: Run, why: str = "") -> None:
         """End a run, or remove it from the queue."""
-        verdict = Verdict(State.CANCELLED, "cancelled_before_start")
+        verdict = Verdict(State.CANCELLED, "cancelled_before_start", {"why": why} if why else {})
         if not self.record.cancel_queued(run.id, verdict.reason):
-            self.end_run(run)
+            self.end_run(run, why)
             return
         with suppress(RunError):  # its folder was removed
             self.settle(read_bundle(run.folder), verdict)
 
-    def submit(self, spec: RunSpec, *, data: Path | None = None, key: str | None = None) -> Run:
+    def submit(self, spec: RunSpec, *, data: Path | None = None, key: str | None = None, person: str = "") -> Run:
         """Enter a run in the record, and launch it, or queue it while too many others are active.
 
         Args:
             spec: the specification of the run; see :func:`specify_run`.
             data: the training text, if it is not the one that the design names.
             key: identifies the request: submitted twice, as by a double click, it is one run.
+            person: ID of the learner of a workshop who launches it; persons take turns in the queue.
 
         Raises:
             InputError: the emulated network of the run is not possible.
@@ -181,6 +185,7 @@ class Launcher(ABC):
             steps=design.training.steps,
             manner=describe_manner(spec.design, options),
             is_rehearsal=options.rehearse is not None,
+            person=person,
             key=key,
             limit=self.runs_at_once,
         )

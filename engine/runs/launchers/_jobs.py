@@ -242,12 +242,12 @@ class JobLauncher(Launcher):
         """The interpreter on the nodes."""
         return self.options.python or (sys.executable if isinstance(self.host, LocalHost) else "python3")
 
-    def end_run(self, run: Run) -> None:
+    def end_run(self, run: Run, why: str) -> None:
         entry = run.entry
         if entry.state.is_over:
             return
         with suppress(OSError):  # without its folder it ends as well
-            write_private(run.folder / "cancel", "")
+            write_private(run.folder / "cancel", why)
         job = entry.handle.get("job")
         if job is None:
             return

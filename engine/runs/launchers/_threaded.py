@@ -12,7 +12,7 @@ from meshwave.engine.files import write_private
 from meshwave.engine.messages import render
 from meshwave.engine.runs.dry_run import Stopped
 from meshwave.engine.runs.launchers._base import OwningLauncher
-from meshwave.engine.runs.outcome import Verdict, cancellation
+from meshwave.engine.runs.outcome import Verdict, cancel_reason, cancellation
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
 from meshwave.engine.runs.run_folder import Bundle
@@ -56,10 +56,10 @@ class ThreadedLauncher(OwningLauncher):
         self.record.move(bundle.run, State.RUNNING)
         active.thread.start()
 
-    def end_run(self, run: Run) -> None:
+    def end_run(self, run: Run, why: str) -> None:
         if not run.state.is_over:
             with suppress(OSError):  # a run whose folder is removed ends as well
-                write_private(run.folder / "cancel", "")
+                write_private(run.folder / "cancel", why)
 
     def close(self) -> None:
         super().close()
@@ -78,7 +78,9 @@ class ThreadedLauncher(OwningLauncher):
             with _FolderWatch(bundle, active.stop):
                 verdict = self.run_steps(bundle, active.stop)
         except Stopped:
-            verdict = cancellation(Run(self.record, bundle.run, self).progress, active.why)
+            verdict = cancellation(
+                Run(self.record, bundle.run, self).progress, active.why or cancel_reason(bundle.folder)
+            )
         except Exception as error:
             reason = str(error) if isinstance(error, MeshwaveError) else repr(error)
             verdict = Verdict(State.FAILED, "run_failed", {"reason": reason})

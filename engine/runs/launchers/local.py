@@ -104,23 +104,20 @@ class LocalLauncher(OwningLauncher):
             zygote.launch(bundle.run, bundle.folder, bundle.processes)
             self._own[bundle.run] = bundle, zygote
 
-    def end_run(self, run: Run) -> None:
-        self._cancel(run, "")
-
     def close(self) -> None:
         """Cancel the runs of this object, and end its warm process. Queued runs stay queued."""
         super().close()
         with self._lock:
             for run in list(self._own):
                 with suppress(RunError):
-                    self._cancel(Run(self.record, run, self), render("meshwave_closed", {}))
+                    self.end_run(Run(self.record, run, self), render("meshwave_closed", {}))
             self._settled.wait_for(lambda: not self._own, CLOSING_S)
             zygote, self._zygote = self._zygote, None
         if zygote is not None:
             zygote.close()
         atexit.unregister(self.close)
 
-    def _cancel(self, run: Run, why: str) -> None:
+    def end_run(self, run: Run, why: str) -> None:
         if run.state.is_over:
             return
         try:

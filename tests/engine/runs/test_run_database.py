@@ -90,6 +90,16 @@ def test_runs_of_one_place_start_one_after_another(record: Record) -> None:
     assert record.queue() == []
 
 
+def test_persons_take_turns(record: Record) -> None:
+    names = ["ada", "ada", "ada", "grace", "", "grace"]
+    runs = {
+        enter(record, person=name, name=f"{name}{number}").id: f"{name}{number}" for number, name in enumerate(names)
+    }
+
+    assert [runs[entry.id] for entry in record.queue()] == ["grace3", "4", "ada1", "grace5", "ada2"], "ada0 is active"
+    assert [entry.name for entry in record.of_person("ada")] == ["ada0", "ada1", "ada2"]
+
+
 def test_a_run_that_starts_again_is_before_those_that_came_later(record: Record) -> None:
     first, second = enter(record), enter(record)
     record.move(first.id, State.RUNNING)
@@ -234,7 +244,8 @@ def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path
     record.close()
     with sqlite3.connect(tmp_path / "runs.sqlite") as db:
         db.executescript(
-            "ALTER TABLE runs DROP COLUMN is_rehearsal; ALTER TABLE runs DROP COLUMN manner; PRAGMA user_version = 1;"
+            "ALTER TABLE runs DROP COLUMN is_rehearsal; ALTER TABLE runs DROP COLUMN manner;"
+            "ALTER TABLE runs DROP COLUMN person; PRAGMA user_version = 1;"
         )
     db.close()
 
@@ -254,7 +265,9 @@ def test_dry_runs_of_an_older_record_stay_dry_runs(tmp_path: Path) -> None:
     dry_run = enter(record, manner="rehearsal, time x 40; on 2 emulated hosts (100 MB/s between them)").id
     record.close()
     with sqlite3.connect(tmp_path / "runs.sqlite") as db:
-        db.executescript("ALTER TABLE runs DROP COLUMN is_rehearsal; PRAGMA user_version = 2;")
+        db.executescript(
+            "ALTER TABLE runs DROP COLUMN is_rehearsal; ALTER TABLE runs DROP COLUMN person; PRAGMA user_version = 2;"
+        )
     db.close()
 
     record = Record(tmp_path)

@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.launches import Launches
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record
-from meshwave.engine.runs.launchers._base import launchers
 from tests.engine.runs.recorded import record, record_inside
 from tests.fuzz.mutate import damaged, mutate_bytes, written
 from tests.fuzz.oracle import Act, Complaint, about_command, about_text, run_cli
@@ -151,9 +151,9 @@ def _measured() -> dict[str, str]:
 
 def _on_the_page() -> Iterator[Complaint]:
     store = Record()
-    launcher = launchers["threads"](store)
+    launches = Launches(store)
     try:
-        panel = RunsPanel(Session(load_design(example(SHOWN))), launcher, store)
+        panel = RunsPanel(Session(load_design(example(SHOWN))), launches)
         for entry in store.entries():
             panel._handle_msg({"type": "open", "run": entry.id})
             panel._handle_msg({"type": "use_measured"})
@@ -161,7 +161,7 @@ def _on_the_page() -> Iterator[Complaint]:
         for words in (panel.bar.notice, panel.log, *(row["words"] for row in panel.runs)):
             yield from about_text(words) if words.strip() else ()
     finally:
-        launcher.close()
+        launches.close()
         store.close()
 
 

@@ -1,0 +1,76 @@
+"""Data of a workshop for the pages of learners and the board of the teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from meshwave.designer.kit.canvas import Canvas
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.lessons.classroom import Classroom
+from meshwave.engine.lessons.reading import FILE, find_lesson, lesson_folders
+from meshwave.engine.lessons.workshop import Challenge
+
+LEADERS = 10
+"""Places of a leaderboard that are shown."""
+
+
+class ClassroomView(Canvas):
+    """A widget that shows the state of a workshop."""
+
+    def __init__(self, classroom: Classroom, **params: Any) -> None:
+        super().__init__(**params)
+        self._classroom = classroom
+        self._shown = -1
+
+    def refresh(self) -> None:
+        """Show what changed in the workshop; cheap if nothing did."""
+        if self._shown != self._classroom.changes:
+            self._shown = self._classroom.changes
+            self._show()
+
+    def _show(self) -> None:
+        raise NotImplementedError
+
+
+class Outline(NamedTuple):
+    """The titles of a lesson and of its steps."""
+
+    title: str
+    steps: Sequence[str]
+
+
+def lesson_outline(name: str) -> Outline:
+    """Return the titles of a lesson; of one that cannot be read, its name and no steps."""
+    folder = lesson_folders().get(name)
+    try:
+        return _read_outline(name, (folder / FILE).stat().st_mtime_ns) if folder else Outline(name, ())
+    except (MeshwaveError, OSError):
+        return Outline(name, ())
+
+
+@cache
+def _read_outline(name: str, changed_ns: int) -> Outline:
+    """Read the titles, once for each version of the file, since the pages of a whole class show them."""
+    lesson = find_lesson(name)
+    return Outline(lesson.about.title, [step.title for step in lesson.steps])
+
+
+def step_title(lesson: str, step: int) -> str:
+    """Return the title of a step with that of its lesson; empty if there is none."""
+    outline = lesson_outline(lesson)
+    return f"{outline.title}: {outline.steps[step]}" if step < len(outline.steps) else ""
+
+
+def shown_challenge(classroom: Classroom, challenge: Challenge, person: str = "") -> dict[str, Any]:
+    """Return a challenge with its leaders and a person's own place, as plain data."""
+    board = classroom.leaderboard(challenge.name)
+    own = next((f"Place {each['rank']}: {each['text']}" for each in board if each["person"] == person), "")
+    return {
+        "name": challenge.name,
+        "title": challenge.title,
+        "text": challenge.text,
+        "own": own,
+        "leaders": board[:LEADERS],
+    }

@@ -1,0 +1,109 @@
+"""Launches from the page: the launch targets that a tab offers, and which runs it may start and cancel."""
+
+from __future__ import annotations
+
+import time
+
+from meshwave.engine.findings import Refusal
+from meshwave.engine.lessons.launch_limits import LaunchLimits, check_launch, overdue_runs
+from meshwave.engine.runs import Entry, Launcher, Record, Run
+from meshwave.engine.runs.launchers import open_run, watch_queues
+from meshwave.engine.runs.run_folder import RunSpec, process_count
+from meshwave.engine.runs.targets import Target, open_target, training_targets
+
+MACHINE_TARGETS = ("local", "threads")
+"""Targets of this machine: for training and dry runs, and for dry runs of designs with many devices."""
+
+
+class Launches:
+    """The launchers that all tabs share, opened when they are first used."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self._launchers: dict[str, Launcher] = {}
+
+    def targets(self) -> list[Target]:
+        """Return the launch targets of the menu."""
+        return training_targets()
+
+    def open(self, name: str) -> Launcher:
+        """Return the launcher of a target.
+
+        Raises:
+            Refusal: there is no such target, or it is not offered.
+        """
+        if name not in self._launchers:
+            self._launchers[name] = open_target(self.record, name)
+        return self._launchers[name]
+
+    def submit(self, launcher: Launcher, spec: RunSpec, key: str | None) -> Run:
+        """Launch or queue a run; see :meth:`Launcher.submit`."""
+        return launcher.submit(spec, key=key)
+
+    def cancel(self, entry: Entry, why: str = "") -> None:
+        """Cancel a run, also one that another process launched.
+
+        Raises:
+            Refusal: the run is not the tab's to cancel.
+        """
+        known = self._launchers.get(entry.launcher)
+        (Run(self.record, entry.id, known) if known else open_run(self.record, entry.id)).cancel(why)
+
+    def watch_queues(self) -> None:
+        """Start the queued runs of all targets, each when its turn comes."""
+        watch_queues(self.record, self.open)
+
+    def cancel_overdue(self, limits: LaunchLimits) -> None:
+        """Cancel the runs of learners that take too long."""
+        for entry in overdue_runs(limits, self.record, time.time()):
+            self.cancel(entry, f"the limit of the workshop is {limits.minutes:g} min")
+
+    def close(self) -> None:
+        """Close the launchers, which end their runs."""
+        for launcher in self._launchers.values():
+            launcher.close()
+
+
+class LearnerLaunches(Launches):
+    """The launches of one learner of a workshop: on this machine and within limits."""
+
+    def __init__(self, shared: Launches, person: str, limits: LaunchLimits) -> None:
+        super().__init__(shared.record)
+        self._shared, self._person, self._limits = shared, person, limits
+
+    def targets(self) -> list[Target]:
+        """Return the launch targets of this machine."""
+        return [target for target in self._shared.targets() if target.name in MACHINE_TARGETS]
+
+    def open(self, name: str) -> Launcher:
+        """Return the launcher of a target of this machine.
+
+        Raises:
+            Refusal: the target is elsewhere.
+        """
+        if name not in MACHINE_TARGETS:
+            raise Refusal("workshop_target", {"target": name})
+        return self._shared.open(name)
+
+    def submit(self, launcher: Launcher, spec: RunSpec, key: str | None) -> Run:
+        """Launch or queue a run as the learner.
+
+        Raises:
+            Refusal: it exceeds the limits of the workshop.
+        """
+        check_launch(self._limits, self.record, self._person, process_count(spec.drawn))
+        return launcher.submit(spec, key=key, person=self._person)
+
+    def cancel(self, entry: Entry, why: str = "") -> None:
+        """Cancel a run of the learner.
+
+        Raises:
+            Refusal: somebody else launched it.
+        """
+        if entry.person != self._person:
+            raise Refusal("workshop_other_run", {})
+        self._shared.cancel(entry, why)
+
+    def watch_queues(self) -> None:
+        """Start the queued runs of all persons."""
+        self._shared.watch_queues()

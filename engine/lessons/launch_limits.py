@@ -1,0 +1,58 @@
+"""Limits on the runs that each learner of a workshop launches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from meshwave.engine.findings import Refusal
+from meshwave.engine.frozen import Part
+from meshwave.engine.runs import Entry, Record
+
+MEGABYTE = 1e6
+
+
+class LaunchLimits(Part):
+    """What each learner of a workshop may launch; the teacher has no limits."""
+
+    processes: Annotated[int, Field(ge=1, le=64)] = 8
+    """Largest number of processes of a run."""
+    runs: Annotated[int, Field(ge=1, le=100)] = 2
+    """Largest number of a learner's runs that are queued or active at the same time."""
+    minutes: Annotated[float, Field(gt=0, le=1440)] = 10.0
+    """Time after its start at which a run is cancelled."""
+    megabytes: Annotated[float, Field(ge=0, le=1e6)] = 500.0
+    """Disk space of the runs of a learner, above which no other one is launched; 1 MB is 10^6 bytes."""
+
+
+def check_launch(limits: LaunchLimits, record: Record, person: str, processes: int) -> None:
+    """Refuse a launch of a learner that exceeds the limits.
+
+    Raises:
+        Refusal: the run has too many processes, or the learner has too many runs or too large ones.
+    """
+    own = record.of_person(person)
+    unfinished = sum(not entry.state.is_over for entry in own)
+    if processes > limits.processes:
+        raise Refusal("workshop_processes", {"processes": processes, "most": limits.processes})
+    if unfinished >= limits.runs:
+        raise Refusal("workshop_runs", {"runs": unfinished})
+    used_bytes = sum(_folder_bytes(record.folder(entry.id)) for entry in own)
+    if used_bytes > limits.megabytes * MEGABYTE:
+        raise Refusal("workshop_disk", {"used_bytes": used_bytes, "most_bytes": limits.megabytes * MEGABYTE})
+
+
+def overdue_runs(limits: LaunchLimits, record: Record, now_s: float) -> Iterator[Entry]:
+    """Yield the active runs of learners that have taken longer than they may; ``now_s`` is in Unix seconds."""
+    for entry in record.active():
+        if entry.person and entry.started_s is not None and now_s - entry.started_s > limits.minutes * 60:
+            yield entry
+
+
+def _folder_bytes(folder: Path) -> int:
+    files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return sum(file.lstat().st_size for file in files if file.exists())

@@ -1,0 +1,75 @@
+"""What the tabs of a learner may launch and cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshwave.designer.state.launches import Launches, LearnerLaunches
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.findings import Refusal
+from meshwave.engine.lessons.launch_limits import LaunchLimits
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Record, State
+from meshwave.engine.runs.launchers import specify_run
+from meshwave.engine.runs.options import REHEARSAL
+
+TARGETS = """[cluster]
+launcher = "ssh"
+hosts = ["node1"]
+root = "/work"
+"""
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
+    (tmp_path / "targets.toml").write_text(TARGETS)
+    monkeypatch.setenv("MESHWAVE_TARGETS", str(tmp_path / "targets.toml"))
+    record = Record(tmp_path)
+    launches = Launches(record)
+    yield launches
+    launches.close()
+    record.close()
+
+
+def refused_code(call: object, *arguments: object) -> str:
+    with pytest.raises(Refusal) as refusal:
+        call(*arguments)  # type: ignore[operator]
+    return refusal.value.problem.code
+
+
+def test_learners_launch_on_this_machine_only(shared: Launches) -> None:
+    ada = LearnerLaunches(shared, "ada", LaunchLimits())
+    assert "cluster" in [target.name for target in shared.targets()]
+    assert [target.name for target in ada.targets()] == ["local"]
+    assert refused_code(ada.open, "cluster") == "workshop_target"
+    assert ada.open("local") is shared.open("local")
+
+
+def test_a_learner_launches_within_limits_and_cancels_own_runs(shared: Launches) -> None:
+    design = load_design(example("02-two-waves"))
+    spec = specify_run(predict(design), REHEARSAL)
+    ada, grace = (LearnerLaunches(shared, name, LaunchLimits(runs=1)) for name in ("ada", "grace"))
+    run = ada.submit(ada.open("threads"), spec, None)
+    assert run.entry.person == "ada"
+    assert refused_code(ada.submit, ada.open("threads"), spec, None) == "workshop_runs"
+    assert refused_code(grace.cancel, run.entry) == "workshop_other_run"
+    ada.cancel(run.entry)
+    run.wait(timeout_s=30)
+    small = LearnerLaunches(shared, "ada", LaunchLimits(processes=1))
+    assert refused_code(small.submit, ada.open("threads"), spec, None) == "workshop_processes"
+
+
+def test_a_run_that_takes_too_long_is_cancelled_with_the_reason(
+    shared: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    design = load_design(example("02-two-waves"))
+    run = shared.open("threads").submit(specify_run(predict(design), REHEARSAL), person="ada")
+    run.wait(timeout_s=0.5)
+    monkeypatch.setattr("meshwave.designer.state.launches.overdue_runs", lambda *_: [run.entry])
+    shared.cancel_overdue(LaunchLimits(minutes=3))
+    assert run.wait(timeout_s=30) is State.CANCELLED
+    assert run.reason.endswith("the limit of the workshop is 3 min")

@@ -1,0 +1,69 @@
+"""Limits on the launches of learners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.findings import Refusal
+from meshwave.engine.lessons.launch_limits import LaunchLimits, check_launch, overdue_runs
+from meshwave.engine.runs import Entry, Record, State
+
+LIMITS = LaunchLimits(processes=4, runs=2, minutes=1, megabytes=1)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Record]:
+    record = Record(tmp_path)
+    yield record
+    record.close()
+
+
+def enter(record: Record, person: str = "ada") -> Entry:
+    return record.submit(
+        name="a design", launcher="local", handle={}, digest="0" * 16, processes=4, steps=20, person=person
+    )[0]
+
+
+def refused_code(record: Record, person: str = "ada", processes: int = 4) -> str:
+    try:
+        check_launch(LIMITS, record, person, processes)
+    except Refusal as refusal:
+        return refusal.problem.code
+    return ""
+
+
+def test_a_run_of_too_many_processes_is_refused(record: Record) -> None:
+    assert refused_code(record) == ""
+    assert refused_code(record, processes=5) == "workshop_processes"
+
+
+def test_a_learner_has_a_limited_number_of_unfinished_runs(record: Record) -> None:
+    first, _ = enter(record), enter(record)
+    assert refused_code(record) == "workshop_runs"
+    assert refused_code(record, "grace") == ""
+    record.move(first.id, State.FAILED)
+    assert refused_code(record) == ""
+
+
+def test_a_learner_has_limited_disk_space(record: Record) -> None:
+    run = enter(record)
+    folder = record.folder(run.id) / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(b"0" * 1_000_001)
+    (folder / "link").symlink_to("nowhere")
+    assert refused_code(record) == "workshop_disk"
+    assert refused_code(record, "grace") == ""
+
+
+def test_only_runs_of_learners_are_overdue(record: Record) -> None:
+    runs = [enter(record, person) for person in ("ada", "")]
+    for run in runs:
+        record.move(run.id, State.STARTING)
+        record.move(run.id, State.RUNNING)
+    started_s = record.get(runs[0].id).started_s
+    assert started_s is not None
+    assert list(overdue_runs(LIMITS, record, started_s + 59)) == []
+    assert [entry.id for entry in overdue_runs(LIMITS, record, started_s + 61)] == [runs[0].id]
