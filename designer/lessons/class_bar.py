@@ -12,6 +12,7 @@ from meshwave.designer.kit.canvas import plain_text, read_value
 from meshwave.designer.lessons.classroom_view import ClassroomView, shown_challenge, step_title
 from meshwave.designer.lessons.pane import LessonPane
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.launches import Launches
 from meshwave.engine.errors import InputError
 from meshwave.engine.lessons.classroom import Classroom
 from meshwave.engine.lessons.workshop import Challenge, score_design
@@ -28,11 +29,19 @@ class ClassBar(ClassroomView):
 
     _esm = module("lessons/class_bar.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/class_bar.css")
-    _gestures = ("go", "start", "submit")
+    _gestures = ("go", "start", "submit", "confirm")
 
-    def __init__(self, classroom: Classroom, person: str, session: Session, lessons: LessonPane, **params: Any) -> None:
+    def __init__(
+        self,
+        classroom: Classroom,
+        person: str,
+        session: Session,
+        lessons: LessonPane,
+        launches: Launches,
+        **params: Any,
+    ) -> None:
         super().__init__(classroom, styles={"position": "absolute", "width": "0", "height": "0"}, **params)
-        self._person, self._session, self._lessons = person, session, lessons
+        self._person, self._session, self._lessons, self._launches = person, session, lessons, launches
         self.refresh()
 
     def _show(self) -> None:
@@ -76,6 +85,13 @@ class ClassBar(ClassroomView):
         score = score_design(challenge, start, session.prediction)
         if not self._classroom.submit(self._person, challenge.name, score, session.design):
             raise InputError(f"{score.text} is not better than your best score")
+        self.refresh()
+
+    def _on_confirm(self, gesture: Mapping[str, Any]) -> None:
+        """Launch a dry run of the best design that the learner submitted to a challenge."""
+        challenge = self._challenge(gesture)
+        run = self._launches.dry_run(self._classroom.read_submission(self._person, challenge.name))
+        self._classroom.add_dry_run(self._person, challenge.name, run.id)
         self.refresh()
 
     def _challenge(self, gesture: Mapping[str, Any]) -> Challenge:

@@ -66,11 +66,12 @@ def step_title(lesson: str, step: int) -> str:
 def shown_challenge(classroom: Classroom, challenge: Challenge, person: str = "") -> dict[str, Any]:
     """Return a challenge with its leaders and a person's own place, as plain data."""
     board = classroom.leaderboard(challenge.name)
-    own = next((f"Place {each['rank']}: {each['text']}" for each in board if each["person"] == person), "")
+    own = next((each for each in board if each["person"] == person), None)
     return {
         "name": challenge.name,
         "title": challenge.title,
         "text": challenge.text,
-        "own": own,
+        "own": f"Place {own['rank']}: {own['text']}" if own else "",
+        "can_confirm": own is not None and not own["run"],
         "leaders": board[:LEADERS],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from meshwave.designer.server.workshop_access import WorkshopAccess, request_use
 from meshwave.designer.state.studio import Draft, Studio
 from meshwave.engine.errors import InputError
 from meshwave.engine.lessons.classroom import Classroom, workshop_folder
+from meshwave.engine.lessons.launch_limits import dry_run_result
 from meshwave.engine.lessons.progress import Course
 from meshwave.engine.lessons.workshop import read_workshop
 
 REFRESH_INTERVAL_MS = 1000
-OVERDUE_INTERVAL_MS = 5000
-"""Interval of checks whether runs of learners take too long."""
+FOLLOW_INTERVAL_MS = 2000
+"""Interval of checks whether runs of learners take too long, and whether dry runs of challenges have ended."""
 
 
 def serve_workshop(
@@ -67,7 +69,7 @@ def serve_workshop(
     origin = f"http{'s' * bool(tls)}://{address}:{port}"
     pages = WorkshopPages(classroom, studio, origin)
     server = start_pages(pages.routes(), studio, access, port, address=address, tls=tls)
-    PeriodicCallback(lambda: studio.launches.cancel_overdue(workshop.plan.limits), OVERDUE_INTERVAL_MS).start()
+    PeriodicCallback(lambda: follow_runs(classroom, studio), FOLLOW_INTERVAL_MS).start()
     link = f"{origin}/board?token={token}"
     print(
         f"The workshop is ready. Open the teacher's board\n\n    {link}\n\n"
@@ -80,6 +82,12 @@ def serve_workshop(
     finally:
         classroom.close()
     return 0
+
+
+def follow_runs(classroom: Classroom, studio: Studio) -> None:
+    """Cancel runs of learners that take too long, and enter the results of dry runs of challenges."""
+    studio.launches.cancel_overdue(classroom.workshop.plan.limits)
+    classroom.enter_results(partial(dry_run_result, studio.record))
 
 
 def check_encryption(address: str, certificate: Path | None, key: Path | None) -> None:
@@ -141,7 +149,7 @@ class WorkshopPages:
 
     def _attend(self, person: str, widgets: Widgets, draft: Draft) -> Viewable:
         """Connect a learner's page with the class."""
-        bar = ClassBar(self._classroom, person, widgets.session, widgets.lessons)
+        bar = ClassBar(self._classroom, person, widgets.session, widgets.lessons, widgets.studio.launches)
 
         def note() -> None:
             bar.note_place(draft.name)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 
+from meshwave.engine.document import Design
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.launch_limits import LaunchLimits, check_launch, overdue_runs
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Entry, Launcher, Record, Run
-from meshwave.engine.runs.launchers import open_run, watch_queues
+from meshwave.engine.runs.dry_run import limit_steps
+from meshwave.engine.runs.launchers import open_run, specify_run, usual_launcher, watch_queues
+from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.run_folder import RunSpec, process_count
 from meshwave.engine.runs.targets import Target, open_target, training_targets
 
@@ -39,6 +43,12 @@ class Launches:
     def submit(self, launcher: Launcher, spec: RunSpec, key: str | None) -> Run:
         """Launch or queue a run; see :meth:`Launcher.submit`."""
         return launcher.submit(spec, key=key)
+
+    def dry_run(self, design: Design) -> Run:
+        """Launch or queue a dry run of a design on this machine."""
+        prediction = predict(limit_steps(design))
+        launcher = self.open(usual_launcher(design, REHEARSAL))
+        return self.submit(launcher, specify_run(prediction, REHEARSAL), None)
 
     def cancel(self, entry: Entry, why: str = "") -> None:
         """Cancel a run, also one that another process launched.

@@ -37,6 +37,10 @@ CREATE TABLE IF NOT EXISTS scores (
     person TEXT NOT NULL, challenge TEXT NOT NULL, value REAL NOT NULL, text TEXT NOT NULL, design TEXT NOT NULL,
     given_s REAL NOT NULL, PRIMARY KEY (person, challenge)
 );
+CREATE TABLE IF NOT EXISTS dry_runs (
+    person TEXT NOT NULL, challenge TEXT NOT NULL, run TEXT NOT NULL, result TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (person, challenge)
+);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
@@ -159,6 +163,7 @@ class Classroom:
         """Remove a person, whose name is free again; the designs stay in the folder."""
         self._write("DELETE FROM people WHERE id = ?", id)
         self._write("DELETE FROM scores WHERE person = ?", id)
+        self._write("DELETE FROM dry_runs WHERE person = ?", id)
 
     def person_folder(self, id: str) -> Path:
         """Return the folder with a person's designs and progress."""
@@ -204,20 +209,34 @@ class Classroom:
             "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?)",
             id, challenge, score.value, score.text, design.model_dump_json(), self._clock(),
         )  # fmt: skip
+        self._write("DELETE FROM dry_runs WHERE person = ? AND challenge = ?", id, challenge)  # of a worse design
         return True
 
+    def add_dry_run(self, id: str, challenge: str, run: str) -> None:
+        """Note the dry run that is to confirm a person's best score in a challenge."""
+        self._write("INSERT OR REPLACE INTO dry_runs VALUES (?, ?, ?, '')", id, challenge, run)
+
+    def enter_results(self, result_of: Callable[[str], str]) -> None:
+        """Enter the results of dry runs that have ended; ``result_of`` returns the one of a run, empty before its end."""
+        for (run,) in self._db.execute("SELECT run FROM dry_runs WHERE result = ''").fetchall():
+            if result := result_of(run):
+                self._write("UPDATE dry_runs SET result = ? WHERE run = ?", result, run)
+
     def leaderboard(self, challenge: str) -> list[dict[str, Any]]:
-        """Return rank, person, name and score of everybody in a challenge, the best first; equal scores by time."""
+        """Return the scores of a challenge, the best first, and equal ones by time.
+
+        Each has ``rank``, ``person``, ``name``, ``value``, ``text``, and ``run`` and ``result`` of a dry run of the design,
+        empty without one or before its end.
+        """
         order = "ASC" if self.workshop.challenge(challenge).best == "smallest" else "DESC"
         rows = self._db.execute(
-            "SELECT people.id, people.name, scores.value, scores.text FROM scores JOIN people ON people.id = person"
+            "SELECT people.id, people.name, scores.value, scores.text, coalesce(run, ''), coalesce(result, '')"
+            " FROM scores JOIN people ON people.id = scores.person LEFT JOIN dry_runs USING (person, challenge)"
             f" WHERE challenge = ? ORDER BY scores.value {order}, given_s",
             (challenge,),
         )
-        return [
-            {"rank": rank, "person": person, "name": name, "value": value, "text": text}
-            for rank, (person, name, value, text) in enumerate(rows, 1)
-        ]
+        columns = ("person", "name", "value", "text", "run", "result")
+        return [{"rank": rank, **dict(zip(columns, row, strict=True))} for rank, row in enumerate(rows, 1)]
 
     def read_submission(self, id: str, challenge: str) -> Design:
         """Return a person's best design in a challenge.

@@ -1,4 +1,4 @@
-"""Limits on the runs that each learner of a workshop launches."""
+"""Runs of the learners of a workshop: limits on launches, and results of dry runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.runs import Entry, Record
+from meshwave.engine.runs.run_comparison import run_outcome, short_error
+from meshwave.engine.units import duration
 
 MEGABYTE = 1e6
 
@@ -51,6 +54,21 @@ def overdue_runs(limits: LaunchLimits, record: Record, now_s: float) -> Iterator
     for entry in record.active():
         if entry.person and entry.started_s is not None and now_s - entry.started_s > limits.minutes * 60:
             yield entry
+
+
+def dry_run_result(record: Record, run: str) -> str:
+    """Return the result of a dry run, such as ``12.3 ms measured (+1%)``; empty before its end."""
+    try:
+        entry = record.get(run)
+    except MeshwaveError:  # it was deleted
+        return "the dry run was deleted"
+    if not entry.state.is_over:
+        return ""
+    outcome = run_outcome(record, entry)
+    if outcome is None:
+        return f"no measurement: {entry.reason or entry.state.lower()}"
+    error = f" ({short_error(outcome.error)})" if outcome.error is not None else ""
+    return f"{duration(outcome.measured_s, outcome.unit)} measured{error}"
 
 
 def _folder_bytes(folder: Path) -> int:

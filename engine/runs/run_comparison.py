@@ -242,8 +242,13 @@ def design_history(record: Record, like: Entry, most: int = 1000) -> list[Outcom
         if entry.name == like.name or (entry.digest == like.digest and _timed_content(record.folder(entry.id)) == mine)
     )
     alike = (entry for entry in named if _emulated_links(record.folder(entry.id)) == links)
-    found = (read_outcome(entry, record.folder(entry.id)) or _compare_now(record, entry) for entry in alike)
+    found = (run_outcome(record, entry) for entry in alike)
     return [each for each in found if each is not None]
+
+
+def run_outcome(record: Record, entry: Entry) -> Outcome | None:
+    """Return the outcome of a finished run, which is compared if it was not before; None if that is not possible."""
+    return read_outcome(entry, record.folder(entry.id)) or _compare_now(record, entry)
 
 
 def _timed_content(folder: Path) -> dict[str, Any]:

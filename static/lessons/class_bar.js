@@ -61,7 +61,7 @@ class ClassBar extends Widget {
   }
 
   /** @param {Challenge} challenge */
-  card({ name, title, text, own, leaders }) {
+  card({ name, title, text, own, can_confirm: canConfirm, leaders }) {
     return h(
       "section.mw-class-card",
       { "aria-label": title },
@@ -77,6 +77,11 @@ class ClassBar extends Widget {
         }),
       ),
       own && h("p", {}, own),
+      canConfirm &&
+        button("Confirm by a dry run", {
+          title: "Run the schedule of your best design without computing, and measure its step time",
+          onclick: () => this.send("confirm", { challenge: name }),
+        }),
       leaderboard(leaders),
     );
   }

@@ -17,9 +17,10 @@ export function leaderboard(leaders, action = () => "") {
       h("td", {}, `${leader.rank}`),
       h("td", {}, leader.name),
       h("td", {}, leader.text),
+      h("td", {}, leader.run && (leader.result || "not over")),
       h("td", {}, action(leader)),
     ),
   );
-  const head = ["Place", "Name", "Score", ""].map((text) => h("th", { scope: "col" }, text));
+  const head = ["Place", "Name", "Score", "Dry run", ""].map((text) => h("th", { scope: "col" }, text));
   return h("table.mw-class-table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...lines));
 }

@@ -51,6 +51,8 @@ export interface Leader {
   person: string;
   name: string;
   text: string;
+  run: string;
+  result: string;
 }
 
 export interface Challenge {
@@ -58,6 +60,7 @@ export interface Challenge {
   title: string;
   text: string;
   own: string;
+  can_confirm: boolean;
   leaders: Leader[];
 }
 

@@ -132,6 +132,8 @@ def test_a_class_from_joining_to_its_results(
     expect(board.get_by_role("region", name="The fastest step")).to_contain_text("Grace")
     other.get_by_role("button", name="Submit the open design").click()
     expect(other.get_by_role("alert").filter(has_text="is not better")).to_be_visible()
+    other.get_by_role("button", name="Confirm by a dry run").click()
+    expect(board.get_by_role("region", name="The fastest step")).to_contain_text("not over")
     with teacher.expect_page() as opened:
         board.get_by_role("region", name="The fastest step").get_by_role("button", name="Open design of Grace").click()
     expect(opened.value).to_have_title(re.compile("Meshwave"))

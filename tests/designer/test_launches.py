@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from meshwave.designer.state.launches import Launches, LearnerLaunches
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.findings import Refusal
-from meshwave.engine.lessons.launch_limits import LaunchLimits
+from meshwave.engine.lessons.launch_limits import LaunchLimits, dry_run_result
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, State
 from meshwave.engine.runs.launchers import specify_run
@@ -61,6 +62,22 @@ def test_a_learner_launches_within_limits_and_cancels_own_runs(shared: Launches)
     run.wait(timeout_s=30)
     small = LearnerLaunches(shared, "ada", LaunchLimits(processes=1))
     assert refused_code(small.submit, ada.open("threads"), spec, None) == "workshop_processes"
+
+
+def test_a_dry_run_has_a_result_once_it_is_over(shared: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwave.designer.state.launches.usual_launcher", lambda *_: "threads")
+    ada = LearnerLaunches(shared, "ada", LaunchLimits())
+    run = ada.dry_run(load_design(example("03-gpt-on-two-cores")))
+    assert run.entry.is_rehearsal
+    assert dry_run_result(shared.record, run.id) == ""
+    assert run.wait(timeout_s=60) is State.SUCCEEDED
+    assert re.fullmatch(r"[\d.]+ m?s measured \([+-x ]*\d+%?\)", dry_run_result(shared.record, run.id))
+
+    cancelled = ada.dry_run(load_design(example("03-gpt-on-two-cores")))
+    ada.cancel(cancelled.entry)
+    cancelled.wait(timeout_s=30)
+    assert dry_run_result(shared.record, cancelled.id).startswith("no measurement: cancelled")
+    assert dry_run_result(shared.record, "gone") == "the dry run was deleted"
 
 
 def test_a_run_that_takes_too_long_is_cancelled_with_the_reason(

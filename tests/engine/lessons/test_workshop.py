@@ -131,6 +131,31 @@ def test_the_best_score_counts_and_equal_ones_by_time(classroom: Classroom, cloc
     assert classroom.read_submission(ada, challenge.name) == design
 
 
+def test_a_dry_run_confirms_the_design_that_was_submitted(classroom: Classroom) -> None:
+    design = classroom.workshop.designs["start"]
+    challenge = classroom.workshop.challenge("fastest-step")
+    score = score_design(challenge, design, predict(design))
+    ada = join(classroom, "Ada")
+    classroom.submit(ada, challenge.name, score, design)
+
+    def shown() -> tuple[str, str]:
+        (leader,) = classroom.leaderboard(challenge.name)
+        return leader["run"], leader["result"]
+
+    assert shown() == ("", "")
+    classroom.add_dry_run(ada, challenge.name, "run-1")
+    classroom.enter_results(lambda run: "")
+    assert shown() == ("run-1", "")
+    before = classroom.changes
+    classroom.enter_results(lambda run: f"{run}: 12 ms measured")
+    assert shown() == ("run-1", "run-1: 12 ms measured")
+    assert classroom.changes == before + 1
+    classroom.enter_results(lambda run: "again")
+    assert shown() == ("run-1", "run-1: 12 ms measured")
+    classroom.submit(ada, challenge.name, score._replace(value=score.value / 2), design)
+    assert shown() == ("", ""), "the dry run was of a worse design"
+
+
 def test_a_design_that_misses_a_condition_has_no_score(workshop: Workshop) -> None:
     assert refused_score(workshop, "pipeline.microbatches", 8) == "workshop_condition_unmet"
 
