@@ -38,7 +38,7 @@ def check_launch(limits: LaunchLimits, record: Record, person: str, processes: i
     Raises:
         Refusal: the run has too many processes, or the learner has too many runs or too large ones.
     """
-    own = record.of_person(person)
+    own = record.person_entries(person)
     unfinished = sum(not entry.state.is_over for entry in own)
     if processes > limits.processes:
         raise Refusal("workshop_processes", {"processes": processes, "most": limits.processes})

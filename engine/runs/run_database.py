@@ -316,7 +316,7 @@ class Record:
             rows = self._db.execute("SELECT state, COUNT(*) FROM runs GROUP BY state")
             return {State(state): count for state, count in rows}
 
-    def of_person(self, person: str) -> list[Entry]:
+    def person_entries(self, person: str) -> list[Entry]:
         """Return the runs that a person launched, earliest first."""
         with self._lock, self._convert_errors():
             rows = self._db.execute("SELECT * FROM runs WHERE person = ? ORDER BY created_s, rowid", (person,))

@@ -97,7 +97,7 @@ def test_persons_take_turns(record: Record) -> None:
     }
 
     assert [runs[entry.id] for entry in record.queue()] == ["grace3", "4", "ada1", "grace5", "ada2"], "ada0 is active"
-    assert [entry.name for entry in record.of_person("ada")] == ["ada0", "ada1", "ada2"]
+    assert [entry.name for entry in record.person_entries("ada")] == ["ada0", "ada1", "ada2"]
 
 
 def test_a_run_that_starts_again_is_before_those_that_came_later(record: Record) -> None:
