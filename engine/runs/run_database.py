@@ -320,7 +320,7 @@ class Record:
         """Return the runs that a person launched, earliest first."""
         with self._lock, self._convert_errors():
             rows = self._db.execute("SELECT * FROM runs WHERE person = ? ORDER BY created_s, rowid", (person,))
-            return self._entries(rows)
+            return self._read_rows(rows)
 
     def active(self) -> list[Entry]:
         """Return the runs that are starting or running, earliest first."""
