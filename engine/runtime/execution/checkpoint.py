@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -140,6 +141,8 @@ State = Mapping[str, Part]
 
 def prepare() -> None:
     """Import torch.distributed.checkpoint, which takes a second, before the first checkpoint needs it."""
+    for name in ("default_planner", "filesystem", "state_dict_loader", "state_dict_saver"):
+        import_module(f"torch.distributed.checkpoint.{name}")
 
 
 class Checkpointer:

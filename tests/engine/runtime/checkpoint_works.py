@@ -19,7 +19,7 @@ from meshwave.engine.runtime.execution.trainer import Trainer
 
 
 def train(argument: dict[str, Any]) -> dict[str, Any]:
-    """Train a design from the newest checkpoint of a folder up to a step; checkpoint after each step if it is asked for."""
+    """Train a design from the newest checkpoint of a folder up to a step, and write a checkpoint of each step in ``saved``."""
     design, folder = parse_design(argument["document"]), Path(argument["folder"])
     job = Job(design, lower(design), layers_per_stage(design))
     trainer = Trainer(job, World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), "gloo", ""))
@@ -30,7 +30,8 @@ def train(argument: dict[str, Any]) -> dict[str, Any]:
     losses = []
     for number in range(first, argument["until"]):
         losses.append(trainer.step(number).loss)
-        checkpointer.save(number + 1)
+        if number + 1 in argument["saved"]:
+            checkpointer.save(number + 1)
     checkpointer.close()
     return {
         "first": first,

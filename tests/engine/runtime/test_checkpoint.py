@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ MOE = {"experts": 4, "top_k": 2, "capacity_factor": None, "every": 2, "aux_loss"
 
 @pytest.fixture
 def train(crew: Any) -> Callable[..., Outcomes]:
-    """Train a design up to a step in a folder, from its newest checkpoint if it has one."""
+    """Train a design up to a step in a folder, from its newest checkpoint if it has one; write those of steps ``saved``."""
 
-    def train(document: Document, folder: Path, until: int, **more: Any) -> Outcomes:
+    def train(document: Document, folder: Path, until: int, saved: Sequence[int] = (), **more: Any) -> Outcomes:
         folder.mkdir(exist_ok=True)
         size = sum(len(mesh.devices) for mesh in parse_design(document).meshes)
-        argument = {"document": document, "folder": str(folder), "until": until, **more}
+        argument = {"document": document, "folder": str(folder), "until": until, "saved": saved, **more}
         found: Outcomes = crew.call("tests.engine.runtime.checkpoint_works:train", size, argument)
         broken = [outcome for outcome in found if not isinstance(outcome, dict)]
         assert not broken, broken
@@ -56,7 +56,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_bit(
     document = draw(pipeline, layers=9, steps=5, clip_norm=0.5, **axes)
     whole = train(document, tmp_path / "whole", 5)
 
-    before = train(document, tmp_path / "cut", interrupted)
+    before = train(document, tmp_path / "cut", interrupted, saved=[interrupted])
     after = train(document, tmp_path / "cut", 5)
 
     assert after[0]["first"] == interrupted
@@ -112,7 +112,7 @@ def test_a_run_goes_on_under_another_layout(first: str, second: str, train: Any,
     assert rows[0] == rows[1], "both take the same sequences in a step"
     whole = train(documents[0], tmp_path / "whole", 4)
 
-    train(documents[0], tmp_path / "cut", 2)
+    train(documents[0], tmp_path / "cut", 2, saved=[2])
     after = train(documents[1], tmp_path / "cut", 4)
 
     np.testing.assert_allclose(after[0]["losses"], whole[0]["losses"][2:], rtol=1e-9)
@@ -127,7 +127,7 @@ def test_experts_go_on_under_another_placement(train: Any, draw: Any, tmp_path: 
         documents.append(document)
     whole = train(documents[0], tmp_path / "whole", 4)
 
-    train(documents[0], tmp_path / "cut", 2)
+    train(documents[0], tmp_path / "cut", 2, saved=[2])
     after = train(documents[1], tmp_path / "cut", 4)
 
     np.testing.assert_allclose(after[0]["losses"], whole[0]["losses"][2:], rtol=1e-6)
@@ -137,14 +137,14 @@ def test_another_precision_goes_on_from_the_same_weights(train: Any, draw: Any, 
     fine, coarse = (laid_out(draw, LAYOUTS["1f1b"], precision=precision) for precision in ("fp64", "fp32"))
     whole = train(fine, tmp_path / "whole", 4)
 
-    train(fine, tmp_path / "cut", 2)
+    train(fine, tmp_path / "cut", 2, saved=[2])
     after = train(coarse, tmp_path / "cut", 4)
 
     np.testing.assert_allclose(after[0]["losses"], whole[0]["losses"][2:], rtol=2e-5)
 
 
 def test_the_newest_checkpoints_are_kept_and_each_names_its_files(train: Any, draw: Any, tmp_path: Path) -> None:
-    train(laid_out(draw, LAYOUTS["1f1b"]), tmp_path, 4, keep=2)
+    train(laid_out(draw, LAYOUTS["1f1b"]), tmp_path, 4, saved=[1, 2, 3, 4], keep=2)
 
     found = complete_checkpoints(tmp_path)
     assert [folder.name for folder in found] == ["step-000000003", "step-000000004"]
@@ -156,13 +156,13 @@ def test_the_newest_checkpoints_are_kept_and_each_names_its_files(train: Any, dr
 
 def test_a_damaged_file_is_found(crew: Any, train: Any, draw: Any, tmp_path: Path) -> None:
     document = laid_out(draw, LAYOUTS["1f1b"])
-    train(document, tmp_path, 2)
+    train(document, tmp_path, 2, saved=[2])
     part = next(complete_checkpoints(tmp_path)[-1].glob("__1_*"))
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
 
-    argument = {"document": document, "folder": str(tmp_path), "until": 4}
+    argument = {"document": document, "folder": str(tmp_path), "until": 4, "saved": []}
     found = crew.call("tests.engine.runtime.checkpoint_works:train", 2, argument)
 
     assert any("is damaged; resume from an earlier checkpoint" in str(outcome) for outcome in found)
@@ -170,7 +170,7 @@ def test_a_damaged_file_is_found(crew: Any, train: Any, draw: Any, tmp_path: Pat
 
 def test_a_checkpoint_is_brought_to_another_run(train: Any, draw: Any, tmp_path: Path) -> None:
     document = laid_out(draw, LAYOUTS["1f1b"])
-    train(document, tmp_path / "first", 2)
+    train(document, tmp_path / "first", 2, saved=[2])
 
     assert link_checkpoint(tmp_path / "first", tmp_path / "second").steps == 2
     assert train(document, tmp_path / "second", 4)[0]["first"] == 2
