@@ -1,4 +1,4 @@
-"""What the start page shows of a design: name, schedule, step time and a picture of the timeline."""
+"""Cards of designs on the start page: name, schedule, step time and a picture of the timeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwave.engine.schedules import schedules
 from meshwave.engine.units import duration, format_count
 
 LARGEST_EXACT_CARD = 400
-"""Computations of the largest picture of a card that is drawn block by block."""
+"""Most computations of a timeline whose picture is drawn block by block."""
 
 
 def design_card(design: Design, prediction: Prediction | None) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def design_card(design: Design, prediction: Prediction | None) -> dict[str, Any]
 
 
 def predicted_card(design: Design) -> dict[str, Any]:
-    """Return the card of a design, with a prediction if it has one."""
+    """Return the card of a design, with its step time if the design can be predicted."""
     try:
         return design_card(design, predict(design))
     except MeshwaveError:

@@ -163,7 +163,7 @@ ROWS = (
     "two messages of one pair at once",
     "all-reduce beside a message",
 )
-"""What is measured, in the order of :func:`describe_contention`."""
+"""Names of the measurements, in the order of :func:`describe_contention`."""
 
 
 def describe_contention(found: Contention) -> tuple[str, ...]:

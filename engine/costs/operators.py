@@ -30,7 +30,7 @@ class Precision(NamedTuple):
     statistics: int  # kept by norms, softmax and loss
 
     def computed_bytes(self, parameters: Number, copied: Number) -> Number:
-        """Return the bytes of parameters as the compute reads them, ``copied`` of which have a copy for products."""
+        """Return the bytes that compute reads for some parameters, of which ``copied`` exist in the precision of products too."""
         return (parameters - copied) * self.weights + copied * (self.copy or self.weights)
 
 
@@ -51,7 +51,7 @@ def number_sizes(training: Training) -> Precision:
 
 
 Kernel = Literal["memory", "product", "fp8", "fp4", "attention", "attention-backward", "unfused-attention"]
-"""What prices work: the movement of bytes, matrix products in a number format, or the products of attention."""
+"""Kind of kernel, by which the cost model selects a rate: moves of bytes, matrix products of a number format, or attention."""
 
 
 class Work(NamedTuple):
@@ -82,7 +82,7 @@ class Operator(NamedTuple):
 
 
 class HeadWidths(NamedTuple):
-    """Numbers per token of attention, over all heads of a device."""
+    """Numbers per token in the queries, keys, values and outputs of attention, over all heads of a device."""
 
     queries: float
     keys: float
@@ -91,11 +91,11 @@ class HeadWidths(NamedTuple):
 
 
 Recomputed = Literal["none", "attention", "operators", "layers", "layers-early-stop"]
-"""Part of a layer that its backward computes again; whole stages are recomputed apart from it."""
+"""Part of a layer that its backward computes again; recomputation of whole stages is independent of it."""
 
 
 class Kernels(NamedTuple):
-    """How a design computes products and attention."""
+    """Choices of a design for matrix products, attention, elementwise kernels and recomputation."""
 
     linear: Literal["product", "fp8", "fp4"] = "product"
     """Number format of the products of linear layers."""
@@ -104,7 +104,7 @@ class Kernels(NamedTuple):
     fuses_elementwise: bool = False
     """True if norms, activations and sums are compiled or hand-fused into few kernels."""
     recomputes: Recomputed = "none"
-    """What the backward of a layer computes again."""
+    """Part of a layer that its backward computes again."""
     overlaps_tensor_parallel: bool = False
     """True if gathers and scatters run beside the products next to them."""
 
@@ -128,7 +128,7 @@ class Workload:
     attended_share: float = 1.0
     """Share of the sequence that a token attends to, the mean over the layers."""
     sequence_parallel: bool = False
-    """Tensor-parallel devices divide the tokens outside attention and MLP."""
+    """True if tensor-parallel devices divide the tokens outside attention and MLP."""
     causal: bool = False
     """True if a token attends only to earlier tokens."""
     kernels: Kernels = PLAIN_KERNELS
@@ -162,7 +162,7 @@ class Workload:
 
     @property
     def outside(self) -> Workload:
-        """Work outside attention and MLP: with sequence parallelism, on a share of the tokens."""
+        """Workload outside attention and MLP; with sequence parallelism, it has ``1/tp`` of the tokens."""
         if not self.sequence_parallel:
             return self
         return replace(self, batch=self.batch / self.tp, sequence_parallel=False)
@@ -196,7 +196,7 @@ def product(
     exchanged: float | None = None,
     kernel: Kernel | None = None,
 ) -> Operator:
-    """Return a linear map of all tokens: three products of the same size, one forward and two backward.
+    """Return the operator of a linear layer: three products of the same size, one forward and two backward.
 
     It keeps its input, unless another operator keeps the same tensor. Each product reads two of the three matrices and
     writes the third.
@@ -215,7 +215,7 @@ def product(
         keeps_input: False if another operator keeps, and gathers, the same input.
         cut: part of the matrix that tensor-parallel devices share; None if each has all of it.
         exchanged: numbers per token that they exchange; by default those of the tensor that is not sharded.
-        kernel: what prices the products; by default the number format of linear layers.
+        kernel: kind of kernel of the products; by default that of linear layers.
     """
     m, item = load.tokens, load.precision.item
     parameters = k * n + (n if bias else 0)
@@ -249,7 +249,7 @@ the fused masked softmax, and dropout as an operator of its own (Korthikanti et 
 
 
 def attention_product(load: Workload) -> Operator:
-    """Return ``softmax(q k^T) v`` without materializing the ``s^2`` matrix (arXiv:2205.14135).
+    """Return the operator ``softmax(q k^T) v``, fused so that the ``s^2`` matrix is not stored (arXiv:2205.14135).
 
     Two products forward, five backward, since the scores are recomputed: ``2bs^2h`` FLOPs each where all heads have
     keys and values of their own. It keeps queries, keys, values and one log-sum per row; its output is kept by the
@@ -289,7 +289,7 @@ def attention_product(load: Workload) -> Operator:
 def norm(
     name: str, load: Workload, width: float | None = None, *, weights: float | None = None, rows: float = 1
 ) -> Operator:
-    """Return a norm of the architecture's kind: keeps its input, and a mean and a deviation or a mean square per row.
+    """Return the operator of a norm; it keeps its input and the statistics of each row.
 
     Args:
         name: name of the operator.
@@ -314,7 +314,7 @@ def norm(
 
 
 def residual(name: str, load: Workload) -> Operator:
-    """Return ``x + y``: two reads and a write, forward and, to add the two gradients, backward."""
+    """Return the operator ``x + y``: two reads and a write forward, and the same backward to add the two gradients."""
     return elementwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
 
 

@@ -1,4 +1,4 @@
-"""Transfer section: the method that sends a tensor from one mesh to another."""
+"""Transfer section of a design: strategy and ordering of the transfers between meshes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ class Transfer(Part):
     """Issue an adjacent send and receive between the same two meshes as one batch (batch_isend_irecv); the next
     computation waits for both. The cost model must then have transfer_model batched."""
     boundary: Literal["batch", "sequence", "hidden"] = "batch"
-    """How the replicated activation is split among the tensor-parallel devices that send it. batch: one
+    """Split of the replicated activation among the tensor-parallel devices that send it. batch: one
     device sends all of it; sequence, hidden: each device sends its slice of that dim, and receivers concatenate the
     slices."""

@@ -60,7 +60,7 @@ _REASONS = {
     ("S2", False): "its gather is the smaller one",
     ("S2", True): "its gather overlaps the exchange between nodes",
 }
-"""Why a schedule is faster, by whether the layer extends over several nodes."""
+"""Reason why a schedule is faster, by its name and by whether the layer extends over several nodes."""
 
 
 def _describe_faster(

@@ -30,7 +30,7 @@ from meshwave.engine.schedules.custom import MAX_TABLE_SIZE
 CHECKED_SHARE = 0.9
 """Share of the time of an import that reading and checking take."""
 FIRST_CELL = re.compile(r"[\s,;\t\"]*\(?\s*\d+\s*[A-Z]")
-"""What a schedule begins with: a stage and what is done for it, such as 0F0 or 0UNSHARD."""
+"""Start of a schedule: a stage and its action, such as 0F0 or 0UNSHARD."""
 
 
 @imports.register("torch-csv")

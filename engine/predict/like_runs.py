@@ -1,4 +1,4 @@
-"""Where a prediction stands: the constants it used, and the errors of predictions of published runs like the design.
+"""Evidence for a prediction: the constants of the device, and the prediction errors of similar published runs.
 
 The errors are those of ``meshwave bench published``, which writes the file of this module.
 """
@@ -21,17 +21,17 @@ from meshwave.engine.document.devices import find_device_kind
 
 FILE = "published_errors.json"
 NEAREST = 3
-"""Runs that are named."""
+"""Similar runs that the evidence lists."""
 LIKE = 12
-"""Nearest runs whose errors make the interval."""
+"""Most similar runs whose errors determine the interval."""
 FEWEST = 4
-"""Fewest runs that make an interval."""
+"""Fewest similar runs for which an interval is given."""
 SHARE_INSIDE = 0.8
-"""Share of like runs inside the interval."""
+"""Share of the similar runs that lie inside the interval."""
 
 
 class LikeRun(NamedTuple):
-    """A published run, and the error of its prediction."""
+    """A published run and the relative error of its predicted step time."""
 
     id: str
     model: str
@@ -46,22 +46,22 @@ class LikeRun(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The run in a few words."""
+        """Model, devices and error of the run, such as "llama3-8b, 8 x H100, predicted +3%"."""
         return f"{self.model}, {self.devices} x {self.device}, predicted {self.error:+.0%}"
 
 
 class Evidence(NamedTuple):
-    """What a prediction rests on."""
+    """Constants that a prediction used, and its errors for similar published runs."""
 
     device: str
     constants: Mapping[str, float]
     origin: Mapping[str, str]
     runs: Sequence[LikeRun]
     interval: tuple[float, float] | None
-    """Lowest and highest ratio of true to predicted step time; None with too few like runs."""
+    """Lowest and highest ratio of true to predicted step time; None if there are too few similar runs."""
 
     def as_data(self, makespan_s: float) -> dict[str, Any]:
-        """Return the evidence for ``--json``."""
+        """Return the evidence for ``--json``, with the interval in seconds for a predicted step of ``makespan_s``."""
         interval = None if self.interval is None else [makespan_s * end for end in self.interval]
         return {
             "device": self.device,
@@ -79,7 +79,7 @@ def _all_runs() -> tuple[LikeRun, ...]:
 
 
 def find_evidence(design: Design) -> Evidence | None:
-    """Return what the prediction of a design rests on; None if no constants price it."""
+    """Return the evidence for the prediction of a design; None if its device or cost model has no constants."""
     kind = find_device_kind(design.cluster.device.name)
     if kind is None or not pricing_model(design).uses_device_constants:
         return None
@@ -90,7 +90,7 @@ def find_evidence(design: Design) -> Evidence | None:
 
 
 def _distance(design: Design, run: LikeRun) -> float:
-    """Return how unlike a design and a run are: in size of model and cluster, in ranks and number format."""
+    """Return the distance of a design from a run: by parameters, devices, ranks and number format."""
     devices = sum(len(mesh.devices) for mesh in design.meshes)
     return (
         abs(log(run.parameters / parameter_counts(design.model)[0]))

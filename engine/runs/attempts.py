@@ -21,11 +21,11 @@ class Attempt(RunFile):
     """A failed attempt of a run that was started again: a line of ``attempts.jsonl``."""
 
     reason: str
-    """Why it ended."""
+    """Reason for the failure."""
     time: NotNegative
-    """When that was noticed, in Unix seconds."""
+    """Unix seconds at which the failure was noticed."""
     done: Count
-    """Steps that were finished."""
+    """Steps that the attempt finished."""
     resumed_from: Count
     """Steps of the checkpoint from which the next attempt starts; 0 for none."""
 

@@ -108,7 +108,7 @@ class Run:
         self.id = run
         self.folder: Path = record.folder(run)
         self.trouble = ""
-        """Why the launcher could not check the run in :meth:`wait`; empty if it could."""
+        """Reason why the launcher could not check the run in :meth:`wait`; empty if it could."""
         self._record = record
         self._launcher = launcher
 

@@ -27,7 +27,7 @@ from meshwave.engine.runs.run_index import is_damage, open_index
 
 
 class State(StrEnum):
-    """The state of a run. The last four are final."""
+    """State of a run. The last four are final."""
 
     QUEUED = "QUEUED"  # waits until other runs of its launch target have ended
     STARTING = "STARTING"
@@ -70,7 +70,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """The entry of one run. Times are Unix seconds."""
+    """Entry of a run in the database. Times are in Unix seconds."""
 
     id: str
     key: str | None
@@ -91,7 +91,7 @@ class Entry:
 
     @property
     def place(self) -> Place:
-        """The place where it is launched."""
+        """The launcher and target of the run."""
         return Place(self.launcher, self.handle.get("target"))
 
 
@@ -100,7 +100,7 @@ Seconds = Annotated[float, Field(ge=0, le=2e11)]
 
 
 class _Row(RunFile):
-    """The form of a row of the table of runs."""
+    """Types of the columns of the table of runs."""
 
     id: str
     key: str | None
@@ -130,7 +130,7 @@ class Record:
         """Open the run database in the folder ``place``, by default the user's own.
 
         Raises:
-            RunError: the folder cannot be used, or the index is damaged.
+            RunRefusal: the folder cannot be used, or the index is damaged.
         """
         self.place = (place or home()).absolute()
         self._path = self.place / "runs.sqlite"
@@ -174,7 +174,7 @@ class Record:
             run.
 
         Raises:
-            RunError: the record cannot be written, as on a full disk. Every change may raise it.
+            RunRefusal: the database cannot be written, as on a full disk. Every method may raise it.
         """
         now = time.time()
         with self._transaction() as db:
@@ -198,9 +198,9 @@ class Record:
     def claim_next(
         self, place: Place, limit: int, may_claim: Callable[[Entry], bool], handle: Mapping[str, Any]
     ) -> Entry | None:
-        """Move the first queued run of a place to STARTING and return it; one process alone succeeds.
+        """Move the first queued run of a place to STARTING and return it; only one process succeeds.
 
-        None if no run is queued, ``limit`` runs are active, or the run is left to another process.
+        Return None if no run is queued, ``limit`` runs of the place are active, or ``may_claim`` returns False for the run.
         """
         with self._transaction() as db:
             queue = self._queue(db, place)
@@ -211,7 +211,7 @@ class Record:
             return self._get(db, queue[0].id)
 
     def requeue(self, run: str, reason: str, handle: Mapping[str, Any]) -> bool:
-        """Queue an active run again, before later ones; return False if it is not active."""
+        """Queue an active run again, before runs that were submitted later; return False if the run is not active."""
         with self._transaction() as db:
             if self._get(db, run).state not in _ACTIVE:
                 return False
@@ -220,7 +220,7 @@ class Record:
             return True
 
     def cancel_queued(self, run: str, reason: str) -> bool:
-        """Cancel a run that is queued; return False if it is not."""
+        """Cancel a queued run; return False if it is not queued."""
         with self._transaction() as db:
             is_queued = self._get(db, run).state is State.QUEUED
             return is_queued and self._move(db, run, State.CANCELLED, reason)
@@ -242,7 +242,7 @@ class Record:
         return [entry for _, entry in sorted(turns, key=itemgetter(0))]  # the sort is stable
 
     def adopt(self, entry: Entry) -> None:
-        """Enter a finished run of which only the folder exists; an existing entry stays as it is."""
+        """Enter a finished run whose folder exists; do nothing if it has an entry already."""
         with self._transaction() as db:
             columns = [field.name for field in fields(Entry)]
             values = {**asdict(entry), "handle": json.dumps(entry.handle)}
@@ -251,13 +251,13 @@ class Record:
             db.execute(statement, [values[column] for column in columns])
 
     def delete(self, run: str) -> None:
-        """Remove a run from the index; its folder stays."""
+        """Remove a run from the database; its folder stays."""
         with self._transaction() as db:
             db.execute("DELETE FROM transitions WHERE run = ?", (run,))
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
 
     def move(self, run: str, state: State, reason: str = "") -> bool:
-        """Change the state of a run; return False if that is not possible, as for a finished run."""
+        """Change the state of a run; return False if its state does not allow it, as that of a finished run."""
         with self._transaction() as db:
             return self._move(db, run, state, reason)
 
@@ -282,7 +282,7 @@ class Record:
         """Return the entry of a run.
 
         Raises:
-            InputError: there is no run with that id.
+            Refusal: there is no run with that id.
         """
         with self._lock, self._convert_errors():
             return self._get(self._db, run)
@@ -291,7 +291,7 @@ class Record:
         """Return the run with an id, or with a unique beginning or end of an id.
 
         Raises:
-            InputError: no run matches, or more than one.
+            Refusal: no run matches, or more than one.
         """
         with self._lock, self._convert_errors():
             rows = self._db.execute("SELECT id FROM runs WHERE typeof(id) = 'text' ORDER BY created_s DESC")
@@ -359,7 +359,7 @@ class Record:
             raise self._error("run_record_unavailable", error) from error
 
     def _error(self, code: str, error: Exception) -> RunRefusal:
-        """Return the error for a failure of the index: ``code``, unless the index is damaged."""
+        """Return the error for a failure of SQLite: ``code``, or ``damaged_run_index`` if the database is damaged."""
         params = {"place": str(self.place), "reason": str(error)}
         if is_damage(error):
             where = {"path": str(self._path), "name": self._path.name, "folder": str(self.place / "runs")}
@@ -394,7 +394,7 @@ class Record:
         """Return the entry of a row.
 
         Raises:
-            RunError: the row is damaged.
+            RunRefusal: the row is damaged.
         """
         try:
             return Entry(**vars(_Row.model_validate(dict(row))))

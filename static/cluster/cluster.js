@@ -24,7 +24,7 @@ export const render = ({ model }) => new Cluster(model).root;
 /** @extends {Canvas<ClusterModel>} */
 export class Cluster extends Canvas {
   focus = 0; // the device that Tab reaches
-  /** Where a selection by keys began. @type {number | null} */ anchor = null;
+  /** The first device of a selection by keys. @type {number | null} */ anchor = null;
   /** @type {Ghost | null} */ ghost = null;
   /** The input for the new name of a mesh. @type {HTMLInputElement | null} */ nameField = null;
   /** @type {HTMLElement[]} */ tiles = [];

@@ -90,7 +90,7 @@ export class Gestures {
     cluster.showGhost(this.target(gesture, this.nearest(event).device));
   }
 
-  /** What a gesture would make if it ended at a device. @param {Gesture} gesture @param {number} to */
+  /** The result of a gesture if it ended at a device. @param {Gesture} gesture @param {number} to */
   target({ kind, rank, from, handle }, to) {
     const { cluster } = this;
     const { grid, model } = cluster;
@@ -137,7 +137,7 @@ export class Gestures {
   }
 
   /**
-   * Whether a press completes a double click. The browser reports none: the element is redrawn between the presses.
+   * True if a press completes a double click. The browser reports none: the element is redrawn between the presses.
    * @param {PointerEvent} event
    */
   isDoubleClick(event) {

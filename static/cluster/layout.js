@@ -89,7 +89,7 @@ function place(layout) {
   return { ...layout, panels, tiles };
 }
 
-/** How much text tiles have room for: "full", "some" or "none". @param {Measures} layout */
+/** Amount of text that fits a tile: "full", "some" or "none". @param {Measures} layout */
 export function density({ tile }) {
   if (tile.width >= 44 && tile.height >= 36) return "full";
   return tile.width >= 18 && tile.height >= 13 ? "some" : "none";

@@ -100,7 +100,7 @@ export class Meshes {
   }
 
   /**
-   * Whether the rank is wider than the tile and not one of the few that are shown.
+   * True if the rank is wider than the tile and is not one of the few that are shown.
    * @param {Mesh} mesh @param {Box} box
    */
   isCrowded({ devices }, box) {

@@ -39,7 +39,7 @@ export class Nodes {
     return h("div.mw-panel", { style }, h("div.mw-panel-head", {}, h("span", {}, `node ${node}`), rate));
   }
 
-  /** Whether a mesh covers the right of the head of a node, where the rate is written. @param {number} node */
+  /** True if a mesh covers the right of the head of a node, where the rate is written. @param {number} node */
   isBridged(node) {
     const { cluster } = this;
     const { rows, perNode } = cluster.layout;

@@ -26,7 +26,7 @@ export const render = ({ model }) => new Experts(model).root;
 export class Experts extends Canvas {
   /** @type {Set<string>} */ selected = new Set(); // keys of chips
   /** @type {Carried | null} */ carried = null;
-  /** What Python was asked to move. @type {Carried | null} */ dropped = null;
+  /** The chips of a drop that Python has not answered yet. @type {Carried | null} */ dropped = null;
   /** The key of the chip that Tab reaches, or -1 - number of an empty place. @type {string | number | null} */ at =
     null;
   tries = 0;
@@ -126,7 +126,7 @@ export class Experts extends Canvas {
       this.send("try", { number: ++this.tries, chips: carried.chips, to, copy });
   }
 
-  /** Whether a drop would change nothing. @param {Carried} carried */
+  /** True if a drop would change nothing. @param {Carried} carried */
   isUnmoved({ chips, to, copy }) {
     return !copy && chips.every(([, place]) => place === to);
   }

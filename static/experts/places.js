@@ -68,7 +68,7 @@ export class Places {
   }
 
   /**
-   * What to focus if a chip is gone: another replica of the expert, else the first chip.
+   * The chip to focus if a chip is gone: another replica of the expert, else the first chip.
    * @param {string | number | null} at
    */
   substitute(at) {

@@ -118,7 +118,7 @@ export function filePicker(label, accept, onchoose) {
   return input;
 }
 
-/** Why a file is too large to open, or "". @param {File} file @param {number} limit in bytes */
+/** Message if a file is too large to open, else "". @param {File} file @param {number} limit in bytes */
 export const sizeProblem = (file, limit) =>
   file.size > limit ? `${file.name} is ${(file.size / 1e6).toFixed(1)} MB; the limit is ${limit / 1e6} MB.` : "";
 

@@ -41,14 +41,14 @@ export function trackPointer({ onmove, onrelease, oncancel, onkey = () => {} }) 
   return () => end.abort();
 }
 
-/** Where an event is on an element. @param {MouseEvent} event @param {Element} element @returns {Point} */
+/** Position of an event on an element. @param {MouseEvent} event @param {Element} element @returns {Point} */
 export function pointIn(event, element) {
   const { left, top } = element.getBoundingClientRect();
   return { x: event.clientX - left, y: event.clientY - top };
 }
 
 /**
- * Where a box goes beside a point of an element: right of it and below it, or above it if there is no room.
+ * Position of a box beside a point of an element: to the right and below, or above if there is no room.
  * @param {Point} point @param {HTMLElement} box @param {HTMLElement} element
  */
 export function beside({ x, y }, box, element) {

@@ -103,7 +103,7 @@ export function indexByKey(key, at, count, columns = 1) {
   return index === undefined ? undefined : Math.max(0, Math.min(last, index));
 }
 
-/** How many elements of a wrapped list are in a row. @param {HTMLElement[]} elements */
+/** Number of elements per row of a wrapped list. @param {HTMLElement[]} elements */
 export function countPerRow(elements) {
   const { top } = elements[0].getBoundingClientRect();
   const next = elements.findIndex((element) => element.getBoundingClientRect().top > top + 4);

@@ -364,7 +364,7 @@ function shortcutOf(event) {
 const CLICKED = ["checkbox", "radio", "range", "button", "file"]; // types of inputs that take no text
 
 /**
- * Whether the focused element handles a press itself: text input, a select, an open menu.
+ * True if the focused element handles a press itself: text input, a select, an open menu.
  * @param {HTMLElement} target @param {string} name
  */
 function isForTarget(target, name) {

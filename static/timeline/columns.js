@@ -119,7 +119,7 @@ export class Columns {
   }
 
   /**
-   * Whether the lower half of a lane shows a measured timeline that was stretched: its times are no seconds, no units.
+   * True if the lower half of a lane shows a measured timeline that was scaled, whose times have no unit.
    */
   get isUntimed() {
     return this.over && this.unit !== "s";

@@ -30,7 +30,7 @@ export function decode(buffer) {
 }
 
 /**
- * What messages that skip stages are indexed by.
+ * Key of a message that skips stages, in an index.
  * @param {number} op @param {number} stage @param {number} microbatch
  */
 const skipKey = (op, stage, microbatch) => `${op} ${stage} ${microbatch}`;
@@ -270,7 +270,7 @@ export class Layer extends Columns {
     return span < to ? span : -1;
   }
 
-  /** Whether any span of an op takes time. @param {number} op */
+  /** True if any span of an op takes time. @param {number} op */
   takesTime(op) {
     return this.op.some((other, span) => other === op && this.end[span] > this.start[span]);
   }

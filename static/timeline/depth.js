@@ -25,12 +25,12 @@ export class Depth {
     });
   }
 
-  /** Whether the inside of a block is shown. */
+  /** True if the inside of a block is shown. */
   get isDeep() {
     return this.chart.data.crumbs.length > 0;
   }
 
-  /** Whether there is a timeline inside a block, or a transfer behind an arrow. @param {Place | null} place */
+  /** True if there is a timeline inside a block, or a transfer behind an arrow. @param {Place | null} place */
   canOpen(place) {
     if (!place || place.span < 0 || this.chart.edit.isOn) return false;
     const { layer, span } = place;

@@ -171,7 +171,7 @@ export class Edit {
   }
 
   /**
-   * Whether a place is a block of the open design that computes.
+   * True if a place is a block of the open design that computes.
    * @param {Place | null} place @returns {place is Place}
    */
   isBlock(place) {
@@ -235,7 +235,7 @@ export class Edit {
     if (this.trial) this.readAloud(this.trial);
   }
 
-  /** Whether the timeline shows the step of the trial. */
+  /** True if the timeline shows the step of the trial. */
   get isTried() {
     return Boolean(this.trial && this.predicted?.digest === this.trial.digest);
   }

@@ -50,7 +50,7 @@ export class Moves {
   }
 
   /**
-   * Where a move to a tick lands: before the next block that stays and whose middle is after the tick.
+   * Position that a move to a tick leads to: before the next block that stays and whose middle is after the tick.
    * @param {number} tick @param {number} rank @param {Set<number>} moved @returns {InsertionMark}
    */
   markAt(tick, rank, moved) {
@@ -89,7 +89,7 @@ export class Moves {
     edit.refresh();
   }
 
-  /** Whether a span is the first block of a slot that stays. @param {number} span @param {Set<number>} moved */
+  /** True if a span is the first block of a slot that stays. @param {number} span @param {Set<number>} moved */
   isSlot(span, moved) {
     const { layer } = this.edit;
     return !moved.has(span) && layer.halfOf(span) < 2 && layer.op[span] <= OP.W;
@@ -113,7 +113,7 @@ export class Moves {
   }
 
   /**
-   * Where the first selected block lands if it moves by some places.
+   * Position of the first selected block if it moves by some places.
    * @param {number} places @returns {InsertionMark}
    */
   markAfter(places) {

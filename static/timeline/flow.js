@@ -38,7 +38,7 @@ function microbatchPath({ layer, span }) {
 }
 
 /**
- * What a block waited for, what that waited for, and so on to the start of the step.
+ * The chain of spans that a block waited for, back to the start of the step.
  * @param {Place} place @returns {Pick<Flow, "spans" | "joins">}
  */
 function causeChain({ layer, span }) {
@@ -48,7 +48,7 @@ function causeChain({ layer, span }) {
   return { spans: spans.reverse(), joins: blocks.slice(1).map((each, i) => [blocks[i], each]) };
 }
 
-/** What a span waited for last, or -1. @param {Place} place */
+/** The span that a span waited for last, or -1. @param {Place} place */
 export const causeOf = ({ layer, span }) => layer.cause[layer.halfOf(span) === 2 ? span - 1 : span];
 
 /** The spans that waited for a span, then the others that need it, by their start. @param {Place} place */

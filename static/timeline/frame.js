@@ -100,12 +100,12 @@ export class Frame {
     return layer.end[span] >= this.from && layer.start[span] <= this.to;
   }
 
-  /** Whether part of a lane is in view; a lane that scrolls goes below those kept on top. @param {Lane} lane */
+  /** True if part of a lane is in view; a lane that scrolls goes below those kept on top. @param {Lane} lane */
   isLaneVisible({ y, height, kept }) {
     return y + height > (kept ? this.top : this.split) && y < (kept ? this.split : this.bottom);
   }
 
-  /** Whether half of a lane or more is in view. @param {Lane} lane */
+  /** True if half of a lane or more is in view. @param {Lane} lane */
   isLaneClear({ y, height, kept }) {
     return kept || (y + height / 2 >= this.split && y + height / 2 <= this.bottom);
   }

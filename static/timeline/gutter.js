@@ -66,7 +66,7 @@ export function laneNames(lanes, { bottom }) {
   return found;
 }
 
-/** Whether a lane is not the second of two that share one. @param {Lane} lane */
+/** True if a lane is not the second of two that share one. @param {Lane} lane */
 const isFirst = ({ over, group }) => !(over && group === 1);
 
 /** @param {Lane} lane */

@@ -28,7 +28,7 @@ const FEW = 10; // meshes whose memory is drawn as curves
 export const laneKey = (layer, rank) => `${layer.number}:${rank}`;
 
 /**
- * What is to be arranged: rows of layers that share their lanes, layers whose memory is shown, the layer whose links
+ * Contents to arrange: rows of layers that share their lanes, layers whose memory is shown, the layer whose links
  * are shown, keys of lanes kept on top.
  * @typedef {{rows: Layer[][], held: Layer[], linked: Layer | null, kept: Set<string>, view: ViewWindow, width: number,
  *   height: number}} Arrangement

@@ -42,7 +42,7 @@ export class Pixels {
     this.begin(frame);
   }
 
-  /** Whether the buffer can be reused for a frame. @param {Frame} frame */
+  /** True if the buffer can be reused for a frame. @param {Frame} frame */
   fits(frame) {
     const { ratio } = this.frame;
     return (
@@ -80,7 +80,7 @@ export class Pixels {
     );
   }
 
-  /** Whether the blocks of a layer are too thin in this view to be distinguished. @param {Layer} layer */
+  /** True if the blocks of a layer are too thin in this view to be distinguished. @param {Layer} layer */
   isDense(layer) {
     return layer.mean * this.frame.scale * this.frame.ratio < THIN;
   }

@@ -13,7 +13,7 @@ const REDUCTIONS = 0.74; // part of a lane from its top from which on the pointe
 const NEAR = 1.5; // CSS pixels from a block
 
 /**
- * What is at a point of the canvas: a span, idle time, memory, a link; or null.
+ * The place at a point of the canvas: a span, idle time, memory or a link; or null.
  * @param {Chart} chart @param {Point} point @returns {Place | null}
  */
 export function placeAt(chart, point) {
@@ -92,7 +92,7 @@ export function twinOf({ rows }, { layer, span }) {
   return twin >= 0 ? { layer: other, span: twin } : null;
 }
 
-/** What a span waited for and took its input from, and what needs it or waited for it. @param {Place} place */
+/** Causes and inputs of a span, and the spans that wait for it or need it. @param {Place} place */
 export function relatives({ layer, span }) {
   const cause = layer.cause[span];
   const behind = cause >= 0 && layer.isTransfer(cause) ? [cause, layer.cause[cause]] : [cause];

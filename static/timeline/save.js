@@ -7,7 +7,7 @@ import { download } from "../kit/bars.js";
 import { h } from "../kit/dom.js";
 import { areaCsv } from "./csv.js";
 
-/** What is shown, as a PNG blob. @param {Chart} chart @returns {Promise<Blob>} */
+/** The visible part of the timeline as a PNG blob. @param {Chart} chart @returns {Promise<Blob>} */
 export function imageOf({ base, over }) {
   const canvas = h("canvas", { width: base.width, height: base.height });
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));

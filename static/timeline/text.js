@@ -61,7 +61,7 @@ function workFacts(layer, span) {
 }
 
 /**
- * Where the result of a block goes, its size and the duration of its transfer.
+ * Destination of the result of a block, its size and the duration of its transfer.
  * @param {Layer} layer @param {number} span @returns {Fact[]}
  */
 function sendFacts(layer, span) {

@@ -56,7 +56,7 @@ export class Chart {
 
   /** Under the pointer. @type {Place | null} */ hover = null;
   /** @type {Place | null} */ pinned = null;
-  /** Of the keyboard. @type {Place | null} */ focus = null;
+  /** Place of the keyboard focus. @type {Place | null} */ focus = null;
   /** The focus when the block was pinned. @type {Place | null} */ pinnedFocus = null;
   /** @type {Point | null} */ pointer = null;
   isFocused = false; // the canvas, by keys

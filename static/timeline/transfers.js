@@ -50,7 +50,7 @@ function transfersInView(plan, frame, lanes) {
 }
 
 /**
- * Whether an arrow between two lanes is in view; with lanes kept on top, both its ends have to be.
+ * True if an arrow between two lanes is in view; with lanes kept on top, both its ends have to be.
  * @param {Frame} frame @param {Lane} from @param {Lane} to
  */
 function isArrowVisible(frame, from, to) {

@@ -19,7 +19,7 @@ export class View {
   to = WHOLE.to;
   scroll = 0;
   frame = 0; // of a glide
-  /** Where a glide is heading. @type {ViewWindow | null} */ target = null;
+  /** The window at the end of an animation. @type {ViewWindow | null} */ target = null;
 
   /** @param {Chart} chart */
   constructor(chart) {

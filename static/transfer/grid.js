@@ -22,7 +22,7 @@ export const OPACITY = { tint: 0.24, strong: 0.5, faint: 0.08, pale: 0.28 }; // 
 export class Grid {
   /** @type {Picture} */ picture;
   /** @type {SVGElement[]} */ groups = [];
-  /** Of very many pieces, the one under the pointer as an element. @type {SVGElement | null} */ outlined = null;
+  /** The only element of very many pieces: the one under the pointer. @type {SVGElement | null} */ outlined = null;
   area = { x: 0, y: 0, width: 0, height: 0 };
 
   /**
@@ -129,7 +129,7 @@ export class Grid {
     if (piece !== undefined) this.view.pin(this.placeOf(Number(piece)));
   }
 
-  /** Of very many pieces, make the one under the pointer an element of the page. @param {PointerEvent} event */
+  /** If there are very many pieces, make an element of the one under the pointer. @param {PointerEvent} event */
   outlinePiece(event) {
     if (!this.picture || !this.isRaster || closest(event, "[data-piece]")) return;
     this.outlined?.remove();

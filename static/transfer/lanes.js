@@ -42,7 +42,7 @@ export class Lanes {
   /** @type {number | undefined} */ shownTask;
   /** @type {Map<number, number>} */ hosts = new Map(); // by rank
   /** @type {Map<string, {fill: string, ink: string}>} */ shades = new Map();
-  /** Where lanes begin in CSS pixels, and where the last one ends. @type {number[]} */ tops = [0];
+  /** Upper edges of the lanes, and the lower edge of the last one, in CSS pixels. @type {number[]} */ tops = [0];
   /** @type {ReturnType<Lanes["readColours"]>} */ colours;
   from = 0; // parts of the whole in view
   to = 1;
@@ -205,7 +205,7 @@ export class Lanes {
     return this.tops[lane + 1] - this.tops[lane];
   }
 
-  /** Whether a lane is in view, and of it what is between two x. @param {number} lane */
+  /** True if a lane is in view, and of it what is between two x. @param {number} lane */
   isVisible(lane, left = NAMES, right = left) {
     if (lane < 0 || right < NAMES || left > NAMES + this.width + 12) return false;
     const top = this.top(lane);

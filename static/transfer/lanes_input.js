@@ -95,7 +95,7 @@ export class LanesInput {
     this.lanes.view.hover(null);
   }
 
-  /** What is at a point of the lanes. @param {Point} point */
+  /** The place at a point of the lanes. @param {Point} point */
   find({ x, y }) {
     const { lanes } = this;
     const down = y - AXIS + lanes.scroll;

@@ -157,7 +157,7 @@ export class MeshGrid extends Grid {
     return rest ? [...chips, text(x(end), y(end) + CHIP.height - 4, `+${rest}`, "mw-tr-more")] : chips;
   }
 
-  /** What ranks hold of the tensor; all hold the same. @param {number[]} places */
+  /** Description of the part of the tensor that ranks hold; all hold the same. @param {number[]} places */
   describePlaces(places) {
     const { ranks, hosts } = this.data;
     const box = this.boxOfPlace.get(places[0]);

@@ -6,7 +6,7 @@ import { consume, findAll, focusedElement, h, indexByKey, setTabStop } from "../
 import { icon } from "../kit/icons.js";
 
 /**
- * What a cell shows, by the timeline of the links.
+ * Text of a cell, by the selected timeline of the links.
  * @type {Record<string, {key: "makespan" | "played", about: string}>}
  */
 const TIMES = {

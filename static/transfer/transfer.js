@@ -27,8 +27,8 @@ export const render = ({ model }) => new Transfer(model).root;
  */
 export class Transfer extends Widget {
   /** The last valid transfer. @type {Picture | null} */ picture = null;
-  /** What the pointer is at. @type {Place | null} */ hovered = null;
-  /** What was selected. @type {Place | null} */ pinned = null;
+  /** The place under the pointer. @type {Place | null} */ hovered = null;
+  /** The selected place. @type {Place | null} */ pinned = null;
   /** The place shown, and the tasks that it involves. @type {{tasks: Set<number> | null, place: Place | null}} */
   highlighted = { tasks: null, place: null };
   /** Gestures without an answer yet, in their order, and their senders. @type {{type: string, sender: Sender}[]} */
@@ -250,7 +250,7 @@ export class Transfer extends Widget {
   }
 
   /**
-   * Whether a command is for this view, and not for the input in which it was typed.
+   * True if a command is for this view, and not for the input in which it was typed.
    * @param {string} name @param {EventTarget} target
    */
   accepts(name, target) {

@@ -169,7 +169,7 @@ export class WaveDrawing {
     this.drawTexts(box, stage, y(mesh));
   }
 
-  /** Whether the gesture in progress changes a stage. @param {number} stage @param {number} replica */
+  /** True if the gesture in progress changes a stage. @param {number} stage @param {number} replica */
   isChanged(stage, replica) {
     const { layerDrag, stageDrag } = this.wave.gestures;
     if (layerDrag?.count && (stage === layerDrag.boundary || stage === layerDrag.boundary + 1)) return true;

@@ -32,8 +32,8 @@ export class Gestures {
   dropped = null;
 
   /**
-   * What was asked during a drag: the question without any move, the last one, whether it awaits an answer, and what
-   * Python answered about layers.
+   * Questions to Python during a drag: the question without any move, the last one, whether it awaits an answer, and
+   * the answer about layers.
    * @type {{rest: Question, asked: Question, awaited: boolean, layers?: number[], shares?: number[]} | null}
    */
   trial = null;

@@ -166,8 +166,8 @@ class RooflineCost(OperatorCost):
     kind: Literal["roofline"] = "roofline"
     """Seconds from FLOPs, bytes and links."""
     overlap: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """When a forward and a backward overlap: fraction of the communication that can overlap the other's compute and does
-    (0: none, 1: all)."""
+    """Fraction of the communication of an overlapped forward and backward that the compute of the other one hides, of all that
+    it can hide (0: none, 1: all)."""
     transfer_model: TransferModel = "shared-links"
     """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 

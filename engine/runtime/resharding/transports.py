@@ -174,7 +174,7 @@ class _Arrival:
         self._error: RunError | None = None
         self._work: Work = None
         self.arrived_ns = 0
-        """When it arrived, if this process forwards it; otherwise when somebody waited for it."""
+        """Time of the arrival if this process forwards the message, otherwise of the first wait for it, on the clock of the process."""
         try:
             self._work = transport.receive(data[receive.start : receive.stop], receive.source, tag + receive.tag)
         except RuntimeError as error:  # the connection is closed
