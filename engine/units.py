@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import ROUND_HALF_UP, Decimal
 
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
@@ -47,8 +48,20 @@ def duration(value: float, unit: str) -> str:
 
 
 def percent(part: float) -> str:
-    """Format a share as a percentage: ``3.2%``; a small positive one is ``under 0.1%``."""
-    return "under 0.1%" if 0 < part < 0.0005 else f"{part:.1%}"
+    """Format a share as a percentage: ``3.2%``, ``249%``; a small positive one is ``under 0.1%``.
+
+    ``static/kit/numbers.js`` has the same rule for the page.
+    """
+    if 0 < part < 0.0005:
+        return "under 0.1%"
+    value = 100 * part
+    digits = Decimal("0.1") if abs(value) < 99.95 else Decimal(1)
+    return f"{Decimal(value).quantize(digits, ROUND_HALF_UP):,}%"
+
+
+def percent_change(part: float) -> str:
+    """Format a relative change: ``+3.2%``, ``−12.0%``, ``0.0%``."""
+    return f"{'+' if part > 0 else '−'}{percent(abs(part))}" if abs(part) >= 0.0005 else "0.0%"
 
 
 def format_time(seconds: float, *, exact: bool = False) -> str:

@@ -30,7 +30,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Homes, Layer, balance_experts, copy_load, device_load, expert_schedules
 from meshwave.engine.exports.pictures.palette import LOADS, text_colour
 from meshwave.engine.findings import DesignError
-from meshwave.engine.units import format_count, quantity
+from meshwave.engine.units import format_count, percent, quantity
 
 MOST_DRAWN = 20_000
 """Largest number of chips; more cannot be distinguished."""
@@ -302,7 +302,7 @@ def _placement_data(design: Design, layer: Layer, devices: Sequence[int]) -> dic
             ],
             "level": load_level(float(load[place])),
             "load": f"{load[place]:.3g}×",
-            "share": f"{100 * load[place] / layer.ep:.3g}%",
+            "share": percent(load[place] / layer.ep),
             "bar": float(load[place]) / longest,
             "memory": quantity(each * len(held), "B"),
         }
@@ -320,16 +320,16 @@ def _placement_data(design: Design, layer: Layer, devices: Sequence[int]) -> dic
 def _chip(layer: Layer, expert: int, served: float, hottest: float, copies: int) -> dict[str, Any]:
     """Return the chip of a replica; its colour and size show the share of token assignments that it serves."""
     whole = layer.shares[expert]
-    words = f"expert {expert}: {100 * served:.3g}% of token assignments, {served * layer.experts:.3g}× an even share"
+    words = f"expert {expert}: {percent(served)} of token assignments, {served * layer.experts:.3g}× an even share"
     if copies > 1:
         words = (
-            f"replica of {words}; its {copies} replicas together receive {100 * whole:.3g}% "
+            f"replica of {words}; its {copies} replicas together receive {percent(whole)} "
             f"({whole * layer.experts:.3g}× an even share)"
         )
     return {
         "level": load_level(served * layer.experts),
         "size": (served / hottest) ** 0.5 if hottest else 1.0,
-        "share": f"{100 * served:.3g}%",
+        "share": percent(served),
         "words": words,
         "copies": copies,
     }

@@ -31,12 +31,12 @@ from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.program.verification import computation_problems
 from meshwave.engine.schedules import schedules
-from meshwave.engine.units import duration
+from meshwave.engine.units import duration, percent_change
 
 Message = Mapping[str, Any]
 Send = Callable[[dict[str, Any]], None]
 TYPE = "order"  # type of the messages between the page and the editor
-UNCHANGED_PERCENT = 5e-3  # smallest change of the iteration that is shown
+UNCHANGED_WITHIN = 5e-4  # smallest relative change of the iteration that is shown
 
 
 class OrderEditor:
@@ -275,10 +275,10 @@ class OrderEditor:
 def _describe_iteration(was: float, now: float, unit: str) -> str:
     """Return a change of the iteration time such as ``iteration 12 ms → 13 ms (+8.3%)``."""
     before, after = (duration(time, unit) for time in (was, now))
-    change = 100 * (now / was - 1) if was else 0.0
-    if abs(change) < UNCHANGED_PERCENT:
+    change = now / was - 1 if was else 0.0
+    if abs(change) < UNCHANGED_WITHIN:
         return f"iteration unchanged at {after}"
-    return f"iteration {before} → {after} ({'+' if change > 0 else '−'}{abs(change):.1f}%)"
+    return f"iteration {before} → {after} ({percent_change(change)})"
 
 
 def _shown_blocks(timeline: Timeline) -> order_edits.Rows:

@@ -19,6 +19,7 @@ from meshwave.engine.predict.expert_map import (
     GridCluster,
     price_grid,
 )
+from meshwave.engine.units import percent
 
 DOWN = ("mp", "esp", "top_k", "capacity_factor")
 """Axes of the rows; the others are those of the columns."""
@@ -94,14 +95,14 @@ def _notes(found: Grid) -> list[str]:
     gain, modern = found.speedup(), found.speedup("a2a-allgather")
     low, high = PUBLISHED_GAINS
     cluster = found.cluster
-    within = np.mean((gain >= low) & (gain <= high))
+    within = float(np.mean((gain >= low) & (gain <= high)))
     return [
         f"Number of layers (of {len(gain):,}) for which each schedule is the fastest. Among schedules that need equal "
         f"memory: {_describe_wins(found.winner, SPREADING_SCHEDULES)}. Among all {len(found.names)} schedules, if the "
         f"experts of a layer fit on a device with {cluster.memory_bytes / 1e9:.0f} GB: "
         f"{_describe_wins(found.fastest, found.names)}.",
         f"Speedup of Parm's choice over DeepSpeed-MoE: median {np.median(gain):.2f}×, range {gain.min():.2f}× to "
-        f"{gain.max():.2f}×. The Parm paper measured {low}× to {high}× on the same number of layers; {within:.0%} of these layers are in "
+        f"{gain.max():.2f}×. The Parm paper measured {low}× to {high}× on the same number of layers; {percent(within)} of these layers are in "
         "that range.",
         f"Speedup over all-to-all followed by all-gather, the order of current systems: {modern.min():.2f}× to "
         f"{modern.max():.2f}×.",

@@ -31,7 +31,7 @@ from meshwave.engine.experts import (
     play_layer,
 )
 from meshwave.engine.predict.expert_map import GridCluster, find_cluster
-from meshwave.engine.units import quantity
+from meshwave.engine.units import percent_change, quantity
 
 KINDS = {
     "experts": (StepOp.EXPERTS,),
@@ -79,7 +79,7 @@ class ExpertSchedules(Overlay):
     words = param.Dict(default=WORDS, constant=True, doc="What each kind of step is called.")
     help = param.Dict(default=HELP, constant=True, doc="What each kind of step, lane and figure is.")
     lanes = param.List(default=list(LANES), constant=True)
-    map = param.Dict(default={}, doc="See make_expert_map(); empty until it is requested.")
+    map = param.Dict(default={}, doc="See make_expert_map(); empty until it is computed, or the problem.")
     links = param.List(default=LINKS, constant=True, doc="Clusters whose links the map can use.")
 
     _esm = module("experts/schedules.js")
@@ -147,10 +147,7 @@ class ExpertSchedules(Overlay):
                 _maps.clear()
             self.map = _maps[cluster] = news.value
         elif isinstance(news, Failed):
-            self._mapped = None
-            self._send_msg(
-                {"type": "answered", "gesture": "map", "refused": f"The map could not be computed: {news.words}."}
-            )
+            self._mapped, self.map = None, {"problem": f"The map could not be computed: {news.words}."}
 
 
 MOST_MAPS = 8
@@ -264,7 +261,7 @@ def _change(total: float, present: float | None) -> str:
     if not present or abs(total / present - 1) < 0.005:
         return ""
     ratio = total / present
-    return f"{ratio - 1:+.0%}" if ratio < 2 else f"{ratio:.3g}×"
+    return percent_change(ratio - 1) if ratio < 2 else f"{ratio:.3g}×"
 
 
 def _first_paragraph(help: str) -> str:

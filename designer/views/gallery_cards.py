@@ -14,7 +14,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.predict.gallery import Entry, RefusedVariant, Variant, apply_variant, judge_variants
 from meshwave.engine.predict.gallery_notes import gallery_notes
-from meshwave.engine.units import duration, format_count, quantity
+from meshwave.engine.units import duration, format_count, percent, percent_change, quantity
 
 BATCH_INTERVAL_S = 0.15
 LONGEST_AXIS = 1.8
@@ -94,8 +94,8 @@ def variant_card(entry: Entry, present: Entry | None) -> dict[str, Any]:
         "iteration": duration(entry.makespan_s, entry.unit),
         "change": _change(entry, present),
         "better": _change(entry, present).startswith("−"),
-        "bubble": f"{entry.bubble_ratio:.1%}",
-        "span": f"{entry.span_bubble_ratio:.1%}",
+        "bubble": percent(entry.bubble_ratio),
+        "span": percent(entry.span_bubble_ratio),
         "memory": quantity(entry.peak_bytes, "B"),
         "capacity": quantity(entry.capacity_bytes, "B"),
         "filled": entry.peak_bytes / entry.capacity_bytes,
@@ -122,4 +122,4 @@ def _change(entry: Entry, present: Entry | None) -> str:
         return "the same"
     if change > 1:
         return f"{change + 1:.2g} times"
-    return f"{'+' if change > 0 else '−'}{abs(change):.1%}"
+    return percent_change(change)

@@ -17,7 +17,7 @@ from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Later
 from meshwave.engine.costs.contention import ROWS, describe_contention
-from meshwave.engine.costs.profile import Block, Pair, Phase, Profile, relative_excess
+from meshwave.engine.costs.profile import Block, Pair, Phase, Profile, is_exact, relative_excess
 from meshwave.engine.costs.profile_coverage import coverage_warnings
 from meshwave.engine.costs.profile_store import (
     DEFAULT_PROFILE,
@@ -26,7 +26,7 @@ from meshwave.engine.costs.profile_store import (
     load_stored_profile,
 )
 from meshwave.engine.errors import InputError
-from meshwave.engine.units import quantity, speed
+from meshwave.engine.units import percent_change, quantity, speed
 
 COLOURS: Mapping[str, str] = {
     "forward": "F",
@@ -265,8 +265,12 @@ def _fit_cells(block: Block, phase: Phase) -> Iterator[str]:
     for term, unit in (("products", "FLOP/s"), ("attention", "FLOP/s"), ("bytes", "B/s")):
         taken = per.get(term, 0.0)  # type: ignore[call-overload]
         yield speed(taken, unit, "–")
-    yield f"{block.fits[phase].r2:.3f}"
-    yield f"{max(block.residuals(phase), key=abs, default=0.0):+.0%}"
+    yield from _quality_cells(is_exact(block.points(phase), per.values()), block.fits[phase].r2, block.residuals(phase))
+
+
+def _quality_cells(is_exact: bool, r2: float, residuals: Iterable[float]) -> tuple[str, str]:
+    """Return r² and the largest error of a fit; dashes if it is exact by construction."""
+    return ("–", "–") if is_exact else (f"{r2:.3f}", percent_change(max(residuals, key=abs)))
 
 
 LINE_POINTS = 32
@@ -287,8 +291,9 @@ def _line_chart(key: str, title: str, unit: str, lines: Lines) -> dict[str, Any]
             {"name": name, "colour": LINE_COLOURS[number % len(LINE_COLOURS)], "points": points, "line": drawn}
         )
         rate = speed(beta, f"{unit.strip()}/s", "–")
-        worst = max((relative_excess(took, seconds(size)) for size, took in samples), key=abs)
-        rows.append([name, quantity(alpha, "s"), rate, f"{r2:.3f}", f"{worst:+.0%}"])
+        residuals = [relative_excess(took, seconds(size)) for size, took in samples]
+        exact = is_exact({size for size, _ in samples}, (alpha, beta))
+        rows.append([name, quantity(alpha, "s"), rate, *_quality_cells(exact, r2, residuals)])
     every = [point for each in series for point in (*each["points"], *each["line"])]
     xs, ys = ([point[at] for point in every] for at in (0, 1))
     return {

@@ -8,7 +8,7 @@ from typing import Any
 from meshwave.engine.program.action import WORDS
 from meshwave.engine.runs.accuracy import Compared, Comparison, MeshMemory
 from meshwave.engine.runs.run_comparison import Outcome, step_time_text
-from meshwave.engine.units import duration, format_time, quantity
+from meshwave.engine.units import duration, format_time, percent, percent_change, quantity
 
 MANY_TIMES = 10
 """Ratio from which an error is shown as a factor, which is clearer than +900%."""
@@ -49,7 +49,7 @@ def comparison_data(found: Comparison) -> dict[str, Any]:
     }
     shown = [{"title": title, "rows": _rows(found, each)} for title, each in parts.items() if each]
     memory = [row for each in found.memory for row in _memory_rows(each, whole=len(found.memory) > MOST_MEMORY_DETAILS)]
-    bubbles = [f"{each.bubble_ratio:.1%}" for each in (found.prediction.timeline, found.timeline)]
+    bubbles = [percent(each.bubble_ratio) for each in (found.prediction.timeline, found.timeline)]
     return {
         "rows": [*_rows(found, {"iteration": step}), *_rows(found, kinds), ["bubble", *bubbles, ""]],
         "parts": [*shown, *([{"title": "Peak memory per device", "rows": memory}] if memory else [])],
@@ -83,7 +83,7 @@ def _error(expected: float, took: float) -> str:
     if took <= 1e-7 or expected <= 1e-12:
         return "-"
     times = took / expected
-    return f"× {times:.0f}" if times >= MANY_TIMES else f"{times - 1:+.0%}".replace("-0%", "+0%")
+    return f"× {times:.0f}" if times >= MANY_TIMES else percent_change(times - 1)
 
 
 def _sentence(words: str) -> str:

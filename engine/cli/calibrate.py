@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from meshwave.engine.cli.output import print_json
 from meshwave.engine.costs.contention import ROWS, describe_contention
-from meshwave.engine.costs.profile import Pair, Phase, Precision, Profile, Term, load_profile
+from meshwave.engine.costs.profile import Pair, Phase, Precision, Profile, Term, is_exact, load_profile
 from meshwave.engine.costs.profile_store import (
     DEFAULT_PROFILE,
     check_can_store,
@@ -36,7 +36,7 @@ from meshwave.engine.runtime.calibration.machine_profile import (
     count_gpus,
     gpu_cluster,
 )
-from meshwave.engine.units import quantity, speed
+from meshwave.engine.units import format_count, percent_change, quantity, speed
 
 
 def to_text(profile: Profile) -> str:
@@ -65,10 +65,11 @@ def _block_lines(profile: Profile) -> list[str]:
             per, residuals = block.fits[phase].per, block.residuals(phase)
             speeds = [speed(per.get(term, 0.0), unit, "-") for term, unit in UNITS.items()]
             fixed = quantity(per.get("action", 0.0) + per.get("block", 0.0), "s")
-            worst = max(residuals, key=abs, default=0.0)
+            exact = is_exact(block.points(phase), per.values())
+            worst = "-" if exact else percent_change(max(residuals, key=abs))
             lines.append(
                 f"{block.kind:<10}{block.precision:<6}{phase:<16}{fixed:>9}{speeds[0]:>14}{speeds[1]:>14}{speeds[2]:>10}"
-                f"{block.fits[phase].r2:>9.4f}  {worst:+.0%} of {len(residuals)} sizes"
+                f"{_r2_text(exact, block.fits[phase].r2):>9}  {worst} of {format_count(len(residuals), 'size')}"
             )
     return lines
 
@@ -78,13 +79,19 @@ def _other_lines(profile: Profile) -> list[str]:
     for each in profile.optimizer:
         name = f"{each.optimizer} {each.precision}{', clipped' if each.clipped else ''}"
         rate = speed(each.s_per_parameter, "parameters/s")
-        lines.append(f"{name:<32}{quantity(each.alpha_s, 's'):>10}{rate:>18}{each.r2:>9.4f}")
+        exact = is_exact({size for size, _ in each.samples}, (each.alpha_s, each.s_per_parameter))
+        lines.append(f"{name:<32}{quantity(each.alpha_s, 's'):>10}{rate:>18}{_r2_text(exact, each.r2):>9}")
     for link in profile.links:
         rate = speed(link.beta_s_per_byte, "B/s")
-        lines.append(f"{PAIRS[link.pair]:<32}{quantity(link.alpha_s, 's'):>10}{rate:>18}{link.r2:>9.4f}")
+        exact = is_exact({size for size, _ in link.samples}, (link.alpha_s, link.beta_s_per_byte))
+        lines.append(f"{PAIRS[link.pair]:<32}{quantity(link.alpha_s, 's'):>10}{rate:>18}{_r2_text(exact, link.r2):>9}")
     for kept in profile.memory:
         lines.append(f"{f'memory of a block: {kept.kind} {kept.precision}':<32}{kept.ratio:>10.3f} of the formulas")
     return lines
+
+
+def _r2_text(is_exact: bool, r2: float) -> str:
+    return "-" if is_exact else f"{r2:.4f}"
 
 
 PAIRS: Mapping[Pair, str] = {
@@ -100,10 +107,11 @@ def _collective_lines(profile: Profile) -> list[str]:
         layout = f" (mp {each.mp}, esp {each.esp})" if each.mp and each.esp else ""
         worst = max(each.residuals, key=abs)
         rate = speed(each.beta_s_per_byte, "B/s")
+        exact = is_exact({size for size, _ in each.samples}, (each.alpha_s, each.beta_s_per_byte))
         size = quantity(each.samples[[*each.residuals].index(worst)][0], "B")
         lines.append(
             f"{each.collective:<16}{each.group:<8}{each.size:>5}{quantity(each.alpha_s, 's'):>10}{rate:>13}"
-            f"{each.r2:>9.4f}  {worst:+.0%} at {size}{layout}"
+            f"{_r2_text(exact, each.r2):>9}  {'-' if exact else f'{percent_change(worst)} at {size}'}{layout}"
         )
     return lines
 

@@ -155,12 +155,12 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
     time = "s" if numbers["unit"] == "s" else ""
     lines = [
         f"iteration      {quantity(numbers['makespan_s'], time) if time else format(numbers['makespan_s'], 'g') + ' units'}",
-        f"bubble         {numbers['bubble_ratio']:.1%}   (within the span of each mesh: {numbers['span_bubble_ratio']:.1%})",
+        f"bubble         {percent(numbers['bubble_ratio'])}   (within the span of each mesh: {percent(numbers['span_bubble_ratio'])})",
     ]
     if time:
         lines += [
             f"throughput     {numbers['samples_per_s']:.4g} sequences/s, {quantity(numbers['tokens_per_s'], 'tokens/s')}",
-            f"MFU            {numbers['mfu']:.1%}",
+            f"MFU            {percent(numbers['mfu'])}",
         ]
     if numbers["bounds"]:
         lines.append(f"limit          {numbers['bounds']['words']}")
@@ -206,7 +206,7 @@ def compare(options: argparse.Namespace) -> int:
     """Print designs side by side."""
     from meshwave.engine.document.differences import differences
     from meshwave.engine.predict.prediction import predict
-    from meshwave.engine.units import quantity
+    from meshwave.engine.units import percent, percent_change, quantity
 
     predictions = []
     for name in options.designs:
@@ -227,11 +227,11 @@ def compare(options: argparse.Namespace) -> int:
     for prediction in predictions:
         n = prediction.numbers
         same = n["unit"] == first["unit"]
-        change = f"{n['makespan_s'] / first['makespan_s'] - 1:+.1%}" if same and first["makespan_s"] else ""
+        change = percent_change(n["makespan_s"] / first["makespan_s"] - 1) if same and first["makespan_s"] else ""
         iteration = quantity(n["makespan_s"], "s") if n["unit"] == "s" else f"{n['makespan_s']:g} units"
         memory = quantity(max(n["peak_memory_bytes"]), "B")
         rate = f"{n['samples_per_s']:.4g}" if n["unit"] == "s" else "-"
-        print(f"{n['name']:<{wide}}{iteration:>12}{change:>9}{n['bubble_ratio']:>9.1%}{rate:>11}{memory:>11}")
+        print(f"{n['name']:<{wide}}{iteration:>12}{change:>9}{percent(n['bubble_ratio']):>9}{rate:>11}{memory:>11}")
     for prediction, lines in zip(predictions[1:], changed[1:], strict=True):
         print(f"\n{prediction.design.name}, compared with the first")
         print("\n".join(f"  {line}" for line in lines or ["no differences"]))

@@ -9,7 +9,7 @@ an all-reduce the whole input.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
@@ -189,6 +189,11 @@ class Fit(Part):
     def seconds(self, terms: Mapping[Term, float]) -> float:
         """Return the seconds for an amount of each term."""
         return sum(self.per.get(term, 0.0) * amount for term, amount in terms.items())
+
+
+def is_exact(sizes: Collection[object], coefficients: Iterable[float]) -> bool:
+    """Return whether a fit to samples of these sizes is exact by construction, so that r2 and residuals say nothing."""
+    return len(sizes) <= sum(each > 0 for each in coefficients)
 
 
 class Block(Part):

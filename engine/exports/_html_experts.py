@@ -138,7 +138,7 @@ def _places(layer: Layer, devices: Sequence[int], load: Sequence[float]) -> Iter
     yield "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead><tbody>"
     for place, (held, part) in enumerate(zip(homes, load, strict=True)):
         own = devices[place * layer.esp : (place + 1) * layer.esp]
-        cells = (_ranges(held), f"{part:.3g}×", f"{100 * part / layer.ep:.3g}%")
+        cells = (_ranges(held), f"{part:.3g}×", percent(part / layer.ep))
         row = "".join(f"<td>{cell}</td>" for cell in cells)
         yield f'<tr><th scope="row">{_ranges(own)}</th>{row}</tr>'
     yield "</tbody></table></details>"

@@ -17,7 +17,7 @@ from meshwave.engine.exports.pictures.palette import SURFACES, Theme
 from meshwave.engine.exports.pictures.shapes import Picture, lay_out_timeline
 from meshwave.engine.exports.png import draw_png
 from meshwave.engine.exports.svg import MAX_BLOCKS, theme_aware_svg
-from meshwave.engine.units import quantity, units
+from meshwave.engine.units import percent, quantity, units
 
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
@@ -88,9 +88,9 @@ def _numbers(prediction: Prediction) -> Iterator[str]:
     def time(value: float) -> str:
         return quantity(value, "s") if in_seconds else units(value)
 
-    told = [("iteration", time(numbers["makespan_s"])), ("bubbles", f"{numbers['bubble_ratio']:.1%}")]
+    told = [("iteration", time(numbers["makespan_s"])), ("bubbles", percent(numbers["bubble_ratio"]))]
     if in_seconds:
-        told += [("throughput", quantity(numbers["tokens_per_s"], "tokens/s")), ("MFU", f"{numbers['mfu']:.1%}")]
+        told += [("throughput", quantity(numbers["tokens_per_s"], "tokens/s")), ("MFU", percent(numbers["mfu"]))]
     exposed, inside = numbers["mean_exposed_communication_s"], numbers["mean_inside_communication_s"]
     waits = f"{time(exposed)} + {time(inside)} inside blocks" if inside else time(exposed)
     told.append(("exposed communication, mean of the meshes", waits))

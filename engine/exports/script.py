@@ -13,7 +13,7 @@ from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.findings import DesignError
 from meshwave.engine.program.program import to_json
-from meshwave.engine.units import quantity, units
+from meshwave.engine.units import percent, quantity, units
 
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
@@ -91,7 +91,7 @@ def _doc(prediction: Prediction) -> list[str]:
         ]
     lines += [
         "",
-        f"Predicted of an iteration: {predicted}, {prediction.timeline.bubble_ratio:.1%} of it bubbles.",
+        f"Predicted of an iteration: {predicted}, {percent(prediction.timeline.bubble_ratio)} of it bubbles.",
         "`--out FOLDER` says where losses, times and spans go, `--data FILE` which text to train on, `--steps N` how long.",
         '"""',
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwave.engine.messages import Message, join_list
-from meshwave.engine.units import duration, number
+from meshwave.engine.units import duration, number, percent
 
 MANY_TIMES = 2.0
 """The least ratio that is shown as a factor."""
@@ -49,12 +49,12 @@ def _time_between_actions(share: float) -> str:
 def _ratio(times: float) -> str:
     if times >= MANY_TIMES:
         return f"{number(times)} times what was predicted"
-    return f"{100 * abs(times - 1):.3g}% {'longer' if times >= 1 else 'less'} than predicted"
+    return f"{percent(abs(times - 1))} {'longer' if times >= 1 else 'less'} than predicted"
 
 
 def _share(share: float) -> str:
     compensated = ", partly offset by errors elsewhere" if share > COMPENSATED else ""
-    return f"{share:.0%} of the error of the step{compensated}"
+    return f"{percent(share)} of the error of the step{compensated}"
 
 
 MESSAGES: dict[str, Message] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwave.engine.messages import Message, fill
-from meshwave.engine.units import duration, quantity
+from meshwave.engine.units import duration, percent, quantity
 
 EQUAL_MEMORY_WITHIN = 0.005
 """Relative difference of memory that is reported as equal."""
@@ -14,13 +14,13 @@ TWICE = 2.0
 
 
 def _relative_memory(ratio: float) -> str:
-    """Return memory relative to another's, such as ``12% more memory`` or ``2.5 times the memory``."""
+    """Return memory relative to another's, such as ``12.0% more memory`` or ``2.5 times the memory``."""
     if ratio >= TWICE:
         return f"{ratio:.1f} times the memory"
     difference = abs(ratio - 1)
     if difference < EQUAL_MEMORY_WITHIN:
         return "the same memory"
-    return f"{difference:.{0 if difference >= 0.1 else 1}%} {'more' if ratio > 1 else 'less'} memory"
+    return f"{percent(difference)} {'more' if ratio > 1 else 'less'} memory"
 
 
 def _name(title: str) -> str:
@@ -37,14 +37,14 @@ def _search_fits(step: float, unit: str) -> str:
 
 
 def _search_no_better(fits: bool, reduction: float, is_equal: bool) -> str:
-    best = "is as fast" if is_equal else f"is only {reduction:.1%} shorter"
+    best = "is as fast" if is_equal else f"is only {percent(reduction)} shorter"
     found = best if fits else "does not fit in memory"
     return f"The search found no better order of these stages: its best order {found}."
 
 
 def _search_better(step: float, unit: str, reduction: float, memory_ratio: float) -> str:
     return (
-        f"The search found an order of these stages that takes {duration(step, unit)}: {reduction:.1%} shorter, with "
+        f"The search found an order of these stages that takes {duration(step, unit)}: {percent(reduction)} shorter, with "
         f"{_relative_memory(memory_ratio)}."
     )
 
@@ -69,7 +69,7 @@ def _fastest_schedule(schedule: str, step: float, unit: str, current: str = "") 
 
 def _faster_schedule(schedule: str, step: float, unit: str, reduction: float, memory_ratio: float) -> str:
     return (
-        f"{_name(schedule)} takes {duration(step, unit)}: {reduction:.1%} shorter than the current schedule, with "
+        f"{_name(schedule)} takes {duration(step, unit)}: {percent(reduction)} shorter than the current schedule, with "
         f"{_relative_memory(memory_ratio)}."
     )
 
@@ -77,7 +77,9 @@ def _faster_schedule(schedule: str, step: float, unit: str, reduction: float, me
 def _other_options(
     schedule: str, current: str, current_fits: bool, step: float, unit: str, reduction: float, memory_ratio: float
 ) -> str:
-    gain = f"{reduction:.1%} shorter than {_name(current)}" if current_fits else f"and fits, unlike {_name(current)}"
+    gain = (
+        f"{percent(reduction)} shorter than {_name(current)}" if current_fits else f"and fits, unlike {_name(current)}"
+    )
     separator = ": " if current_fits else " "
     return f"{_name(schedule)} takes {duration(step, unit)}{separator}{gain}, with {_relative_memory(memory_ratio)}."
 
@@ -99,7 +101,7 @@ def _hanayo_or_interleaved(
 ) -> str:
     """Compare Hanayo with interleaved 1F1B; pairs are in this order, and differences positive if Hanayo takes longer."""
     own, other = (duration(step, unit) for step in steps)
-    verdict = f"{faster} is {reduction:.1%} shorter" if faster else "they are equally fast"
+    verdict = f"{faster} is {percent(reduction)} shorter" if faster else "they are equally fast"
     bubble, transfers = (duration(abs(each), unit) for each in (bubble_difference, transfer_difference))
     if abs(bubble_difference) < negligible:
         free = "Without transfers they are equally fast"
@@ -158,9 +160,9 @@ def _number_of_waves(
 def _split_backward(
     schedule: str, other: str, reduction: float, memory_ratio: float, span_bubble_ratio: float | None
 ) -> str:
-    bubble = "" if span_bubble_ratio is None else f" and a span bubble ratio of {span_bubble_ratio:.1%}"
+    bubble = "" if span_bubble_ratio is None else f" and a span bubble ratio of {percent(span_bubble_ratio)}"
     return (
-        f"{_name(schedule)} is {reduction:.1%} shorter than {_name(other)}, the best schedule with full backwards, with "
+        f"{_name(schedule)} is {percent(reduction)} shorter than {_name(other)}, the best schedule with full backwards, with "
         f"{_relative_memory(memory_ratio)}{bubble}."
     )
 

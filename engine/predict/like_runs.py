@@ -18,6 +18,7 @@ from meshwave.engine.costs import pricing_model
 from meshwave.engine.costs.model_flops import parameter_counts
 from meshwave.engine.document import Design
 from meshwave.engine.document.devices import find_device_kind
+from meshwave.engine.units import percent_change
 
 FILE = "published_errors.json"
 NEAREST = 3
@@ -46,8 +47,8 @@ class LikeRun(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Model, devices and error of the run, such as "llama3-8b, 8 x H100, predicted +3%"."""
-        return f"{self.model}, {self.devices} x {self.device}, predicted {self.error:+.0%}"
+        """Model, devices and error of the run, such as "llama3-8b, 8 x H100, predicted +3.0%"."""
+        return f"{self.model}, {self.devices} x {self.device}, predicted {percent_change(self.error)}"
 
 
 class Evidence(NamedTuple):

@@ -20,6 +20,7 @@ from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network, Port, PortKind
 from meshwave.engine.program.simulation import flow_bytes
 from meshwave.engine.program.timeline import Timeline
+from meshwave.engine.units import percent
 
 Floats = NDArray[np.float64]
 Binding = Literal["network", "compute", "critical_path"]
@@ -162,7 +163,7 @@ class Bounds(NamedTuple):
         return seconds / self.makespan_s if self.makespan_s else 0.0
 
     def _percent(self, seconds: float) -> str:
-        return f"{self._share(seconds):.0%}"
+        return percent(self._share(seconds))
 
 
 def find_bounds(program: Program, costs: Costs, timeline: Timeline, loads: list[PortLoad]) -> Bounds | None:

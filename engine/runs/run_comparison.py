@@ -26,7 +26,7 @@ from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Entry, Record
 from meshwave.engine.runs.run_folder import Bundle, read_launched_design
-from meshwave.engine.units import duration, number, quantity
+from meshwave.engine.units import duration, number, percent, percent_change, quantity
 
 FORMAT = "meshwave-compared/1"
 MOST_LINES = 8
@@ -99,7 +99,7 @@ def comparison_lines(found: Comparison) -> list[str]:
     lines = [found.label] if found.label else []
     lines.append(f"iteration {compared_text(found, Compared(iteration.predicted_s, iteration.measured_s))}")
     lines.append(f"steps     {step_time_text(found)}")
-    bubbles = (f"{each.bubble_ratio:.1%}" for each in timelines)
+    bubbles = (percent(each.bubble_ratio) for each in timelines)
     lines.append("bubble    {} predicted, {} measured".format(*bubbles))
     expected, took = (each.mean_exposed_communication for each in timelines)
     exposed = compared_text(found, Compared(expected, took))
@@ -165,7 +165,7 @@ def compared_text(found: Comparison, compared: Compared) -> str:
 
 
 def error_text(error: float | None, more: str = "longer", less: str = "shorter") -> str:
-    """Return the error of a prediction, such as ``, 12% longer``; empty if it is not known."""
+    """Return the error of a prediction, such as ``, 12.0% longer``; empty if it is not known."""
     if error is None:
         return ""
     if error >= MANY_TIMES - 1:
@@ -173,12 +173,12 @@ def error_text(error: float | None, more: str = "longer", less: str = "shorter")
         return f", {times} times as {'long' if more == 'longer' else 'much'}"
     if abs(error) < AS_PREDICTED:
         return ", as predicted"
-    return f", {abs(error):.0%} {more if error > 0 else less}"
+    return f", {percent(abs(error))} {more if error > 0 else less}"
 
 
 def short_error(error: float) -> str:
-    """Return an error such as ``+12%``, or ``x 835`` for a large factor."""
-    return f"x {number(1 + error)}" if error >= SHORT_TIMES - 1 else f"{error:+.0%}"
+    """Return an error such as ``+12.0%``, or ``x 835`` for a large factor."""
+    return f"x {number(1 + error)}" if error >= SHORT_TIMES - 1 else percent_change(error)
 
 
 # ---- outcomes, and the history of a design ----

@@ -31,7 +31,7 @@ from meshwave.engine.schedules._order_search import (
     simulate_orders,
 )
 from meshwave.engine.schedules._steady_state import repeat_pattern, short_step_microbatches
-from meshwave.engine.units import quantity
+from meshwave.engine.units import percent_change, quantity
 
 MAX_SEARCHED_TASKS = 20_000
 """Maximum number of computations of a step that is searched directly; for a larger step, a shorter one is searched and
@@ -163,7 +163,7 @@ class Auto(Schedule):
             whole = f"of the {pipe.microbatches:,} microbatches; the best went on to all"
             lines.append(f"The step is long: heuristics and moves were compared with {searched:,} {whole}.")
         for each in sorted(named, key=_result_sort_key)[:MAX_LISTED]:
-            over = f" ({each.seconds / best.seconds - 1:+.1%})" if best.seconds else ""
+            over = f" ({percent_change(each.seconds / best.seconds - 1)})" if best.seconds else ""
             told = f"{_format_seconds(each.seconds, unit)}{over}" if each.fits else "too little memory"
             lines.append(f"{each.name}: {told}")
         lines.append(

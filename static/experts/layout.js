@@ -43,6 +43,26 @@ export function arrange(width, height, nodes, places, fullest) {
   return /** @type {BoardLayout} */ (best);
 }
 
+const HEAD = { letter: 6.8, tag: 4, gap: 4, between: 6 }; // px of a wide font at its size
+
+/**
+ * What the heads of all places have room for: the names of devices and the load, their numbers and the load, the load
+ * alone, or nothing.
+ * @param {BoardLayout} layout @param {{devices: number[], load: string}[]} places
+ * @returns {"names" | "numbers" | "load" | "none"}
+ */
+export function headForm({ headed, width, edge }, places) {
+  if (!headed) return "none";
+  const fits = (/** @type {string} */ word) =>
+    places.every(({ devices, load }) => {
+      const tags = devices.map((device) => HEAD.letter * `${word}${device}`.length + HEAD.tag + HEAD.gap);
+      const room = width - 2 * edge - HEAD.between - HEAD.letter * load.length;
+      return tags.reduce((sum, tag) => sum + tag, 0) <= room;
+    });
+  if (places[0].devices.length === 1 && fits("dev ")) return "names";
+  return fits("") ? "numbers" : "load";
+}
+
 /**
  * The frame and the chips of a place of at most this size, and the size that it needs.
  * @param {number} wide @param {number} high @param {number} fullest @returns {PlaceLayout}

@@ -3,6 +3,7 @@
 /** @import { ExpertSchedulesModel, MapAxis, MapData, Ranking } from "./types" */
 
 import { ARROW_MOVES, closest, consume, find, focusedElement, h, setTabStop } from "../kit/dom.js";
+import { percent } from "../kit/numbers.js";
 
 const LEADS = [1.02, 1.1, 1.3]; // leads of the fastest schedule from which the colour is stronger
 const STRENGTHS = [38, 58, 79, 100];
@@ -38,8 +39,8 @@ export class ExpertMap {
       this.data = data;
       this.drawMap(choice);
     } else {
-      const wait = "Predicting 1,296 layers with every schedule …";
-      const message = h("p.mw-quiet.mw-em-wait", { role: "status" }, wait);
+      const words = data.problem ?? "Predicting 1,296 layers with every schedule …";
+      const message = h("p.mw-quiet.mw-em-wait", { role: data.problem ? "alert" : "status" }, words);
       this.element.replaceChildren(h("div.mw-em-bar", {}, choice), message);
     }
     if (wasFocused) this.links.focus();
@@ -191,8 +192,7 @@ export class ExpertMap {
   textOf(cell) {
     const { rankings, down, across, deepspeed, "a2a-allgather": allToAll } = this.data;
     const winner = (/** @type {Ranking} */ { best, lead, schedules }) => {
-      const margin = ((lead[cell] - 1) * 100).toFixed(lead[cell] < 1.1 ? 1 : 0);
-      return `${schedules[best[cell]].title} is fastest, by ${margin}%`;
+      return `${schedules[best[cell]].title} is fastest, by ${percent(lead[cell] - 1)}`;
     };
     const [alike, fitting] = [winner(rankings.alike), winner(rankings.fitting)];
     const fastest = `with the same memory: ${alike}; among those that fit: ${fitting}`;

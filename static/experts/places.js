@@ -5,7 +5,7 @@
 import { find, h, setStyle } from "../kit/dom.js";
 import { count } from "../kit/numbers.js";
 import { keyOf, parseKey } from "./gestures.js";
-import { CHIP, PLACE, arrange } from "./layout.js";
+import { CHIP, PLACE, arrange, headForm } from "./layout.js";
 
 /** A load as a part of the longest bar, with a tick at an even share. @param {number} part @param {number} even */
 function loadBar(part, even) {
@@ -26,7 +26,7 @@ export class Places {
 
   draw() {
     const { board, picture, root } = this.experts;
-    const { places, esp } = picture;
+    const { places } = picture;
     /** @type {Map<number, number[]>} */
     const nodes = new Map(); // numbers of places by node
     places.forEach(({ node }, number) => nodes.set(node, [...(nodes.get(node) ?? []), number]));
@@ -37,7 +37,8 @@ export class Places {
     this.tags.clear();
     this.outlined = null;
     this.experts.hovered = "";
-    root.dataset.heads = layout.headed ? (layout.width < 22 * esp + 48 ? "load" : "all") : "none";
+    const head = headForm(layout, places);
+    root.dataset.heads = head;
     setStyle(board, {
       "--place-edge": `${layout.edge - 1}px`,
       "--chip-gap": `${layout.gap}px`,
@@ -51,7 +52,7 @@ export class Places {
         "div.mw-xnode",
         { role: "group", "aria-label": `Node ${node}` },
         h("div.mw-xnode-head", {}, `node ${node}`),
-        h("div.mw-xplaces", {}, ...own.map((number) => this.place(number, places[number], layout, esp))),
+        h("div.mw-xplaces", {}, ...own.map((number) => this.place(number, places[number], layout, head))),
       ),
     );
     board.replaceChildren(...panels);
@@ -77,14 +78,14 @@ export class Places {
     return keys.find((key) => prefix && key.startsWith(prefix)) ?? keys[0] ?? -1;
   }
 
-  /** @param {number} number @param {Place} place @param {BoardLayout} layout @param {number} esp */
-  place(number, place, layout, esp) {
+  /** @param {number} number @param {Place} place @param {BoardLayout} layout @param {string} head */
+  place(number, place, layout, head) {
     const { name, devices, held, level, load, share, bar, memory } = place;
     const experts = count(held.length, "expert");
     const words = layout.footed
       ? `${name}, ${memory} per layer`
       : `${name}: ${experts}, ${share} of the load (${load}), ${memory} per layer`;
-    const tags = devices.map((device) => this.tag(device, esp === 1 ? `dev ${device}` : String(device)));
+    const tags = devices.map((device) => this.tag(device, head === "names" ? `dev ${device}` : String(device)));
     const chips = held.map((expert, i) => this.chip(expert, number, name, layout.size, place.chips[i]));
     const foot = [experts, share, layout.width < PLACE.width ? "" : memory].filter(Boolean).join(" · ");
     const isEmpty = !held.length;

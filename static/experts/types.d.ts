@@ -158,6 +158,6 @@ export interface ExpertSchedulesModel extends OverlayModel {
   words: Record<string, string>;
   help: Record<string, string>;
   lanes: string[];
-  map: MapData | { rankings?: undefined };
+  map: MapData | { rankings?: undefined; problem?: string };
   links: { key: string; text: string }[];
 }

@@ -5,8 +5,8 @@
 /** @import { BlockName, OrderState, Preview } from "./types" */
 
 import { h } from "../kit/dom.js";
-import { count } from "../kit/numbers.js";
-import { amount, bytes, percent } from "./units.js";
+import { count, percent } from "../kit/numbers.js";
+import { amount, bytes } from "./units.js";
 
 const MOST_BLOCKS = 6;
 const MOST_MESHES = 3;

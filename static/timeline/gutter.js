@@ -5,6 +5,7 @@
 /** @import { Chart } from "./timeline.js" */
 /** @import { Lane } from "./types" */
 
+import { percent } from "../kit/numbers.js";
 import { css } from "../kit/palette.js";
 import { TITLE } from "./paint.js";
 import { clipped, line, write } from "./shapes.js";
@@ -146,9 +147,9 @@ function writeSide(context, { plan, colours, rows }, { layer, rank, whole: [top,
     return 50;
   }
   if (layer.labels) return 0;
-  const share = `${Math.round(100 * layer.busy[rank])}\u2009%`;
+  const share = percent(layer.busy[rank]);
   write(context, share, plan.gutter - 13, y, { font: `10.5px ${colours.font}`, colour, align });
-  return 30;
+  return 34;
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Chart} chart */

@@ -6,10 +6,11 @@
 /** @import { Frame } from "./frame.js" */
 /** @import { LinkLane, Place, Plan, Port } from "./types" */
 
+import { percent } from "../kit/numbers.js";
 import { css, mix } from "../kit/palette.js";
 import { clipped } from "./shapes.js";
 import { Strips } from "./strips.js";
-import { amount, bytes, percent } from "./units.js";
+import { amount, bytes } from "./units.js";
 
 const ALTERNATE = 0.32; // part of the background in every second message, which keeps short ones apart
 const NEAR = 3; // CSS pixels within which the pointer is on a short message
@@ -25,7 +26,7 @@ export class LinkLanes extends Strips {
     for (const lane of links.lanes) this.paintLane(links.layer, lane);
     let free = -Infinity;
     for (const { port, y, height } of links.lanes) {
-      const number = `${Math.round(100 * port.share)}\u2009%`;
+      const number = percent(port.share);
       free = this.writeLabel(y + height / 2 + 0.5, { name: port.label, number, free });
     }
   }

@@ -6,9 +6,9 @@
 
 import { button } from "../kit/controls.js";
 import { h } from "../kit/dom.js";
-import { count } from "../kit/numbers.js";
+import { count, percent } from "../kit/numbers.js";
 import { saveArea } from "./save.js";
-import { amount, bytes, percent } from "./units.js";
+import { amount, bytes } from "./units.js";
 
 /** @typedef {(value: number) => string} Write */
 /** @typedef {{name: string, value: number, kind?: string, colour?: string, title?: string, search?: string}} Row */
@@ -317,5 +317,5 @@ function gains(found, unit) {
 /** @param {number} share */
 function gainText(share) {
   if (share < NO_GAIN) return "none";
-  return share < SMALL_GAIN ? "less than 0.1 %" : `−${percent(share)}`;
+  return share < SMALL_GAIN ? percent(share) : `−${percent(share)}`;
 }

@@ -3,9 +3,9 @@
 /** @import { Layer } from "./data.js" */
 /** @import { Palette, Place } from "./types" */
 
-import { count } from "../kit/numbers.js";
+import { count, percent } from "../kit/numbers.js";
 import { linkFacts } from "./link_lanes.js";
-import { amount, bytes, flops, percent } from "./units.js";
+import { amount, bytes, flops } from "./units.js";
 
 /** @typedef {[name: string, value: string]} Fact */
 

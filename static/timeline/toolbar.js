@@ -87,7 +87,7 @@ export class Toolbar {
       ...[...ops, ...sends].flatMap((op) => this.opEntry(op)),
       ...(layers.length ? [entry("idle", "idle")] : []),
       ...(hasReturn ? [entry("rising", "return")] : []),
-      ...(isCompared ? [entry("slower", "5\u2009% longer"), entry("quicker", "5\u2009% shorter")] : []),
+      ...(isCompared ? [entry("slower", "5% longer"), entry("quicker", "5% shorter")] : []),
     );
   }
 

@@ -34,9 +34,6 @@ function withPrefix(value, unit) {
   return `${threeDigits(value / size)}${THIN_SPACE}${prefix}${unit}`;
 }
 
-/** @param {number} part */
-export const percent = (part) => `${(100 * part).toFixed(Math.abs(part) < 0.0995 ? 1 : 0)}%`;
-
 /** A formatter with from `least` to `most` decimals. @param {number} least @param {number} most */
 export const numberFormat = (least, most) =>
   new Intl.NumberFormat("en", { minimumFractionDigits: least, maximumFractionDigits: most });

@@ -2,8 +2,8 @@
 
 import { meshColour } from "../kit/canvas.js";
 import { findAll, s } from "../kit/dom.js";
-import { clamp, count } from "../kit/numbers.js";
-import { hopPath, percent, place } from "./layout.js";
+import { clamp, count, percent } from "../kit/numbers.js";
+import { hopPath, place } from "./layout.js";
 
 const STAGES_HELP =
   "Stages: arrow keys move the focus. Alt+Left and Alt+Right move a layer to the neighbouring stage. Alt+Up and " +
@@ -176,22 +176,16 @@ export class WaveDrawing {
     return stage === stageDrag?.stage && replica === stageDrag.replica;
   }
 
-  /**
-   * The layers and the share of a stage, if its box has room for them.
-   * @param {SVGElement} box @param {number} stage @param {number} y
-   */
+  /** The layers and the share of a stage. @param {SVGElement} box @param {number} stage @param {number} y */
   drawTexts(box, stage, y) {
-    const { middle, width, height } = this.wave.layout.slots[stage];
+    const { slots, label } = this.wave.layout;
+    const { middle } = slots[stage];
     const layers = this.wave.layers[stage];
     const [, number, share] = box.children;
-    const hasTwoLines = width >= 40 && height >= 27;
-    const hasOneLine = width >= 7 + 6.5 * String(layers).length && height >= 12;
-    const part = percent(this.wave.share(stage));
-    const words = width >= 62 ? count(layers, "layer") : String(layers);
-    const line = width >= 100 && !hasTwoLines ? `${words} · ${part}` : words;
-    number.textContent = hasOneLine ? line : "";
-    share.textContent = hasTwoLines ? part : "";
-    place(number, { x: middle, y: y + (hasTwoLines ? -2 : 4) });
+    const hasShare = label.endsWith("share");
+    number.textContent = label === "none" ? "" : label.startsWith("layers") ? count(layers, "layer") : String(layers);
+    share.textContent = hasShare ? percent(this.wave.share(stage)) : "";
+    place(number, { x: middle, y: y + (hasShare ? -2 : 4) });
     place(share, { x: middle, y: y + 10 });
   }
 

@@ -7,6 +7,7 @@ import { arcMargin, round } from "./arcs.js";
 
 const EQUAL = 0.4; // part of the width that stages share equally; the rest is in proportion to their layers
 const BOX = { part: 0.62, width: 112, height: 44 }; // part of its slot; px at most
+const TWO_LINES = 27; // px, the least height of a box with its share below its layers
 
 /**
  * Arrange slots, boxes and lanes in a box of px.
@@ -23,13 +24,14 @@ export function arrange(picture, layers, width, height) {
     top: (picture.groups.length || picture.equal ? 15 : 3) + margin,
     bottom: 16,
   };
-  const lane = (height - edge.top - edge.bottom) / meshes.length;
+  const lane = Math.max(0, height - edge.top - edge.bottom) / meshes.length;
   const total = layers.reduce((sum, number) => sum + number, 0) || 1;
-  const span = width - edge.left - edge.right;
+  const span = Math.max(0, width - edge.left - edge.right);
   const perLayer = ((1 - EQUAL) * span) / total;
   const most = Math.max(...shares, 1e-12);
   const tallest = clamp(lane * 0.8, 2, BOX.height);
-  const leastPart = Math.min(1, 16 / tallest); // room for the number of layers
+  const leastHeight = tallest < TWO_LINES ? 16 : TWO_LINES; // room for the label
+  const leastPart = Math.min(1, leastHeight / tallest);
   let x = edge.left;
   const slots = layers.map((number, stage) => {
     const size = (EQUAL * span) / stages + perLayer * number;
@@ -39,7 +41,21 @@ export function arrange(picture, layers, width, height) {
     return slot;
   });
   const y = (/** @type {number} */ mesh) => edge.top + (mesh + 0.5) * lane;
-  return { edge, lane, perLayer, slots, y, width, height, routes, pitch: span / stages, tallest, step };
+  const label = labelForm(slots, layers);
+  return { edge, lane, perLayer, slots, y, width, height, routes, pitch: span / stages, tallest, step, label };
+}
+
+/**
+ * What the boxes of all stages have room for, so that their labels have one form.
+ * @param {{width: number, height: number}[]} slots @param {number[]} layers @returns {Layout["label"]}
+ */
+function labelForm(slots, layers) {
+  const width = Math.min(...slots.map((slot) => slot.width));
+  const height = Math.min(...slots.map((slot) => slot.height));
+  const digits = Math.max(...layers.map((number) => String(number).length));
+  if (width < 7 + 6.5 * digits || height < 12) return "none";
+  if (width < 40 || height < TWO_LINES) return "number";
+  return width < 62 ? "number and share" : "layers and share";
 }
 
 /**
@@ -71,6 +87,3 @@ export function place(shape, numbers) {
  */
 export const moveLayers = (layers, boundary, moved) =>
   layers.map((number, stage) => number + (stage === boundary ? -moved : stage === boundary + 1 ? moved : 0));
-
-/** @param {number} share */
-export const percent = (share) => `${(100 * share).toFixed(share >= 0.0995 ? 0 : 1)}%`;

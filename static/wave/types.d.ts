@@ -70,6 +70,8 @@ export interface Layout {
   routes: number[][];
   pitch: number;
   tallest: number;
+  /** What the box of each stage shows. */
+  label: "none" | "number" | "number and share" | "layers and share";
   step: number;
 }
 

@@ -6,13 +6,13 @@
 
 import { Canvas, Notice, pointIn } from "../kit/canvas.js";
 import { closest, h, s } from "../kit/dom.js";
-import { count } from "../kit/numbers.js";
+import { count, percent } from "../kit/numbers.js";
 import { plainData } from "../kit/widget.js";
 import { Controls } from "./controls.js";
 import { EQUAL_SHARES, WaveDrawing } from "./drawing.js";
 import { Gestures } from "./gestures.js";
 import { Keyboard } from "./keyboard.js";
-import { arrange, moveLayers, percent } from "./layout.js";
+import { arrange, moveLayers } from "./layout.js";
 import { Skips } from "./skips.js";
 
 /** @param {{model: WaveModel}} args */

@@ -123,6 +123,14 @@ def test_drag_an_expert_to_another_device_and_undo(shown: Callable[..., Shown]) 
     eventually(page.page, lambda: page.homes == [[0, 1], [2, 3], [4, 5], [6, 7]])
 
 
+@pytest.mark.parametrize("devices", [4, 8, 16])
+def test_names_of_devices_are_whole_or_absent(shown: Callable[..., Shown], devices: int) -> None:
+    page = shown(experts_document(dp=devices, experts=2 * devices, ep=devices)).page
+
+    for tags in page.locator(".mw-xtags:visible").all():
+        assert tags.evaluate("each => each.scrollWidth <= each.clientWidth"), tags.inner_text()
+
+
 def test_control_makes_a_replica_and_a_second_one_there_is_refused_at_the_device(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
     page.page.keyboard.down("Control")

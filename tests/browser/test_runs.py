@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -210,7 +211,7 @@ def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], sess
 
     page.get_by_role("button", name="Calibrate from this run").click()
 
-    expect(iteration).to_contain_text("+0%")
+    expect(iteration).to_contain_text(re.compile(r"[+−]?0\.\d%"))
     assert session.design.cost.model_dump()["profile"] == f"run-{ids[0]}.json"
     expect(page.locator(".mw-runs :focus")).to_have_count(1)
     expect(links.locator("tbody tr").first).to_be_visible()  # it is drawn anew, and stays unfolded

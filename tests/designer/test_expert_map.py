@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.jobs import Failed
 from meshwave.designer.views import expert_map, expert_schedules
 from meshwave.designer.views.expert_map import make_expert_map
 from meshwave.designer.views.expert_schedules import ExpertSchedules
@@ -68,6 +69,15 @@ def test_the_map_uses_the_selected_links(monkeypatch: pytest.MonkeyPatch) -> Non
     ask("nvlnk")
     assert "Did you mean 'nvlink'?" in answers[-1]["refused"]
     assert view.map == {"notes": [design_cluster(opened).description]}
+
+
+def test_a_map_that_fails_is_reported_in_its_place_and_can_be_requested_again() -> None:
+    view = ExpertSchedules(Session(load_design(example("16-gpt2-moe"))))
+
+    view._receive_map(CLUSTERS["pcie"], Failed("the process ended"))
+
+    assert view.map == {"problem": "The map could not be computed: the process ended."}
+    assert view._mapped is None
 
 
 def test_the_map_describes_its_links(monkeypatch: pytest.MonkeyPatch) -> None:

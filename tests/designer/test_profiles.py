@@ -110,8 +110,17 @@ def test_measured_times_are_charted_over_fitted_ones() -> None:
     ((by_line, measured, words),) = layer["series"][0]["points"]
     assert (by_line, measured) == (pytest.approx(1.1e-3), 1e-3)  # 1e-4 an action, 1e-3 a block
     assert "hidden 64, 1 x 32 tokens: 1 ms measured, 1.1 ms fitted" in words
-    assert layer["rows"][0] == ["forward", "1.1 ms", "1 TFLOP/s", "333 GFLOP/s", "100 GB/s", "1.000", "-9%"]
+    assert layer["rows"][0] == ["forward", "1.1 ms", "1 TFLOP/s", "333 GFLOP/s", "100 GB/s", "–", "–"]
     assert [series["name"] for series in found["all_reduce"]["series"]] == ["2 ranks", "4 ranks"]
+
+
+def test_a_line_through_as_many_points_as_it_has_coefficients_has_no_error() -> None:
+    through_three = line(2).model_copy(update={"samples": ((1e3, 1e-3), (1e6, 2e-3), (2e6, 3.6e-3))})
+
+    *_, exact, fitted = (profile_charts(known(collectives=(line(1), through_three)))[-1]["rows"],)[0]
+
+    assert exact[-2:] == ["–", "–"]
+    assert fitted[-2:] == ["1.000", "+20.0%"]
 
 
 def test_actions_of_a_run_are_charted_over_roofline_times() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwave.engine.units import number, percent, quantity
+from meshwave.engine.units import number, percent, percent_change, quantity
 
 
 @pytest.mark.parametrize(
@@ -51,14 +53,22 @@ def test_three_digits_say_it_to_half_a_percent(value: float, unit: str) -> None:
     assert math.isclose(float(number) * scale.get(prefixed.removesuffix(unit), 1), value, rel_tol=0.0051)
 
 
-def test_a_part_that_is_not_nothing_never_reads_as_nothing() -> None:
-    assert [percent(part) for part in (0.0, 1e-9, 4e-4, 6e-4, 0.0316, 1.0)] == [
+CASES = Path(__file__).parents[1] / "static" / "percentages.json"
+"""Shares and their texts, which the tests of the page's JavaScript read too."""
+
+
+def test_a_share_reads_the_same_in_python_and_on_the_page() -> None:
+    for part, text in json.loads(CASES.read_text()):
+        assert percent(part) == text
+
+
+def test_a_relative_change_has_a_sign_unless_it_is_nothing() -> None:
+    assert [percent_change(part) for part in (0.004, -0.12, 2.485, -4e-4, 0.0)] == [
+        "+0.4%",
+        "−12.0%",
+        "+249%",
         "0.0%",
-        "under 0.1%",
-        "under 0.1%",
-        "0.1%",
-        "3.2%",
-        "100.0%",
+        "0.0%",
     ]
 
 

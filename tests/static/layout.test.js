@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { Grid } from "../../static/cluster/grid.js";
 import { around, layOut, nearestTile } from "../../static/cluster/layout.js";
-import { arrange as arrangeExperts } from "../../static/experts/layout.js";
+import { arrange as arrangeExperts, headForm } from "../../static/experts/layout.js";
 import { Frame } from "../../static/timeline/frame.js";
 import { TICKS } from "../../static/timeline/columns.js";
 import { arrange as arrangeLanes, laneKey, rowsOf } from "../../static/timeline/layout.js";
@@ -70,6 +70,17 @@ test("places of experts fit the board, and chips shrink before they overflow", (
     }
 });
 
+test("the head of a place names its devices only where they are not clipped", () => {
+  const places = [{ devices: [12], load: "0.592×" }];
+  const form = (width, of = places) => headForm({ headed: true, width, edge: 6 }, of);
+  assert.deepEqual(
+    [160, 90, 60].map((width) => form(width)),
+    ["names", "numbers", "load"],
+  );
+  assert.equal(form(160, [{ devices: [0, 1], load: "1×" }]), "numbers");
+  assert.equal(headForm({ headed: false, width: 160, edge: 6 }, places), "none");
+});
+
 const wave = (routes, skips = []) => ({
   meshes: [{ name: "A" }, { name: "B" }],
   routes,
@@ -87,6 +98,25 @@ test("slots of the wave are adjacent, and stages with more layers have wider one
   assert.ok(Math.abs(slots.at(-1).x + slots.at(-1).size - (800 - edge.right)) < 1e-6);
   assert.ok(slots[1].size > slots[0].size && slots[1].height > slots[0].height);
   assert.ok(y(0) < y(1) && y(1) < 200 - edge.bottom);
+});
+
+test("labels of all stages have one form", () => {
+  const routes = [[0, 1, 1, 0]];
+  const label = (layers, width, height) => arrangeWave(wave(routes), layers, width, height).label;
+  assert.equal(label([1, 4, 4, 1], 800, 200), "layers and share");
+  assert.equal(label([1, 9, 9, 1], 420, 200), "number");
+  assert.equal(label([4, 4, 4, 4], 420, 200), "number and share");
+  assert.equal(label([4, 4, 4, 4], 110, 200), "none");
+});
+
+test("a pane that is too small for the wave has no box of negative size", () => {
+  for (const [width, height] of [
+    [0, 0],
+    [40, 20],
+    [90, 300],
+  ])
+    for (const { width: box, height: tall } of arrangeWave(wave([[0, 1, 1, 0]]), [1, 4, 4, 1], width, height).slots)
+      assert.ok(box >= 0 && tall >= 0, `${box} x ${tall}`);
 });
 
 test("the number of layers stays the same when a boundary moves", () => {

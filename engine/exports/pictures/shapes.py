@@ -24,7 +24,7 @@ from meshwave.engine.exports.pictures.palette import (
 )
 from meshwave.engine.program.action import WORDS, Op
 from meshwave.engine.program.timeline import Floats, Timeline
-from meshwave.engine.units import quantity
+from meshwave.engine.units import percent, quantity
 
 MARGIN, GUTTER, TITLE, LEGEND, AXIS = 16, 76, 26, 24, 22  # pixels
 THIN = 2.5  # pixels: mean width of blocks below which lanes are painted as shares
@@ -208,7 +208,7 @@ class Sheet:
     def facts(self) -> str:
         """Return the figures in the heading."""
         timeline = self.timeline
-        return f"{timeline.source}, {self.time(timeline.makespan)}, {timeline.bubble_ratio:.1%} idle"
+        return f"{timeline.source}, {self.time(timeline.makespan)}, {percent(timeline.bubble_ratio)} idle"
 
     def legend_text(self, op: Op) -> str:
         """Return the meaning of a colour in the legend."""

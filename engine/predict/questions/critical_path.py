@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from meshwave.engine.predict.link_flows import Limit
 from meshwave.engine.predict.link_load import port_name
 from meshwave.engine.predict.questions.rank_activity import Lanes, Spans
-from meshwave.engine.predict.questions.text import format_percent
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Floats
+from meshwave.engine.units import percent
 
 FindLimit = Callable[[int, float, float], Limit | None]
 """Returns the port that delayed a span most between two times in seconds."""
@@ -85,14 +85,12 @@ class CriticalPath:
 
     @property
     def summary(self) -> str:
-        """Composition such as ``62% compute, 21% transfer, 17% waiting``; parts under 0.5 % are left out."""
+        """Composition such as ``62.1% compute, 20.7% transfer, 17.2% waiting``; parts under 0.5% are left out."""
         total = self.makespan_s
         if not total:
             return "the step takes no time"
         parts = sorted(self.seconds_by_category.items(), key=lambda part: -part[1])
-        return ", ".join(
-            f"{format_percent(seconds / total)} {name}" for name, seconds in parts if seconds >= 0.005 * total
-        )
+        return ", ".join(f"{percent(seconds / total)} {name}" for name, seconds in parts if seconds >= 0.005 * total)
 
     def seconds_within(self, start: float, end: float, ranks: NDArray[np.bool_]) -> float:
         """Return the seconds between ``start`` and ``end`` in which the path is on the given ranks.

@@ -14,11 +14,6 @@ def format_amount(value: float, unit: Unit) -> str:
     return quantity(value, "s") if unit == "s" else f"{value:.3g}"
 
 
-def format_percent(share: float) -> str:
-    """Format a share: ``62%``."""
-    return f"{100 * share:.0f}%"
-
-
 def join_in_order(parts: list[str]) -> str:
     """Join phrases in order of time: ``a, b, then c``."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}, then {parts[-1]}"

@@ -26,7 +26,7 @@ from meshwave.engine.runs.accuracy.block_comparison import (
 )
 from meshwave.engine.runs.accuracy.error_causes import Cause, Search
 from meshwave.engine.runs.recording import WITHIN, Recording
-from meshwave.engine.units import duration, number
+from meshwave.engine.units import duration, number, percent
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -240,7 +240,9 @@ class Comparison:
         known = [each.measured_s for each in self.by_link.values() if not each.at_most and each.measured_s > 0]
         if note and error_s and known and error_s > CLOCK_NOTE_SHARE * min(known):
             least = min(known)
-            return f"{note}: a transfer of {duration(least, self.unit)} has an error of up to {error_s / least:.0%}"
+            return (
+                f"{note}: a transfer of {duration(least, self.unit)} has an error of up to {percent(error_s / least)}"
+            )
         return note
 
     def _mean(self, rows: Bools) -> Compared:

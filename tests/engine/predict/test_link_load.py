@@ -10,6 +10,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.predict.link_load import PORT_NAMES, Bounds, port_name
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.shared_links import Port
+from meshwave.engine.units import percent
 from tests._strategies import document
 from tests.engine.program.links import nodes_of_two, shared_predictions
 
@@ -75,7 +76,7 @@ def test_what_binds_is_said_in_a_sentence() -> None:
     assert slow.lower_bounds.binding == "network"
     assert (
         slow.lower_bounds.description
-        == f"the NIC of node 0, outgoing, is busy {100 * slow.lower_bounds.share:.0f}% of the step"
+        == f"the NIC of node 0, outgoing, is busy {percent(slow.lower_bounds.share)} of the step"
     )
     assert fast.lower_bounds.binding == "critical_path"
     assert fast.lower_bounds.description.startswith(
@@ -86,7 +87,7 @@ def test_what_binds_is_said_in_a_sentence() -> None:
 def test_a_mesh_that_computes_all_the_time_is_what_binds() -> None:
     bounds = Bounds(0.2, 1.0, 0.995, Port("link-in", 3), "B", 1.0, "compute")
 
-    assert bounds.description == "mesh B computes 100% of the step"
+    assert bounds.description == "mesh B computes 99.5% of the step"
     assert (bounds.binding_s, bounds.share) == (0.995, 0.995)
 
 

@@ -165,8 +165,10 @@ def test_the_critical_path_in_words() -> None:
     late = np.where(timeline.rank == 1, 1.0, 0.0) * timeline.is_compute  # B begins a second after its input came
     measured = replace(timeline, source="measured", start=timeline.start + late, end=timeline.end + late)
 
-    assert Inspector(timeline).path.summary == "86% compute, 14% transfer"
-    assert Inspector(measured).path.summary == "79% compute, 14% waiting, 7% transfer"  # it hides half of the way back
+    assert Inspector(timeline).path.summary == "85.7% compute, 14.3% transfer"
+    assert (
+        Inspector(measured).path.summary == "78.6% compute, 14.3% waiting, 7.1% transfer"
+    )  # it hides half of the way back
     assert Inspector(timeline).path.seconds_by_stage == {0: 3, 1: 3}
 
 

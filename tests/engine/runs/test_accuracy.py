@@ -345,4 +345,4 @@ def test_a_doubt_as_large_as_a_transfer_is_put_beside_it(tmp_path: Path, predict
 
     found = compared(tmp_path, prediction, np.where(prediction.program.op > Op.W, 1e-4, 1e-3))
 
-    assert found.clock_note.endswith(": a transfer of 100 µs has an error of up to 15%")
+    assert found.clock_note.endswith(": a transfer of 100 µs has an error of up to 15.0%")

@@ -180,7 +180,9 @@ def test_what_a_run_measured_prices_its_design_and_the_history_tells_how_predict
     assert cli.main(["run", str(path)]) == 0
 
     told = said_by(["runs", "show"], capsys)
-    assert re.search(r"history   2 runs of this design, latest first: [+-]0% \(calibrated\), \+200% \(roofline\)", told)
+    assert re.search(
+        r"history   2 runs of this design, latest first: [+−]?[01]\.\d% \(calibrated\), \+200% \(roofline\)", told
+    )
     history = json.loads(said_by(["runs", "show", "--json"], capsys))["history"]
     assert [round(each["error"], 2) for each in history] == [pytest.approx(0, abs=0.02), 2.0]
     listed = json.loads(said_by(["runs", "list", "--json"], capsys))["runs"]
@@ -235,7 +237,7 @@ def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_
     assert re.search(r"\niteration .* predicted, .* measured, as predicted\n", shown)
     assert "because" not in shown
     assert "note      4 processes take turns on 2 cores: computations take longer than predicted\n" in shown
-    assert re.search(r"history   2 runs of this design, latest first: [+-]0%", shown)
+    assert re.search(r"history   2 runs of this design, latest first: [+−]?[01]\.\d%", shown)
     data = json.loads(said_by(["runs", "show", told, "--json"], capsys))
     assert data["comparison"]["predicted_for"] == words
     means = [quantity(sum(each) / len(each), "s") for each in data["comparison"]["exposed_communication_s"].values()]
