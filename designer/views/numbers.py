@@ -11,15 +11,16 @@ from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, STOPPED_PROBLEM, Session
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.units import duration, format_count, quantity
+from meshwave.engine.units import duration, format_count, percent, quantity
 
 Values = Mapping[str, Any]
-Verdict = Literal["better", "worse", "same"]
+Verdict = Literal["better", "worse", "similar", "same"]
 
 NOTHING = "–"
 NO_SECONDS = ("needs costs in seconds", "Not available with unit costs; select roofline costs.")
 UNPREDICTED = ("not simulated yet", "The design cannot be simulated yet; see its problems.")
 UNCHANGED_WITHIN = 5e-4  # a smaller change would be shown as 0.0%
+NEUTRAL_WITHIN = 0.01  # a smaller change is neither better nor worse: models are less accurate than that
 
 
 class Figure(NamedTuple):
@@ -80,8 +81,8 @@ def figure_change(figure: Figure, now: Values, before: Values) -> dict[str, str]
     if value is None or old is None or (_is_time(figure) and now["unit"] != before["unit"]):
         return None
     amount, size = _describe_difference(figure, value, old)
-    verdict: Verdict = "same"
-    if size > UNCHANGED_WITHIN:
+    verdict: Verdict = "same" if size <= UNCHANGED_WITHIN else "similar"
+    if size >= NEUTRAL_WITHIN:
         verdict = "better" if (value < old) == (figure.better == "less") else "worse"
     arrow = "same" if verdict == "same" else ("fall" if value < old else "rise")
     pinned = f"{figure.written(before, old)} of the pinned design {before['name']!r}"
@@ -106,7 +107,7 @@ def _describe_difference(figure: Figure, value: float, old: float) -> tuple[str,
     ratio = value / old
     if ratio >= 10:
         return f"{ratio:.3g} times", ratio
-    return f"{abs(ratio - 1):.1%}", abs(ratio - 1)
+    return percent(abs(ratio - 1)), abs(ratio - 1)
 
 
 # ---- the figures ----
@@ -121,7 +122,7 @@ def _number_in_seconds(key: str) -> Callable[[Values], float | None]:
 
 
 def _percent(numbers: Values, value: float) -> str:
-    return f"{value:.1%}"
+    return percent(value)
 
 
 def _rate(value: float, unit: str) -> str:

@@ -20,7 +20,7 @@ from meshwave.designer.forms import (
 )
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, read_upload
-from meshwave.designer.views.numbers import Numbers, describe_staleness, tiles
+from meshwave.designer.views.numbers import FIGURES, Numbers, describe_staleness, figure_change, tiles
 from meshwave.designer.views.problems import Problems, problem_entries
 from meshwave.designer.views.topbar import SHORTCUTS, TopBar, example_entries
 from meshwave.engine.document import Design, load_design, parse_design
@@ -463,6 +463,17 @@ def test_a_change_is_better_or_worse_depending_on_the_figure(seconds: Design) ->
     assert changes["bubble"]["text"].endswith("pts")
     assert seconds.name in changes["bubble"]["spoken"]
     assert "better" in changes["bubble"]["spoken"]
+
+
+def test_a_change_under_one_percent_is_neither_better_nor_worse(seconds: Design) -> None:
+    figure = next(each for each in FIGURES if each.key == "memory")
+    before = predict(seconds).numbers
+    after = {**before, "peak_memory_bytes": [1.004 * each for each in before["peak_memory_bytes"]]}
+
+    change = figure_change(figure, after, before)
+
+    assert change is not None
+    assert (change["text"], change["arrow"], change["verdict"]) == ("0.4%", "rise", "similar")
 
 
 def test_no_change_is_reported_as_such(seconds: Design) -> None:
