@@ -42,6 +42,11 @@ def memory_bytes() -> float:
     return float(min(sizes))
 
 
+def usable_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @cache
 def has_gpu() -> bool:
     """Return True if runs may find a GPU, so that their tensors are not in the memory of the machine."""

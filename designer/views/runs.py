@@ -233,7 +233,8 @@ class RunsPanel(Canvas):
         reason = self._launch_refusal()
         processes = sum(len(mesh.devices) for mesh in self._session.design.meshes)
         label = f"Launch {format_count(processes, 'process', 'processes')}"
-        self.bar.launchable = {"allowed": not reason, "label": label, "reason": reason}
+        question = "" if reason else "; ".join(map(str, self._launcher.warnings(self._session.design)))
+        self.bar.launchable = {"allowed": not reason, "label": label, "reason": reason, "question": question}
         refused = self._dry_run_refusal()
         self.bar.rehearsable = {"allowed": not refused, "reason": refused}
 

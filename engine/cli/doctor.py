@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from meshwave.engine.files import home, import_path
+from meshwave.engine.machine import usable_cores
 from meshwave.engine.messages import render
 from meshwave.engine.runs.emulation.network import missing_requirement
 
@@ -199,7 +200,7 @@ def _check_driver() -> Iterator[Finding]:
 
 
 def _check_cores() -> Iterator[Finding]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     yield Finding("cores", "ok", "cores", {"cores": cores})
 
 

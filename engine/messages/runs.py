@@ -217,6 +217,10 @@ MESSAGES: dict[str, Message] = {
         "{available_bytes:quantity|B} and no GPU; train a smaller model or micro_batch_size here, or launch on a "
         "machine with more memory"
     ),
+    "crowded_cores": (
+        "{processes} processes would share {cores} {cores:plural|core|cores}: the run is slow, and its times are those of waiting "
+        "for a core"
+    ),
     "rehearsal_only": "the launcher 'threads' supports dry runs only; add --rehearse, or use the launcher 'local'",
     "no_network": "the launcher 'threads' sends no messages over links; emulated hosts need processes",
     # dry runs

@@ -15,6 +15,7 @@ export const render = ({ model }) => new LaunchBar(model).root;
 /** @extends {Widget<LaunchModel>} */
 class LaunchBar extends Widget {
   requested = -Infinity;
+  isAsking = false; // whether to launch although there is something to know
 
   /** @param {LaunchModel} model */
   constructor(model) {
@@ -34,6 +35,7 @@ class LaunchBar extends Widget {
     this.drawCluster = button("Use this cluster", { kind: "mw-draw", onclick: () => this.send("draw") });
     this.status = h("div.mw-launchbar-words", { role: "status", "aria-live": "polite" });
     this.progress = h("div.mw-launchbar-progress");
+    this.launch.addEventListener("blur", () => this.isAsking && this.ask(false));
     this.launch.onblocked = this.rehearse.onblocked = (reason) => this.showStatus(reason, "error");
     this.root = h(
       "section.mw-canvas.mw-launchbar",
@@ -55,8 +57,16 @@ class LaunchBar extends Widget {
   request(type) {
     if (performance.now() - this.requested < DOUBLE_CLICK_MS) return;
     this.requested = performance.now();
+    if (type === "launch" && this.model.launchable.question && !this.isAsking) return this.ask(true);
+    this.isAsking = false;
     this.showStatus("Starting …");
     this.send(type, { key: `${Date.now()}-${Math.random()}` });
+  }
+
+  /** Ask before the launch, or stop asking. @param {boolean} isAsking */
+  ask(isAsking) {
+    this.isAsking = isAsking;
+    this.draw();
   }
 
   /** @param {string} text @param {string} [kind] */
@@ -84,8 +94,10 @@ class LaunchBar extends Widget {
     const { launchable, rehearsable, status } = this.model;
     const isRunning = Boolean(status.running);
     this.drawPlaces();
-    this.launch.textContent = launchable.label;
-    this.launch.setAttribute("aria-label", launchable.label);
+    this.isAsking &&= Boolean(launchable.question);
+    const label = this.isAsking ? "Launch anyway" : launchable.label;
+    this.launch.textContent = label;
+    this.launch.setAttribute("aria-label", label);
     this.launch.enable(
       launchable.allowed,
       launchable.reason ||
@@ -109,6 +121,7 @@ class LaunchBar extends Widget {
     const { launchable, notice, status } = this.model;
     const problem = notice || (!isRunning && launchable.reason);
     if (problem) this.showStatus(problem, "error");
+    else if (this.isAsking) this.showStatus(`${launchable.question}. Launch anyway?`, "warning");
     else this.showStatus(status.words || (isRunning ? "" : "Train on this machine, or start a dry run"));
   }
 }

@@ -123,7 +123,8 @@ export interface GalleryModel extends OverlayModel {
 // ── launch, numbers, problems, side, top bar ──
 
 export interface LaunchModel extends Model {
-  launchable: { allowed: boolean; label: string; reason: string };
+  /** `question`: what to know before a second press launches; empty if the first one does. */
+  launchable: { allowed: boolean; label: string; reason: string; question: string };
   rehearsable: { allowed: boolean; reason: string };
   notice: string;
   places: { name: string; title: string; drawable: boolean }[];

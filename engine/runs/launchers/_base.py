@@ -143,6 +143,10 @@ class Launcher(ABC):
         blocking = [problem for problem in run_problems(design) if problem.code in BLOCKS_MESSAGES]
         return [*_process_problems(design, self.probe().most_processes), *blocking, *dry_run_problems(design)]
 
+    def warnings(self, design: Design) -> list[Problem]:
+        """Return what a person should know before a possible run is launched here."""
+        return []
+
     def cancel(self, run: Run, why: str = "") -> None:
         """End a run, or remove it from the queue."""
         verdict = Verdict(State.CANCELLED, "cancelled_before_start", {"why": why} if why else {})

@@ -18,7 +18,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Problem, RunRefusal
-from meshwave.engine.machine import has_gpu, memory_bytes
+from meshwave.engine.machine import has_gpu, memory_bytes, usable_cores
 from meshwave.engine.messages import render
 from meshwave.engine.runs.emulation.hosts import check_emulation, host_topology
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
@@ -32,6 +32,9 @@ from meshwave.engine.runs.process_identity import handle, own_handle
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
 from meshwave.engine.runs.run_folder import Bundle, process_count
+
+PROCESSES_PER_CORE = 4
+"""Processes that a core can run without a warning; with more, waiting for a core determines the step time."""
 
 
 @launchers.register("local")
@@ -83,6 +86,12 @@ class LocalLauncher(OwningLauncher):
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
         found = super().problems(design, memory, data)
         return found if memory is None or has_gpu() else [*found, *_memory_problems(design, memory, memory_bytes())]
+
+    def warnings(self, design: Design) -> list[Problem]:
+        processes, cores = process_count(design), usable_cores()
+        if has_gpu() or processes <= PROCESSES_PER_CORE * cores:
+            return []
+        return [Problem("", "crowded_cores", {"processes": processes, "cores": cores}, severity="warning")]
 
     def warm(self) -> None:
         """Start a process that imports torch. Returns at once."""

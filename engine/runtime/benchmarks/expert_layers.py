@@ -13,6 +13,7 @@ from torch import Tensor
 
 from meshwave.engine.experts import Layer, StepOp, backward_steps
 from meshwave.engine.findings import RunRefusal
+from meshwave.engine.machine import usable_cores
 from meshwave.engine.runtime.calibration.collective_timing import (
     CollectiveTimer,
     GroupCache,
@@ -23,7 +24,7 @@ from meshwave.engine.runtime.calibration.collective_timing import (
     slowest_seconds,
     synchronized_time_s,
 )
-from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, available_cores
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 from meshwave.engine.runtime.communication.groups import ALONE
 from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.device.memory import keep_freed_memory
@@ -91,7 +92,7 @@ class ComputeSpeed:
 
     def __init__(self, cluster: ProcessCluster, device: torch.device) -> None:
         self._device = device
-        self._processes_per_core = 1.0 if cluster.uses_gpus else max(1.0, cluster.ranks / available_cores())
+        self._processes_per_core = 1.0 if cluster.uses_gpus else max(1.0, cluster.ranks / usable_cores())
         expert = Expert(HIDDEN, WIDTH, device=device)
         expert.draw_weights(torch.Generator().manual_seed(SEED), 0.02, 0.02)
         self._experts = FeedForward([expert])

@@ -184,11 +184,6 @@ def raise_first_error(folder: Path, status: int) -> None:
         raise RunRefusal("cluster_status", {"status": status, "log": lines[-1] if lines else ""})
 
 
-def available_cores() -> int:
-    """Return the number of cores that this process and its children may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # ---- the process that forks the others ----
 
 
