@@ -156,6 +156,7 @@ class Widgets:
         self.timeline.on_order = self.order_editor.handle
         session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
         self.timeline.param.watch(lambda *_: self._show_timeline(), ["show_links", "show_device_links"])
+        session.param.watch(lambda *_: self._show_opened(), "opened")
         self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **FILL)
         self.cluster = ClusterCanvas(on_edit=session.edit, on_pane=self._show_pane, **FILL)
         self.experts = ExpertsCanvas(
@@ -249,16 +250,30 @@ class Widgets:
         else:
             self.wave.show(session.design, session.prediction.program, session.prediction.costs)
         if self.experts.visible:
+            self._arrange_experts()
             self.experts.show(session.design)
+
+    def _show_opened(self) -> None:
+        """Forget what belongs to the document that was open before."""
+        self.timeline.opened = self.session.opened
+        if self.experts.visible and self.session.design.model.moe is None:
+            self._show_pane("cluster")
 
     def _show_pane(self, pane: str) -> None:
         """Show the experts instead of the cluster and the wave, or those again."""
         shows = pane == "experts"
-        self.cluster.visible = self.wave.visible = not shows
+        self.cluster.visible = not shows
         self.experts.visible = shows
+        self._arrange_experts()
         if shows:
             self.experts.show(self.session.design)
         (self.experts if shows else self.cluster).send({"type": "focus"})
+
+    def _arrange_experts(self) -> None:
+        """Leave the wave in view while the experts pane only offers to add experts."""
+        is_wide = self.session.design.model.moe is not None
+        self.wave.visible = not (self.experts.visible and is_wide)
+        self.experts.css_classes = [EXPERTS_AREA, *(["mw-wide"] if is_wide else [])]
 
     def show_experts(self) -> None:
         """Show the experts instead of the cluster and the wave."""
@@ -428,5 +443,6 @@ class Widgets:
 
 
 TIMELINE = "timeline"
+EXPERTS_AREA = "mw-area-experts"
 Attend = Callable[[Widgets, Draft], Viewable]
 OVER = {"position": "absolute", "width": "0", "height": "0"}  # takes no space until it is opened

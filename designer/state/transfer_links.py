@@ -114,19 +114,18 @@ CUBE_SHAPE = [1024, 1024, 512]
 def starting_transfers() -> dict[str, tuple[str, Document]]:
     """Return titles and documents of the transfers to start from, by key.
 
-    The numbered ones are those of the artifact of arXiv:2211.05322, section 5.
+    The keys of the numbered ones are their numbers in the artifact of arXiv:2211.05322, section 5.
     """
     numbered = (
-        ([2, 4], [2, 4], CUBE_SHAPE, ("S0 R R", "S0 R R")),
-        ([2, 4], [2, 4], CUBE_SHAPE, ("R R R", "S0 R R")),
-        ([2, 4], [2, 4], CUBE_SHAPE, ("R S0 R", "S0 R R")),
-        ([2, 4], [2, 4], CUBE_SHAPE, ("R S01 R", "S01 R R")),
-        ([2, 4], [2, 4], CUBE_SHAPE, ("S1 R R", "S0 R R")),
-        ([2, 4], [3, 4], [3072, 1024, 170], ("S0 R R", "S0 R R")),
-        ([1, 4], [2, 4], CUBE_SHAPE, ("S1 R R", "R R R")),
-        ([2, 4], [2, 4], CUBE_SHAPE, ("R S0 R", "R R S0")),
+        (1, "Same sharding", [2, 4], [2, 4], CUBE_SHAPE, ("S0 R R", "S0 R R")),
+        (2, "Replicated to sharded", [2, 4], [2, 4], CUBE_SHAPE, ("R R R", "S0 R R")),
+        (3, "Another tensor dim", [2, 4], [2, 4], CUBE_SHAPE, ("R S0 R", "S0 R R")),
+        (4, "Another tensor dim, both mesh axes", [2, 4], [2, 4], CUBE_SHAPE, ("R S01 R", "S01 R R")),
+        (5, "Another mesh axis", [2, 4], [2, 4], CUBE_SHAPE, ("S1 R R", "S0 R R")),
+        (6, "2 hosts to 3 hosts", [2, 4], [3, 4], [3072, 1024, 170], ("S0 R R", "S0 R R")),
+        (7, "Sharded on 1 host to replicated on 2", [1, 4], [2, 4], CUBE_SHAPE, ("S1 R R", "R R R")),
+        (9, "Second tensor dim to third", [2, 4], [2, 4], CUBE_SHAPE, ("R S0 R", "R R S0")),
     )
-    numbers = (1, 2, 3, 4, 5, 6, 7, 9)
     return {
         "rows": (
             "Row-sharded: 2 hosts to 3 hosts",
@@ -139,9 +138,9 @@ def starting_transfers() -> dict[str, tuple[str, Document]]:
         "one-to-many": ("One device to 4 hosts", make_transfer([1], [4, 2], [2**28], ("R", "R"), per_host=2)),
         **{
             f"case-{number}": (
-                f"Case {number}: {specs[0]} to {specs[1]}",
+                f"{title}: {specs[0]} to {specs[1]}",
                 make_transfer(source, destination, shape, specs),
             )
-            for number, (source, destination, shape, specs) in zip(numbers, numbered, strict=True)
+            for number, title, source, destination, shape, specs in numbered
         },
     }

@@ -39,6 +39,7 @@ export function render({ model, el }) {
   const chart = new Chart(model);
   model.on("packed", () => chart.read());
   model.on(["stale", "empty", ...SWITCHES], () => chart.refresh());
+  model.on("opened", () => chart.unpinLanes());
   el.style.height = "100%";
   requestAnimationFrame(() => model.on("remove", chart.connect()));
   return chart.root;
@@ -354,6 +355,11 @@ export class Chart {
     if (!this.kept.delete(key)) this.kept.add(key);
     const state = this.kept.has(key) ? "pinned to the top" : "unpinned";
     this.live.textContent = `Mesh ${layer.meshes[rank]} is ${state}.`;
+    this.repaint();
+  }
+
+  unpinLanes() {
+    this.kept.clear();
     this.repaint();
   }
 

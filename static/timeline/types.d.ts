@@ -20,6 +20,7 @@ export interface TimelineModel extends Model {
   show_transfers: boolean;
   show_links: boolean;
   show_device_links: boolean;
+  opened: number;
   can_edit: boolean;
   palette: Palette;
 }

@@ -202,6 +202,45 @@ def test_launch_follow_and_overlay_and_what_keeps_another_design_from_being_laun
     page.wait_for_function("window.meshwaveTimeline.layers.map(({ source }) => source).join() === 'predicted'")
 
 
+def test_another_design_opens_without_lanes_on_top_and_with_its_cluster(whole_page: Whole) -> None:
+    page = whole_page(read_design("16-gpt2-moe"))
+    for key in "ju":  # the block in focus, and its lane on top
+        page.locator(".mw-timeline-stage").press(key)
+    page.wait_for_function("window.meshwaveTimeline.kept.length === 1")
+    page.get_by_role("button", name="Experts", exact=True).click()
+    expect(page.locator(".mw-xchip").first).to_be_visible()
+    expect(page.locator(".mw-wave")).to_be_hidden()
+
+    open_design(page, two_waves("no experts"))
+
+    expect(page.locator(".mw-cluster")).to_be_visible()
+    page.wait_for_function("window.meshwaveTimeline.kept.length === 0")
+
+    page.get_by_role("button", name="Experts", exact=True).click()
+    expect(page.get_by_role("heading", name="This model has no experts")).to_be_visible()
+    expect(page.locator(".mw-wave")).to_be_visible()
+
+
+def test_many_more_processes_than_cores_are_launched_by_a_second_press(
+    whole_page: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.PROCESSES_PER_CORE", 0)
+    monkeypatch.setattr("meshwave.designer.views.runs.RunsPanel._start", lambda *given: started.append("started"))
+    page = whole_page(read_design("02-two-waves"))
+
+    page.get_by_role("button", name="Launch 4 processes").click()
+
+    expect(page.locator(".mw-launchbar-words")).to_contain_text("4 processes would share")
+    again = page.get_by_role("button", name="Launch anyway")
+    again.blur()
+    expect(again).to_be_hidden()
+    for press in (page.get_by_role("button", name="Launch 4 processes"), again):
+        page.wait_for_timeout(900)  # a double click is one press
+        press.click()
+    eventually(page, lambda: started == ["started"])
+
+
 def test_a_document_with_errors_shows_nothing_of_the_one_before(whole_page: Whole) -> None:
     page = whole_page(read_design("01-first-wave"))
 
