@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from meshwave.designer.views.timeline import BlockSteps, Layer
 from meshwave.engine.errors import RunError
 from meshwave.engine.experts import Step, StepOp
-from meshwave.engine.predict.block_timeline import BlockTimeline, align_lanes, block_places, predict_block
+from meshwave.engine.predict.block_timeline import BlockTimeline, align_lanes, block_places
 from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.predict.slot_timeline import predict_action
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.timeline import Floats
 from meshwave.engine.runs import Run
@@ -47,7 +48,7 @@ def block_layers(
     Raises:
         InputError: the costs of the design are in units.
     """
-    found = predict_block(prediction.design, rank, action.stage, action.op)
+    found = predict_action(prediction, rank, action)
     words = f"{action} on mesh {prediction.design.meshes[rank].name}"
     numbers = _SpanNumbers()
     if measured is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ class Costs:
     seconds: (
         Floats  # [rows] of compute, REDUCE_GRAD and STEP; of the transfer of a SEND; 0 for RECV; a slot takes its sum
     )
+    overlap_saved: Floats  # [rows] seconds by which a slot is shorter than its actions in turn, at its second row
     bytes: Floats  # [rows] that one device sends in a SEND or reduces in a REDUCE_GRAD; else 0
     transfer_model: TransferModel
     unit: Unit  # of ``seconds``, which unit costs do not count in seconds
@@ -70,13 +71,6 @@ class Costs:
         if known is None or known.digest != program.digest:
             known = self.__dict__["_alone"] = simulate(program, self.seconds)
         return cast(Timeline, known)
-
-
-class Slots(NamedTuple):
-    """Seconds of one of the two actions of each slot."""
-
-    seconds: Floats  # [slots] alone
-    waits: Floats  # [slots] part in which it waits for collectives inside it
 
 
 class CostModel(CostSection, ABC):
@@ -121,12 +115,28 @@ class CostModel(CostSection, ABC):
         """
         return None, seconds
 
-    def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
-        """Return ``[slots]`` the seconds of a forward and a backward that share a slot.
+    def slot_seconds(
+        self,
+        design: Design,
+        program: Program,
+        kinds: Kinds,
+        layers: tuple[int, ...],
+        seconds: Floats,
+        pairs: NDArray[np.int64],
+    ) -> Floats:
+        """Return the seconds of a forward and a backward that share a slot.
 
-        By default they run one after the other without overlap.
+        By default they run one after the other.
+
+        Args:
+            design: the design.
+            program: its program.
+            kinds: distinct actions of the program.
+            layers: layers of each stage.
+            seconds: [kinds] of each action alone.
+            pairs: [slots, 2] kinds of the forward and of the backward.
         """
-        return first.seconds + second.seconds
+        return np.asarray(seconds[pairs].sum(axis=1))
 
     def warnings(self, design: Design) -> Iterable[Problem]:
         """Yield warnings for parts of a design that the model prices inaccurately."""
@@ -165,11 +175,12 @@ def estimate(design: Design, program: Program) -> Costs:
     network = None
     if shares:
         network, of_kinds = model.network(design, program, distinct, layers, held, of_kinds)
-    seconds = of_kinds[distinct.of_row]
     size = bytes_of_kinds(design, distinct, held)[distinct.of_row]
     item = number_sizes(design.training).gradients
+    saved = _slot_savings(model, design, program, of_kinds, layers)
     return Costs(
-        seconds=_subtract_slot_savings(model, design, program, seconds, layers),
+        seconds=of_kinds[distinct.of_row] - saved,
+        overlap_saved=saved,
         bytes=size,
         transfer_model=transfer_model,
         unit=model.unit,
@@ -193,22 +204,23 @@ def estimate(design: Design, program: Program) -> Costs:
 def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
     """Return ``[rows]`` the seconds in which each computation waits for collectives inside it; 0 for other actions.
 
-    Separate from :func:`estimate`, which order searches call often without needing this.
+    Those of a slot include what the compute of the other action hides. Separate from :func:`estimate`, which order
+    searches call often without needing this.
     """
     distinct = kinds(program)
     return pricing_model(design).wait_seconds(design, program, distinct, layers)[distinct.of_row]
 
 
-def _subtract_slot_savings(
+def _slot_savings(
     model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...]
 ) -> Floats:
-    """Return the seconds with the time saved by each slot subtracted from its second row, which may become negative."""
+    """Return ``[rows]`` the seconds that each slot saves, at its second row; ``seconds`` are those of kinds alone."""
+    savings = np.zeros(len(program))
     second = np.flatnonzero(program.fused)
-    if not second.size:
-        return seconds
-    distinct = kinds(program)
-    of_rows = model.wait_seconds(design, program, distinct, layers)[distinct.of_row]
-    first = second - 1
-    both = model.slot_seconds(design, *(Slots(seconds[rows], of_rows[rows]) for rows in (first, second)))
-    seconds[second] = both - seconds[first]
-    return seconds
+    if second.size:
+        distinct = kinds(program)
+        of_slots = distinct.of_row[np.stack([second - 1, second], axis=1)].astype(np.int64)
+        pairs, number = np.unique(of_slots, axis=0, return_inverse=True)
+        both = model.slot_seconds(design, program, distinct, layers, seconds, pairs)
+        savings[second] = (seconds[pairs].sum(axis=1) - both)[number.reshape(-1)]
+    return savings

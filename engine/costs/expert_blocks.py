@@ -13,7 +13,7 @@ the gradients of rows and weights before they are accumulated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -23,6 +23,7 @@ import numpy as np
 
 from meshwave.engine.costs import transformer_layers as flops
 from meshwave.engine.costs.operators import Operator, Work, Workload
+from meshwave.engine.costs.overlapped_slots import Piece, Pieces, join_pieces
 from meshwave.engine.costs.transformer_layers import DENSE, Sparse
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.expert_layers import device_rates, mesh_links, resolve_expert_layer
@@ -30,6 +31,7 @@ from meshwave.engine.document.model import MoE
 from meshwave.engine.experts import (
     CostedStep,
     Layer,
+    LayerTimeline,
     Links,
     Price,
     Rates,
@@ -40,6 +42,7 @@ from meshwave.engine.experts import (
     play_layer,
     price,
 )
+from meshwave.engine.program.action import Op
 
 Sent = tuple[tuple[float, ...], tuple[float, ...]]
 """Bytes that each device of a block of experts sends inside its node, and to other nodes."""
@@ -60,6 +63,7 @@ class ExpertBlock:
     expert_parameters: float  # all experts on the device
     forward_sent: Sent
     backward_sent: Sent
+    pieces: Mapping[Op, Pieces]  # of gate, experts and their messages on the device with the most compute
 
 
 def expert_block(design: Design, mesh: Mesh, load: Workload) -> ExpertBlock | None:
@@ -127,11 +131,11 @@ def _block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rate
     before, after = flops.mlp_neighbours(load)
     operator = _operator(load, priced)
     inputs, weights = split_backward(priced)
-    whole = play_layer(priced, priced.backward).makespan
-    input_s = play_layer(priced, inputs).makespan
+    steps = {Op.F: priced.forward, Op.I: inputs, Op.B: priced.backward}
+    played = {op: play_layer(priced, its_steps) for op, its_steps in steps.items()}
+    forward_s, input_s, whole = (each.makespan for each in played.values())
     weight_s = sum(float(costed.compute_s.max()) for costed in weights)
     cut = layer.esp if expert_schedules[name].shards_experts else 1
-    forward_s = play_layer(priced, priced.forward).makespan
     return ExpertBlock(
         operators=(
             *flops.attention(load),
@@ -151,7 +155,24 @@ def _block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rate
         expert_parameters=max_experts_per_device(expert_schedules[name](), layer) * layer.expert_parameters(cut),
         forward_sent=_sent_bytes(priced.forward),
         backward_sent=_sent_bytes(priced.backward),
+        pieces={Op.W: (Piece(weight_s),)} | {op: _pieces(steps[op], played[op]) for op in steps},
     )
+
+
+def _pieces(steps: Sequence[CostedStep], played: LayerTimeline) -> Pieces:
+    """Return compute and waits of the device with the most compute.
+
+    A gather that runs under an all-to-all keeps the turn of its action, so that its layer is all compute.
+    """
+    if any(costed.piece_s for costed in steps):
+        return (Piece(played.makespan),)
+    device = int(np.argmax(np.sum([costed.compute_s for costed in steps], axis=0)))
+    pieces, free = [], 0.0
+    for span in played.compute_spans(device).tolist():
+        start, end = float(played.start[span]), float(played.end[span])
+        pieces += [Piece(0.0, start - free), Piece(end - start)]
+        free = end
+    return join_pieces([*pieces, Piece(0.0, played.makespan - free)])
 
 
 def _token_exchanges(load: Workload) -> tuple[Operator, ...]:

@@ -11,9 +11,12 @@ from meshwave.engine.costs.alpha_beta import AllReduce, ring_all_reduce_seconds
 from meshwave.engine.costs.expert_blocks import EXPERTS, ExpertBlock
 from meshwave.engine.costs.kernels import recomputed_share, work_seconds
 from meshwave.engine.costs.operators import Operator, Workload
+from meshwave.engine.costs.overlapped_slots import Piece
 from meshwave.engine.costs.profile import BlockKind
 from meshwave.engine.costs.sharding import BlockTimes, StateCollectives, exposed_seconds
+from meshwave.engine.costs.stage_parts import StagePart
 from meshwave.engine.document import Cluster, Mesh
+from meshwave.engine.program.action import Op
 
 
 class Seconds(NamedTuple):
@@ -51,6 +54,14 @@ class Seconds(NamedTuple):
     def backward_waits(self) -> float:
         """Seconds of a whole backward in which a device waits for collectives."""
         return max(0.0, self.input_waits - self.hidden_waits)
+
+    def seconds_of(self, op: Op) -> float:
+        """Return the seconds of a computation that recomputes nothing."""
+        return {Op.F: self.forward, Op.B: self.backward, Op.I: self.input_gradient, Op.W: self.weight_gradient}[op]
+
+    def waits_of(self, op: Op) -> float:
+        """Return the seconds in which it waits for collectives."""
+        return {Op.F: self.forward_waits, Op.B: self.backward_waits, Op.I: self.input_waits}.get(op, 0.0)
 
     def total(self, *, recomputed: bool) -> float:
         """Return the seconds of forward and backward."""
@@ -154,6 +165,16 @@ class MeshPrices:
             found.weight_gradient,
             hidden=found.input_gradient + found.weight_gradient - found.backward,
         )
+
+    def pieces(self, part: StagePart, op: Op) -> Iterator[Piece]:
+        """Yield the compute of a part of a stage, and its waits for collectives, in the order of a computation."""
+        if part.layer >= 0:
+            assert self._block is not None, "a layer with experts"
+            yield from self._block.pieces[op]
+            return
+        for operator in part.operators if op == Op.F else reversed(part.operators):
+            seconds = self.part([operator])
+            yield Piece(seconds.seconds_of(op) - seconds.waits_of(op), seconds.waits_of(op))
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Return the seconds of any operators of a stage."""

@@ -37,6 +37,11 @@ class LayerTimeline:
     def makespan(self) -> float:
         return float(self.end.max(initial=0.0))
 
+    def compute_spans(self, device: int) -> NDArray[np.intp]:
+        """Return the spans in which a device computes, in order."""
+        spans = np.flatnonzero((self.device == device) & (self.lane == COMPUTE))
+        return spans[np.argsort(self.start[spans], kind="stable")]
+
 
 def play_layer(price: Price, direction: Sequence[CostedStep]) -> LayerTimeline:
     """Simulate ``price.forward`` or ``price.backward``: each step starts when all devices of its group are ready."""

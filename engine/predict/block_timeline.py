@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs import transformer_layers
-from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.cost_model import layers_per_stage
 from meshwave.engine.costs.device_sizes import workload
-from meshwave.engine.costs.expert_blocks import EXPERTS, expert_block, split_backward
+from meshwave.engine.costs.expert_blocks import expert_block, split_backward
 from meshwave.engine.costs.models.roofline import mesh_prices
-from meshwave.engine.costs.operators import Operator
-from meshwave.engine.costs.stage_prices import Seconds
+from meshwave.engine.costs.stage_parts import StagePart, stage_parts
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, price_expert_layer
 from meshwave.engine.errors import InputError
@@ -169,68 +163,27 @@ class _BlockPrediction:
         self._design, self._op = design, op
         self._mesh, self._prices = design.meshes[rank], mesh_prices(design)[rank]
         self._load = workload(design, self._mesh)
-        block = expert_block(design, self._mesh, self._load)
-        self._dense_operators = [] if block is None else [o for o in block.operators if o.name != EXPERTS]
-        self._priced = None if block is None else price_expert_layer(design, self._mesh)
+        self._block = expert_block(design, self._mesh, self._load)
+        self._priced = None if self._block is None else price_expert_layer(design, self._mesh)
         self._spans = BlockTimelineBuilder(design, rank, op)
         self._devices = range(len(self._spans.block))
         self._now = 0.0
 
     def predict(self, stage: int) -> BlockTimeline:
         layers = layers_per_stage(self._design)
-        first, last = stage == 0, stage == len(layers) - 1
-        start = list(accumulate(layers, initial=0))[stage]
+        parts = list(stage_parts(self._design, self._load, self._block, layers, stage))
         recomputes = self._design.pipeline.recomputes(stage) and self._op in (Op.B, Op.I)
         for direction in [Op.F, self._op] if recomputes else [self._op]:
-            parts = list(self._parts(range(start, start + layers[stage]), first=first, last=last))
-            for add_part in parts if direction == Op.F else reversed(parts):
-                add_part(direction)
+            for part in parts if direction == Op.F else reversed(parts):
+                self._add_part(part, direction)
         return self._spans.build("predicted")
 
-    def _parts(self, numbers: range, *, first: bool, last: bool) -> Iterator[Callable[[Op], None]]:
-        if isinstance(self._design.model, BlockModel):
-            yield from self._block_parts(self._design.model, numbers, first=first, last=last)
-            return
-        sparse = self._design.model.expert_blocks
-        if first:
-            yield partial(
-                self._add_dense, "embedding", transformer_layers.end_operators(self._load, first=True, last=False)
-            )
-        for number in numbers:
-            yield partial(self._add_expert_layer if number in sparse else self._add_dense_layer, number)
-        if last:
-            yield partial(
-                self._add_dense, "head and loss", transformer_layers.end_operators(self._load, first=False, last=True)
-            )
-
-    def _block_parts(
-        self, model: BlockModel, numbers: range, *, first: bool, last: bool
-    ) -> Iterator[Callable[[Op], None]]:
-        named = [(f"block {number}", model.block_operators(self._load, number)) for number in numbers]
-        if first:
-            named.insert(0, ("embedding", model.embedding_operators(self._load)))
-        if last:
-            named.append(("head and loss", model.head_operators(self._load)))
-        for name, block_operators in named:
-            yield partial(self._add_dense, name, block_operators)
-
-    def _add_dense_layer(self, number: int, direction: Op) -> None:
-        parts = [("attention", transformer_layers.attention), ("feed-forward", transformer_layers.mlp)]
-        if any(number == target for _, target in self._design.model.skips):
-            parts.insert(0, ("join", transformer_layers.join))
-        for name, part_operators in parts if direction == Op.F else reversed(parts):
-            self._add_dense(f"{name} {number}", part_operators(self._load), direction)
-
-    def _add_expert_layer(self, number: int, direction: Op) -> None:
-        assert self._priced is not None
-        if direction == Op.F:
-            self._add_dense(f"attention {number}", self._dense_operators, direction)
-        self._add_steps(self._priced, _direction_steps(self._priced, direction), number)
-        if direction != Op.F:
-            self._add_dense(f"attention {number}", self._dense_operators, direction)
-
-    def _add_dense(self, name: str, part_operators: Iterable[Operator], direction: Op) -> None:
-        self._add_on_all_devices(name, None, _direction_seconds(self._prices.part(part_operators), direction))
+    def _add_part(self, part: StagePart, direction: Op) -> None:
+        if part.layer < 0:
+            self._add_on_all_devices(part.name, None, self._prices.part(part.operators).seconds_of(direction))
+        else:
+            assert self._priced is not None, "a layer with experts"
+            self._add_steps(self._priced, _direction_steps(self._priced, direction), part.layer)
 
     def _add_on_all_devices(self, name: str, step: StepOp | None, seconds: float) -> None:
         if seconds > 0:
@@ -263,15 +216,6 @@ class _BlockPrediction:
             float(played.bytes[span]),
             base + cause if cause >= 0 else before[device],
         )
-
-
-def _direction_seconds(seconds: Seconds, direction: Op) -> float:
-    return {
-        Op.F: seconds.forward,
-        Op.B: seconds.backward,
-        Op.I: seconds.input_gradient,
-        Op.W: seconds.weight_gradient,
-    }[direction]
 
 
 def _direction_steps(priced: Price, direction: Op) -> list[CostedStep]:

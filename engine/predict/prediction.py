@@ -88,9 +88,18 @@ class Prediction:
     def inside_communication(self) -> NDArray[np.float64]:
         """``[meshes]`` seconds in which blocks wait for their own collectives: expert and tensor-parallel.
 
-        They are part of the compute time and not of the communication exposed between blocks.
+        They are part of the compute time and not of the communication exposed between blocks. Waits in which the other
+        action of a slot computes are not counted.
         """
         of_rows = wait_seconds(self.design, self.program, self.costs.layers)
+        return self._sum_by_mesh(of_rows) - self.overlap_saved
+
+    @cached_property
+    def overlap_saved(self) -> NDArray[np.float64]:
+        """``[meshes]`` seconds by which slots of two actions are shorter than their actions in turn."""
+        return self._sum_by_mesh(self.costs.overlap_saved)
+
+    def _sum_by_mesh(self, of_rows: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(np.bincount(self.program.rank, of_rows, minlength=self.program.ranks), np.float64)
 
     @cached_property
@@ -155,6 +164,7 @@ class Prediction:
             "evidence": self.evidence.as_data(makespan) if self.evidence else None,
             "links": [load.as_data() for load in self.port_loads],
             "dropped": self.dropped_by_mesh,
+            "overlap_saved_s": self.overlap_saved.tolist(),
             "mean_inside_communication_s": float(self.inside_communication.mean()) if seconds else None,
             "peak_inflight": peak_inflight(self.program, self.design.pipeline.stages).tolist(),
             "peak_memory_bytes": self.memory.total_bytes.tolist(),

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from meshwave.engine.costs import flops
@@ -20,7 +21,7 @@ from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import boundary_seconds
 from meshwave.engine.costs.collective_flows import add_exchanges, reduction_messages
 from meshwave.engine.costs.contention import UNMEASURED_LINK, LinkSharing
-from meshwave.engine.costs.cost_model import CostModel, Floats, Slots
+from meshwave.engine.costs.cost_model import CostModel, Floats
 from meshwave.engine.costs.device_sizes import Sizes, joins_per_stage, stage_copies, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import expert_block, expert_layers_per_stage
@@ -32,8 +33,10 @@ from meshwave.engine.costs.network import (
     serial_network,
 )
 from meshwave.engine.costs.operators import Workload
+from meshwave.engine.costs.overlapped_slots import Pieces, scale_pieces, slot_seconds
 from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds, update_exchange_seconds
 from meshwave.engine.costs.sharding import block_collectives
+from meshwave.engine.costs.slot_pieces import SlotPieces
 from meshwave.engine.costs.stage_balance import balanced_split, block_split, unequal_split
 from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
 from meshwave.engine.document import Cluster, Design, Mesh
@@ -105,25 +108,43 @@ class OperatorCost(CostModel):
         add_exchanges(builder, design, kinds, layers, waits, measured=measured)
         return builder.build(program), builder.seconds
 
-    def overlap_share(self) -> float:
-        """Return the share of the hideable exchanges of a slot that is hidden."""
-        return 0.0
+    def overlap_share(self, design: Design) -> float:
+        """Return the share of the time that slots can save by overlap and do.
+
+        Actions that gather weights run one after the other, since each could free those of the other.
+        """
+        return 0.0 if design.training.sharding == "parameters" else 1.0
 
     def measures_collectives(self, design: Design) -> bool:
         """Return whether the seconds of collectives are measured and thus already include their bottlenecks."""
         return False
 
-    def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
-        """Return ``[slots]`` the seconds of a forward and a backward that share a slot.
+    def slot_seconds(
+        self,
+        design: Design,
+        program: Program,
+        kinds: Kinds,
+        layers: tuple[int, ...],
+        seconds: Floats,
+        pairs: NDArray[np.int64],
+    ) -> Floats:
+        """Return the seconds of a forward and a backward that share a slot.
 
-        Compute does not overlap with compute, nor exchanges with exchanges; the wait of one action can hide behind the
-        compute of the other. :meth:`overlap_share` of the possible saving is subtracted.
+        One computes while the other waits (:mod:`meshwave.engine.costs.overlapped_slots`). :meth:`overlap_share` of the
+        possible saving is subtracted.
         """
-        in_turn = first.seconds + second.seconds
-        waits = first.waits + second.waits
-        best = np.max([in_turn - waits, waits, first.seconds, second.seconds], axis=0)
-        seconds: Floats = in_turn - self.overlap_share() * (in_turn - best)
-        return seconds
+        in_turn = super().slot_seconds(design, program, kinds, layers, seconds, pairs)
+        share = self.overlap_share(design)
+        if not share or not self.wait_seconds(design, program, kinds, layers)[pairs].any():
+            return in_turn
+        pieces_of = SlotPieces(design, self.prices(design), layers)
+
+        def pieces(kind: int) -> Pieces:
+            found = pieces_of.find(int(kinds.rank[kind]), int(kinds.stage[kind]), Op(int(kinds.op[kind])))
+            return scale_pieces(found, float(seconds[kind]))
+
+        best = np.array([slot_seconds(*map(pieces, pair)) for pair in pairs.tolist()])
+        return np.asarray(in_turn - share * (in_turn - best))
 
     def link_sharing(self, design: Design) -> LinkSharing:
         """Return the measured factors of simultaneous messages; those of the drawn links if none were measured."""
@@ -165,20 +186,24 @@ class RooflineCost(OperatorCost):
 
     kind: Literal["roofline"] = "roofline"
     """Seconds from FLOPs, bytes and links."""
-    overlap: Annotated[float, Field(ge=0, le=1)] = 0.0
+    overlap: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Fraction of the communication of an overlapped forward and backward that the compute of the other one hides, of all that
     it can hide (0: none, 1: all)."""
     transfer_model: TransferModel = "shared-links"
     """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 
-    def overlap_share(self) -> float:
-        return self.overlap
+    def overlap_share(self, design: Design) -> float:
+        return self.overlap * super().overlap_share(design)
+
+
+def operator_costs(design: Design) -> OperatorCost:
+    """Return the cost model of the design, or roofline costs if it does not price operators."""
+    return design.cost if isinstance(design.cost, OperatorCost) else RooflineCost()
 
 
 def mesh_prices(design: Design) -> list[MeshPrices]:
-    """Return the prices on each mesh, by roofline costs if the design's cost model does not price operators."""
-    model = design.cost
-    return (model if isinstance(model, OperatorCost) else RooflineCost()).prices(design)
+    """Return the prices on each mesh by :func:`operator_costs`."""
+    return operator_costs(design).prices(design)
 
 
 def _node_numbers(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from meshwave.engine import messages
-from meshwave.engine.costs.cost_model import CostModel, Floats, Slots
+from meshwave.engine.costs.cost_model import CostModel, Floats
 from meshwave.engine.costs.device_sizes import Sizes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.network import serial_network
@@ -87,10 +88,18 @@ class UnitCost(CostModel):
     ) -> tuple[Network | None, Floats]:
         return serial_network(design, program, kinds, seconds), seconds
 
-    def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
+    def slot_seconds(
+        self,
+        design: Design,
+        program: Program,
+        kinds: Kinds,
+        layers: tuple[int, ...],
+        seconds: Floats,
+        pairs: NDArray[np.int64],
+    ) -> Floats:
         both = self.forward + self.backward
         ratio = 1.0 if self.fused is None or not both else self.fused / both
-        return ratio * (first.seconds + second.seconds)
+        return ratio * super().slot_seconds(design, program, kinds, layers, seconds, pairs)
 
     def warnings(self, design: Design) -> Iterator[Problem]:
         """Warn if stages without given layers are priced alike although they cannot hold equally many layers."""

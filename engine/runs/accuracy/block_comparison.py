@@ -39,7 +39,7 @@ class BlockWaits(NamedTuple):
 
 
 def recorded_insides(prediction: Prediction, recording: Recording) -> Iterator[Inside]:
-    """Return the recorded insides: of the first computation of each kind and stage on each mesh with experts."""
+    """Return the recorded insides: of a computation of each kind and stage on each mesh with experts."""
     design, program, first = prediction.design, prediction.program, 0
     for rank, mesh in enumerate(design.meshes if design.model.moe else ()):
         processes = [first + place for place in block_places(design, rank)]
@@ -57,10 +57,11 @@ def recorded_insides(prediction: Prediction, recording: Recording) -> Iterator[I
 
 
 def _first_computations(program: Program, rank: int) -> Iterable[Action]:
-    """Return the first computation of each kind of each stage of a rank."""
+    """Return the first computation of each kind of each stage of a rank, of those that have their slot to themselves."""
     found: dict[tuple[Op, int], Action] = {}
-    for action in program.actions(rank):
-        if action.op <= Op.W:
+    actions = program.actions(rank)
+    for action, after in zip(actions, [*actions[1:], None], strict=True):
+        if action.op <= Op.W and not action.fused and not (after and after.fused):
             found.setdefault((action.op, action.stage), action)
     return found.values()
 
