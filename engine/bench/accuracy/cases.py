@@ -265,6 +265,7 @@ def host_cases() -> Iterator[Case]:
     yield from _host_reduction_cases()
     yield from _host_exchange_cases()
     yield from _host_resharding_cases()
+    yield from _host_overlap_cases()
 
 
 def _host_reduction_cases() -> Iterator[Case]:
@@ -300,6 +301,25 @@ def _host_resharding_cases() -> Iterator[Case]:
     yield from _host_rivals(_select("eager 1f1b"), "1, 2 and 1 devices", "resharding", **shapes, **what)
     shapes = {"meshes": ((1, 2), (2, 1), (2, 2)), "devices": [[0, 1], [4, 5], [2, 3, 6, 7]]}
     yield from _host_rivals(_select("eager 1f1b"), "tp 2 to dp 2 to dp 2 x tp 2", "resharding", **shapes, **what)
+
+
+IN_TURN = {"kind": "roofline", "overlap": 0.0}
+"""Costs of slots whose actions run one after the other, also in a dry run."""
+
+
+def _host_overlap_cases() -> Iterator[Case]:
+    """Return cases whose slots of two hide exchanges behind compute, each also with slots that do not."""
+    experts = {"model": {**DEEP, "layers": 8, "moe": MOE}, "experts": {"ep": 2}, "between": _nic(16)}
+    halves = {"model": DEEP, "between": _nic(24)}
+    one, other = {"meshes": ((2, 1),) * 2, **experts}, {"meshes": ((1, 2),) * 2, **halves}
+    trainings = (
+        ("dualpipe with experts", "dualpipe", {**one, "devices": [[0, 2], [1, 3]]}),
+        ("dualpipe-v with experts", "dualpipe-v", {**one, "devices": [[0, 2], [1, 3]]}),
+        ("dualpipe-v with tp 2", "dualpipe-v", {**other, "devices": [[0, 2], [1, 3]]}),
+    )
+    for training, name, options in trainings:
+        yield from _host_rivals([("overlapped", SCHEDULES[name])], training, "overlapped slots", **options)
+        yield from _host_rivals([("in turn", SCHEDULES[name])], training, "overlapped slots", cost=IN_TURN, **options)
 
 
 # ---- training: as many processes as there are cores ----

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 from meshwave.engine.experts import Layer, expert_schedules
 from meshwave.engine.runtime.calibration.emulated_cluster import MESSAGE_TIMEOUT, ProcessCluster
 from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
-from meshwave.engine.runtime.communication.groups import Group, make_groups
+from meshwave.engine.runtime.communication.groups import Group, all_gather, make_groups, reduce_scatter
 from meshwave.engine.runtime.device.accelerator import accelerator_device, synchronize
 from meshwave.engine.runtime.experts.overlap import OverlappedCombine
 from meshwave.engine.runtime.experts.steps import StepRunner
@@ -42,24 +43,28 @@ class CollectiveBuffers(NamedTuple):
     overlap: OverlappedCombine | None = None
 
 
-def _all_gather(buffers: CollectiveBuffers, items: int) -> None:
+def _all_gather(buffers: CollectiveBuffers, items: int) -> Any:
     part = items // buffers.group.size
-    dist.all_gather_into_tensor(buffers.target[:items], buffers.source[:part], group=buffers.group.handle)
+    return all_gather(buffers.target[:items], buffers.source[:part], group=buffers.group.handle, async_op=True)
 
 
-def _reduce_scatter(buffers: CollectiveBuffers, items: int) -> None:
+def _reduce_scatter(buffers: CollectiveBuffers, items: int) -> Any:
     part = items // buffers.group.size
-    dist.reduce_scatter_tensor(buffers.target[:part], buffers.source[:items], group=buffers.group.handle)
+    return reduce_scatter(buffers.target[:part], buffers.source[:items], group=buffers.group.handle, async_op=True)
 
 
-def _all_reduce(buffers: CollectiveBuffers, items: int) -> None:
-    dist.all_reduce(buffers.source[:items], group=buffers.group.handle)
+def _all_reduce(buffers: CollectiveBuffers, items: int) -> Any:
+    return dist.all_reduce(buffers.source[:items], group=buffers.group.handle, async_op=True)
 
 
-def _all_to_all(buffers: CollectiveBuffers, items: int) -> None:
+def _all_to_all(buffers: CollectiveBuffers, items: int) -> Any:
     size = buffers.group.size
     arriving, leaving = (buffer[:items].view(size, items // size) for buffer in (buffers.target, buffers.source))
-    start_all_to_all(buffers.group, arriving, leaving, [1] * size, [1] * size).wait()
+    return start_all_to_all(buffers.group, arriving, leaving, [1] * size, [1] * size)
+
+
+def _run(start: Callable[[CollectiveBuffers, int], Any], buffers: CollectiveBuffers, items: int) -> None:
+    start(buffers, items).wait()
 
 
 def _overlap(buffers: CollectiveBuffers, items: int) -> Tensor:
@@ -73,14 +78,19 @@ def _overlap(buffers: CollectiveBuffers, items: int) -> Tensor:
     return buffers.overlap.start(buffers.source[:items].view(1, ranks, 1, items // ranks), in_thread=False)()
 
 
-COLLECTIVES: Mapping[str, Callable[[CollectiveBuffers, int], object]] = {
+STARTS: Mapping[str, Callable[[CollectiveBuffers, int], Any]] = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "all_reduce": _all_reduce,
     "all_to_all": _all_to_all,
+}
+"""Functions that start a collective over a number of float32 items: those of the input or of the output, whichever has
+more. They return a handle with ``wait()``."""
+COLLECTIVES: Mapping[str, Callable[[CollectiveBuffers, int], object]] = {
+    **{name: partial(_run, start) for name, start in STARTS.items()},
     "overlap": _overlap,
 }
-"""Each over a number of float32 items: those of the input or of the output, whichever has more."""
+"""Functions that run a collective over as many items."""
 
 
 class CollectiveTimer:

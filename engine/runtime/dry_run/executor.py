@@ -8,9 +8,10 @@ this needs in :class:`~meshwave.engine.runtime.dry_run.delayed_messages.SharedTi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from torch import Tensor
 
 from meshwave.engine.costs import Costs, estimate
 from meshwave.engine.costs.boundary_transfers import boundary_tensor
+from meshwave.engine.costs.models.roofline import operator_costs
+from meshwave.engine.costs.overlapped_slots import Pieces, scale_pieces
+from meshwave.engine.costs.slot_pieces import SlotPieces
 from meshwave.engine.document import Design
 from meshwave.engine.program.action import SENDS, Action, Op, backward, forward
 from meshwave.engine.program.program import Program
@@ -39,6 +43,7 @@ from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.accelerator import synchronize_stream
 from meshwave.engine.runtime.device.clock import Clock, HostClock
 from meshwave.engine.runtime.device.streams import Streams
+from meshwave.engine.runtime.device.turns import Turns, wait_in_turn
 from meshwave.engine.runtime.dry_run.delayed_messages import (
     LOOPBACK_BYTES_PER_S,
     MESSAGE_MEMORY_FRACTION,
@@ -57,6 +62,8 @@ from meshwave.engine.runtime.execution.trainer import plan_boundary_transfers
 from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
 from meshwave.engine.units import quantity
 
+FindPieces = Callable[[int], Pieces]
+"""Returns the pieces of a computation alone, in nanoseconds, given its row in the program."""
 NEGLIGIBLE_BYTES = 2**14
 """A message up to this size takes as long as an empty one."""
 LATENESS_FRACTION = 0.01
@@ -137,8 +144,12 @@ class DryRunner:
         )
         ratio, exchange_note = _exchange_ratio(job, smaller, waits, durations)
         collectives = StageCollectives(design, layout, costs.layers, world, ratio) if exchange_note else None
+        takes_turns = (
+            collectives is not None and job.emulates_links and operator_costs(design).overlap_share(design) == 1
+        )
+        pieces = _bind_pieces(job, costs, self._rank, self._scale) if takes_turns else None
         self._communicator = communicator
-        self._executor = WaitingExecutor(layout, world, stages, messenger, update, device, waits, collectives)
+        self._executor = WaitingExecutor(layout, world, stages, messenger, update, device, waits, collectives, pieces)
         nothing = torch.empty(0)
         self._batch = dict.fromkeys(layout.microbatches(self._rank), (nothing, nothing))
         self._start_ns = self._origin_ns = 0
@@ -178,6 +189,19 @@ class DryRunner:
         last = int(self._shared.step_ends.max())
         self._start_ns = last + START_LEAD_NS * (1 + self._world.size)
         return last
+
+
+def _bind_pieces(job: Job, costs: Costs, rank: int, scale: float) -> FindPieces:
+    """Return a function that returns the pieces of a computation of a rank alone, in nanoseconds, given its row."""
+    program = job.program
+    pieces_of = SlotPieces(job.design, operator_costs(job.design).prices(job.design), costs.layers)
+    alone_ns = (costs.seconds + costs.overlap_saved) * (scale * 1e9)
+
+    def find(row: int) -> Pieces:
+        op, stage, *_ = program.row(row)
+        return scale_pieces(pieces_of.find(rank, stage, op), float(alone_ns[row]))
+
+    return find
 
 
 def _threads() -> list[int]:
@@ -314,7 +338,8 @@ class WaitingStage:
 class WaitingExecutor(Executor):
     """Executes the same actions, and waits for the modelled time of each.
 
-    A computation with communication inside waits in equal parts, with a real exchange after each.
+    A computation with communication inside waits in equal parts, with a real exchange after each. On emulated links,
+    the two computations of a slot take turns at their exchanges, as in training.
     """
 
     def __init__(
@@ -327,8 +352,10 @@ class WaitingExecutor(Executor):
         device: Device,
         waits: Waits,
         collectives: StageCollectives | None,
+        pieces: FindPieces | None,
     ) -> None:
         self._world, self._device, self._collectives = world, device, collectives
+        self._pieces, self._turns = pieces, Turns()
         self._waits, self._first_row = waits, layout.program.rows(layout.rank(world.process)).start
         clock: Clock = HostClock()
         super().__init__(layout, world.process, stages, messenger, update, clock, Streams(alternates=False))
@@ -368,20 +395,45 @@ class WaitingExecutor(Executor):
         flows = self._waits.exchanges(row)
         if not flows or self._collectives is None:
             return lambda: device.compute(total_ns, sends)
+        if self._pieces is not None and slot.last > slot.row:
+            both = [self._bind_turns(each, flows[0], self._pieces) for each in (slot.row, slot.last)]
+            return lambda: self._turns.run(*both)
         actions, part_ns = self._actions[slot.row : slot.last + 1], total_ns // len(flows)
-        collectives = self._collectives.bind(actions, len(flows))
+        starts = self._collectives.bind(actions, 1 / len(flows))
 
         def wait() -> None:
             for flow in flows:
                 device.compute(part_ns, (flow,))
                 requested = time.perf_counter_ns()
-                for collective in collectives:
-                    collective()
+                for start in starts:
+                    start().wait()
                 synchronize_stream(self._world.device)
                 device.extend_until(self._exchange_end(flow, requested, time.perf_counter_ns()))
             device.announce(sends)
 
         return wait
+
+    def _bind_turns(self, row: int, flow: int, find_pieces: FindPieces) -> Callable[[], None]:
+        """Return a computation of a slot: it waits for each of its pieces, and exchanges in turn with the other one."""
+        assert self._collectives is not None, "a computation with exchanges"
+        pieces = find_pieces(self._first_row + row)
+        whole = sum(piece.wait_s for piece in pieces) or 1.0
+        action = [self._actions[row]]
+        steps = [(int(compute), self._collectives.bind(action, wait / whole)) for compute, wait in pieces]
+        device = self._device
+
+        def run() -> None:
+            for compute_ns, starts in steps:
+                device.compute(compute_ns)
+                if starts:
+                    wait_in_turn(_Exchange([start() for start in starts], self._extend_by_exchange, flow))
+
+        return run
+
+    def _extend_by_exchange(self, flow: int, requested: int, arrived: int) -> None:
+        """Extend the slot if the computation waited for its exchange, and not only for its turn."""
+        if is_late(0, requested, arrived):
+            self._device.extend_until(self._exchange_end(flow, requested, arrived))
 
     def _exchange_end(self, flow: int, requested: int, arrived: int) -> int:
         """Return when an exchange ends: by the shared links, or by emulated ones plus the latency that they lack."""
@@ -392,3 +444,18 @@ class WaitingExecutor(Executor):
         assert flows is not None, "an exchange has a flow"
         latency_ns = float(flows.network.latency_s[flows.kind[flow]]) * self._waits.scale * 1e9
         return arrived + max(0, round(latency_ns) - EMULATED_LATENCY_NS)
+
+
+class _Exchange(NamedTuple):
+    """The collectives of a piece, which have started."""
+
+    works: Sequence[Any]
+    extend: Callable[[int, int, int], None]
+    flow: int
+
+    def wait(self) -> None:
+        """Wait until all have ended."""
+        requested = time.perf_counter_ns()
+        for work in self.works:
+            work.wait()
+        self.extend(self.flow, requested, time.perf_counter_ns())

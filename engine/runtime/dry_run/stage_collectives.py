@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import price_expert_layer
 from meshwave.engine.experts import CostedStep, traffic
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.runtime.calibration.collective_timing import COLLECTIVES, ITEM_BYTES, CollectiveBuffers
+from meshwave.engine.runtime.calibration.collective_timing import ITEM_BYTES, STARTS, CollectiveBuffers
 from meshwave.engine.runtime.communication.all_to_all import SMALL_BYTES, start_all_to_all
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
@@ -30,7 +30,8 @@ from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.experts.build import ExpertLayers
 from meshwave.engine.runtime.experts.layer import device_groups
 
-RunCollective = Callable[[], object]
+StartCollective = Callable[[], Any]
+"""Starts a collective and returns a handle with ``wait()``."""
 Matrix = NDArray[np.float64]
 TENSOR_PARALLEL = "tp"
 """Kind of the tensor-parallel group, besides the kinds of groups of an expert layer."""
@@ -79,13 +80,13 @@ class StageCollectives:
             self._groups |= {kind: groups[its_members] for kind, its_members in members.items()}
         self._buffers = torch.zeros(2, 0, device=world.device)
 
-    def bind(self, actions: Sequence[Action], parts: int) -> list[RunCollective]:
-        """Return the collectives of one of ``parts`` equal parts of the computations of a slot."""
+    def bind(self, actions: Sequence[Action], share: float) -> list[StartCollective]:
+        """Return the collectives with a share of the bytes of the computations of a slot."""
         total = sum((self._action_bytes(action) for action in actions), start=CollectiveBytes(Counter(), {}))
-        share = self._ratio / parts
-        runs = [self._bind_ring(key, size * share) for key, size in total.sizes.items()]
-        runs += [self._bind_all_to_all(key, matrix * share) for key, matrix in total.pairs.items()]
-        return [run for run in runs if run is not None]
+        share *= self._ratio
+        starts = [self._bind_ring(key, size * share) for key, size in total.sizes.items()]
+        starts += [self._bind_all_to_all(key, matrix * share) for key, matrix in total.pairs.items()]
+        return [start for start in starts if start is not None]
 
     def _action_bytes(self, action: Action) -> CollectiveBytes:
         forward, backward = self._stage_bytes(action.stage)
@@ -123,14 +124,14 @@ class StageCollectives:
                 sizes[key] += size * (1 if name == "all_reduce" else self._layer.size(group))  # type: ignore[assignment]
         return CollectiveBytes(sizes, dict(pairs))
 
-    def _bind_ring(self, key: Collective, size: float) -> RunCollective | None:
+    def _bind_ring(self, key: Collective, size: float) -> StartCollective | None:
         group = self._groups[key.group]
         items = int(size / ITEM_BYTES) // group.size * group.size
         if group.size < 2 or not items:
             return None
-        return lambda: COLLECTIVES[key.name](CollectiveBuffers(group, *self._two_buffers(items)), items)
+        return lambda: STARTS[key.name](CollectiveBuffers(group, *self._two_buffers(items)), items)
 
-    def _bind_all_to_all(self, key: Collective, matrix: Matrix) -> RunCollective | None:
+    def _bind_all_to_all(self, key: Collective, matrix: Matrix) -> StartCollective | None:
         group = self._groups[key.group]
         members = [*self._layer.members(key.group, self._index)]
         table = matrix[np.ix_(members, members)]
@@ -141,11 +142,11 @@ class StageCollectives:
         sent, received = rows[group.index].tolist(), rows[:, group.index].tolist()
         return partial(self._all_to_all, group, row_items, sent, received)
 
-    def _all_to_all(self, group: Group, row_items: int, sent: list[int], received: list[int]) -> None:
+    def _all_to_all(self, group: Group, row_items: int, sent: list[int], received: list[int]) -> Any:
         input_buffer, output_buffer = self._two_buffers(row_items * max(sum(sent), sum(received)))
         rows_in = input_buffer[: row_items * sum(sent)].view(-1, row_items)
         rows_out = output_buffer[: row_items * sum(received)].view(-1, row_items)
-        start_all_to_all(group, rows_out, rows_in, received, sent).wait()
+        return start_all_to_all(group, rows_out, rows_in, received, sent)
 
     def _two_buffers(self, items: int) -> tuple[Tensor, Tensor]:
         """Return two buffers of at least ``items`` elements, which all collectives share."""

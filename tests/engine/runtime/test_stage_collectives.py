@@ -45,12 +45,13 @@ class Recorder:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.sent = 0.0
         for name in RINGS:
-            patch.setitem(stage_collectives.COLLECTIVES, name, partial(self._ring, name))  # type: ignore[arg-type]
+            patch.setitem(stage_collectives.STARTS, name, partial(self._ring, name))  # type: ignore[arg-type]
         patch.setattr(stage_collectives, "start_all_to_all", self._all_to_all)
 
-    def _ring(self, name: str, place: Any, items: int) -> None:
+    def _ring(self, name: str, place: Any, items: int) -> Any:
         n = place.group.size
         self.sent += RINGS[name] * (n - 1) / n * items * 4
+        return SimpleNamespace(wait=lambda: None)
 
     def _all_to_all(self, group: Group, output: Any, input: Any, received: list[int], sent: list[int]) -> Any:
         assert len(input) == sum(sent)
@@ -78,8 +79,8 @@ def test_all_bytes_of_the_cost_model_are_sent(monkeypatch: pytest.MonkeyPatch, n
     design, recorder = make_design(name), Recorder(monkeypatch)
 
     for process in range(len(design.meshes[0].devices)):
-        for run in collectives(design, process).bind([Action(op, 0, 0)], parts):
-            run()
+        for start in collectives(design, process).bind([Action(op, 0, 0)], 1 / parts):
+            start().wait()
 
     layers = layers_per_stage(design)
     stage = blocks_of_stages(design, layers)[0]
@@ -95,8 +96,8 @@ def test_the_ratio_scales_the_bytes_that_are_sent(monkeypatch: pytest.MonkeyPatc
     sent = []
     for ratio in (1.0, 0.25):
         recorder.sent = 0.0
-        for run in collectives(design, 0, ratio).bind([Action(Op.F, 0, 0)], 1):
-            run()
+        for start in collectives(design, 0, ratio).bind([Action(Op.F, 0, 0)], 1):
+            start().wait()
         sent.append(recorder.sent)
 
     assert sent[1] == pytest.approx(sent[0] / 4, rel=0.01)
