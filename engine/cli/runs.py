@@ -66,20 +66,21 @@ def _find_entry(record: Record, text: str | None) -> Entry:
 
 def _list(record: Record, options: argparse.Namespace) -> int:
     entries = [entry if entry.state.is_over else Run(record, entry.id).entry for entry in record.entries()]
+    waiting = ["" if entry.state.is_over else Run(record, entry.id).waiting for entry in entries]
     if options.json:
         listed = [
-            {**_entry_json(entry), **_outcome(record, entry), "stopped": stopped_process_lines(entry)}
-            for entry in entries
+            {**_entry_json(entry), **_outcome(record, entry), "waiting": why, "stopped": stopped_process_lines(entry)}
+            for entry, why in zip(entries, waiting, strict=True)
         ]
         print_json({"runs": listed})
         return 0
-    for entry in entries:
+    for entry, why in zip(entries, waiting, strict=True):
         when, error = datetime.fromtimestamp(entry.created_s), _outcome(record, entry)["error"]
         print(
             f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  "
             f"{'' if error is None else short_error(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
         )
-        for line in stopped_process_lines(entry):
+        for line in filter(None, (why, *stopped_process_lines(entry))):
             print(f"  {line}")
     if not entries:
         print(render("no_runs", {}), file=sys.stderr)

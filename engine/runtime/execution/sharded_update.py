@@ -99,7 +99,7 @@ class ShardedUpdate:
         return self._optimizer.state
 
     @property
-    def named(self) -> Sequence[NamedWeight]:
+    def named_parameters(self) -> Sequence[NamedWeight]:
         """The weights of this process with their names in the whole model."""
         return [(name, parameter) for parameter, name in self._names.items()]
 

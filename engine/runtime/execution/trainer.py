@@ -190,7 +190,7 @@ class Trainer:
 
     def weight_shards(self) -> dict[str, WeightShard]:
         """Return which part of a weight this process holds, for weights that are sharded."""
-        return {name: shard for name, parameter in self._update.named if (shard := weight_shard(parameter))}
+        return {name: shard for name, parameter in self._update.named_parameters if (shard := weight_shard(parameter))}
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the weights of this process by their names in the whole model; all processes of a mesh call it."""

@@ -95,7 +95,7 @@ class OptimizerUpdate:
         return self._optimizer.state
 
     @property
-    def named(self) -> Sequence[tuple[str, nn.Parameter]]:
+    def named_parameters(self) -> Sequence[tuple[str, nn.Parameter]]:
         """The weights of this process with their names in the whole model."""
         return self._named
 

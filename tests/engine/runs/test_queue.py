@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwave.engine.cli import main as cli
 from meshwave.engine.document import Design
 from meshwave.engine.runs import Options, Record, Run, State, reconcile
 from meshwave.engine.runs.attempts import read_attempts
@@ -48,6 +49,24 @@ def test_queued_runs_start_in_their_order(launcher: LocalLauncher) -> None:
         assert before.finished_s is not None
         assert after.started_s is not None
         assert before.finished_s <= after.started_s
+
+
+def test_the_list_of_runs_has_the_position_in_the_queue(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(launcher.record.place))
+    active, queued = submit(launcher, draw("sleep")), submit(launcher, draw())
+    waiting = f"position 1 of 1 in the queue; run {active.id} is active"
+
+    assert cli.main(["runs", "list"]) == 0
+    line, note, *_ = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{queued.id}  queued") and note == f"  {waiting}"
+    assert cli.main(["runs", "list", "--json"]) == 0
+    assert [run["waiting"] for run in json.loads(capsys.readouterr().out)["runs"]] == [waiting, ""]
+
+    queued.cancel()
+    active.cancel()
+    assert active.wait(timeout_s=30) is State.CANCELLED
 
 
 def test_a_queued_run_is_cancelled_at_once(launcher: LocalLauncher) -> None:
@@ -108,10 +127,10 @@ def test_restarts_are_bounded_and_recorded(launcher: LocalLauncher) -> None:
 
     assert run.wait(timeout_s=30) is State.FAILED
 
-    assert "process 2 ended with status 3" in run.reason
+    assert "process 2 exited with status 3" in run.reason
     attempts = read_attempts(run.folder)
     assert len(attempts) == 2
-    assert all("process 2 ended with status 3" in attempt.reason for attempt in attempts)
+    assert all("process 2 exited with status 3" in attempt.reason for attempt in attempts)
     notes = [note for note in run.notes() if note.startswith("attempt ")]
     assert notes[1].startswith("attempt 2 ended after ")
     assert notes[1].endswith("; the next one started from the first step")
