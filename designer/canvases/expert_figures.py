@@ -46,8 +46,8 @@ def figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
     rows = [
         ("load", "Imbalance", f"{most / mean:.3g}×", "maximum / mean"),
         *([("dropped", "Dropped", known.dropped, "of token assignments")] if known.dropped else []),
-        ("inter", "Between nodes", quantity(outside.sum(), "B"), _busiest(outside)),
-        ("intra", "Inside nodes", quantity(inside.sum(), "B"), _busiest(inside)),
+        ("inter", "Between nodes", quantity(outside.sum(), "B"), _largest_message_text(outside)),
+        ("intra", "Inside nodes", quantity(inside.sum(), "B"), _largest_message_text(inside)),
         ("memory", "Memory", quantity(known.memory, "B"), "on the device with the most"),
         ("time", "Time", quantity(known.forward_s, "s"), f"+ {quantity(known.backward_s, 's')} backward"),
     ]
@@ -168,5 +168,5 @@ def explicit_homes(layer: Layer) -> Homes:
     return layer.expert_homes(layer.ep)
 
 
-def _busiest(sent: Floats) -> str:
+def _largest_message_text(sent: Floats) -> str:
     return f"≤ {quantity(sent.max(), 'B')} each" if sent.any() else ""

@@ -23,16 +23,16 @@ def to_html(lesson: Lesson, text: str, *, inline: bool = False) -> str:
     linked = replace_terms(fill_numbers(lesson, text), lambda shown, term: f"[{shown}]({_TERM}{quote(term)})")
     parse = _MARKDOWN.parseInline if inline else _MARKDOWN.parse
     tokens = parse(linked)
-    for token in _all(tokens):
+    for token in _walk_tokens(tokens):
         _make_safe(lesson, token)
     _explain_terms(tokens)
     return str(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
 
 
-def _all(tokens: Iterable[Token]) -> Iterable[Token]:
+def _walk_tokens(tokens: Iterable[Token]) -> Iterable[Token]:
     for token in tokens:
         yield token
-        yield from _all(token.children or ())
+        yield from _walk_tokens(token.children or ())
 
 
 def _make_safe(lesson: Lesson, token: Token) -> None:
@@ -53,7 +53,7 @@ def _picture(lesson: Lesson, name: str) -> str:
 def _explain_terms(tokens: Sequence[Token]) -> None:
     """Replace links to terms by words with their definitions as tooltips."""
     in_term = False
-    for token in _all(tokens):
+    for token in _walk_tokens(tokens):
         if token.type == "link_open":
             href = str(token.attrs["href"])
             in_term = href.startswith(_TERM)

@@ -57,9 +57,9 @@ LARGEST_TRIED = 50_000  # spans of the largest step that is simulated during a g
 
 
 def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
-    """Build the page of a tab: of a design of the library, an example, a run or a lesson, as the link says.
+    """Build the page of a tab. Its link names a design of the library, an example, a run or a lesson.
 
-    In a workshop, ``attend`` returns what connects the page with the class.
+    In a workshop, ``attend`` returns the bar that connects the page with the class.
     """
     document = prepare_page()
     draft = Draft(

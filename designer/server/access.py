@@ -105,7 +105,7 @@ class TokenAccess(AuthProvider):
 
     @property
     def get_user_async(self) -> None:
-        """Unused."""
+        """None; Bokeh requires the attribute, and :attr:`get_user` suffices."""
         return None
 
     @property
@@ -120,7 +120,7 @@ class TokenAccess(AuthProvider):
 
     @property
     def login_handler(self) -> None:
-        """Unused."""
+        """None; Bokeh requires the attribute, and the designer has no such page."""
         return None
 
     @property
@@ -130,12 +130,12 @@ class TokenAccess(AuthProvider):
 
     @property
     def logout_url(self) -> None:
-        """Unused."""
+        """None; Bokeh requires the attribute, and the designer has no such page."""
         return None
 
     @property
     def logout_handler(self) -> None:
-        """Unused."""
+        """None; Bokeh requires the attribute, and the designer has no such page."""
         return None
 
 

@@ -116,7 +116,7 @@ class Session(param.Parameterized):
         return self.prediction is None or self.prediction.design is not self.design
 
     @property
-    def past(self) -> Iterator[Design]:
+    def past_designs(self) -> Iterator[Design]:
         """The designs that undo restores, latest first."""
         return (step.read() for step in reversed(self._past))
 

@@ -49,9 +49,9 @@ class MeasuredLoads:
         if design.model.moe is None:
             return ()
         wanted = _routing_key(design)
-        return tuple(routed for meaning, routed in self._all() if meaning == wanted)[:LOADS_OFFERED]
+        return tuple(routed for meaning, routed in self._read_loads() if meaning == wanted)[:LOADS_OFFERED]
 
-    def _all(self) -> Iterator[tuple[Mapping[str, Any], MeasuredLoad]]:
+    def _read_loads(self) -> Iterator[tuple[Mapping[str, Any], MeasuredLoad]]:
         for entry in self._record.entries(RUNS_READ):
             if entry.state.is_over:
                 if entry.id not in self._known:

@@ -34,8 +34,8 @@ def draw_mesh(meshes: Sequence[Mesh], cluster: Cluster, devices: Iterable[int], 
 
 def move_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
     """Move a mesh to the same number of other ``devices``; its axes stay."""
-    devices = _inside(cluster, devices)
-    old = _mesh(meshes, mesh)
+    devices = _check_devices(cluster, devices)
+    old = _get_mesh(meshes, mesh)
     if len(devices) != len(old["devices"]):
         sizes = {"mesh": old["name"], "devices": len(old["devices"]), "given": len(devices)}
         raise Refusal("moved_mesh_size", sizes)
@@ -46,7 +46,7 @@ def move_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iter
 def resize_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
     """Resize a mesh to another rectangle; its tp becomes the greatest common divisor with the new size."""
     devices = _rectangle(cluster, devices)
-    old = _mesh(meshes, mesh)
+    old = _get_mesh(meshes, mesh)
     _refuse_taken(meshes, devices, but=mesh)
     tp = gcd(old["axes"].get("tp", 1), len(devices))
     return _replace(meshes, mesh, devices=devices, axes={"dp": len(devices) // tp, "tp": tp})
@@ -54,7 +54,7 @@ def resize_mesh(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: It
 
 def delete_mesh(meshes: Sequence[Mesh], mesh: int) -> Meshes:
     """Remove a mesh; the last one cannot be removed."""
-    old = _mesh(meshes, mesh)
+    old = _get_mesh(meshes, mesh)
     if len(meshes) == 1:
         raise Refusal("only_mesh", {"mesh": old["name"]})
     return (*meshes[:mesh], *meshes[mesh + 1 :])
@@ -62,13 +62,13 @@ def delete_mesh(meshes: Sequence[Mesh], mesh: int) -> Meshes:
 
 def rename_mesh(meshes: Sequence[Mesh], mesh: int, name: str) -> Meshes:
     """Give a mesh a name that no other mesh has."""
-    _mesh(meshes, mesh)
+    _get_mesh(meshes, mesh)
     return _replace(meshes, mesh, name=_free_name(meshes, name, but=mesh))
 
 
 def set_axes(meshes: Sequence[Mesh], mesh: int, dp: int, tp: int) -> Meshes:
     """Set the axes of a mesh to ``dp`` x ``tp``, which has to be its number of devices."""
-    old = _mesh(meshes, mesh)
+    old = _get_mesh(meshes, mesh)
     if dp < 1 or tp < 1 or dp * tp != len(old["devices"]):
         devices = len(old["devices"])
         params = {"mesh": old["name"], "devices": devices, "dp": dp, "tp": tp, "factors": axis_factors(devices)}
@@ -78,7 +78,7 @@ def set_axes(meshes: Sequence[Mesh], mesh: int, dp: int, tp: int) -> Meshes:
 
 def reorder_meshes(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
     """Move a mesh to ``rank`` in the pipeline; the others keep their order."""
-    moved = _mesh(meshes, mesh)
+    moved = _get_mesh(meshes, mesh)
     if not 0 <= rank < len(meshes):
         raise Refusal("unknown_rank", {"rank": rank, "last": len(meshes) - 1})
     others = [*meshes[:mesh], *meshes[mesh + 1 :]]
@@ -181,13 +181,13 @@ def _size(cluster: Cluster) -> tuple[int, int]:
     return cluster["nodes"], cluster["devices_per_node"]
 
 
-def _mesh(meshes: Sequence[Mesh], mesh: int) -> Mesh:
+def _get_mesh(meshes: Sequence[Mesh], mesh: int) -> Mesh:
     if not 0 <= mesh < len(meshes):
         raise Refusal("unknown_rank", {"rank": mesh, "last": len(meshes) - 1})
     return meshes[mesh]
 
 
-def _inside(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
+def _check_devices(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
     devices = tuple(devices)
     total = cluster["nodes"] * cluster["devices_per_node"]
     if not devices:
@@ -202,7 +202,7 @@ def _inside(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
 
 def _rectangle(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
     """Return the devices row-major; they have to fill a rectangle of nodes x device columns."""
-    devices = tuple(sorted(_inside(cluster, devices)))
+    devices = tuple(sorted(_check_devices(cluster, devices)))
     places = [divmod(device, cluster["devices_per_node"]) for device in devices]
     columns = [column for _, column in places]
     full = tuple(device_range(cluster, places[0][0], min(columns), places[-1][0], max(columns)))

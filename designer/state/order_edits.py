@@ -290,7 +290,7 @@ def _shown_blocks(timeline: Timeline) -> order_edits.Rows:
 def starting_design(session: Session) -> Design:
     """Return the design before its order was edited by hand: the latest with a schedule, else the first one."""
     start: Design = session.design
-    for design in (session.design, *session.past):
+    for design in (session.design, *session.past_designs):
         start = design
         if not _is_custom(design):
             break

@@ -75,15 +75,15 @@ class TensorLayout:
 
     def rects(self, box: Box) -> list[Rect]:
         """Return the rectangles of a box: one, or several where dims are nested."""
-        across, down = (self._along(dims, box) for dims in (self.columns, self.rows))
+        across, down = (self._extents(dims, box) for dims in (self.columns, self.rows))
         return [(left, top, right, bottom) for top, bottom in down for left, right in across]
 
-    def _along(self, dims: Sequence[int], box: Box) -> list[tuple[float, float]]:
+    def _extents(self, dims: Sequence[int], box: Box) -> list[tuple[float, float]]:
         if not dims:
             return [(0.0, 1.0)]
         dim, *inner = dims
         start, stop = (bisect_left(self.cuts[dim], end) for end in box[dim])
-        inside = self._along(inner, box)
+        inside = self._extents(inner, box)
         at = self.at[dim]
         if inside == [(0.0, 1.0)]:
             return [(at[start], at[stop])]

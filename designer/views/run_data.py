@@ -141,7 +141,7 @@ class FollowedRun:
         return self.bundle is None or matches_links(self.bundle, design)
 
     def computes_step_of(self, design: Design) -> bool:
-        """Return whether the steps of the run are those of a design; a dry run must also have the same costs."""
+        """Return True if the run trains the same steps as a design; a dry run must also have the same costs."""
         if self.design is None or step_document(self.design) != step_document(design):
             return False
         if not self.is_dry_run:

@@ -197,7 +197,7 @@ def check_claims(found: ExpertMeasurements) -> Iterator[ClaimCheck]:
         tuple(f"{_layer_name(each.layer)}: {name}" for each, name in promised if each.gain(name, each.measured) <= 1),
     )
     for claim, names, choose in (
-        ("parm-auto chose the faster of S1 and S2", PARM, _chosen),
+        ("parm-auto chose the faster of S1 and S2", PARM, _choice_name),
         ("the predicted fastest of all schedules that distribute their experts was the fastest", SPREAD, _fastest),
     ):
         losses = [(each, choose(each), each.loss(choose(each), names)) for each in found.layers]
@@ -207,7 +207,7 @@ def check_claims(found: ExpertMeasurements) -> Iterator[ClaimCheck]:
         yield ClaimCheck(f"{claim}, or within {CLOSE - 1:.0%} of it", len(losses), tuple(failing))
 
 
-def _chosen(each: Compared) -> str:
+def _choice_name(each: Compared) -> str:
     return each.choice.name
 
 

@@ -45,7 +45,7 @@ class Kinds:
 @lru_cache(maxsize=8)  # a program is priced again whenever a number of its design changes
 def kinds(program: Program) -> Kinds:
     """Return the distinct actions of a program."""
-    code = _codes(program)
+    code = _kind_numbers(program)
     row = np.full(int(code.max(initial=-1)) + 1, -1, np.int64)
     row[code] = np.arange(len(code))  # one row stands for each code
     used = row >= 0
@@ -57,7 +57,7 @@ def kinds(program: Program) -> Kinds:
     return Kinds(*of_one, of_row)
 
 
-def _codes(program: Program) -> NDArray[np.int64]:
+def _kind_numbers(program: Program) -> NDArray[np.int64]:
     """Return ``[rows]`` a small number per kind: op and rank, with peer and size for messages, else with the stage."""
     width = max(program.ranks, program.stages) + 1
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)

@@ -223,9 +223,9 @@ class Slowness:
             found[each.model_copy(update={"seconds": 1.0, "roofline_s": 1.0})].append(each.seconds / each.roofline_s)
         self._of = {kind: median(ratios) for kind, ratios in found.items()}
         self.ops = {kind.op for kind in self._of}
-        self.of = cache(self._nearest)  # most stages of a pipeline are equal
+        self.of = cache(self._ratio_of_nearest)  # most stages of a pipeline are equal
 
-    def _nearest(self, like: ActionTime) -> float:
+    def _ratio_of_nearest(self, like: ActionTime) -> float:
         """Return the ratio of the most similar action; 1 if the run had none.
 
         The halves of a backward fall back to the whole backward, and vice versa.

@@ -158,14 +158,14 @@ def exposed_seconds(blocks: Sequence[BlockTimes]) -> Exposed:
     none = np.zeros_like(gather)
     inputs, weights, reverse_gather, scatter = (each[::-1] for each in (inputs, weights, gather, scatter))
     return Exposed(
-        forward=_exposed(forward, gather, none),
-        input_gradient=_exposed(inputs, reverse_gather, none),
-        weight_gradient=_exposed(weights, reverse_gather, scatter),
-        backward=_exposed(inputs + weights, reverse_gather, scatter),
+        forward=_exposed_seconds(forward, gather, none),
+        input_gradient=_exposed_seconds(inputs, reverse_gather, none),
+        weight_gradient=_exposed_seconds(weights, reverse_gather, scatter),
+        backward=_exposed_seconds(inputs + weights, reverse_gather, scatter),
     )
 
 
-def _exposed(compute: Floats, gather: Floats, scatter: Floats) -> float:
+def _exposed_seconds(compute: Floats, gather: Floats, scatter: Floats) -> float:
     """Return the exposed seconds of ``[blocks]`` that run one after the other."""
     beside = np.append(gather, 0.0)[1:] + np.insert(scatter, 0, 0.0)[:-1]
     return float(gather[:1].sum() + np.maximum(0.0, beside - compute).sum() + scatter[-1:].sum())

@@ -64,7 +64,7 @@ def unequal_split(
     """
     _check_stage_count(layers, len(layer_seconds))
     row = _Row(layers, blocks, layer_seconds, block_seconds, extra_seconds)
-    low, high = 0.0, row.longest
+    low, high = 0.0, row.slowest_stage_bound
     for _ in range(200):
         middle = (low + high) / 2
         if not low < middle < high:
@@ -131,7 +131,7 @@ class _Row:
         self._layers, self._stages = layers, len(self._each)
 
     @property
-    def longest(self) -> float:
+    def slowest_stage_bound(self) -> float:
         """Upper bound on the slowest stage of any split."""
         return max(self._seconds_before(self._layers, each) for each in self._each) + max(self._extra)
 

@@ -60,11 +60,11 @@ class Seconds(NamedTuple):
         return {Op.F: self.forward, Op.B: self.backward, Op.I: self.input_gradient, Op.W: self.weight_gradient}[op]
 
     def waits_of(self, op: Op) -> float:
-        """Return the seconds in which it waits for collectives."""
+        """Return the part of the seconds of ``op`` in which the stage waits for collectives."""
         return {Op.F: self.forward_waits, Op.B: self.backward_waits, Op.I: self.input_waits}.get(op, 0.0)
 
     def total(self, *, recomputed: bool) -> float:
-        """Return the seconds of forward and backward."""
+        """Return the seconds of forward and backward, and of a second forward if the stage is ``recomputed``."""
         return self.forward + self.backward + (self.again if recomputed else 0.0)
 
 
@@ -132,13 +132,17 @@ class MeshPrices:
         dense = self.layer.scale(layers - experts - joins) + self.ends(first=first, last=last)
         dense = dense + self.joining_layer.scale(joins) if joins else dense
         found = dense + self.expert_layer.scale(experts) if experts else dense
-        return found + self._exposed(self._blocks(layers, first, last, experts, joins)) if self._state else found
+        return (
+            found + self._exposed_seconds(self._blocks(layers, first, last, experts, joins)) if self._state else found
+        )
 
     def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
         """Return the seconds of a stage whose ``layers`` differ, from all its operators."""
         operators = [*operators]
         found = self.part(operators)
-        return found + self._exposed([(layers, found.scale(1 / layers), operators, 0.0)]) if self._state else found
+        return (
+            found + self._exposed_seconds([(layers, found.scale(1 / layers), operators, 0.0)]) if self._state else found
+        )
 
     def _blocks(self, layers: int, first: bool, last: bool, experts: int, joins: int) -> Iterator[Blocks]:
         """Yield the equal blocks of a stage, about in the order of the forward."""
@@ -150,7 +154,7 @@ class MeshPrices:
             yield experts, self.expert_layer, self._block.operators, self._block.expert_parameters
         yield int(last), self.ends(first=False, last=True), ends(load, first=False, last=True), 0.0
 
-    def _exposed(self, blocks: Iterable[Blocks]) -> Seconds:
+    def _exposed_seconds(self, blocks: Iterable[Blocks]) -> Seconds:
         """Return the seconds in which the stage waits for sharded state."""
         assert self._state is not None, "asked for sharded state only"
         times = [

@@ -33,7 +33,7 @@ def copy_load(layer: Layer, places: str = "ep") -> Floats:
     replicas of an expert share them. Otherwise each place uses one nearby replica (:attr:`Layer.serving`), so that
     replicas may serve unequal shares.
     """
-    place, expert, part = _serving(layer, places)
+    place, expert, part = _serving_places(layer, places)
     shape = (layer.mp if places == "mp" else layer.ep, layer.experts)
     load = np.bincount(np.ravel_multi_index((place, expert), shape), part, prod(shape))
     return np.asarray(load, np.float64).reshape(shape)
@@ -45,12 +45,12 @@ def device_load(layer: Layer, places: str = "ep") -> Floats:
     The devices of an expert-sharding group work on the same tokens and so have the same load.
     """
     count = layer.mp if places == "mp" else layer.ep
-    place, _, part = _serving(layer, places)
+    place, _, part = _serving_places(layer, places)
     each = count * np.bincount(place, part, count)
     return np.resize(each, layer.devices) if places == "mp" else np.repeat(each, layer.esp)
 
 
-def _serving(layer: Layer, places: str) -> tuple[Indices, Indices, Floats]:
+def _serving_places(layer: Layer, places: str) -> tuple[Indices, Indices, Floats]:
     """Return place, expert and share of token assignments for each group of tokens that visit an expert together."""
     if places == "mp":
         holders = layer.holders(layer.mp)

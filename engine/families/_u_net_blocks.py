@@ -115,7 +115,7 @@ def _residual(load: Workload, time_width: int, inner: int, outer: int, side: int
     yield _group_norm("first norm", before, inner)
     yield elementwise("SiLU", before, inner, kept=1, read_and_written=(2, 3))
     yield _convolution("first convolution", load, inner, outer, side)
-    yield _shared(product("noise step projection", _images(load), time_width, outer), load, outer)
+    yield _keep_once_per_stage(product("noise step projection", _images(load), time_width, outer), load, outer)
     yield elementwise("noise step sum", after, outer, kept=0, read_and_written=(2, 1))
     yield _group_norm("second norm", after, outer)
     yield elementwise("SiLU", after, outer, kept=1, read_and_written=(2, 3))
@@ -126,7 +126,7 @@ def _residual(load: Workload, time_width: int, inner: int, outer: int, side: int
     yield elementwise("residual", after, outer, kept=0, read_and_written=(3, 2))
 
 
-def _shared(projection: Operator, load: Workload, outer: int) -> Operator:
+def _keep_once_per_stage(projection: Operator, load: Workload, outer: int) -> Operator:
     """Return a projection of the noise-step embedding, which is kept once for all blocks of a stage."""
     return projection._replace(kept_bytes=0.0, deferred_bytes=load.batch * outer * load.precision.item)
 

@@ -51,7 +51,7 @@ _LAYER_NORM_KEYS = {"norm.eps": _key("layer_norm_eps", "layer_norm_epsilon", def
 _NO_BIAS = {"attention.qkv_bias": False, "attention.out_bias": False}
 
 
-def _tied(default: bool) -> dict[str, Key]:
+def _tied_embeddings(default: bool) -> dict[str, Key]:
     return {"tied_embeddings": _key("tie_word_embeddings", default=default)}
 
 
@@ -64,14 +64,14 @@ _LLAMA = ModelType(
         **_FFN,
         **_ACTIVATION,
         **_RMS_KEYS,
-        **_tied(False),
+        **_tied_embeddings(False),
         "mlp.bias": _key("mlp_bias", default=False),
     },
 )
 _MISTRAL = ModelType(
     {**_RMS, **_GATED, **_NO_BIAS, "positions.kind": "rope"},
     {
-        **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied(False),
+        **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embeddings(False),
         "attention.window": _key("sliding_window"),
     },
 )  # fmt: skip
@@ -83,7 +83,7 @@ _QWEN2 = ModelType(
         **_FFN,
         **_ACTIVATION,
         **_RMS_KEYS,
-        **_tied(False),
+        **_tied_embeddings(False),
         "attention.qkv_bias": _key("qkv_bias", default=True),
     },
     {"use_sliding_window": (False,)},
@@ -91,7 +91,7 @@ _QWEN2 = ModelType(
 _QWEN3 = ModelType(
     {**_LLAMA.constants, "attention.qk_norm": "head", "mlp.bias": False}, _LLAMA.keys, {"use_sliding_window": (False,)}
 )
-_GEMMA_KEYS = {**_BIAS, **_ROPE, **_GQA, **_FFN, **_RMS_KEYS, **_tied(True)}
+_GEMMA_KEYS = {**_BIAS, **_ROPE, **_GQA, **_FFN, **_RMS_KEYS, **_tied_embeddings(True)}
 _GEMMA_KEYS["mlp.activation"] = _key("hidden_activation", "hidden_act", default="gelu_pytorch_tanh")
 _GEMMA = ModelType({**_RMS, **_GATED, "positions.kind": "rope"}, _GEMMA_KEYS)
 _GEMMA2 = ModelType(
@@ -109,7 +109,7 @@ _ROUTED = {
 }
 _FINE = {**_ROUTED, "moe.experts": _key("num_experts", "num_local_experts"), "moe.ffn": _key("moe_intermediate_size")}
 _DEEPSEEK = {
-    **_BIAS, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied(False), **_ROUTED,
+    **_BIAS, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embeddings(False), **_ROUTED,
     "positions.theta": _key("rope_theta", default=10_000.0),
     "attention.latent.q_rank": _key("q_lora_rank"),
     "attention.latent.kv_rank": _key("kv_lora_rank"),
@@ -164,17 +164,17 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     ),
     "olmo": ModelType(
         {**_GATED, "positions.kind": "rope", "norm.weight": False, "norm.bias": False},
-        {**_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_tied(False)},
+        {**_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_tied_embeddings(False)},
         {"clip_qkv": (None,)},
     ),
     "olmo2": ModelType(
         {**_RMS, **_GATED, "positions.kind": "rope", "norm.placement": "after", "attention.qk_norm": "full"},
-        {**_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied(False)},
+        {**_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embeddings(False)},
     ),
     "olmoe": ModelType(
         {**_RMS, **_GATED, "positions.kind": "rope", "attention.qk_norm": "full", "moe.every": 1},
         {
-            **_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied(False), **_ROUTED,
+            **_BIAS, **_ROPE, **_GQA, **_FFN, **_ACTIVATION, **_RMS_KEYS, **_tied_embeddings(False), **_ROUTED,
             "moe.experts": _key("num_experts"),
             "moe.normalize": _key("norm_topk_prob", default=False),
         },
@@ -199,7 +199,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
             "attention.sinks": True, "attention.full_every": 2, "moe.every": 1, "moe.router_bias": True,
         },
         {
-            **_ROPE, **_GQA, **_FFN, **_RMS_KEYS, **_tied(False), **_ROUTED,
+            **_ROPE, **_GQA, **_FFN, **_RMS_KEYS, **_tied_embeddings(False), **_ROUTED,
             "attention.qkv_bias": _key("attention_bias", default=True),
             "attention.out_bias": _key("attention_bias", default=True),
             "attention.window": _key("sliding_window", default=128),
@@ -209,7 +209,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "phi": ModelType(
         {"positions.kind": "rope", "residual": "parallel-one-norm", "head_bias": True},
         {
-            **_ROPE, **_GQA, **_FFN, **_LAYER_NORM_KEYS, **_tied(False),
+            **_ROPE, **_GQA, **_FFN, **_LAYER_NORM_KEYS, **_tied_embeddings(False),
             "positions.fraction": _key("partial_rotary_factor", default=0.5),
             "mlp.activation": _key("hidden_act", default="gelu_new"),
         },
@@ -219,7 +219,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "falcon": ModelType(
         {},
         {
-            **_LAYER_NORM_KEYS, **_tied(True), "ffn": _key("ffn_hidden_size"),
+            **_LAYER_NORM_KEYS, **_tied_embeddings(True), "ffn": _key("ffn_hidden_size"),
             "positions.theta": _key("rope_theta", default=10_000.0),
             "attention.qkv_bias": _key("bias", default=False),
             "attention.out_bias": _key("bias", default=False),
@@ -230,7 +230,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "gpt_neox": ModelType(
         {"positions.kind": "rope"},
         {
-            **_ROPE, **_FFN, **_LAYER_NORM_KEYS, **_tied(False),
+            **_ROPE, **_FFN, **_LAYER_NORM_KEYS, **_tied_embeddings(False),
             "positions.fraction": _key("rotary_pct", "partial_rotary_factor", default=0.25),
             "attention.qkv_bias": _key("attention_bias", default=True),
             "attention.out_bias": _key("attention_bias", default=True),
@@ -240,7 +240,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "gpt2": ModelType(
         {"positions.kind": "learned"},
         {
-            **_LAYER_NORM_KEYS, **_tied(True), "ffn": _key("n_inner"),
+            **_LAYER_NORM_KEYS, **_tied_embeddings(True), "ffn": _key("n_inner"),
             "mlp.activation": _key("activation_function", default="gelu_new"),
             "positions.table": _key("n_positions", "max_position_embeddings", default=1024),
         },

@@ -108,12 +108,12 @@ class Sheet:
             return problem
         row, column = place
         params = dict(problem.params)
-        if problem.code == "unknown_action" and (near := self._nearest(row, self.rows[row][column].upper())):
+        if problem.code == "unknown_action" and (near := self._similar_action(row, self.rows[row][column].upper())):
             params["suggestion"] = near
         where = f"row {row + 1}, column {column + 1} ({cell_name(place)})"
         return problem.replace(where=where, params={**params, "excerpt": self._excerpt(row, column)})
 
-    def _nearest(self, row: int, cell: str) -> str | None:
+    def _similar_action(self, row: int, cell: str) -> str | None:
         """Return the action that no cell holds yet and that resembles a cell the most."""
         try:
             return format_cells(parse_cell(cell))[0]

@@ -87,7 +87,7 @@ class _Reader:
             self._set(path, self._value(key))
         for name, values in self._type.required.items():
             if self._get(name, values[0]) not in values:
-                self._refuse(name)
+                self._add_problem(name)
         self._check_sizes()
         if not self.problems:
             _SPECIAL.get(self._config["model_type"], _read_nothing_more)(self, self._model)
@@ -125,7 +125,7 @@ class _Reader:
             part = part.setdefault(each, {})
         part[name] = value
 
-    def _refuse(self, name: str) -> None:
+    def _add_problem(self, name: str) -> None:
         value = self._config.get(name)
         params = {"key": name, "value": str(value)[:80], "model_type": self._config["model_type"]}
         self.problems.append(Problem(name, "hf_unsupported", params))
@@ -136,7 +136,7 @@ class _Reader:
         for name, value in self._config.items():
             kind = TYPES.get(name)
             if kind is not None and value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-                self._refuse(name)
+                self._add_problem(name)
 
     # ---- parts that are more than a key ----
 
@@ -146,14 +146,14 @@ class _Reader:
         if name in ACTIVATIONS:
             mlp["activation"] = ACTIVATIONS[name]
         elif name != "clamped_swish":
-            self._refuse(next(key for key in self._type.keys["mlp.activation"].names if key in self._config))
+            self._add_problem(next(key for key in self._type.keys["mlp.activation"].names if key in self._config))
 
     def _read_rope(self) -> None:
         parameters = self._get("rope_parameters") or {}
         local = parameters.get("sliding_attention", {})
         parameters = parameters.get("full_attention", parameters)
         if not isinstance(local, dict) or not isinstance(parameters, dict):
-            self._refuse("rope_parameters")
+            self._add_problem("rope_parameters")
             return
         scaling = self._get("rope_scaling") or parameters
         for path, value in (
@@ -167,7 +167,7 @@ class _Reader:
         if kind == "default":
             return
         if kind not in ("linear", "llama3", "yarn"):
-            self._refuse("rope_scaling" if "rope_scaling" in self._config else "rope_parameters")
+            self._add_problem("rope_scaling" if "rope_scaling" in self._config else "rope_parameters")
             return
         found = {
             "kind": kind,
@@ -189,7 +189,7 @@ class _Reader:
         every = full[0] + 1 if full else 0
         expected = list(range(every - 1, len(types), every)) if every else []
         if full != expected or any(kind not in ATTENTION_TYPES for kind in types):
-            self._refuse("layer_types")
+            self._add_problem("layer_types")
         self._set("attention.full_every", every)
 
     def _read_experts(self) -> None:

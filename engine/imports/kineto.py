@@ -53,7 +53,7 @@ class Kineto(TraceFormat):
         if not any(process.actions for process in found):
             raise Refusal("trace_without_actions")
         first = min(action.start_ns for process in found for action in process.actions)
-        return Trace(tuple(_shifted(process, first) for process in sorted(found)))
+        return Trace(tuple(_shift_times(process, first) for process in sorted(found)))
 
 
 def _processes(text: str, number: int) -> Iterator[TracedProcess]:
@@ -100,7 +100,7 @@ def _actions(event: Any, base_ns: int) -> Iterator[TracedAction]:
         yield from (TracedAction(each.op, each.stage, each.microbatch, *times) for each in parsed if each.op.is_compute)
 
 
-def _shifted(process: TracedProcess, first_ns: int) -> TracedProcess:
+def _shift_times(process: TracedProcess, first_ns: int) -> TracedProcess:
     return process._replace(
         actions=tuple(
             each._replace(start_ns=each.start_ns - first_ns, end_ns=each.end_ns - first_ns) for each in process.actions

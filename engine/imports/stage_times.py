@@ -51,13 +51,13 @@ def _read_rows(text: str) -> dict[tuple[Op, int], float]:
         try:
             stage = int(by_name["stage"])
             for name, (op, unit_s) in columns.items():
-                found[op, stage] = _checked(float(row[name]) * unit_s)
+                found[op, stage] = _check_seconds(float(row[name]) * unit_s)
         except (KeyError, ValueError, TypeError):
             raise Refusal("unreadable_stage_times", {"line": rows.line_num}) from None
     return found
 
 
-def _checked(seconds: float) -> float:
+def _check_seconds(seconds: float) -> float:
     if not (math.isfinite(seconds) and 0 <= seconds <= MOST_SECONDS):
         raise ValueError
     return seconds

@@ -120,7 +120,7 @@ def _program_problems(sheet: Sheet) -> Iterator[CellProblem]:
         params = {"stages": stages, "microbatches": microbatches, "most": MAX_TABLE_SIZE}
         yield CellProblem(None, Problem("", "csv_table_size", params))
         return
-    if strays := list(_strays(sheet)):
+    if strays := list(_misplaced_cells(sheet)):
         yield from strays
         return
     program = build_program(computed)
@@ -134,7 +134,7 @@ def _program_problems(sheet: Sheet) -> Iterator[CellProblem]:
     yield from map(sheet.locate, found)
 
 
-def _strays(sheet: Sheet) -> Iterator[CellProblem]:
+def _misplaced_cells(sheet: Sheet) -> Iterator[CellProblem]:
     """Return cells in another row than the other computations of their stage and microbatch."""
     rows_of: dict[int, Counter[int]] = defaultdict(Counter)
     rows_for: dict[tuple[int, int], set[int]] = defaultdict(set)

@@ -102,7 +102,7 @@ def read_lesson(folder: Path) -> Lesson:
     about = parse_toml(match[1], About, file)
     steps = _read_steps(text[match.end() :], file)
     lesson = Lesson(folder.name, folder, about, steps, read_designs(folder, about, file))
-    if problems := [_within(found, _place(file, step)) for step, found in _link_problems(lesson)]:
+    if problems := [_name_place(found, _place(file, step)) for step, found in _link_problems(lesson)]:
         raise DesignError(problems)
     return lesson
 
@@ -122,7 +122,7 @@ def _place(file: str, step: int) -> str:
     return f"{file}, step {step + 1}"
 
 
-def _within(problem: Problem, place: str) -> Problem:
+def _name_place(problem: Problem, place: str) -> Problem:
     return problem.replace(where=f"{place}, {problem.where}" if problem.where else place, fixes=())
 
 
@@ -139,7 +139,7 @@ def parse_toml(toml: str, root: type[P], place: str) -> P:
     try:
         return root.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
-        raise DesignError(_within(each, place) for each in validation_problems(error, values, root)) from None
+        raise DesignError(_name_place(each, place) for each in validation_problems(error, values, root)) from None
 
 
 def _read_steps(text: str, file: str) -> tuple[Step, ...]:
@@ -194,7 +194,7 @@ def read_designs(folder: Path, about: DesignSources, file: str) -> dict[str, Des
             designs[name] = parse_design({**document, "name": f"{about.title}: {name}"})
             _check_size(designs[name])
         except MeshwaveError as error:
-            raise DesignError(_within(each, f"{file}, designs.{name}") for each in problems_of(error)) from None
+            raise DesignError(_name_place(each, f"{file}, designs.{name}") for each in problems_of(error)) from None
     return designs
 
 

@@ -42,7 +42,7 @@ def _deadlock(cycle: Sequence[dict[str, Any]], **names: Any) -> str:
     return f"{'; '.join(parts)}. {fill('Move {move:action} after {after:action}', **names)}"
 
 
-def _unlisted(count: int | None = None) -> str:
+def _more_problems(count: int | None = None) -> str:
     return "more problems of this kind are not listed" if count is None else f"{count:,} more like this"
 
 
@@ -51,7 +51,7 @@ MESSAGES: dict[str, Message] = {
     "unknown_action": _unknown_action,
     "wrong_slot": "{cell!r} overlaps {first} with {second}; a slot holds a forward, then a backward",
     # lists of problems
-    "unlisted_problems": _unlisted,
+    "unlisted_problems": _more_problems,
     # computations
     "no_computations": "the program has no computations; give every mesh its actions, such as 0F0 0B0",
     "unknown_stage": (

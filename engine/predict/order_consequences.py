@@ -66,7 +66,7 @@ def simulate_order(design: Design, order: Program, known: Sequence[Problem] = ()
 
 @dataclass(frozen=True, eq=False)
 class Consequences:
-    """Changes by another order, in seconds or in units of cost."""
+    """Changes that another order causes, in seconds or in units of cost."""
 
     delay: Floats  # [spans of the timeline before] delay of the start of each computation, 0 for others
     makespan: tuple[float, float]  # before and after

@@ -130,12 +130,12 @@ class _Chain:
 
         Both are ``by`` microbatches later than the group and its neighbour.
         """
-        moved = [image for row in group if (image := self._image(row, by)) >= 0]
-        before, after = (self._image(row, by) for row in self._neighbours(group))
+        moved = [image for row in group if (image := self._same_slot(row, by)) >= 0]
+        before, after = (self._same_slot(row, by) for row in self._neighbours(group))
         if before >= 0 and before not in moved:
-            self._put(moved, lambda: before)
+            self._insert(moved, lambda: before)
         elif after >= 0 and after not in moved:
-            self._put(moved, lambda: self._before[after])
+            self._insert(moved, lambda: self._before[after])
 
     def _neighbours(self, group: list[int]) -> tuple[int, int]:
         """Return the slots next to a group that define its place, -1 for none.
@@ -153,7 +153,7 @@ class _Chain:
     def _op_and_stage(self, row: int) -> tuple[int, int]:
         return int(self._order.op[row]), int(self._order.stage[row])
 
-    def _image(self, row: int, by: int) -> int:
+    def _same_slot(self, row: int, by: int) -> int:
         """Return the slot of this rank with the same block of another microbatch; -1 if there is none."""
         if row < 0:
             return -1
@@ -164,7 +164,7 @@ class _Chain:
         inside = self._own.start <= there < self._own.stop
         return int(self._order.slot[there]) if inside else -1
 
-    def _put(self, rows: list[int], find_anchor: Callable[[], int]) -> None:
+    def _insert(self, rows: list[int], find_anchor: Callable[[], int]) -> None:
         """Remove slots and insert them after another, which is looked up once they are removed."""
         for row in rows:
             before, after = self._before[row], self._after[row]

@@ -84,7 +84,7 @@ class Timeline:
 
     @property
     def is_work(self) -> Bools:
-        """``[spans]`` whether a device computes: computations and optimizer steps."""
+        """``[spans]`` True for computations and optimizer steps."""
         work: Bools = self.is_compute | (self.op == Op.STEP)
         return work
 

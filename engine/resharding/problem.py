@@ -95,7 +95,7 @@ class _Kind(NamedTuple):
 
 
 def lower_bound(jobs: Sequence[Job], nics: int = 1) -> float:
-    """Return a lower bound in seconds on the makespan of any answer.
+    """Return a lower bound on the makespan of any order of the jobs, in seconds.
 
     It is the maximum of the longest job, the work that a set of senders must share, the work that a host receives, and
     the sum of mutually exclusive jobs.

@@ -59,7 +59,7 @@ def enter_trace(record: Record, design: Design, trace: Trace) -> Entry:
     names = [mesh.name for mesh in design.meshes]
     for rank, mesh in enumerate(design.meshes):
         recorder = Recorder(folder, prediction.program, names, process, rank)
-        for step, spans in enumerate(zip(*_filled(prediction.program, rank, start, end), strict=True)):
+        for step, spans in enumerate(zip(*_fill_gaps(prediction.program, rank, start, end), strict=True)):
             if recorder.is_due(step):
                 recorder.write(step, *spans)
         recorder.close()
@@ -163,7 +163,7 @@ def _check_complete(program: Program, missing: list[int]) -> None:
         raise Refusal("incomplete_trace", {"count": len(missing), "actions": names})
 
 
-def _filled(program: Program, rank: int, start: Int64s, end: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+def _fill_gaps(program: Program, rank: int, start: Int64s, end: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Return start, end and wait of each row of a rank, ``[steps, rows]``, with rows in between filled in."""
     own = program.rows(rank)
     start, end, op = start[:, own].copy(), end[:, own].copy(), program.op[own]

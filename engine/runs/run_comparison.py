@@ -118,7 +118,7 @@ def comparison_lines(found: Comparison) -> list[str]:
     lines += [_memory_line(memory) for memory in found.memory]
     if found.cause:
         lines.append(f"cause     {found.cause.words}")
-    lines += [f"priced    {each}" for each in found.unmeasured]
+    lines += [f"priced    {each}" for each in found.coverage_warnings]
     if found.clock_note:
         lines.append(f"clocks    {found.clock_note}")
     return lines

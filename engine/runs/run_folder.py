@@ -140,7 +140,7 @@ def read_bundle(folder: Path) -> Bundle:
     design, path = read_design(folder), folder / "program.json"
     written = read_document(path, ProgramFile)
     if written is None:
-        raise _missing(path)
+        raise _missing_file_error(path)
     try:
         program = written.program()
         _check_program(design, program, written.layers)
@@ -197,10 +197,10 @@ def _read_design_file(path: Path) -> Design:
     except DesignError as error:
         raise damaged_file(path, str(error.problems[0])) from None
     except InputError as error:
-        raise (damaged_file(path, str(error)) if path.exists() else _missing(path)) from None
+        raise (damaged_file(path, str(error)) if path.exists() else _missing_file_error(path)) from None
 
 
-def _missing(path: Path) -> RunFolderError:
+def _missing_file_error(path: Path) -> RunFolderError:
     return RunFolderError("not_a_run_folder", {"folder": str(path.parent), "file": path.name})
 
 

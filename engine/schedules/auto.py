@@ -191,7 +191,7 @@ MAX_REMEMBERED = 8
 
 def _search(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Answer:
     """Try the named orders of a route, then search for others in the step itself, or in a shorter one."""
-    shop = _shop(pipe, route, split, limit)
+    shop = _search_problem(pipe, route, split, limit)
     bench = _Trials(shop, pipe)
     named = list(_named_schedules(pipe, route))
     for number, (name, schedule) in enumerate(named):
@@ -237,7 +237,7 @@ class _Trials:
 
     def __init__(self, shop: Shop, pipe: Pipe) -> None:
         self.tried: list[Candidate] = []
-        self._shop, self._judge = shop, pipe.prices.judge if pipe.prices else None
+        self._search_problem, self._judge = shop, pipe.prices.judge if pipe.prices else None
         self._seen: set[str] = set()
         self._best: tuple[Candidate, Program] | None = None
 
@@ -246,8 +246,8 @@ class _Trials:
         if program.digest in self._seen or (not proved and len(program.graph.stuck)):
             return
         self._seen.add(program.digest)
-        seconds = self._judge(program) if self._judge else _seconds(self._shop, _orders(program))
-        tried = Candidate(name, seconds, fits_memory(self._shop, program))
+        seconds = self._judge(program) if self._judge else _seconds(self._search_problem, _orders(program))
+        tried = Candidate(name, seconds, fits_memory(self._search_problem, program))
         self.tried.append(tried)
         if self._best is None or _result_sort_key(tried) < _result_sort_key(self._best[0]):
             self._best = tried, program
@@ -266,7 +266,7 @@ def _short_step(shop: Shop) -> int:
     return short_step_microbatches(shop.microbatches, shop.ranks, SHORT_STEP_TASKS * shop.microbatches // shop.tasks)
 
 
-def _shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Shop:
+def _search_problem(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Shop:
     prices = pipe.prices or _uniform_prices(pipe, len(route))
     back, weight = prices.input_gradient, prices.weight_gradient
     whole = tuple(i + w for i, w in zip(back, weight, strict=True))

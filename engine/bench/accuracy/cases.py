@@ -124,7 +124,7 @@ def _select(*names: str) -> Iterator[tuple[str, Document]]:
     return ((name, SCHEDULES[name]) for name in names)
 
 
-def _rivals(
+def _schedule_cases(
     schedules: Iterable[tuple[str, Document]], training: str, group: str = "", **options: Any
 ) -> Iterator[Case]:
     """Return cases of the same training with several schedules."""
@@ -139,7 +139,9 @@ def dry_run_cases() -> Iterator[Case]:
     a forward.
     """
     four, two, eight = ((1, 1),) * 4, ((1, 1),) * 2, ((1, 1),) * 8
-    yield from _rivals(SCHEDULES.items(), "4 meshes", "every schedule, 4 meshes", meshes=four, model=MODEL, cost=UNIT)
+    yield from _schedule_cases(
+        SCHEDULES.items(), "4 meshes", "every schedule, 4 meshes", meshes=four, model=MODEL, cost=UNIT
+    )
     some: tuple[str, ...] = (
         "gpipe",
         "1f1b",
@@ -150,10 +152,10 @@ def dry_run_cases() -> Iterator[Case]:
         "zb-h1",
         "zb-v",
     )
-    yield from _rivals(_select(*some), "8 meshes", meshes=eight, model=MODEL, cost={**UNIT, "transfer": 0.1})
+    yield from _schedule_cases(_select(*some), "8 meshes", meshes=eight, model=MODEL, cost={**UNIT, "transfer": 0.1})
     some = ("gpipe", "1f1b", "eager 1f1b", "interleaved 1f1b", "hanayo, 1 wave", "hanayo, 2 waves", "zb-h1")
-    yield from _rivals(_select(*some), "4 meshes, slow links", meshes=four, link=SLOW)
-    yield from _rivals(_select("1f1b", "hanayo, 2 waves", "zb-v"), "2 meshes", meshes=two)
+    yield from _schedule_cases(_select(*some), "4 meshes, slow links", meshes=four, link=SLOW)
+    yield from _schedule_cases(_select("1f1b", "hanayo, 2 waves", "zb-v"), "2 meshes", meshes=two)
     yield from _parallel_cases()
     yield from _expert_cases()
     yield from _unequal_mesh_cases()
@@ -164,11 +166,11 @@ def dry_run_cases() -> Iterator[Case]:
 def _parallel_cases() -> Iterator[Case]:
     copies, halves = "data parallel", "tensor parallel"
     some = _select("gpipe", "1f1b", "interleaved 1f1b")
-    yield from _rivals(some, "2 meshes of dp 2", copies, meshes=((2, 1),) * 2, model=DEEP)
-    yield from _rivals(_select("1f1b"), "4 meshes of dp 2", copies, meshes=((2, 1),) * 4, model=DEEP)
+    yield from _schedule_cases(some, "2 meshes of dp 2", copies, meshes=((2, 1),) * 2, model=DEEP)
+    yield from _schedule_cases(_select("1f1b"), "4 meshes of dp 2", copies, meshes=((2, 1),) * 4, model=DEEP)
     some = _select("1f1b", "hanayo, 1 wave", "zb-h1")
-    yield from _rivals(some, "2 meshes of tp 2", halves, meshes=((1, 2),) * 2, model=DEEP)
-    yield from _rivals(_select("1f1b"), "2 meshes of dp 2 x tp 2", halves, meshes=((2, 2),) * 2, model=DEEP)
+    yield from _schedule_cases(some, "2 meshes of tp 2", halves, meshes=((1, 2),) * 2, model=DEEP)
+    yield from _schedule_cases(_select("1f1b"), "2 meshes of dp 2 x tp 2", halves, meshes=((2, 2),) * 2, model=DEEP)
 
 
 MOE = {"experts": 8, "top_k": 2, "capacity_factor": 1.25, "every": 2}
@@ -179,9 +181,9 @@ def _expert_cases() -> Iterator[Case]:
     alone = case_document({"schedule": "1f1b"}, ((2, 2),), microbatches=4, model=model, experts={"ep": 4})
     yield Case("experts: one mesh of dp 2 x tp 2, ep 4", "experts", alone)
     pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "model": model, "experts": {"ep": 2}}
-    yield from _rivals(_select("1f1b", "hanayo, 1 wave"), "experts: 2 meshes of dp 2", "experts", **pair)
+    yield from _schedule_cases(_select("1f1b", "hanayo, 1 wave"), "experts: 2 meshes of dp 2", "experts", **pair)
     four = {**pair, "meshes": ((2, 1),) * 4, "model": {**model, "layers": 16}}
-    yield from _rivals(_select("interleaved 1f1b"), "experts: 4 meshes of dp 2", "experts", **four)
+    yield from _schedule_cases(_select("interleaved 1f1b"), "experts: 4 meshes of dp 2", "experts", **four)
 
 
 def _unequal_mesh_cases() -> Iterator[Case]:
@@ -216,7 +218,7 @@ def _message_cases() -> Iterator[Case]:
 
 def _model_cases() -> Iterator[Case]:
     skips = {**WIDE, "kind": "u-transformer", "layers": 12}
-    yield from _rivals(_select("1f1b", "hanayo, 1 wave"), "skip connections", model=skips)
+    yield from _schedule_cases(_select("1f1b", "hanayo, 1 wave"), "skip connections", model=skips)
     uneven = {"schedule": "1f1b", "stages": [7, 3, 3, 3]}
     yield Case("uneven stages: 7, 3, 3 and 3 layers", "other", case_document(uneven))
     yield Case("recomputation: 1f1b", "other", case_document({"schedule": "1f1b", "recompute": "full"}))

@@ -131,15 +131,15 @@ def read_results(path: Path) -> Results | None:
 def write_results(results: Results, path: Path) -> None:
     """Write a file of results with a line for each result, so that differences of versions are readable."""
     document = results.model_dump(mode="json")
-    rows = ",\n    ".join(json.dumps(_rounded(row)) for row in document.pop("results"))
+    rows = ",\n    ".join(json.dumps(_round_numbers(row)) for row in document.pop("results"))
     head = ",\n  ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
     write_whole(path, f'{{\n  {head},\n  "results": [\n    {rows}\n  ]\n}}\n'.encode())
 
 
-def _rounded(value: object) -> object:
+def _round_numbers(value: object) -> object:
     """Return a JSON value with its numbers rounded to six digits, more than clocks can resolve."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list) else value
+        return {key: _round_numbers(each) for key, each in value.items()}
+    return [_round_numbers(each) for each in value] if isinstance(value, list) else value

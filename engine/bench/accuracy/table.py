@@ -56,7 +56,7 @@ def markdown(results: Results) -> str:
         HEAD,
         f"Measured on {results.machine}; last updated on {results.date}.",
         "![Predicted and measured step times](accuracy.svg)",
-        *_aims(results),
+        *_missed_aims(results),
         *_limits(results),
         *_training(results),
         *_papers(results),
@@ -94,7 +94,7 @@ def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 # ---- the aims ----
 
 
-def _aims(results: Results) -> Iterator[str]:
+def _missed_aims(results: Results) -> Iterator[str]:
     waited, shared, computed = dry_run_results(results), host_results(results), training_results(results)
     from_run = summarize([each.predicted_from_run for each in computed if each.learned is not None])
     found = [

@@ -14,7 +14,7 @@ Place = tuple[str, int]
 
 
 class Layout(NamedTuple):
-    """The number of data-parallel pipelines, the devices of each, and the B of each."""
+    """Number of data-parallel pipelines (D), devices of each (P), and batch of each (B)."""
 
     pipelines: int
     ranks: int

@@ -12,7 +12,7 @@ from meshwave.engine.bench.papers import (
     hanayo_throughput,
     hanayo_transfers,
 )
-from meshwave.engine.bench.papers.table import WIDTH, Grid, Row, Table, differs
+from meshwave.engine.bench.papers.table import WIDTH, Grid, Row, Table, is_different
 
 BEGIN, END = "<!-- Hanayo, computed: scripts/papers_page.py -->", "<!-- Hanayo, end -->"
 
@@ -58,7 +58,7 @@ def section() -> str:
         SCALING,
         _basis_table(hanayo_scaling.weak_scaling(), "H-2"),
         _basis_table(hanayo_scaling.strong_scaling()),
-        f"Configurations (D, P, W) that win the search on 32 GPUs: {_winning(winners)}.",
+        f"Configurations (D, P, W) that win the search on 32 GPUs: {_count_equal_winners(winners)}.",
         MEMORY,
         _basis_table(hanayo_memory.variances()),
         f"{hanayo_memory.correct_fits_text()}. {hanayo_memory.fit_note()}",
@@ -79,7 +79,7 @@ def _wrap(part: str) -> str:
     return textwrap.fill(part, WIDTH, break_long_words=False, break_on_hyphens=False) if plain else part
 
 
-def _winning(rows: Iterable[Row]) -> str:
+def _count_equal_winners(rows: Iterable[Row]) -> str:
     found: dict[str, list[bool]] = {}
     for row in rows:
         found.setdefault(row.basis, []).append(row.paper == row.ours)
@@ -112,5 +112,5 @@ def _basis_rows(found: dict[str, dict[str, Row]], bases: Sequence[str], table: T
     for what, rows in found.items():
         first = next(iter(rows.values()))
         cells = [f"{rows[basis].ours:.{digits}f}" if basis in rows else "" for basis in bases]
-        marks = ["" if basis not in rows or differs(rows[basis], table) else " (same)" for basis in bases]
+        marks = ["" if basis not in rows or is_different(rows[basis], table) else " (same)" for basis in bases]
         yield what, f"{first.paper:.{digits}f}", *(cell + mark for cell, mark in zip(cells, marks, strict=True))

@@ -68,7 +68,9 @@ def winners() -> Table:
             paper = _printed_winner(model, members)
             for measure in MEASURES:
                 ours = _winner(model, members, measure)
-                rows.append(Row(f"{model.upper()}, {family}", paper, ours, _why(paper, ours), measure.title))
+                rows.append(
+                    Row(f"{model.upper()}, {family}", paper, ours, _explain_difference(paper, ours), measure.title)
+                )
     return Table(
         "Hanayo, search on 32 GPUs of TACC: which (D, P, W) wins",
         rows,
@@ -77,7 +79,7 @@ def winners() -> Table:
     )
 
 
-def _why(paper: str, ours: str) -> str:
+def _explain_difference(paper: str, ours: str) -> str:
     if paper.split(" W=")[0] == ours.split(" W=")[0]:
         return "by data sheets transfers cost too little for fewer waves to win"
     return (

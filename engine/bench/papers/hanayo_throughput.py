@@ -23,7 +23,7 @@ EFFICIENCY = 0.5
 
 def tables() -> Iterator[Table | Grid]:
     """Return the tables in the order of the report."""
-    yield counting()
+    yield sequence_counts()
     yield precision()
     yield roofline_to_paper()
     yield required_efficiencies()
@@ -33,7 +33,7 @@ LIKELY = "B halves where P does, and a small B costs more a sequence there: ours
 ODD = "this bar alone is as high as sequences/s would have it"
 
 
-def counting() -> Table:
+def sequence_counts() -> Table:
     """Return ratios of two layouts of the same devices, for both counts of sequences."""
     rows: list[Row] = []
     for cluster in CLUSTERS:

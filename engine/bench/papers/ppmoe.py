@@ -195,15 +195,21 @@ def experts_in_pipelines() -> Table:
     narrow = f"ours cuts a narrow model over eight GPUs at what their all-reduces cost; {batch}"
     bound = "the paper prints a lower bound, which ours is above"
     rows = [
-        *_both("DPMoE, 143B: both all-to-alls, % of a forward", 65.5, lambda of: 100 * shares[of]["exchange"]),
-        *_both("DPMoE, 143B: expert layers, % of a forward", 82.6, lambda of: 100 * shares[of]["experts"]),
+        *_claims_about_dpmoe(
+            "DPMoE, 143B: both all-to-alls, % of a forward", 65.5, lambda of: 100 * shares[of]["exchange"]
+        ),
+        *_claims_about_dpmoe(
+            "DPMoE, 143B: expert layers, % of a forward", 82.6, lambda of: 100 * shares[of]["experts"]
+        ),
         Row(
             "PPMoE, 143B: expert layers, % of a forward (second-hand)", 38.2, 100 * shares["ppmoe"]["experts"], kernels
         ),
-        *_both(
+        *_claims_about_dpmoe(
             "PPMoE, 143B: over DPMoE (more than)", 1.75, lambda of: throughput_ratio(LARGE, "ppmoe", of, large), bound
         ),
-        *_both("PPMoE, 6.7B: over DPMoE (second-hand)", 1.23, lambda of: throughput_ratio(SMALL, "ppmoe", of, small)),
+        *_claims_about_dpmoe(
+            "PPMoE, 6.7B: over DPMoE (second-hand)", 1.23, lambda of: throughput_ratio(SMALL, "ppmoe", of, small)
+        ),
         Row(
             "PPMoE, 143B: % of the backbone (second-hand)",
             90.7,
@@ -216,7 +222,7 @@ def experts_in_pipelines() -> Table:
             100 * throughput_ratio(SMALL, "ppmoe", "copies", small),
             narrow,
         ),
-        *_both(
+        *_claims_about_dpmoe(
             "DPMoE, 6.7B: % of 32 backbones (second-hand)",
             66.2,
             lambda of: 100 * throughput_ratio(SMALL, of, "copies", small),
@@ -243,7 +249,7 @@ REASONS = {
 }
 
 
-def _both(what: str, paper: float, ours: Callable[[str], float], more: str = "") -> Iterator[Row]:
+def _claims_about_dpmoe(what: str, paper: float, ours: Callable[[str], float], more: str = "") -> Iterator[Row]:
     """Return a claim about both kinds of DPMoE: tokens sent tp times, and once."""
     for layout, why in REASONS.items():
         kind = LAYOUTS[layout].removeprefix("DPMoE, ")

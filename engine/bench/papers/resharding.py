@@ -102,8 +102,8 @@ def tables() -> Iterator[Table | Grid]:
     yield many_to_many(ASSUMED)
     yield what_decides()
     yield headline()
-    yield everything(FREE)
-    yield everything(ASSUMED)
+    yield all_plans(FREE)
+    yield all_plans(ASSUMED)
 
 
 def one_to_many_case(receivers: tuple[int, int], size: int = 1 << 30) -> Case:
@@ -154,7 +154,7 @@ def one_to_many() -> Grid:
 
 
 def small_messages() -> Grid:
-    """Return section 5.1.1 for all sizes, by alpha and beta."""
+    """Return the strategies of section 5.1.1 for all message sizes, priced by alpha and beta."""
     rows = []
     for name, size in SIZES.items():
         for receivers in RECEIVERS:
@@ -245,7 +245,7 @@ def headline() -> Table:
     )
 
 
-def everything(model: Model) -> Grid:
+def all_plans(model: Model) -> Grid:
     """Return the nine cases by every strategy and ordering."""
     rows = []
     for number, case in CASES.items():

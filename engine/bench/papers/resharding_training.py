@@ -293,7 +293,8 @@ def _u_transformer(of: UTransformer) -> Trained:
     layers = u_transformer.layers(of.channels)
     images = of.images // of.microbatches
     tensors = [
-        Tensor((images, made.side, made.side, made.channels), 4) for made in u_transformer.crossing(layers, of.cut)
+        Tensor((images, made.side, made.side, made.channels), 4)
+        for made in u_transformer.crossing_tensors(layers, of.cut)
     ]
     spec = ("R" if of.copied else "S1", "R", "R", "R")
     source, destination = (

@@ -54,7 +54,7 @@ class Grid:
     note: str = ""
 
 
-def differs(row: Row, table: Table) -> bool:
+def is_different(row: Row, table: Table) -> bool:
     """Return True if our figure differs from the paper's by more than the tolerance."""
     if isinstance(row.paper, str) or isinstance(row.ours, str):
         return row.paper != row.ours
@@ -73,8 +73,8 @@ def to_json(table: Table | Grid) -> dict[str, Any]:
 
 def _difference(row: Row, table: Table) -> float | str:
     if isinstance(row.paper, str) or isinstance(row.ours, str):
-        return "differs" if differs(row, table) else "same"
-    return row.ours - row.paper if differs(row, table) else 0.0
+        return "differs" if is_different(row, table) else "same"
+    return row.ours - row.paper if is_different(row, table) else 0.0
 
 
 def ranking_text(values: Mapping[str, float], near: float = 0.01) -> str:
@@ -111,7 +111,7 @@ def _grid(table: Mapping[str, Any]) -> Iterator[str]:
     widths = [max(len(column), table["digits"] + 3) + 2 for column in table["columns"]]
     yield f"  {'':<{wide}}" + "".join(f"{name:>{width}}" for name, width in zip(table["columns"], widths, strict=True))
     for row in table["rows"]:
-        cells = ["-" if figure is None else _significant(figure, table["digits"]) for figure in row["figures"]]
+        cells = ["-" if figure is None else _format_significant(figure, table["digits"]) for figure in row["figures"]]
         yield f"  {row['what']:<{wide}}" + "".join(
             f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
         )
@@ -139,7 +139,7 @@ def _claims(table: Mapping[str, Any]) -> Iterator[str]:
             yield from textwrap.wrap(last_reason, WIDTH, initial_indent="      why: ", subsequent_indent="           ")
 
 
-def _significant(value: float, digits: int) -> str:
+def _format_significant(value: float, digits: int) -> str:
     """Return a number with significant digits, without an exponent if it is short."""
     return f"{float(f'{value:.{digits}g}'):g}"
 

@@ -114,7 +114,7 @@ def layers(c: int) -> list[Layer]:
     return found
 
 
-def crossing(model: list[Layer], cut: int) -> list[Made]:
+def crossing_tensors(model: list[Layer], cut: int) -> list[Made]:
     """Return the tensors that cross the boundary before layer ``cut``."""
     return [made for layer in model[:cut] for made in layer.made if made.last >= cut]
 

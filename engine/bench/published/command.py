@@ -31,7 +31,7 @@ def published(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def write_results(figures: Mapping[str, Any], path: Path) -> None:
-    """Write the errors by which predictions name like runs, one row a line, with page and picture next to them."""
+    """Write the prediction error of each published run, one row per line, with a page and a picture beside the file."""
     rows = [{key: row[key] for key in LikeRun._fields} for row in figures["rows"] if "refused" not in row]
     rounded = [{**row, "error": round(row["error"], 4), "parameters": round(row["parameters"])} for row in rows]
     lines = ",\n".join(json.dumps(row) for row in rounded)

@@ -56,9 +56,9 @@ def predict_runs(rows: Iterable[Any]) -> Iterator[Predicted | Refused]:
         try:
             yield predict_run(parse_run(row))
         except MeshwaveError as error:
-            yield _refuse(row, number, problems_of(error)[0])
+            yield _refused_row(row, number, problems_of(error)[0])
         except Exception as error:  # a row of a stranger's file must not end the others
-            yield _refuse(row, number, Problem("", "run_unpriced", {"reason": f"{type(error).__name__}: {error}"}))
+            yield _refused_row(row, number, Problem("", "run_unpriced", {"reason": f"{type(error).__name__}: {error}"}))
 
 
 def predict_run(run: Run) -> Predicted:
@@ -102,7 +102,7 @@ def to_json(found: Predicted | Refused) -> dict[str, Any]:
     return {"id": found.id, "publication": found.publication, "refused": reason}
 
 
-def _refuse(row: Any, number: int, problem: Problem) -> Refused:
+def _refused_row(row: Any, number: int, problem: Problem) -> Refused:
     name = row.get("id") if isinstance(row, dict) else None
     name = name if isinstance(name, str) else f"row {number}"
     return Refused(name, name.partition("-")[0], problem)

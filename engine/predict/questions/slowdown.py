@@ -76,7 +76,7 @@ def _factors(prediction: Prediction, slowdown: Slowdown) -> Floats:
         ranks = [rank for rank, mesh in enumerate(design.meshes) if device in mesh.devices]
         if not ranks:
             raise Refusal("unused_slow_device", {"device": device})
-        by_rank[ranks] = np.maximum(by_rank[ranks], _checked(factor))
+        by_rank[ranks] = np.maximum(by_rank[ranks], _check_factor(factor))
     computes = program.is_compute | (program.op == Op.STEP)
     factors[computes] = by_rank[program.rank[computes]]
     for pair, factor in slowdown.links.items():
@@ -86,11 +86,11 @@ def _factors(prediction: Prediction, slowdown: Slowdown) -> Floats:
         between = [
             {rank, peer} == ends for rank, peer in zip(program.rank.tolist(), program.peer.tolist(), strict=True)
         ]
-        factors[program.is_send & np.array(between)] = _checked(factor)
+        factors[program.is_send & np.array(between)] = _check_factor(factor)
     return factors
 
 
-def _checked(factor: float) -> float:
+def _check_factor(factor: float) -> float:
     if not 0 < factor <= MOST_FACTOR:
         raise Refusal("slow_factor_out_of_range", {"factor": factor, "most": MOST_FACTOR})
     return factor

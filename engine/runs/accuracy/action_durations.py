@@ -38,7 +38,7 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     for it if that is later; its end is known if the receiver waited for it.
     """
     program, predicted = prediction.program, prediction.costs.seconds
-    timed = recording.timed
+    timed = recording.timed_steps
     most = max(1, MOST_SPANS // max(len(program), 1))
     spans = recording.rows(timed[:: -(-len(timed) // most)])  # evenly over a long run
     start, end = ((spans[column] - spans["start_ns"].min()) / 1e9 for column in ("start_ns", "end_ns"))

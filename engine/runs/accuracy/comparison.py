@@ -178,14 +178,14 @@ class Comparison:
         }
 
     @cached_property
-    def insides(self) -> list[Inside]:
+    def block_recordings(self) -> list[Inside]:
         """The actions of meshes with experts whose inside the run has recorded."""
         return [*recorded_insides(self.prediction, self.recording)]
 
     @cached_property
     def by_layer(self) -> list[LayerTime]:
         """The duration of each layer step in the recorded insides."""
-        return [each for within in self.insides for each in self._layers(within)]
+        return [each for within in self.block_recordings for each in self._layers(within)]
 
     def _layers(self, within: Inside) -> Iterator[LayerTime]:
         predicted, measured = step_seconds(within.predicted), step_seconds(within.measured)
@@ -196,7 +196,7 @@ class Comparison:
     @cached_property
     def waits(self) -> BlockWaits:
         """The seconds that computations wait for messages inside them, as far as recorded."""
-        return block_waits(self.prediction.program, self._predicted, self.rows.seconds, self.insides)
+        return block_waits(self.prediction.program, self._predicted, self.rows.seconds, self.block_recordings)
 
     @cached_property
     def memory(self) -> list[MeshMemory]:
@@ -229,7 +229,7 @@ class Comparison:
         return f"dry run: actions waited for {dilation}; measured times are divided by this factor"
 
     @cached_property
-    def unmeasured(self) -> list[str]:
+    def coverage_warnings(self) -> list[str]:
         """Texts on the parts of the design that its calibration profile does not cover; empty for other costs."""
         return [problem.message for problem in self.prediction.warnings if problem.code in COVERAGE]
 
@@ -271,7 +271,7 @@ class Comparison:
             "source": self.recording.source,
             "label": self.label,
             "predicted_for": self.predicted_for or None,
-            "unmeasured": self.unmeasured,
+            "unmeasured": self.coverage_warnings,
             "scale": self.recording.scale,
             "unit": self.prediction.costs.unit,
             "error_is": ERROR_IS,

@@ -29,7 +29,7 @@ LEAST_LINK_S = 1e-3
 
 def find_stragglers(recording: Recording) -> list[Problem]:
     """Return what slows a run down, most specific first; empty for a run of few steps."""
-    steps = recording.timed
+    steps = recording.timed_steps
     if len(steps) < LEAST_STEPS:
         return []
     count = min(WINDOW_STEPS, len(steps) // 2)

@@ -89,7 +89,7 @@ class Recording:
         return seconds
 
     @cached_property
-    def timed(self) -> tuple[int, ...]:
+    def timed_steps(self) -> tuple[int, ...]:
         """The steps that count for the step time.
 
         Steps with additional work, such as counting memory, are left out, and so are warm-up steps if others are
@@ -108,12 +108,12 @@ class Recording:
     @property
     def warm_up(self) -> int:
         """The number of recorded steps before the first timed one."""
-        return self.steps.index(self.timed[0]) if self.timed else 0
+        return self.steps.index(self.timed_steps[0]) if self.timed_steps else 0
 
     @property
     def seconds(self) -> Floats:
         """The duration of each timed step, ``[timed steps]``."""
-        found: Floats = self.makespans[np.searchsorted(self.steps, self.timed)]
+        found: Floats = self.makespans[np.searchsorted(self.steps, self.timed_steps)]
         return found
 
     @property
@@ -126,7 +126,7 @@ class Recording:
         if not self.steps:
             raise RunRefusal("no_recorded_step")
         by_makespan = np.argsort(self.seconds, kind="stable")
-        return self.timed[int(by_makespan[(len(by_makespan) - 1) // 2])]
+        return self.timed_steps[int(by_makespan[(len(by_makespan) - 1) // 2])]
 
     def rows(self, steps: Sequence[int]) -> Spans:
         """Return the spans of some steps for every row of the executed program, ``[steps, rows]``."""

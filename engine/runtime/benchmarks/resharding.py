@@ -186,7 +186,7 @@ def measure_transfers(cluster: ProcessCluster, arguments: Mapping[str, Any]) -> 
         {name: Resharding(_case(case).plan(links, name), rank, torch.float32, carrier) for name in strategies}
         for case in arguments["cases"]
     ]
-    locals_ = [_own(each["broadcast"]) for each in planned]
+    locals_ = [_own_slice(each["broadcast"]) for each in planned]
     times: list[dict[str, list[tuple[float, float]]]] = [{name: [] for name in strategies} for _ in planned]
     for turn in range(arguments["turns"]):
         for number, by_name in enumerate(planned):
@@ -206,7 +206,7 @@ def _case(case: Mapping[str, Any]) -> TransferCase:
     return TransferCase(case["name"], tuple(case["shape"]), source, destination)
 
 
-def _own(resharding: Any) -> Any:
+def _own_slice(resharding: Any) -> Any:
     import torch
 
     box = resharding.planned.source_boxes.get(resharding.process)

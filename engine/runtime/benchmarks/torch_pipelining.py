@@ -271,10 +271,10 @@ def _time_step(runtime: Runtime, world: World, steps: int) -> float:
         for _ in range(steps):
             runtime.step()
         seconds = time.perf_counter() - start
-    return _largest(seconds / steps, world)
+    return _max_over_processes(seconds / steps, world)
 
 
-def _largest(value: float, world: World) -> float:
+def _max_over_processes(value: float, world: World) -> float:
     """Return the largest value of all processes."""
     largest = torch.tensor(value, dtype=torch.float64, device=world.device)
     dist.all_reduce(largest, dist.ReduceOp.MAX)

@@ -38,7 +38,7 @@ TENSOR_PARALLEL = "tp"
 
 
 class Collective(NamedTuple):
-    """A collective of a stage."""
+    """Key of a collective of a stage: its operation, and the group of processes that it connects."""
 
     name: str  # as torch names it
     group: str  # kind of group

@@ -265,10 +265,10 @@ class _Direction:
         """Run one step after the other. The last collective, and the steps after it, are left pending."""
         pending: PendingTensor = lambda: x  # noqa: E731
         for step in steps:
-            pending = self._then(step, pending, position)
+            pending = self._start_after(step, pending, position)
         return pending
 
-    def _then(self, step: Step, before: PendingTensor, position: StepPosition) -> PendingTensor:
+    def _start_after(self, step: Step, before: PendingTensor, position: StepPosition) -> PendingTensor:
         if step.collective:
             return self._runner.start(step, before(), position)
         return lambda: self._runner.start(step, before(), position)()

@@ -87,7 +87,7 @@ class Linear(DeferrableModule, nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., inputs]`` to ``[..., outputs]``."""
         if self.gradient_queue is not None:
-            return self._deferring(x, has_bias=True)
+            return self._forward_deferred(x, has_bias=True)
         weight, bias = self.cast or (self.weight, self.bias)
         return F.linear(x, weight, bias)
 
@@ -100,9 +100,9 @@ class Linear(DeferrableModule, nn.Linear):
         assert bias is not None, "a map with a bias"
         if self.gradient_queue is None:
             return F.linear(x, weight), bias
-        return self._deferring(x, has_bias=False), bias.detach()  # its gradient is deferred with the weight's
+        return self._forward_deferred(x, has_bias=False), bias.detach()  # its gradient is deferred with the weight's
 
-    def _deferring(self, x: Tensor, *, has_bias: bool) -> Tensor:
+    def _forward_deferred(self, x: Tensor, *, has_bias: bool) -> Tensor:
         out: Tensor = _DeferringLinear.apply(x, self, self.gradient_queue, has_bias)  # type: ignore[no-untyped-call]
         return out
 

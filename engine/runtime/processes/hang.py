@@ -115,7 +115,7 @@ class HangDiagnosis:
             if action.op in (Op.SEND_F, Op.SEND_B) and message_key(action) == key
         )
         step = self.watched[process].position.step
-        return self._slowest(self.layout.mesh(sender), (step, send_row + 1)), sender
+        return self._slowest_process(self.layout.mesh(sender), (step, send_row + 1)), sender
 
     def _sender_rank(self, process: int, receive_row: int) -> int:
         program = self.layout.program
@@ -133,9 +133,9 @@ class HangDiagnosis:
                 for other, watched in self.watched.items()
                 if other != process and watched.is_behind((position.step, ends[other] - 1))
             )
-        return self._slowest(set(self.layout.mesh(rank)) - {process}, position.place)
+        return self._slowest_process(set(self.layout.mesh(rank)) - {process}, position.place)
 
-    def _slowest(self, processes: Sequence[int] | set[int], place: tuple[int, int]) -> int | None:
+    def _slowest_process(self, processes: Sequence[int] | set[int], place: tuple[int, int]) -> int | None:
         """Return the process that is silent or furthest behind a position; None if all have reached it."""
         return self._first_of(other for other in processes if self.watched[other].is_behind(place))
 

@@ -96,9 +96,9 @@ def _measure_links(world: World, members: list[int]) -> dict[str, float] | None:
     if world.process in members:
         small, large = (torch.zeros(count, device=world.device) for count in (1, MESSAGE_BYTES // 4))
         pair = members[:2]
-        ping_s = _shortest(lambda: _ping(pair, small), PINGS, small) / 2
-        message_s = _shortest(lambda: _ping(pair, large), ROUNDS, large) / 2
-        all_reduce_s = _shortest(lambda: dist.all_reduce(large, group=group), ROUNDS, large)
+        ping_s = _fastest_round_seconds(lambda: _ping(pair, small), PINGS, small) / 2
+        message_s = _fastest_round_seconds(lambda: _ping(pair, large), ROUNDS, large) / 2
+        all_reduce_s = _fastest_round_seconds(lambda: dist.all_reduce(large, group=group), ROUNDS, large)
         found = {
             "processes": len(members),
             "latency_s": ping_s,
@@ -109,7 +109,7 @@ def _measure_links(world: World, members: list[int]) -> dict[str, float] | None:
     return found
 
 
-def _shortest(work: Callable[[], Any], rounds: int, tensor: Tensor) -> float:
+def _fastest_round_seconds(work: Callable[[], Any], rounds: int, tensor: Tensor) -> float:
     """Return the seconds of the fastest round, after one that does not count."""
     times = []
     for _ in range(rounds + 1):

@@ -59,7 +59,7 @@ class PendingReshardList(PendingTransfer[Shards]):
     """A transfer of several tensors in flight; its result is this process's shard of each tensor, or None."""
 
     @classmethod
-    def finished(cls, count: int) -> Self:
+    def finished_transfer(cls, count: int) -> Self:
         """Return the finished transfer of a process that takes no part."""
         messages = MessagesInFlight(lambda: None, lambda: None, lambda: True, lambda: None)
         return cls(messages, lambda: [None] * count, (), receives_shard=False)
@@ -151,7 +151,7 @@ def reshard_many(
         RunError: another process failed or did not call it in time.
     """
     ready = prepare_many(items, **options)
-    return PendingReshardList.finished(len(items)) if ready is None else ready.start(tensors, into=into)
+    return PendingReshardList.finished_transfer(len(items)) if ready is None else ready.start(tensors, into=into)
 
 
 def prepare_many(

@@ -1,4 +1,4 @@
-"""What the papers print beside what is simulated here: nothing differs without a reason."""
+"""What the papers print beside what is simulated here: nothing is_different without a reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_nothing_differs_without_a_reason() -> None:
         for table in papers.tables()
         if isinstance(table, Table)
         for row in table.rows
-        if papers.differs(row, table) and not row.why
+        if papers.is_different(row, table) and not row.why
     ]
 
     assert unexplained == []

@@ -120,7 +120,7 @@ def test_every_bar_of_the_paper_has_a_row_of_each_basis() -> None:
 
 
 def test_the_count_of_a_step_brings_layouts_of_the_same_devices_to_print() -> None:
-    rows = list(hanayo_throughput.counting().rows)
+    rows = list(hanayo_throughput.sequence_counts().rows)
     plain, counted = (of_basis(rows, basis) for basis in (hanayo_throughput.TRUE, hanayo_throughput.COUNTED))
 
     for true, ours in zip(plain, counted, strict=True):

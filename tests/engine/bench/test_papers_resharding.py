@@ -154,7 +154,7 @@ def test_skips_cross_every_cut_between_their_levels() -> None:
     layers = u_transformer.layers(1)
 
     def boundary_transfer(cut: int) -> list[tuple[int, int]]:
-        return [(made.channels, made.side) for made in u_transformer.crossing(layers, cut)]
+        return [(made.channels, made.side) for made in u_transformer.crossing_tensors(layers, cut)]
 
     assert boundary_transfer(8) == [(1, 32), (1, 32), (2, 16), (4, 8), (4, 4)]
     assert boundary_transfer(9) == [(1, 32), (1, 32), (2, 16), (4, 8)]

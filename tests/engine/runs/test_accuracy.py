@@ -309,7 +309,7 @@ def test_what_a_prediction_does_not_know_is_said_before_it_is_judged(
         "predicted for hosts linked at 1 MB/s; blocks were compiled with torch.compile, which predictions do not model"
     )
     assert found.to_json()["label"] == found.label
-    assert "the profile was measured in fp32 only; bf16 is assumed to take the same time" in found.unmeasured
+    assert "the profile was measured in fp32 only; bf16 is assumed to take the same time" in found.coverage_warnings
 
 
 def with_cost(design: Design, cost: dict[str, Any]) -> Design:

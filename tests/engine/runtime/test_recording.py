@@ -102,7 +102,7 @@ def test_the_typical_step_is_in_the_middle_and_not_the_first(tmp_path: Path) -> 
 
     assert recording.steps == (0, 1, 2, 3, 4, 5)
     assert recording.makespans == pytest.approx([8.5e-3] * 3 + [8.5e-4] * 3)
-    assert (recording.timed, recording.typical_step, recording.warm_up) == ((3, 4, 5), 4, 3)
+    assert (recording.timed_steps, recording.typical_step, recording.warm_up) == ((3, 4, 5), 4, 3)
     assert recording.timeline(1).end.max() == pytest.approx(8.5e-3)
 
 

@@ -62,7 +62,7 @@ def assert_clocks_and_memory_are_recorded(folder: Path, processes: int) -> None:
         assert clock.same_host
         assert len(clock.seen) == 2, "compared before the run and after it"
         assert all(abs(each.ahead_ns) <= each.round_trip_ns for each in clock.seen), "all processes read one clock"
-    assert (recording.clocks.uncertainty_s, recording.timed) == (0.0, (1,)), (
+    assert (recording.clocks.uncertainty_s, recording.timed_steps) == (0.0, (1,)), (
         "the first step is warm-up, and memory is counted in the last"
     )
     prediction = predict(read_job(folder).design)
