@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshwave.designer.forms import schema
-from meshwave.designer.forms.fields import EXPERTS_SWITCH, Field, cluster_presets
+from meshwave.designer.forms.fields import DEVICE, EXPERTS_SWITCH, Field, cluster_presets
 from meshwave.designer.forms.values import PARSERS, describe_quantity, input_text, lower_label
 from meshwave.designer.kit.canvas import plain_text, read_value
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state import expert_edits, mesh_edits
 from meshwave.engine.amounts import parse_amount
 from meshwave.engine.costs import cost_models
+from meshwave.engine.costs.hardware import data_sheets
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_problems import expert_problems
 from meshwave.engine.document.model import model_families
@@ -74,8 +75,20 @@ def _describe_value(field: Field, value: Any) -> str:
 
 
 def _preset(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Set the cluster, with as many nodes as the meshes need."""
     chosen = cluster_presets()[value]
-    return path, chosen["value"], f"{path} preset {chosen['title']}"
+    cluster = chosen["value"]
+    last = max(device for mesh in design.meshes for device in mesh.devices)
+    nodes = max(cluster["nodes"], last // cluster["devices_per_node"] + 1)
+    return path, {**cluster, "nodes": nodes}, f"{path} preset {chosen['title']}"
+
+
+def _device(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Set the data sheet of the device, and the bandwidth of its link inside the node."""
+    sheet, cluster = data_sheets()[value], design.cluster.model_dump(mode="json")
+    intra_node = {**cluster["intra_node"], "bandwidth": sheet.link_bandwidth}
+    device = sheet.device.model_dump(mode="json")
+    return "cluster", {**cluster, "device": device, "intra_node": intra_node}, f"device {value}"
 
 
 def _nodes(design: Design, path: str, value: Any, label: str) -> Edit:
@@ -152,6 +165,7 @@ def _expert_homes(design: Design, path: str, value: Any, label: str) -> Edit:
 
 _JOINT_EDITS: Mapping[str, Callable[[Design, str, Any, str], Edit]] = {
     "cluster": _preset,
+    DEVICE: _device,
     "cluster.nodes": _nodes,
     "cluster.devices_per_node": _devices_per_node,
     "pipeline.schedule": _schedule,

@@ -9,8 +9,9 @@ from typing import Any, NotRequired, TypedDict
 
 from meshwave.designer.forms import schema
 from meshwave.designer.forms.schema import LISTS, Json, Kind, one_line
-from meshwave.designer.forms.values import capitalize_word, describe_quantity, input_text, key_label, label_and_unit
+from meshwave.designer.forms.values import capitalize_word, input_text, key_label, label_and_unit
 from meshwave.designer.state import expert_edits
+from meshwave.engine.costs.hardware import data_sheets
 from meshwave.engine.costs.presets import presets
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import CostSection, cost_models
@@ -24,6 +25,7 @@ INDEPENDENT_SECTIONS = ("model", "training", "transfer", "cluster")
 """Sections whose fields depend only on their own values; their fields are cached."""
 LONGEST_LIST = 2_000  # entries; a longer list is not shown in the form
 EXPERTS_SWITCH = "model.moe"
+DEVICE = "cluster.device"
 
 
 class Option(TypedDict):
@@ -116,7 +118,7 @@ def _cached_section(key: str, values: str) -> Section:
 def _section(key: str, document: Json, design: Design | None = None) -> Section:
     node, values = schema.design_schema()["properties"][key], document[key]
     part = schema.chosen_member(node, values)
-    found = [_preset_field(values)] if key == "cluster" else []
+    found = [_preset_field(values), _device_field(values)] if key == "cluster" else []
     found += _tag_fields(key, node, values)
     found += (
         _expert_fields(design, document)
@@ -173,10 +175,10 @@ def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator
         unit=unit,
         kind=kind,
         value=value,
-        text=input_text(kind, value),
+        text=input_text(kind, value, unit),
         optional=optional,
         placeholder="auto" if optional else "",
-        hint=default if value is None else describe_quantity(value, unit),
+        hint=default if value is None else "",
         help=f"{help} Empty: {default}." if optional and default else help,
         group=group,
         wide=kind in ("text", *LISTS),
@@ -267,12 +269,21 @@ _UNIONS: Mapping[str, Mapping[str, Any]] = {"pipeline": schedules, "model": mode
 
 
 def _preset_field(cluster: Json) -> Field:
-    """Return the choice of a preset, which sets all values of the cluster."""
-    known = cluster_presets()
-    chosen = next((name for name, preset in known.items() if preset["value"] == cluster), None)
+    """Return the choice of a preset, which sets all values of the cluster; the number of nodes is free."""
+    known, one = cluster_presets(), {**cluster, "nodes": 1}
+    chosen = next((name for name, preset in known.items() if {**preset["value"], "nodes": 1} == one), None)
     options = [Option(value=name, title=preset["title"], help=preset["help"]) for name, preset in known.items()]
     help = known[chosen]["help"] if chosen else "Set all cluster fields to those of a known cluster."
     return {**_choice("cluster", "Preset", chosen, options, help), "optional": True, "placeholder": "custom"}
+
+
+def _device_field(cluster: Json) -> Field:
+    """Return the choice of a device, which sets its data sheet and its link inside the node."""
+    known, name = data_sheets(), cluster["device"]["name"]
+    options = [Option(value=each.name, title=each.name, help=each.source) for each in known.values()]
+    chosen = name if name in known else None
+    help = known[chosen].source if chosen else "Set the data sheet of a device, and its link inside the node."
+    return {**_choice(DEVICE, "Device", chosen, options, help), "optional": True, "placeholder": "custom"}
 
 
 def _choice(path: str, label: str, value: Any, options: list[Option], help: str) -> Field:

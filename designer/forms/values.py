@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshwave.designer.forms.schema import Kind
+from meshwave.engine.amounts import parse_amount
 from meshwave.engine.findings import Refusal
 from meshwave.engine.units import quantity
 
@@ -57,10 +58,12 @@ def format_number(value: float) -> str:
     return text if float(text) == value else repr(value)
 
 
-def input_text(kind: Kind, value: Any) -> str:
-    """Return the text of a value in its input."""
+def input_text(kind: Kind, value: Any, unit: str = "") -> str:
+    """Return the text of a value in its input, with its unit."""
     if value is None or kind in ("choice", "switch"):
         return ""
+    if unit:
+        return _exact_amount(float(value), unit)
     if kind in ("integer", "number"):
         return format_number(value)
     if kind in ("list", "numbers"):
@@ -68,6 +71,12 @@ def input_text(kind: Kind, value: Any) -> str:
     if kind in ("lines", "rows"):
         return "\n".join(" ".join(map(str, line)) or NONE for line in value)
     return str(value)
+
+
+def _exact_amount(value: float, unit: str) -> str:
+    """Return an amount with its unit: with a prefix if it is the same amount when it is read again."""
+    text = quantity(value, unit, digits=12)
+    return text if parse_amount(text, unit) == value else f"{format_number(value)} {unit}"
 
 
 def describe_quantity(value: Any, unit: str) -> str:

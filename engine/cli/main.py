@@ -259,6 +259,10 @@ def _add_file_commands(commands: Any) -> None:
     examples.add_argument("--to", metavar="FOLDER", help="copy them all into a folder")
     _add_json(examples)
 
+    hardware = _command(commands, "hardware", "list known devices and clusters with their sources", _hardware)
+    hardware.add_argument("name", nargs="?", help="print the cluster section of this cluster")
+    _add_json(hardware)
+
     lessons = _command(commands, "lessons", "list the lessons, or check them", _lessons)
     lessons.add_argument(
         "--check",
@@ -430,6 +434,12 @@ def _workshop(options: argparse.Namespace) -> int:
     from meshwave.engine.cli.workshop import workshop
 
     return workshop(options)
+
+
+def _hardware(options: argparse.Namespace) -> int:
+    from meshwave.engine.cli.hardware import hardware
+
+    return hardware(options)
 
 
 def _lessons(options: argparse.Namespace) -> int:

@@ -153,12 +153,7 @@ class Field {
     const label = [data.group !== data.label && data.group, data.label, data.unit].filter(Boolean).join(" ");
     this.input.setAttribute("aria-label", label);
     this.input.setAttribute("aria-describedby", `${id}-words ${id}-hint ${id}-help`);
-    this.label = h(
-      "label",
-      { for: id, "data-tip": data.help },
-      h("span", {}, data.label),
-      data.unit && h("span.mw-unit", {}, data.unit),
-    );
+    this.label = h("label", { for: id, "data-tip": data.help }, h("span", {}, data.label));
     const control = data.kind === "switch" ? [h("div.mw-check", {}, this.input, this.label)] : [this.label, this.input];
     this.element = h(
       "div",

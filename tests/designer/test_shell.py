@@ -18,11 +18,13 @@ from meshwave.designer.forms import (
     problems_by_path,
     read_input,
 )
+from meshwave.designer.forms.values import input_text
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, read_upload
 from meshwave.designer.views.numbers import FIGURES, Numbers, describe_staleness, figure_change, tiles
 from meshwave.designer.views.problems import Problems, problem_entries
 from meshwave.designer.views.topbar import SHORTCUTS, TopBar, example_entries
+from meshwave.engine.amounts import parse_amount
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
@@ -64,7 +66,7 @@ def test_the_form_of_every_example_has_the_values_of_the_document(name: str) -> 
     document = design.model_dump(mode="json")
 
     for path, field in by_path(design).items():
-        if path == "cluster":  # the choice of a preset, not a value
+        if path in ("cluster", "cluster.device"):  # choices of a preset and of a data sheet, not values
             continue
         here: Any = document
         for key in path.split("."):
@@ -115,9 +117,8 @@ def test_the_meaning_of_null_is_shown_under_an_empty_field(design: Design) -> No
 def test_large_and_small_numbers_are_also_shown_with_prefixes(design: Design) -> None:
     form = by_path(design)
 
-    assert form["cluster.device.memory_bytes"]["text"] == "4e9"
-    assert form["cluster.device.memory_bytes"]["hint"] == "4 GB"
-    assert form["cluster.intra_node.latency_s"]["hint"] == "100 µs"
+    assert form["cluster.device.memory_bytes"]["text"] == "4 GB"
+    assert form["cluster.intra_node.latency_s"]["text"] == "100 µs"
     assert form["cluster.intra_node.bandwidth"]["unit"] == "B/s"
 
 
@@ -214,6 +215,31 @@ def test_a_preset_sets_the_cluster_and_is_then_selected(session: Session) -> Non
 
     assert by_path(session.design)["cluster"]["value"] == "dgx-a100"
     assert session.history[0] == "cluster preset DGX A100 80 GB"
+
+
+def test_amounts_in_inputs_are_read_back_as_the_same_value() -> None:
+    for value, unit in ((989.4e12, "FLOP/s"), (1 / 3, "s"), (1.25e9, "B/s"), (2**30, "B"), (0.0, "s")):
+        assert parse_amount(input_text("number", value, unit), unit) == value
+
+
+def test_a_node_type_sets_the_cluster_with_as_many_nodes_as_the_meshes_need() -> None:
+    session = Session(load_design(example("11-eight-by-32")))
+
+    session.edit(*make_edit(session.design, by_path(session.design)["cluster"], "gb200-nvl72"))
+
+    assert session.design.cluster.devices_per_node == 72
+    assert by_path(session.design)["cluster"]["value"] == "gb200-nvl72"
+
+
+def test_a_device_sets_its_data_sheet_and_its_link(session: Session) -> None:
+    field = by_path(session.design)["cluster.device"]
+
+    session.edit(*make_edit(session.design, field, "MI300X-192GB"))
+
+    cluster = session.design.cluster
+    assert (cluster.device.memory_bytes, cluster.intra_node.bandwidth) == (192e9, 448e9)
+    assert session.history[0] == "device MI300X-192GB"
+    assert by_path(session.design)["cluster.device"]["value"] == "MI300X-192GB"
 
 
 def test_meshes_keep_their_places_when_nodes_get_more_devices() -> None:

@@ -1,4 +1,4 @@
-"""Cluster presets: one JSON file each, with the sources of its numbers."""
+"""Cluster presets with the sources of their numbers: one JSON file each, and the node types of the hardware table."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from meshwave.engine.costs.hardware import ASSUMED, node_types
 from meshwave.engine.document import Cluster
 from meshwave.engine.errors import InputError, nearest_names
 from meshwave.engine.frozen import Part
+
+NODES = 2
+"""Nodes of the preset of a node type."""
 
 
 class Preset(Part):
@@ -28,7 +32,11 @@ class Preset(Part):
 @cache
 def _load_presets() -> tuple[Preset, ...]:
     files = (file for file in resources.files(__name__).iterdir() if file.name.endswith(".json"))
-    found = (Preset.model_validate_json(file.read_bytes()) for file in files)
+    found = [Preset.model_validate_json(file.read_bytes()) for file in files]
+    found += [
+        Preset(name=node.name, title=node.title, source=f"{node.source}. {ASSUMED}", cluster=node.cluster(NODES))
+        for node in node_types().values()
+    ]
     return tuple(sorted(found, key=lambda preset: preset.name))
 
 

@@ -240,7 +240,7 @@ def preset_peak_flops(name: str) -> float | None:
     """Return the peak FLOP/s of the preset of a device, such as ``H200`` for ``NVIDIA H200``; None without one."""
     words = set(name.replace("-", " ").split())
     known = (preset.cluster.device for preset in presets().values())
-    return next((device.peak_flops for device in known if device.name.split("-")[0] in words), None)
+    return max((device.peak_flops for device in known if device.name.split("-")[0] in words), default=None)
 
 
 def _clock_accuracy(device: Any) -> dict[str, float]:

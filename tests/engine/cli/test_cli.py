@@ -17,6 +17,7 @@ import pytest
 from meshwave.engine.cli import main as cli
 from meshwave.engine.cli import output
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.cluster import Cluster
 from meshwave.engine.exports import exports
 from meshwave.engine.files import examples
 from meshwave.engine.program.program import parse_program
@@ -477,6 +478,17 @@ def test_examples_are_listed_printed_and_copied(meshwave: Command, tmp_path: Pat
     assert parse_design(printed).name == titles["02-two-waves"] == "Two waves on four meshes"
     assert copied == (0, "", f"copied {len(titles)} examples to {tmp_path}/new/folder\n")
     assert sorted(path.stem for path in (tmp_path / "new" / "folder").iterdir()) == list(titles)
+
+
+def test_devices_and_clusters_are_listed_and_a_cluster_is_a_section_of_a_document(meshwave: Command) -> None:
+    table = json.loads(meshwave("hardware", "--json")[1])
+    _, printed, source = meshwave("hardware", "gb200-nvl72")
+
+    names = [each["name"] for each in (*table["devices"], *table["clusters"])]
+    assert all(name in meshwave("hardware")[1] for name in names)
+    assert all(each["source"] for each in (*table["devices"], *table["clusters"]))
+    assert Cluster.model_validate_json(printed).devices_per_node == 72
+    assert source
 
 
 def test_a_file_of_an_examples_name_comes_first(

@@ -1,0 +1,109 @@
+"""Devices and node types by name: data sheets with their sources, from which the form and the command line draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from meshwave.engine.document import Cluster
+from meshwave.engine.document.cluster import Device, Link
+from meshwave.engine.document.devices import Amount, device_kinds
+from meshwave.engine.frozen import Part
+
+EFFICIENCY = 0.5
+"""Assumed share of the peak that large matrix products reach, for devices without fitted constants."""
+INTRA_NODE_LATENCY_S, INTER_NODE_LATENCY_S = 5e-6, 1e-5
+"""Assumed latencies of links inside and between nodes."""
+ASSUMED = "Efficiency and latencies are assumed."
+
+
+class DataSheet(Part):
+    """The data sheet of a device."""
+
+    name: str
+    """Name of the device in a design."""
+    vendor: str
+    peak_flops: Amount
+    """Dense 16-bit FLOP/s."""
+    memory_bytes: Amount
+    """Memory of one device."""
+    memory_bandwidth: Amount
+    """Bytes/s between a device and its own memory."""
+    link_bandwidth: Amount
+    """Bytes/s of a device's link inside the node, in one direction."""
+    source: str
+    """Where the numbers are from."""
+
+    @property
+    def device(self) -> Device:
+        """The device as a design has it."""
+        return Device(
+            name=self.name,
+            peak_flops=self.peak_flops,
+            memory_bytes=self.memory_bytes,
+            memory_bandwidth=self.memory_bandwidth,
+            efficiency=EFFICIENCY,
+        )
+
+
+class NodeType(Part):
+    """A type of node: its devices, and the links inside and between nodes."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+    title: str
+    device: str
+    """Name of its device."""
+    devices_per_node: Annotated[int, Field(ge=1)]
+    nics_per_node: Annotated[int, Field(ge=1)]
+    nic_bandwidth: Amount
+    """Bytes/s of one NIC, in one direction."""
+    link_bandwidth: Amount
+    """Bytes/s of a device's link inside the node, in one direction."""
+    source: str
+    """Where the numbers are from."""
+
+    def cluster(self, nodes: int) -> Cluster:
+        """Return a cluster of such nodes."""
+        return Cluster(
+            nodes=nodes,
+            devices_per_node=self.devices_per_node,
+            nics_per_node=self.nics_per_node,
+            device=data_sheets()[self.device].device,
+            intra_node=Link(latency_s=INTRA_NODE_LATENCY_S, bandwidth=self.link_bandwidth),
+            inter_node=Link(latency_s=INTER_NODE_LATENCY_S, bandwidth=self.nic_bandwidth),
+        )
+
+
+class _Table(Part):
+    devices: tuple[DataSheet, ...]
+    nodes: tuple[NodeType, ...]
+
+
+@cache
+def _table() -> _Table:
+    return _Table.model_validate_json(resources.files(__package__).joinpath("hardware.json").read_bytes())
+
+
+@cache
+def data_sheets() -> Mapping[str, DataSheet]:
+    """Return the data sheets of all devices by name, those with fitted constants included."""
+    fields = set(DataSheet.model_fields)
+    fitted = [
+        DataSheet(vendor="NVIDIA", source=kind.origin["data sheet"], **_only(kind.model_dump(), fields))
+        for kind in device_kinds().values()
+    ]
+    found = {each.name: each for each in (*fitted, *_table().devices)}
+    return dict(sorted(found.items(), key=lambda item: (item[1].vendor != "NVIDIA", item[1].vendor, item[0])))
+
+
+def _only(values: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key in keys}
+
+
+def node_types() -> Mapping[str, NodeType]:
+    """Return all node types by name."""
+    return {node.name: node for node in _table().nodes}
