@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from meshwave.designer.server.serve import serve  # imported here since importing Panel takes most of a second
 
-    return serve(options.design, port=options.port, home=options.home, show=not options.no_browser)
+    return serve(options.design, port=options.port, home=options.home, url=options.url, show=not options.no_browser)
 
 
 def _serve_workshop(options: argparse.Namespace) -> int:
@@ -37,6 +37,7 @@ def _serve_workshop(options: argparse.Namespace) -> int:
         address=options.address,
         certificate=options.certificate,
         key=options.key,
+        url=options.url,
         show=not options.no_browser,
     )
 

@@ -217,8 +217,14 @@ def ways_to_chromium() -> list[list[list]]:
     return [*ways, [[PYTHON, "-m", "playwright", "install", *with_deps, "chromium"]]]
 
 
-CLUSTER_PROGRAMS = {"slurmctld": "slurm-wlm", "munged": "munge", "sshd": "openssh-server", "rsync": "rsync"}
-"""Programs with which tests start a small cluster, and their packages on Debian and Ubuntu."""
+CLUSTER_PROGRAMS = {
+    "slurmctld": "slurm-wlm",
+    "munged": "munge",
+    "sshd": "openssh-server",
+    "rsync": "rsync",
+    "nginx": "nginx-light",
+}
+"""Programs with which tests start a small cluster and a reverse proxy, and their packages on Debian and Ubuntu."""
 
 
 def missing_cluster_programs() -> list[str]:

@@ -63,7 +63,7 @@ _VERSION: Final = digest(_MODULES)
 
 def _url(name: str) -> str:
     """Return a URL that changes with the contents of the modules, so that a browser may cache it permanently."""
-    return f"/assets/{_VERSION}/{name}"
+    return f"assets/{_VERSION}/{name}"
 
 
 def module(name: str) -> str:
@@ -77,14 +77,14 @@ def module(name: str) -> str:
     """
     if f'"{name}"' not in read_static(_WIDGETS):
         raise FileNotFoundError(f"static/{_WIDGETS} does not export static/{name}")
-    return f'export const render = (await import(location.origin + "{_url(_WIDGETS)}"))["{name}"];'
+    return f'export const render = (await import(new URL("{_url(_WIDGETS)}", document.baseURI)))["{name}"];'
 
 
 _PRELOADED = "".join(
     f'<link rel="modulepreload" href="{_url(name)}">' for name in _MODULES if name not in (_THEME, _NATIVE_IMPORT)
 )
 HEAD: Final = (
-    f"{{% block preamble %}}{_PRELOADED}{{% endblock %}}"
+    f'{{% block preamble %}}<link rel="icon" href="favicon.ico">{_PRELOADED}{{% endblock %}}'
     f"{{% block postamble %}}<script>{read_static(_THEME)}</script>{{% endblock %}}"
 )
 """Template of a page: it preloads the modules and sets the theme before the first paint."""

@@ -22,6 +22,8 @@ from bokeh.server.auth_provider import AuthProvider
 from tornado.httputil import HTTPHeaders
 from tornado.web import OutputTransform, RequestHandler
 
+from meshwave.designer.server.site import Site
+
 OWNER = "owner"
 """The user who started the server."""
 SIGN_IN_DAYS = 7
@@ -30,7 +32,7 @@ METRICS_TOKEN = "MESHWAVE_METRICS_TOKEN"
 """Environment variable with a token that can only read the metrics, for a monitoring system."""
 REFUSED = "Open the link that <code>meshwave serve</code> printed; it contains the access token of this page."
 CROSS_SITE = (
-    "You followed a link from another site. If this is your Meshwave, <a id='on' href='{path}'>open it here</a>."
+    "You followed a link from another site. If this is your Meshwave, <a id='on' href='.{path}'>open it here</a>."
     "<script>document.getElementById('on').hash = location.hash</script>"
 )
 """A browser sends a strict cookie only for links on our own pages. The fragment of the link is kept: it is data."""
@@ -53,14 +55,14 @@ class TokenAccess(AuthProvider):
         port: int,
         clock: Callable[[], float] = time.monotonic,
         address: str = ADDRESS,
-        *,
-        is_encrypted: bool = False,
+        site: Site | None = None,
     ) -> None:
-        self._token, self._clock, self._is_encrypted = token, clock, is_encrypted
+        self._token, self._clock = token, clock
+        self.site = site or Site(f"http://{address}:{port}", "")
         self._cookie = f"meshwave-{port}"  # the name has the port, since browsers send cookies to all ports of a host
         self._sign_ins: dict[str, float] = {}  # expiry by value of the cookie, the earliest first
         names = [address, "localhost"] if address == ADDRESS else [address]
-        self.hosts = [f"{name}:{port}" for name in names]
+        self.hosts = list(dict.fromkeys([*(f"{name}:{port}" for name in names), self.site.host]))
         self.link_followed = threading.Event()
         super().__init__()
 
@@ -84,7 +86,13 @@ class TokenAccess(AuthProvider):
     def _keep(self, handler: Any, cookie: str, value: str, same_site: str) -> None:
         """Set a cookie that scripts cannot read; with TLS it is never sent without."""
         handler.set_cookie(
-            cookie, value, expires_days=SIGN_IN_DAYS, httponly=True, samesite=same_site, secure=self._is_encrypted
+            cookie,
+            value,
+            path=f"{self.site.root}/",
+            expires_days=SIGN_IN_DAYS,
+            httponly=True,
+            samesite=same_site,
+            secure=self.site.is_encrypted,
         )
 
     def _sign_in(self) -> str:
@@ -115,7 +123,7 @@ class TokenAccess(AuthProvider):
 
     @property
     def get_login_url(self) -> Callable[[Any], str]:
-        """Function that returns the page to which a refused request is redirected."""
+        """Function that returns the page to which a refused request is redirected, below the root of the site."""
         return lambda handler: f"/refused?next={quote(handler.request.path)}"  # the query may hold a token
 
     @property

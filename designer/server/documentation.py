@@ -20,7 +20,7 @@ class Documentation(StaticFileHandler):
         """Redirect a request that is not authenticated."""
         access = self.application.auth_provider  # type: ignore[attr-defined]  # Bokeh's application has one
         if access.get_user(self) is None:
-            self.redirect(access.get_login_url(self))
+            self.redirect(access.site.root + access.get_login_url(self))
 
     async def get(self, path: str, include_body: bool = True) -> None:
         """Send a file of the site."""
@@ -31,7 +31,7 @@ class Documentation(StaticFileHandler):
         self.finish(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{NOT_BUILT}</p>")
 
 
-def documentation_routes() -> list[Any]:
-    """Return the routes of the site."""
+def documentation_routes(root: str) -> list[Any]:
+    """Return the routes of the site; browsers see them below the path ``root``."""
     folder = {"path": str(documentation_folder()), "default_filename": "index.html"}
-    return [(r"/docs", RedirectHandler, {"url": "/docs/"}), (r"/docs/(.*)", Documentation, folder)]
+    return [(r"/docs", RedirectHandler, {"url": f"{root}/docs/"}), (r"/docs/(.*)", Documentation, folder)]

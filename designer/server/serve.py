@@ -25,6 +25,7 @@ from meshwave.designer.server.access import ADDRESS, SecurityHeaders, TokenAcces
 from meshwave.designer.server.browser import has_screen, open_browser
 from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.metrics import metrics_routes
+from meshwave.designer.server.site import Site, parse_site
 from meshwave.designer.state import jobs
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import Design, load_design
@@ -43,8 +44,22 @@ CHECKS_PER_LIFETIME = 10
 FIRST_EXAMPLE = "01-first-wave"
 
 
-def serve(design: str | None = None, *, port: int | None = None, home: str | None = None, show: bool = True) -> int:
+def serve(
+    design: str | None = None,
+    *,
+    port: int | None = None,
+    home: str | None = None,
+    url: str | None = None,
+    show: bool = True,
+) -> int:
     """Serve the designer until Ctrl-C and return the exit status.
+
+    Args:
+        design: the first design, a file or an example; by default the page starts with the library.
+        port: the port; by default the first free one from 5006 on.
+        home: the folder of designs and runs.
+        url: the address under which a reverse proxy serves the page.
+        show: whether to open the browser.
 
     Raises:
         InputError: the design cannot be read, or the port is in use.
@@ -53,12 +68,14 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
     if home:
         os.environ["MESHWAVE_HOME"] = str(Path(home).expanduser().absolute())
     first = read_design(design)
+    site = parse_site(url) if url else None
     find_free_port(port)  # check the port before work that takes time
     token = new_token()
     log_to_terminal(token)
     studio = Studio(first, starts_with_library=design is None)
-    server, port = start_on_free_port(studio, port, token)
-    link = f"http://{ADDRESS}:{port}/?token={token}"
+    server, _ = start_on_free_port(studio, port, token, site=site)
+    site = server_access(server).site
+    link = f"{site.origin}{site.root}/?token={token}"
     print(
         f"Meshwave is ready. Open\n\n    {link}\n\nCtrl-C stops the server and the runs that were started here.",
         flush=True,
@@ -95,6 +112,7 @@ def start_server(
     token: str,
     session_lifetime_s: float = SESSION_LIFETIME_S,
     headers: type[SecurityHeaders] = SecurityHeaders,
+    site: Site | None = None,
 ) -> pn.io.server.Server:
     """Start a server whose event loop the caller runs."""
     pages = {
@@ -102,7 +120,7 @@ def start_server(
         "/start": lambda: start_page(studio),
         "/transfer": lambda: lab_page(),
     }
-    return start_pages(pages, studio, TokenAccess(token, port), port, session_lifetime_s, headers)
+    return start_pages(pages, studio, TokenAccess(token, port, site=site), port, session_lifetime_s, headers)
 
 
 def start_pages(
@@ -136,6 +154,7 @@ def start_pages(
         include_headers=[],  # Bokeh would write headers and cookies into the page, where scripts can read them
         include_cookies=[],
         transforms=[headers],
+        root_path=access.site.root or None,
         http_server_kwargs={"max_body_size": LARGEST_BODY_BYTES},
         title="Meshwave",
         show=False,
@@ -145,7 +164,7 @@ def start_pages(
         check_unused_sessions_milliseconds=round(1000 * session_lifetime_s / CHECKS_PER_LIFETIME),
         **(tls or {}),
     )
-    server._tornado.add_handlers(".*", [*metrics_routes(studio), *documentation.documentation_routes()])
+    server._tornado.add_handlers(".*", [*metrics_routes(studio), *documentation.documentation_routes(access.site.root)])
     server.start()  # otherwise Bokeh neither discards sessions nor pings connections
     return server
 
@@ -156,6 +175,7 @@ def start_on_free_port(
     token: str,
     session_lifetime_s: float = SESSION_LIFETIME_S,
     headers: type[SecurityHeaders] = SecurityHeaders,
+    site: Site | None = None,
 ) -> tuple[pn.io.server.Server, int]:
     """Start a server on the port ``wanted``, by default on a free one.
 
@@ -165,7 +185,7 @@ def start_on_free_port(
     for _ in range(TRIES):
         port = find_free_port(wanted)
         try:
-            return start_server(studio, port, token, session_lifetime_s, headers), port
+            return start_server(studio, port, token, session_lifetime_s, headers, site), port
         except OSError as error:
             if error.errno != EADDRINUSE or wanted is not None:
                 raise

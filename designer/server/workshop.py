@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from meshwave.designer.pages.transfer_page import lab_page
 from meshwave.designer.server.access import ADDRESS, OWNER, new_token
 from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.serve import find_free_port, read_design, run_server, start_pages
+from meshwave.designer.server.site import Site, is_loopback, parse_site
 from meshwave.designer.server.workshop_access import WorkshopAccess, request_user
 from meshwave.designer.state.studio import Draft, Studio
 from meshwave.engine.errors import InputError
@@ -41,6 +41,7 @@ def serve_workshop(
     address: str = ADDRESS,
     certificate: Path | None = None,
     key: Path | None = None,
+    url: str | None = None,
     show: bool = True,
 ) -> int:
     """Serve a workshop until Ctrl-C and return the exit status.
@@ -51,6 +52,7 @@ def serve_workshop(
         address: the address of this machine that learners open.
         certificate: the TLS certificate, which other addresses than the loopback need.
         key: the key of the certificate.
+        url: the address under which a reverse proxy serves the workshop.
         show: whether to open the board in the browser.
 
     Raises:
@@ -65,8 +67,9 @@ def serve_workshop(
     classroom = Classroom(workshop_folder(workshop.name), workshop)
     studio = Studio(read_design(None), starts_with_library=True, folder=classroom.folder)
     tls = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)} if certificate else {}
-    access = WorkshopAccess(classroom, token, port, address, is_encrypted=bool(tls))
-    origin = f"http{'s' * bool(tls)}://{address}:{port}"
+    site = parse_site(url) if url else Site(f"http{'s' * bool(tls)}://{address}:{port}", "")
+    access = WorkshopAccess(classroom, token, port, address, site)
+    origin = f"{site.origin}{site.root}"
     pages = WorkshopPages(classroom, studio, origin)
     server = start_pages(pages.routes(), studio, access, port, address=address, tls=tls)
     PeriodicCallback(lambda: follow_runs(classroom, studio), FOLLOW_INTERVAL_MS).start()
@@ -101,18 +104,11 @@ def check_encryption(address: str, certificate: Path | None, key: Path | None) -
             raise InputError(f"cannot read {path}")
     if (certificate is None) != (key is None):
         raise InputError("--certificate and --key are needed together")
-    if certificate is None and not _is_loopback(address):
+    if certificate is None and not is_loopback(address):
         raise InputError(
             f"serving {address} to other machines needs TLS; add --certificate and --key, or serve the loopback behind a "
             "proxy with TLS"
         )
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 class WorkshopPages:

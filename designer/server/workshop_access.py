@@ -11,6 +11,7 @@ from typing import Any
 from tornado.web import RequestHandler
 
 from meshwave.designer.server.access import TokenAccess
+from meshwave.designer.server.site import Site
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.classroom import LONGEST_NAME, Classroom
@@ -28,7 +29,7 @@ FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
   input[name=code] {{ letter-spacing: 0.2em; text-transform: uppercase; }}
   [role=alert] {{ color: light-dark(#b3261e, #ffb4ab); }}
 </style>
-<form method="post" action="/join"><h1>{title}</h1>
+<form method="post" action="join"><h1>{title}</h1>
 <label>Code on the teacher's screen
 <input name="code" value="{code}" required autocomplete="off" maxlength="20" autofocus></label>
 <label>Your name<input name="name" value="{name}" required autocomplete="nickname" maxlength="{longest}"></label>
@@ -44,11 +45,10 @@ class WorkshopAccess(TokenAccess):
         token: str,
         port: int,
         address: str,
-        *,
-        is_encrypted: bool,
+        site: Site,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(token, port, clock, address, is_encrypted=is_encrypted)
+        super().__init__(token, port, clock, address, site)
         self.classroom = classroom
         self._learner_cookie = f"meshwave-learner-{port}"
         self._failures: deque[tuple[str, float]] = deque(maxlen=MOST_FAILURES)  # addresses and times of wrong codes
@@ -116,7 +116,7 @@ class Join(RequestHandler):
             self.set_status(403)
             self._show(str(error), code, name)
             return
-        self.redirect("/")
+        self.redirect("./")
 
     @property
     def _is_own_form(self) -> bool:

@@ -76,6 +76,9 @@ def parser(serve: Command = _refuse_to_serve, serve_workshop: Command = _refuse_
     return top
 
 
+URL_HELP = "the address under which a reverse proxy on this machine serves the page, such as https://host/proxy/5006/"
+
+
 def _add_serve(commands: Any, serve: Command) -> None:
     designer = _command(commands, "serve", "open the designer in a browser", serve)
     designer.add_argument("design", nargs="?", help="a design's file, or the name of an example")
@@ -83,6 +86,7 @@ def _add_serve(commands: Any, serve: Command) -> None:
     designer.add_argument(
         "--home", help="the folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder"
     )
+    designer.add_argument("--url", metavar="URL", help=URL_HELP)
     designer.add_argument("--no-browser", action="store_true", help="only print the link")
 
 
@@ -96,6 +100,7 @@ def _add_workshop(commands: Any, serve: Command) -> None:
         "--certificate", type=Path, metavar="FILE", help="TLS certificate, for other addresses than loopback"
     )
     parser.add_argument("--key", type=Path, metavar="FILE", help="the key of the certificate")
+    parser.add_argument("--url", metavar="URL", help=URL_HELP)
     parser.add_argument(
         "--home", help="the folder of designs and runs; default: $MESHWAVE_HOME or the user's data folder"
     )

@@ -15,6 +15,8 @@ MESSAGES: dict[str, Message] = {
     "unknown_design_id": "{design!r} is not the ID of a design",
     "deleted_for_good": "the design can no longer be restored",
     "unwritable_history": "the history of the design cannot be written: {reason}",
+    "not_a_site": "{url!r} is not an address of the page; write one such as https://host/proxy/5006/",
+    "site_without_tls": "{url!r} has no TLS, which other machines need; write https, or an address of this machine",
     "unwritable_library": "cannot save designs in {folder}: {reason}; set MESHWAVE_HOME to a writable folder",
     "too_many_pins": "{count} designs are pinned ({names}); unpin one to pin another",
     "not_computed": "cannot {purpose}: the step has not been computed: {reason}",

@@ -49,7 +49,7 @@ class Board extends Widget {
   /** @param {Message} message */
   receive({ type, refused, design }) {
     if (type === "answered") this.refusal.textContent = refused ?? "";
-    if (type === "open") window.open(`/?draft=${design}`, "_blank");
+    if (type === "open") window.open(`./?draft=${design}`, "_blank");
   }
 
   head() {

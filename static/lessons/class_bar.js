@@ -43,7 +43,7 @@ class ClassBar extends Widget {
     this.cover.hidden = !paused;
     this.live.textContent = message;
     if (!name) {
-      this.bar.replaceChildren("The teacher removed you from the workshop. ", h("a", { href: "/join" }, "Join again"));
+      this.bar.replaceChildren("The teacher removed you from the workshop. ", h("a", { href: "join" }, "Join again"));
       return;
     }
     const parts = [
