@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_widget_imports_the_url_that_the_page_preloads() -> None:
     preloaded = re.findall(r'rel="modulepreload" href="([^"]+)"', HEAD)
 
-    (url,) = re.findall(r'import\(location\.origin \+ "([^"]+)"\)', str(TimelineChart._esm))
+    (url,) = re.findall(r'import\(new URL\("([^"]+)", document\.baseURI\)\)', str(TimelineChart._esm))
     assert url.endswith("/widgets.js") and url in preloaded
     with pytest.raises(FileNotFoundError, match=r"widgets\.js does not export static/nothing\.js"):
         module("nothing.js")
