@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwave.engine.costs.overlapped_slots import Piece, Pieces, join_pieces, slot_seconds, take_turns
+from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.document import parse_design
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.predict.slot_timeline import predict_action, slot_actions
 from meshwave.engine.program.action import Op
+from tests.engine.costs.profiles import known
 
 MOE = {"experts": 8, "top_k": 2, "capacity_factor": 1.25, "every": 1}
 times = st.floats(0, 4)
@@ -86,6 +88,18 @@ def test_overlap_hides_exchanges_and_no_slot_is_shorter_than_its_compute(options
     saved = found.numbers["overlap_saved_s"]
     assert sum(saved) == pytest.approx((in_turn - slots).sum())
     assert found.timeline.makespan < without_overlap(found).timeline.makespan
+
+
+def test_measured_blocks_overlap_too() -> None:
+    store_profile(known(), "slots-test.json")
+    found = case(cost={"kind": "calibrated", "profile": "slots-test.json", "links": "drawn"})
+    alone = found.costs.seconds + found.costs.overlap_saved
+    second = np.flatnonzero(found.program.fused)
+    slots = (found.costs.seconds[second - 1] + found.costs.seconds[second]).round(12)
+    longest = np.maximum(alone[second - 1], alone[second]).round(12)
+    assert (found.costs.overlap_saved[second] > 0).any()
+    assert (slots >= longest).all()
+    assert min(found.numbers["inside_communication_s"]) >= 0
 
 
 def test_actions_that_gather_weights_run_one_after_the_other() -> None:
