@@ -50,7 +50,7 @@ DRAWN = "window.meshwaveTimeline?.layers.length > 0 && window.meshwaveTimeline.s
 
 
 def bench_page() -> Figures:
-    """Opening the page, an edit, painting, zooming and panning of large timelines (seconds)."""
+    """Measure opening the page, an edit, and painting, zooming and panning of large timelines, in seconds."""
     chromium = find_chromium()
     if chromium is None:
         raise InputError(f"the benchmark of the page needs Chromium; {CHROMIUM_REMEDY}")

@@ -38,7 +38,7 @@ EDITS_PER_VISIT = 2
 
 
 def bench_sessions() -> Figures:
-    """Opening, editing, memory and idle load of 1, 40 and 100 open pages, and after they left; some three minutes."""
+    """Measure opening, editing, memory and idle load with 1, 40 and 100 open pages, and after they close (three minutes)."""
     figures: Figures = {}
     for count in SESSIONS:
         with _server() as link:
@@ -49,7 +49,7 @@ def bench_sessions() -> Figures:
 
 
 def bench_soak(minutes: float, say: Say) -> Figures:
-    """Pages that are opened, edited and left for --minutes: memory and idle load of the server over time."""
+    """Open, edit and close pages for --minutes, and measure memory and idle load of the server over time."""
     with _server() as link:
         return asyncio.run(_soak(link, minutes, say))
 

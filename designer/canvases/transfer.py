@@ -289,7 +289,7 @@ def _name_source(what: str) -> Iterator[None]:
 
 
 def problems_by_field(problems: Iterable[Problem]) -> dict[str, str]:
-    """Return the first problem of each field and spec; those of no field under ''."""
+    """Return the first problem of each field and spec; those without a field under ''."""
     found: dict[str, str] = {}
     for problem in problems:
         where = problem.where.partition("[")[0]

@@ -42,7 +42,7 @@ class Outline(NamedTuple):
 
 
 def lesson_outline(name: str) -> Outline:
-    """Return the titles of a lesson; of one that cannot be read, its name and no steps."""
+    """Return the titles of a lesson; for one that cannot be read, its name and no steps."""
     folder = lesson_folders().get(name)
     try:
         return _read_outline(name, (folder / FILE).stat().st_mtime_ns) if folder else Outline(name, ())

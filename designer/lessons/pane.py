@@ -135,7 +135,7 @@ def lesson_entries(course: Course) -> Iterator[dict[str, Any]]:
 
 
 def entry(name: str, folder: Path, progress: LessonProgress | None) -> dict[str, Any]:
-    """Return a line of the list of lessons; of a lesson that cannot be read, the reason."""
+    """Return a line of the list of lessons; for a lesson that cannot be read, with the reason."""
     try:
         about = dict(_lesson_summary(name, folder, (folder / "lesson.md").stat().st_mtime_ns))
     except (MeshwaveError, OSError) as error:

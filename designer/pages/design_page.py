@@ -254,13 +254,13 @@ class Widgets:
             self.experts.show(session.design)
 
     def _show_opened(self) -> None:
-        """Forget what belongs to the document that was open before."""
+        """Reset the state that belongs to the document that was open before."""
         self.timeline.opened = self.session.opened
         if self.experts.visible and self.session.design.model.moe is None:
             self._show_pane("cluster")
 
     def _show_pane(self, pane: str) -> None:
-        """Show the experts instead of the cluster and the wave, or those again."""
+        """Show the experts instead of the cluster and the wave, or switch back."""
         shows = pane == "experts"
         self.cluster.visible = not shows
         self.experts.visible = shows
@@ -289,7 +289,7 @@ class Widgets:
 
     @property
     def _stale_reason(self) -> str:
-        """Reason why the timeline is not of the current design; empty if it is."""
+        """Reason why the timeline shows an earlier design; empty if it shows the current one."""
         session = self.session
         if session.is_computing and not session.progress:
             return "Computing" if session.prediction is None else ""
@@ -315,7 +315,7 @@ class Widgets:
             self.timeline.show(self._layers(), stale)
 
     def _are_layers_current(self) -> bool:
-        """Return whether the timeline shows the current layers; assume from now on that it does."""
+        """Return True if the timeline shows the current layers, and mark them as shown."""
         session, chart = self.session, self.timeline
         before = self._layer_sources
         self._layer_sources = (

@@ -118,7 +118,7 @@ class TokenAccess(AuthProvider):
 
     @property
     def login_url(self) -> None:
-        """Unused, since :attr:`get_login_url` depends on the request."""
+        """None, since :attr:`get_login_url` depends on the request."""
         return None
 
     @property

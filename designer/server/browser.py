@@ -23,7 +23,7 @@ def has_screen() -> bool:
 
 
 def open_browser(link: str, link_followed: threading.Event) -> None:
-    """Open ``link`` through a private file, which is removed once the link was followed.
+    """Open ``link`` through a private file, which is removed once the browser has opened the link.
 
     All users of a machine can see the arguments of a process, and the link contains the token.
     """

@@ -120,7 +120,7 @@ class Join(RequestHandler):
 
     @property
     def _is_own_form(self) -> bool:
-        """True if no page of another site has sent the form; older browsers do not say who did."""
+        """True if no page of another site sent the form; older browsers do not name the sender."""
         return self.request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
 
     def _show(self, refusal: str, code: str, name: str = "") -> None:

@@ -143,7 +143,7 @@ class Session(param.Parameterized):
         )
 
     def _predict_in_same_order(self, design: Design) -> Prediction | None:
-        """Predict a design, whose schedule searches its order, in the order of the open design; None if impossible."""
+        """Predict a design with a searching schedule in the order of the open design; None if that is impossible."""
         if (
             self.is_stale
             or design.stages != self.design.stages

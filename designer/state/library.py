@@ -168,7 +168,7 @@ class Library:
         return card
 
     def read_card(self, design: str) -> Card:
-        """Return what the start page shows of a design; empty if there is no card."""
+        """Return the stored card of a design; empty if there is none."""
         try:
             card: Card = json.loads(self.path(design, "card.json").read_bytes())
             return card

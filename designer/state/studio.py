@@ -276,7 +276,7 @@ class Draft:
         self._prediction, self._needs_card = self.session.prediction, True
 
     def save_card(self) -> None:
-        """Write what the start page shows of the design, if it has changed."""
+        """Write the card of the design, if it has changed."""
         if self._needs_card and self._studio.library.has(self.name):
             self._needs_card = False
             design, prediction = self._saved, self._prediction

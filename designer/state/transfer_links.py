@@ -79,7 +79,7 @@ def make_transfer(
     per_host: int = 4,
     item: int = 4,
 ) -> Document:
-    """Return the document of a transfer between disjoint meshes, ``per_host`` ranks a host, 10 Gb/s between hosts."""
+    """Return the document of a transfer between disjoint meshes with ``per_host`` ranks per host, and 10 Gbit/s between hosts."""
     first, second = prod(source), prod(destination)
     hosts = -(-first // per_host)
     return {

@@ -173,5 +173,5 @@ class TransferSession(param.Parameterized):
 
 
 def _check_names(state: State) -> None:
-    """Raise an InputError if the strategy or ordering is unknown."""
+    """Check that the strategy and the ordering exist."""
     strategies[state.strategy], orderings[state.ordering]

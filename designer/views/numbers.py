@@ -152,7 +152,7 @@ def _shares_of_waiting(numbers: Values, value: float) -> str:
 
 
 def _limit(numbers: Values, value: float) -> str:
-    """Return the bottleneck of the step, and what the prediction rests on; empty if the costs do not define them."""
+    """Return the bottleneck of the step and the evidence for the prediction; empty if the costs do not define them."""
     words = numbers["bounds"]["words"] if numbers["bounds"] else ""
     limit = [f"{words[0].upper()}{words[1:]}."] if words else []
     return "\n".join([*limit, *_describe_evidence(numbers)])

@@ -24,7 +24,7 @@ def step_document(design: Design) -> dict[str, Any]:
 
 
 def fixed_stages(design: Design, ran: Prediction) -> list[int] | None:
-    """Return layers per stage that keep those of a run: null if the balanced ones are the same."""
+    """Return the ``stages`` value that keeps the layers per stage of a run: None if balancing gives the same."""
     given = design.pipeline.stages
     if given:
         return list(given)
@@ -47,7 +47,7 @@ def run_figures(last: Mapping[str, Any] | None, done: int, total: int, typical_s
 
 
 def describe_status(entry: Entry, done: int, last: Mapping[str, Any] | None, waiting: str = "") -> str:
-    """Return the line next to the launch button; ``waiting`` says why the run is in a queue."""
+    """Return the line next to the launch button; ``waiting`` is the reason why the run is in a queue."""
     state = entry.state
     if waiting:
         return f"queued: {waiting}"

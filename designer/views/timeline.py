@@ -37,7 +37,7 @@ Curve = tuple[Floats, Floats]
 
 @dataclass(frozen=True, eq=False)
 class BlockSteps:
-    """Labels, kinds and bytes of the spans of a block, which are steps and not actions of a program.
+    """Labels, kinds and bytes of the spans inside a block, which are steps of layers rather than actions.
 
     The ops of their timeline are colours, a lane is a rank, and (op, lane, microbatch) identifies a span.
     """

@@ -114,7 +114,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class ExpertMeasurements:
-    """The result of the benchmark."""
+    """Measured collectives, compute speed and layers, with their predictions."""
 
     profile: Profile
     rates: Rates

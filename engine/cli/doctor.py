@@ -290,7 +290,7 @@ def _chromium_candidates() -> Iterator[str]:
 
 
 def _chromium_version(path: str) -> str:
-    """Return its version; empty for a stub that only asks to be installed."""
+    """Return the version of a browser; empty for a stub that only asks to be installed."""
     try:
         return _output_of(path, "--version").strip()
     except (OSError, subprocess.SubprocessError):

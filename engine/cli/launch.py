@@ -164,7 +164,7 @@ def _warn_about_profile(design: Design, how: Options) -> None:
 
 
 def _expected_time(spec: RunSpec) -> str:
-    """Return how long a dry run will take, as a sentence."""
+    """Return a sentence with the expected duration of a dry run."""
     assert spec.options.rehearse is not None and spec.options.rehearse.scale is not None, "nothing is left open"
     steps = spec.design.training.steps
     step_s = spec.prediction.timeline.makespan * spec.options.rehearse.scale
@@ -176,7 +176,7 @@ TIME_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def checkpoint_options(options: argparse.Namespace) -> Checkpoints | None:
-    """Return when the command line asks for checkpoints; None if it does not.
+    """Return the checkpoint interval that the command line asks for; None without one.
 
     Raises:
         Refusal: an option needs another one, or cannot be read.

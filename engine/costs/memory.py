@@ -33,7 +33,7 @@ class PeakMemory:
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """``[ranks]`` whether the peak is within the capacity of a device."""
+        """``[ranks]`` True where the peak is within the capacity of a device."""
         return np.asarray(self.total_bytes <= self.capacity_bytes)
 
 

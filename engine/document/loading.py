@@ -65,7 +65,7 @@ def _load_errors(found: Iterable[Problem]) -> list[Problem]:
 
 
 def load_design(path: Path | str, *, draft: bool = False) -> Design:
-    """Read a design from a file, or a draft, as :func:`parse_design` defines it.
+    """Read a design or a draft from a file; see :func:`parse_design`.
 
     Raises:
         InputError: the file cannot be read.

@@ -53,7 +53,7 @@ class _Error(NamedTuple):
         return self.detail.get("ctx", {})
 
     def problem(self, code: str, params: Mapping[str, Any], *fixes: Fix, key: str = "") -> Problem:
-        """Return a problem of the place, or of a ``key`` in it."""
+        """Return a problem at the path of the error, or at a ``key`` below it."""
         return Problem(format_path((*self.place, *([key] if key else []))), code, params, fixes=fixes)
 
 
@@ -80,7 +80,7 @@ def validation_problems(error: ValidationError, document: Mapping[str, Any], roo
 
 
 def _is_consequence(detail: ErrorDetails, place: Place, places: list[Place]) -> bool:
-    """Return whether a list is refused, as too short or as no name, because its entries are refused."""
+    """Return True if a list is refused only because its entries are, as too short or as not a name."""
     is_name = detail["type"] == "literal_error" and isinstance(detail["input"], (list, tuple))
     is_short = detail["type"] == "too_short" and len(detail["input"]) > 0
     return (is_name or is_short) and any(len(other) > len(place) and other[: len(place)] == place for other in places)

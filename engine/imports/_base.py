@@ -33,7 +33,7 @@ class Import(ABC):
 
     @staticmethod
     def recognizes(text: str) -> bool:
-        """Return whether a file looks like this format; asked where formats share a suffix."""
+        """Return True if the content of a file looks like this format; called if formats share a suffix."""
         return True
 
     @staticmethod
@@ -80,7 +80,7 @@ def _formats_of(file: str) -> list[str]:
 
 
 def load_import(path: Path | str, into: Design | None = None, form: str = "") -> Imported:
-    """Read a design from a file of another tool; ``form`` names its format, which is found otherwise.
+    """Read a design from a file of another tool; ``form`` is its format, by default found from the file.
 
     Raises:
         InputError: the file cannot be read, or its format is not known.

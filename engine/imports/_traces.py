@@ -40,7 +40,7 @@ class Trace(NamedTuple):
 
 
 class TraceFormat(ABC):
-    """A form of traces. A member is one file in this folder."""
+    """A file format of traces. A member is one file in this folder."""
 
     title: ClassVar[str]
     note: ClassVar[str]  # what writes it

@@ -179,7 +179,7 @@ class _Reader:
         self._set("positions.scaling", found)
 
     def _read_layer_types(self) -> None:
-        """Find every how many layers one has no window."""
+        """Read the interval of the layers that have no window."""
         types = self._get("layer_types")
         if not types or all(kind == "full_attention" for kind in types):
             if types and self._model.get("attention", {}).get("window"):
@@ -215,7 +215,7 @@ def _read_nothing_more(reader: _Reader, model: Json) -> None:
 
 
 def _read_gemma(reader: _Reader, model: Json) -> None:
-    """The embedding is scaled by the root of its width, and scores by a width of their own."""
+    """Read the settings of Gemma, which scales the embedding by the root of its width and scores by a width of their own."""
     model["embedding_scale"] = model["hidden"] ** 0.5
     if scalar := reader._get("query_pre_attn_scalar"):
         reader._set("attention.scale", scalar**-0.5)

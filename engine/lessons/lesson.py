@@ -96,7 +96,7 @@ class Option(Part):
 
 
 class Choice(Part):
-    """A question with options, of which the simulator or the author says which one is right."""
+    """A question with options; the simulator or the author determines the right one."""
 
     kind: Literal["choice"]
     ask: Text

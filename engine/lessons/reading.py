@@ -73,7 +73,7 @@ def _installed_roots() -> Iterator[Path]:
 
 
 def find_lesson(name: str) -> Lesson:
-    """Read the lesson of a name.
+    """Read the lesson called ``name``.
 
     Raises:
         Refusal: there is none.
@@ -127,7 +127,7 @@ def _name_place(problem: Problem, place: str) -> Problem:
 
 
 def parse_toml(toml: str, root: type[P], place: str) -> P:
-    """Parse TOML as a part; problems get the ``place`` in front of their own.
+    """Parse TOML as a part; the paths of its problems start with ``place``.
 
     Raises:
         DesignError: with the problems that were found.

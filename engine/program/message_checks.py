@@ -32,7 +32,7 @@ def problem(code: str, **params: Any) -> Problem:
 
 
 def first_problems(found: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the first problems of one kind, and one that says that there are more."""
+    """Yield the first problems of one kind, then one that counts the rest."""
     found = iter(found)
     yield from islice(found, MAX_LISTED)
     if next(found, None):

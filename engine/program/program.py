@@ -103,12 +103,12 @@ class Program:
 
     @cached_property
     def is_compute(self) -> NDArray[np.bool_]:
-        """``[rows]`` whether each is a computation."""
+        """``[rows]`` True for computations."""
         return self.op <= Op.W
 
     @property
     def is_send(self) -> NDArray[np.bool_]:
-        """``[rows]`` whether each is a SEND."""
+        """``[rows]`` True for a SEND."""
         sent: NDArray[np.bool_] = (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
         return sent
 
@@ -169,7 +169,7 @@ class Program:
 
     @cached_property
     def next_is_fused(self) -> NDArray[np.bool_]:
-        """``[rows]`` whether the next row runs in the same slot."""
+        """``[rows]`` True if the next row runs in the same slot."""
         return np.append(self.fused[1:], False)
 
     def rows_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -371,7 +371,7 @@ def to_json(program: Program) -> Mapping[str, Any]:
 
 
 class ProgramFile(RunFile):
-    """The form of ``program.json``."""
+    """Schema of ``program.json``."""
 
     digest: str
     actions: list[list[str]]

@@ -62,13 +62,13 @@ class Timeline:
 
     @property
     def is_compute(self) -> Bools:
-        """``[spans]`` whether each is a computation."""
+        """``[spans]`` True for computations."""
         compute: Bools = self.op <= Op.W
         return compute
 
     @property
     def is_transfer(self) -> Bools:
-        """``[spans]`` whether each is a transfer."""
+        """``[spans]`` True for transfers."""
         sent: Bools = (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
         return sent
 

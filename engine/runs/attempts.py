@@ -54,7 +54,7 @@ def append_attempt(folder: Path, reason: str, time: float, done: int) -> None:
 
 
 def remove_left_overs(folder: Path) -> None:
-    """Remove what a failed attempt left in the run folder, so that another one can start there."""
+    """Remove the files of a failed attempt from the run folder, so that another one can start there."""
     for pattern in LEFT_OVERS:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

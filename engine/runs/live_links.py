@@ -50,7 +50,7 @@ class LiveNetwork:
         self._ahead: _State | None = None
 
     def announce(self, flow: int, ready: float) -> None:
-        """Announce when a flow is ready; a time before the committed one becomes that."""
+        """Announce when a flow is ready; a time before the committed one is replaced by it."""
         self._committed.announce(flow, max(ready, self._committed.now))
         if self._ahead is not None and ready > self._ahead.now:
             self._ahead.announce(flow, ready)

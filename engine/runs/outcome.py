@@ -112,7 +112,7 @@ def to_json(run: str, verdict: Verdict, design: Design, exits: Iterable[Exit]) -
 
 
 class Failure(RunFile):
-    """The form of ``error-<process>.json``."""
+    """Schema of ``error-<process>.json``."""
 
     time: float
     error: str

@@ -63,7 +63,7 @@ class DeviceReport(RunFile):
 
 
 class TargetReport(RunFile):
-    """The form of ``report.json``."""
+    """Schema of ``report.json``."""
 
     processes: tuple[ProcessReport, ...]
     all_seen: tuple[bool, ...]
@@ -250,5 +250,5 @@ def _remove(launcher: JobLauncher, folder: Path) -> None:
 
 
 def _round_measurement(value: float) -> float:
-    """Return a measurement with the digits that it is good for."""
+    """Return a measurement rounded to its significant digits."""
     return float(f"{value:.3g}")

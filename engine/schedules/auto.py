@@ -102,7 +102,7 @@ class Auto(Schedule):
 
     @property
     def _fixed_route(self) -> tuple[int, ...] | None:
-        """Placement of the document, whose keys are beside the options."""
+        """Placement that the document sets for this schedule, None for its own."""
         return getattr(self, "placement", None)
 
     def stage_count(self, ranks: int) -> int:

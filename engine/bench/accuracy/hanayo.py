@@ -57,7 +57,7 @@ def _cluster_cases(cluster: str, ranks: int) -> Iterator[Case]:
 
 
 def count_correct_waves(transfers: Mapping[Place, float]) -> int:
-    """Return in how many cases the predicted best number of waves is that of the paper, given T_C / T_F."""
+    """Return the number of cases whose best number of waves, predicted for a T_C / T_F, is that of the paper."""
     right = 0
     for (cluster, ranks), bars in MEASURED.items():
         ours = wave_speed_ups(ranks, backward_ratio(cluster, ranks), transfers[cluster, ranks])
@@ -66,7 +66,7 @@ def count_correct_waves(transfers: Mapping[Place, float]) -> int:
 
 
 def introduction() -> str:
-    """Return which numbers are fitted, and how often the best number of waves is right with and without them."""
+    """Return a text on the fitted numbers, and on how often the best number of waves is right with and without them."""
     sheets = {place: data_sheet_ratio(*place) for place in MEASURED}
     bars = len(WAVES) * len(TRANSFERS)
     return (

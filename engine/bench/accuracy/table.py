@@ -87,7 +87,7 @@ def training_results(results: Results) -> list[Result]:
 
 
 def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return a table."""
+    """Return a table in Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 

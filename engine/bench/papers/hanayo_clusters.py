@@ -114,7 +114,7 @@ def fitted_bars() -> int:
 
 
 def count_correct_cases(basis: Basis) -> int:
-    """Return in how many cases the predicted best number of waves is that of the paper."""
+    """Return the number of cases whose predicted best number of waves is that of the paper."""
     return sum(_best(predicted_speed_ups(place, basis)) == _best(paper_speed_ups(place)) for place in MEASURED)
 
 

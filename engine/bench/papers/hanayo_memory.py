@@ -134,7 +134,7 @@ def peaks() -> Grid:
 
 
 def printed_fits() -> dict[tuple[str, Layout], dict[str, bool]]:
-    """Return which experiments of the paper on TACC fit the memory."""
+    """Return the table of the paper's experiments on TACC that fit the memory."""
     shown = {
         ("bert", layout): dict.fromkeys(("GPipe", "1F1B", "Chimera-wave", "H-2", "H-4"), True)
         for layout in EIGHT.values()

@@ -133,7 +133,7 @@ def bandwidth(case: Case, took_s: float) -> float:
 
 
 def one_to_many() -> Grid:
-    """Return section 5.1.1 at 1 GiB, by bandwidth alone."""
+    """Return the strategies of section 5.1.1 for 1 GiB, priced by bandwidth alone."""
     rows = []
     for receivers in RECEIVERS:
         case = one_to_many_case(receivers)
@@ -177,7 +177,7 @@ def small_messages() -> Grid:
 
 
 def many_to_many(model: Model) -> Grid:
-    """Return sections 5.1.2 and 5.3.1: the series of the artifact over its nine cases."""
+    """Return the series of the artifact over its nine cases (sections 5.1.2 and 5.3.1)."""
     rows = []
     for number, case in CASES.items():
         took = series_seconds(case, model)

@@ -207,7 +207,7 @@ def _pipeline(run: Run) -> Json:
 
 
 def _recompute(run: Run) -> str:
-    """Return what a backward computes again; selective recomputation is that of attention."""
+    """Return the recompute setting of a row; selective recomputation is that of attention."""
     if run.recompute not in RECOMPUTE:
         raise Refusal("run_recompute", {"recompute": run.recompute, "known": sorted(RECOMPUTE)})
     detail = run.recompute_detail or ""

@@ -109,7 +109,7 @@ class OperatorCost(CostModel):
         return builder.build(program), builder.seconds
 
     def overlap_share(self, design: Design) -> float:
-        """Return the share of the time that slots can save by overlap and do.
+        """Return the share of the hideable communication that the two actions of a slot hide.
 
         Actions that gather weights run one after the other, since each could free those of the other.
         """

@@ -107,7 +107,7 @@ def text_colour(block_colour: str) -> str:
 
 
 def shades(timeline: Timeline) -> NDArray[np.uint8]:
-    """Return ``[ranks, stages]`` twice the number of the pass of a stage, plus 1 if the pass goes up.
+    """Return ``[ranks, stages]`` the shade of each stage: twice its pass over the ranks, plus 1 on the way up.
 
     A microbatch that moves to higher ranks goes down the picture; the passes of a rank are numbered in the order in
     which a microbatch reaches them, separately for each direction. A wave thus has shades 0 down and 1 up, its second

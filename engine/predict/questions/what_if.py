@@ -32,7 +32,7 @@ class Change:
     number: int = -1
 
     def rows(self, program: Program) -> NDArray[np.bool_]:
-        """Return ``[rows]`` of a program whether the time of each changes."""
+        """Return ``[rows]`` True for the rows of a program whose time changes."""
         changes: NDArray[np.bool_]
         if self.what == "stage":
             changes = program.is_compute & (program.stage == self.number)

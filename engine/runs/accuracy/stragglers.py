@@ -28,7 +28,7 @@ LEAST_LINK_S = 1e-3
 
 
 def find_stragglers(recording: Recording) -> list[Problem]:
-    """Return what slows a run down, most specific first; empty for a run of few steps."""
+    """Return the processes, meshes and links that slow a run down, most specific first; empty for a run of few steps."""
     steps = recording.timed_steps
     if len(steps) < LEAST_STEPS:
         return []

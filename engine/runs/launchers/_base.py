@@ -144,7 +144,7 @@ class Launcher(ABC):
         return [*_process_problems(design, self.probe().most_processes), *blocking, *dry_run_problems(design)]
 
     def warnings(self, design: Design) -> list[Problem]:
-        """Return what a person should know before a possible run is launched here."""
+        """Return the warnings to show before a run is launched here."""
         return []
 
     def cancel(self, run: Run, why: str = "") -> None:

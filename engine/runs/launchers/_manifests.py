@@ -50,7 +50,7 @@ class Pods:
 
     @property
     def places(self) -> Json:
-        """The part of a pod that says on which nodes it can be."""
+        """Constraints on the nodes on which a pod can run."""
         return {"nodeSelector": dict(self.node_selector)} if self.node_selector else {}
 
     def command(self, node: str, address: str, port: str) -> list[str]:

@@ -329,7 +329,7 @@ def _overhead(runtime: Runtime, steps: int) -> float:
 
 @contextmanager
 def _timed_computations(runtime: Runtime, timer: ProcessorTimer) -> Iterator[None]:
-    """Let the timer wrap everything that computes."""
+    """Wrap all functions that compute with the timer."""
     heads = [module.head for module in runtime.modules.values() if module.head is not None]
     engine: Any = Variable._execution_engine
     wrapped: list[tuple[Any, str, Any]] = [

@@ -114,7 +114,7 @@ class SentTensor(NamedTuple):
         self.work.wait()
 
     def is_complete(self) -> bool:
-        """Return whether it is known to be sent; with gloo that is so only after a wait."""
+        """Return True if the tensor is known to be sent; with gloo that is known only after a wait."""
         return bool(self.work.is_completed())
 
 

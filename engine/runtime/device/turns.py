@@ -25,7 +25,7 @@ def wait_in_turn(work: Any) -> None:
 
 @contextmanager
 def keep_turn() -> Iterator[None]:
-    """Keep the turn: other threads issue collectives that those of the other computation must not come between."""
+    """Keep the turn, so that collectives of the other computation do not come between those of other threads."""
     pair, _local.pair = getattr(_local, "pair", None), None
     try:
         yield

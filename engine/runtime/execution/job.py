@@ -81,7 +81,7 @@ def read_job(folder: Path) -> Job:
 
 
 def _check_supported(design: Design, program: Program, codes: Collection[str] | None) -> None:
-    """Check that this version runs a design; a dry run is limited by problems of some ``codes`` only."""
+    """Check that this version runs a design; for a dry run, only problems with some ``codes`` count."""
     if len(design.meshes) != program.ranks:
         raise Refusal("program_of_other_design", {"ranks": program.ranks, "meshes": len(design.meshes)})
     found = [problem for problem in run_problems(design) if codes is None or problem.code in codes]

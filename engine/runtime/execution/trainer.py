@@ -172,7 +172,7 @@ class Trainer:
         return steps
 
     def agrees_any(self, wish: bool) -> bool:
-        """Return True on all processes if it is the wish of any of them."""
+        """Return True on all processes if any of them passes True."""
         return bool(self._communicator.sum_over_processes([float(wish)])[0] > 0)
 
     def expert_routes(self) -> dict[int, list[float]]:
@@ -189,7 +189,7 @@ class Trainer:
         }
 
     def weight_shards(self) -> dict[str, WeightShard]:
-        """Return which part of a weight this process holds, for weights that are sharded."""
+        """Return the part that this process holds of each sharded weight, by name."""
         return {name: shard for name, parameter in self._update.named_parameters if (shard := weight_shard(parameter))}
 
     def parameters(self) -> dict[str, Tensor]:

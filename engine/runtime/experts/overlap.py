@@ -169,7 +169,7 @@ class OverlappedCombine:
 
 
 def _as_slice(experts: list[int]) -> slice | list[int]:
-    """Return neighbours as a slice, which is copied to faster than a list."""
+    """Return consecutive indices as a slice, to which copies are faster than to a list."""
     if experts and experts[-1] - experts[0] == len(experts) - 1:
         return slice(experts[0], experts[-1] + 1)
     return experts

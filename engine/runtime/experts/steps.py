@@ -263,7 +263,7 @@ class StepRunner:
     # ---- bookkeeping ----
 
     def to_wire(self, x: Tensor, step: Step) -> Tensor:
-        """Return a contiguous ``x`` where the group of a step can send it."""
+        """Return ``x`` contiguous, in memory from which the group of a step can send it."""
         return to_group_memory(x, self.groups[step.group]).contiguous()
 
     def record_exchange(self, step: Step, buffer: Tensor, sent: Sequence[int]) -> None:

@@ -47,7 +47,7 @@ class Watched:
     """True if a signal has stopped it."""
 
     def is_behind(self, place: tuple[int, int]) -> bool:
-        """Return whether it has not reached a place, or is silent, so that nothing of it may have left the process."""
+        """Return True if the process is silent or has not reached a place, so that it may have sent nothing for it."""
         return self.silent_s is not None or self.position.place < place
 
 

@@ -285,7 +285,7 @@ class ForkServer:
 
 
 def _set_up_fork(group: RunProcesses, process: int, parent: int) -> None:
-    """Make a fork a process of the run, which shares nothing but memory with the fork server."""
+    """Turn a fork into a process of the run, which shares only memory with the fork server."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -309,7 +309,7 @@ def _set_up_fork(group: RunProcesses, process: int, parent: int) -> None:
 
 
 def _redirect(log: Path) -> None:
-    """Redirect input from nowhere and output to the log, and close all other descriptors."""
+    """Redirect input from ``/dev/null`` and output to the log, and close all other descriptors."""
     null = os.open(os.devnull, os.O_RDONLY)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
