@@ -25,6 +25,7 @@ from meshwave.engine.predict.link_lanes import LinkLanes
 from meshwave.engine.predict.questions import Inspector, Work, rank_changes
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
+from meshwave.engine.program.row_order import lexical_order
 from meshwave.engine.program.timeline import Floats, Timeline
 
 FORMAT = "meshwave-timeline-view/1"
@@ -195,11 +196,8 @@ def _order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """
     kind = (timeline.op == Op.REDUCE_GRAD) + 2 * timeline.is_transfer.astype(np.int64)
     lane = kind * timeline.ranks + timeline.rank
-    order = np.argsort(lane, kind="stable")
-    sorted_lane, start = lane[order], timeline.start[order]
-    if not ((np.diff(start) >= 0) | (np.diff(sorted_lane) > 0)).all():
-        order = np.lexsort((timeline.start, lane))
-    return order, np.searchsorted(sorted_lane, np.arange(3 * timeline.ranks + 1))
+    order = lexical_order((timeline.start, lane))
+    return order, np.searchsorted(lane[order], np.arange(3 * timeline.ranks + 1))
 
 
 def _halves(fused: NDArray[np.bool_]) -> NDArray[np.uint8]:

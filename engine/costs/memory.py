@@ -13,6 +13,7 @@ from meshwave.engine.costs.cost_model import Costs
 from meshwave.engine.costs.device_sizes import peak_per_rank
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
+from meshwave.engine.program.row_order import lexical_order
 from meshwave.engine.program.timeline import Timeline
 
 Floats = NDArray[np.float64]
@@ -46,13 +47,16 @@ def peak_memory(program: Program, costs: Costs) -> PeakMemory:
     Sent tensors are held until their acknowledgement arrives, or to the end of the step, and count as ``working``. The
     largest transient is added to the peak even if it occurs at another time, which makes the result an upper bound.
     """
-    changes = _memory_changes(program.op, program.rank, program.stage, program.microbatch, costs)
-    alive = np.zeros((len(changes), len(program) + 1))  # before the first row, and after each
+    rows = np.flatnonzero((program.op < Op.SEND_F) | (program.op > Op.RECV_B))  # messages change no memory themselves
+    offsets = np.searchsorted(rows, program.offsets)
+    stage, microbatch = program.stage[rows], program.microbatch[rows]
+    changes = _memory_changes(program.op[rows], program.rank[rows], stage, microbatch, costs)
+    alive = np.zeros((len(changes), len(rows) + 1))  # before the first row, and after each
     for change, after in zip(changes, alive, strict=True):
         np.cumsum(change, out=after[1:])
     total = alive.sum(axis=0)
-    highest = np.array([a + int(np.argmax(total[a : b + 1])) for a, b in pairwise(program.offsets.tolist())], np.intp)
-    activations, gradients, sent = alive[:, highest] - alive[:, program.offsets[:-1]]
+    highest = np.array([a + int(np.argmax(total[a : b + 1])) for a, b in pairwise(offsets.tolist())], np.intp)
+    activations, gradients, sent = alive[:, highest] - alive[:, offsets[:-1]]
     categories = {
         "weights": costs.static_bytes["weights"],
         "gradients": gradients,
@@ -83,10 +87,10 @@ def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Flo
     backward of a stage and freed by the optimizer step. Weights, optimizer states and the working set are constant.
     Each rank starts at time 0.
     """
-    shown = np.flatnonzero(timeline.is_compute | np.isin(timeline.op, (Op.REDUCE_GRAD, Op.STEP)))
+    shown = np.flatnonzero(~timeline.is_transfer)
     op, rank = timeline.op[shown], timeline.rank[shown]
     time = np.where((op == Op.F) | (op == Op.STEP), timeline.start[shown], timeline.end[shown])
-    order = np.lexsort((op == Op.STEP, time, rank))  # stable: an end stays before a start at the same time
+    order = lexical_order((op == Op.STEP, time, rank))  # stable: an end stays before a start at the same time
     op, rank, time = op[order], rank[order], time[order]
     stage, microbatch = timeline.stage[shown][order], timeline.microbatch[shown][order]
     kept, *held = _memory_changes(op, rank, stage, microbatch, costs)
@@ -120,8 +124,8 @@ def _memory_changes(
     stages = costs.gradient_bytes.shape[1]
     cell = rank.astype(np.int64) * stages + stage
     gradients, sent = np.zeros(len(op)), np.zeros(len(op))
-    for way, kinds in enumerate(((Op.F,), (Op.B, Op.I))):
-        rows = np.flatnonzero(np.isin(op, kinds))
+    for way, makes in enumerate((op == Op.F, (op == Op.B) | (op == Op.I))):
+        rows = np.flatnonzero(makes)
         sent[rows] = costs.sent_bytes[way, stage[rows], microbatch[rows]]
     adds = np.flatnonzero((op == Op.B) | (op == Op.W))
     first = np.full(costs.gradient_bytes.size, -1)

@@ -50,7 +50,9 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
         onward=np.array(onward, np.int32) if onward else program.onward,
     )
     producer, consumer, skipping = _messages(program)
-    in_batch = np.full(len(producer), batched) & (batch_messages(program, producer, consumer) >= 0)
+    in_batch = np.zeros(len(producer), np.bool_)
+    if batched:
+        in_batch = batch_messages(program, producer, consumer) >= 0
     slot = _slots(program, producer, consumer, in_batch)
     n = len(program)
     in_gap = np.bincount(slot, minlength=n)  # receives posted before each row

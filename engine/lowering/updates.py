@@ -52,7 +52,7 @@ def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = Fals
     stages: list[int] = []
     ops: list[int] = []
     added = np.zeros(program.ranks, np.int64)
-    backward = np.isin(program.op, (Op.B, Op.W, Op.SEND_B))
+    backward = (program.op == Op.B) | (program.op == Op.W) | (program.op == Op.SEND_B)
     for rank in range(program.ranks):
         rows = program.rows(rank)
         held = [s for s in program.stages_of(rank) if program.replicas > 1 or copies[rank] > 1]

@@ -136,8 +136,8 @@ def _dangling_messages(program: Program, directions: list[_Hops]) -> Iterator[Pr
         ((Op.RECV_F, Op.SEND_B), 0, "message_of_first_stage"),
         ((Op.SEND_F, Op.RECV_B), program.stages - 1, "message_of_last_stage"),
     ):
-        ends = np.isin(program.op, ops) & (program.stage == stage) & (program.other < 0)
-        for row in np.flatnonzero(ends).tolist():
+        ends = np.flatnonzero((program.stage == stage) & (program.other < 0))
+        for row in ends[np.isin(program.op[ends], ops)].tolist():
             yield problem(code, action=program.row(row))
 
 

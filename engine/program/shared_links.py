@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.program.program import Program
+from meshwave.engine.program.row_order import lexical_order
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -163,12 +164,12 @@ def is_contended(network: Network, alone: Alone) -> bool:
 
 
 def _has_queue(network: Network, alone: Alone) -> bool:
-    line = network.connection[alone.kind]
-    order = np.lexsort((alone.start, line))
-    line, start, end = line[order], alone.start[order], alone.end[order]
-    same = line[1:] == line[:-1]
     if network.units.max(initial=-1) >= 0:
         return True
+    line = network.connection[alone.kind]
+    order = lexical_order((alone.start, line))
+    line, start, end = line[order], alone.start[order], alone.end[order]
+    same = line[1:] == line[:-1]
     return bool((same & (start[1:] < end[:-1] * (1 - 1e-12))).any())
 
 

@@ -120,8 +120,8 @@ def find_skipping(program: Columns) -> Skipping:
 def message_units(program: Columns) -> NDArray[np.int32]:
     """Return ``[rows]`` the units that each message holds."""
     held = np.zeros(len(program), np.int32)
-    for ops, towards in (((Op.SEND_F, Op.RECV_B), 1), ((Op.SEND_B, Op.RECV_F), -1)):
-        rows = np.flatnonzero(np.isin(program.op, ops))
+    for sent, received, towards in ((Op.SEND_F, Op.RECV_B, 1), (Op.SEND_B, Op.RECV_F, -1)):
+        rows = np.flatnonzero((program.op == sent) | (program.op == received))
         stage, other = program.stage[rows], program.other[rows]
         end = np.where(other >= 0, other, stage + towards)
         lower, upper = (stage, end) if towards > 0 else (end, stage)

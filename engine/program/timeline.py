@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.row_order import lexical_order
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -88,7 +89,7 @@ class Timeline:
         work: Bools = self.is_compute | (self.op == Op.STEP)
         return work
 
-    @property
+    @cached_property
     def busy(self) -> Floats:
         """``[ranks]`` seconds in which each rank computes; a slot of two counts once."""
         work = self.is_work & ~self.fused
@@ -121,7 +122,7 @@ class Timeline:
         Waiting for another rank to compute is bubble, not communication.
         """
         work = np.flatnonzero(self.is_work)
-        order = work[np.lexsort((self.start[work], self.rank[work]))]
+        order = work[lexical_order((self.start[work], self.rank[work]))]
         first = np.ones(len(order), np.bool_)
         first[1:] = self.rank[order[1:]] != self.rank[order[:-1]]
         free = np.where(first, 0.0, np.concatenate(([0.0], self.end[order[:-1]])))
