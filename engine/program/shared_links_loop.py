@@ -13,6 +13,7 @@ tables that they use as separate arguments, since numba is ten times slower when
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 RATE_TOLERANCE = 1e-9
@@ -85,7 +86,7 @@ class Room(NamedTuple):
     served: Table  # [classes]
     since: Table  # [classes] time to which ``served`` refers
     rate: Table  # [classes]
-    ends: Table  # [classes] end of the next of its flows
+    ends: Table  # [2 * leaves] tree: the end of the next flow of each of ``active`` from ``leaves`` on, and of two the first
     active: Table  # [classes] busy classes, in any order
     place: Table  # [classes] index of each in ``active``
     demand: Table  # [ports] bytes/s of its flows if each were alone
@@ -122,9 +123,9 @@ def play_flows(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
         counts[MOMENT] += 1
         counts[FOUND] = counts[SEEDS] = 0
         done, ended = -1, -1  # node, flow
-        flow_class = find_next_end(heap_time, counts, ends, active)
-        if flow_class >= 0:
-            now = max(now, ends[flow_class])
+        if counts[HEAP] == 0 or ends[1] < heap_time[0]:
+            now = max(now, ends[1])
+            flow_class = active[find_first_end(ends)]
             served[flow_class] += rate[flow_class] * (now - since[flow_class])
             since[flow_class] = now
             ended = pop_mark(marks, numbers, heap_first[flow_class], busy[flow_class])
@@ -136,8 +137,10 @@ def play_flows(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
             else:
                 served[flow_class] = rate[flow_class] = 0.0
                 counts[ACTIVE] -= 1
-                active[place[flow_class]] = active[counts[ACTIVE]]
-                place[active[place[flow_class]]] = place[flow_class]
+                moved, to = active[counts[ACTIVE]], place[flow_class]
+                set_end(ends, to, ends[(len(ends) >> 1) + counts[ACTIVE]])
+                set_end(ends, counts[ACTIVE], math.inf)
+                active[to], place[moved] = moved, to
                 log(log_time, log_class, log_rate, counts, now, flow_class, 0.0)
             line = connection[kind[ended]]
             first[line] = -1
@@ -229,20 +232,29 @@ def play_flows(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
                 served[flow_class] += rate[flow_class] * (now - since[flow_class])
                 since[flow_class], rate[flow_class] = now, fair[flow_class]
                 log(log_time, log_class, log_rate, counts, now, flow_class, fair[flow_class])
-            ends[flow_class] = (
-                since[flow_class] + max(0.0, marks[heap_first[flow_class]] - served[flow_class]) / rate[flow_class]
-            )
+            left_to_serve = max(0.0, marks[heap_first[flow_class]] - served[flow_class])
+            set_end(ends, place[flow_class], since[flow_class] + left_to_serve / rate[flow_class])
     return int(counts[LOGGED])
 
 
-def find_next_end(heap_time: Table, counts: Table, ends: Table, active: Table) -> int:
-    """Return the class whose next flow ends before the next event; -1 if the event comes first."""
-    found = -1
-    soonest = heap_time[0] if counts[HEAP] > 0 else -1.0
-    for at in range(counts[ACTIVE]):
-        if soonest < 0 or ends[active[at]] < soonest:
-            found, soonest = active[at], ends[active[at]]
-    return int(found)
+def find_first_end(ends: Table) -> int:
+    """Return the place in ``active`` of the class whose next flow ends first."""
+    leaves, at = len(ends) >> 1, 1
+    while at < leaves:
+        at = 2 * at + (ends[2 * at] > ends[at])
+    return at - leaves
+
+
+def set_end(ends: Table, place: int, end: float) -> None:
+    """Set the end of the next flow of the class at a place in ``active``; infinite for none."""
+    at = (len(ends) >> 1) + place
+    ends[at] = end
+    while at > 1:
+        at >>= 1
+        first = min(ends[2 * at], ends[2 * at + 1])
+        if ends[at] == first:
+            break
+        ends[at] = first
 
 
 def log(

@@ -30,14 +30,15 @@ INTERPRETED_EVENTS = 12_000
 
 
 class Play(NamedTuple):
-    """Times of all actions (nodes of the program's graph, from 1 on) and messages (rows that are a SEND)."""
+    """Times of all actions (nodes of the program's graph, from 1 on) and messages."""
 
     start: Floats  # [nodes + 1]
     end: Floats  # [nodes + 1]
     cause: Ints  # [nodes + 1] row whose end the node waited for last, -1 for none
-    sent: Floats  # [rows]
-    came: Floats  # [rows]
-    sent_cause: Ints  # [rows]
+    sends: Ints  # [messages] the row of each SEND
+    sent: Floats  # [messages]
+    came: Floats  # [messages]
+    sent_cause: Ints  # [messages] row
     log: RateLog  # empty unless requested
 
 
@@ -109,16 +110,15 @@ def play_shared(
     logged = _run(*given, written, room, must_compile=must_compile)
     row_of = np.concatenate((node_rows, messages, [-1]))  # row of each cause; node 0 is the start of the step
     row_of[0] = -1
-    never = np.zeros(len(program))
-    result = Play(start, end, row_of[cause], never, never.copy(), np.full(len(program), -1), NO_RATES)
-    result.sent[messages], result.came[messages] = sent, came
-    result.sent_cause[messages] = np.where(sent_cause >= nodes, row_of[sent_cause], tables.makers)
+    sent_cause = np.where(sent_cause >= nodes, row_of[sent_cause], tables.makers)
     used = slice(min(logged, log_entries))
-    return result._replace(log=RateLog(log[0][used], first_of_class[log[1][used]], log[2][used]))
+    rates = RateLog(log[0][used], first_of_class[log[1][used]], log[2][used])
+    return Play(start, end, row_of[cause], messages, sent, came, sent_cause, rates)
 
 
 def _allocate_room(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> Room:
     classes = len(heap_first)
+    leaves = 1 << max(0, classes - 1).bit_length()
 
     def integers(length: int) -> Ints:
         return np.zeros(length, np.int64)
@@ -140,7 +140,7 @@ def _allocate_room(flows: int, lines: int, kinds: int, ports: int, heap_first: I
         served=np.zeros(classes),
         since=np.zeros(classes),
         rate=np.zeros(classes),
-        ends=np.zeros(classes),
+        ends=np.full(2 * leaves, np.inf),
         active=integers(classes),
         place=integers(classes),
         demand=np.zeros(ports),

@@ -97,23 +97,23 @@ def _play_alone(
     cause = np.concatenate(([-1], np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)))
     ended = np.zeros(len(program))
     ended[graph.nodes] = end[1:]
-    sent, sent_cause = _departures(program, ended, batched=transfer_model == "batched")
-    came = np.where(program.is_send, sent + seconds, 0.0)
-    return _timeline(program, Play(start, end, cause, sent, came, sent_cause, NO_RATES), meshes)
+    sends, sent, sent_cause = _departures(program, ended, batched=transfer_model == "batched")
+    play = Play(start, end, cause, sends, sent, sent + seconds[sends], sent_cause, NO_RATES)
+    return _timeline(program, play, meshes)
 
 
-def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Floats, NDArray[np.int64]]:
-    """Return ``[rows]`` the start of each SEND, and the computation that it waited for, the last one of a batch."""
-    sent, cause = np.zeros(len(program)), np.full(len(program), -1)
+def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Ints, Floats, Ints]:
+    """Return the rows of all SENDs, the start of each, and the computation that it waited for, the last of a batch."""
     sends, makers = program.send_rows
-    sent[sends], cause[sends] = ended[program.slot[makers]], makers
+    sent, cause = ended[program.slot[makers]], makers.copy()
     if batched:
-        rows = np.flatnonzero(program.batch >= 0)
-        rows = rows[np.argsort(sent[rows], kind="stable")]
-        last = np.zeros(int(program.batch.max(initial=-1)) + 1, np.int64)
-        last[program.batch[rows]] = rows  # sorted by end: the last assignment wins
-        sent[rows], cause[rows] = sent[last[program.batch[rows]]], cause[last[program.batch[rows]]]
-    return sent, cause
+        here = np.flatnonzero(program.batch[sends] >= 0)
+        here = here[np.lexsort((sends[here], sent[here]))]
+        batch = program.batch[sends[here]]
+        last = np.zeros(int(batch.max(initial=-1)) + 1, np.int64)
+        last[batch] = here  # sorted by end: the last assignment wins
+        sent[here], cause[here] = sent[last[batch]], makers[last[batch]]
+    return sends, sent, cause
 
 
 def _blocks_batch(program: Program, blocked: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -225,10 +225,14 @@ def _timeline(program: Program, play: Play, meshes: tuple[str, ...] | None) -> T
 
 def _span_times(program: Program, play: Play) -> tuple[Floats, Floats, Ints]:
     """Return ``[spans]`` the start, the end and the cause of each span."""
-    nodes = program.graph.nodes
-    start, end, cause = play.sent.copy(), play.came.copy(), play.sent_cause.copy()
-    start[nodes], end[nodes], cause[nodes] = play.start[1:], play.end[1:], play.cause[1:]
-    for column in (start, end, cause):
-        column[program.fused] = column[program.slot[program.fused]]
-    rows = program.spans
-    return start[rows], end[rows], program.span_of_row[cause[rows]]
+    span = program.span_of_row
+    start, end, cause = np.zeros(len(program.spans)), np.zeros(len(program.spans)), np.full(len(program.spans), -1)
+    nodes, sends, second = span[program.graph.nodes], span[play.sends], np.flatnonzero(program.fused)
+    for column, of_nodes, of_sends in (
+        (start, play.start, play.sent),
+        (end, play.end, play.came),
+        (cause, play.cause, play.sent_cause),
+    ):
+        column[nodes], column[sends] = of_nodes[1:], of_sends
+        column[span[second]] = column[span[program.slot[second]]]
+    return start, end, span[cause]

@@ -44,6 +44,7 @@ class Announced:
         self._computing = computing_seconds(program, takes, network)
         self._node = np.zeros(len(program), np.int64)
         self._node[program.graph.nodes] = np.arange(1, len(program.graph.nodes) + 1)
+        self._came = dict(zip(play.sends.tolist(), play.came.tolist(), strict=True))
 
     def play(self) -> None:
         """Announce one flow after the other, the earliest first: those of later parts follow from what is found."""
@@ -93,9 +94,9 @@ class Announced:
             end = self.live.end(self.table.flows_of_row(row)[-1])
             assert end is not None
             is_message = self.table.is_message[self.table.first[row]]
-            assert end == pytest.approx(
-                self._play.came[row] if is_message else self._play.end[self._node[row]], abs=1e-6
-            ), row
+            assert end == pytest.approx(self._came[row] if is_message else self._play.end[self._node[row]], abs=1e-6), (
+                row
+            )
 
 
 @some
