@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # each process that a test or a run starts would compile every module again
 
-.PHONY: run test docs quick nightly check check-js fuzz gpu clean
+.PHONY: run test docs published quick nightly check check-js fuzz gpu clean
 
 run: # make run ARGS="--port 5007"
 	@$(PYTHON) scripts/setup.py run
@@ -19,6 +19,11 @@ docs: # the documentation in build/docs, which `make run` serves and a wheel inc
 	@rm -rf build/docs
 	@$(VENV)/python -m sphinx -b html -d build/doctrees -E -W --keep-going -q docs build/docs
 	@echo "built build/docs/index.html"
+
+published: # predictions of the published runs again: their page, their picture and the errors behind intervals
+	@$(PYTHON) scripts/setup.py test
+	$(VENV)/python -m meshwave bench published --out docs/published.json
+	mv docs/published.json engine/predict/published_errors.json
 
 quick: # the tests that need neither torch, a browser nor seconds: make quick ARGS="-k hanayo"
 	@$(PYTHON) scripts/setup.py test

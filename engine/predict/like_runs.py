@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from math import log
@@ -31,7 +32,8 @@ SHARE_INSIDE = 0.8
 """Share of the similar runs that lie inside the interval."""
 
 
-class LikeRun(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class LikeRun:
     """A published run and the relative error of its predicted step time."""
 
     id: str
@@ -44,6 +46,7 @@ class LikeRun(NamedTuple):
     linear_precision: str
     published_s: float
     error: float
+    """Predicted over published step time, less one."""
 
     @property
     def words(self) -> str:
@@ -68,13 +71,14 @@ class Evidence(NamedTuple):
             "device": self.device,
             "constants": dict(self.constants),
             "origin": dict(self.origin),
-            "like_runs": [{**run._asdict(), "words": run.words} for run in self.runs],
+            "like_runs": [{**asdict(run), "words": run.words} for run in self.runs],
             "interval_s": interval,
         }
 
 
 @cache
-def _all_runs() -> tuple[LikeRun, ...]:
+def all_runs() -> tuple[LikeRun, ...]:
+    """Return all published runs that are predicted."""
     file = resources.files(__package__) / FILE
     return tuple(LikeRun(**row) for row in json.loads(file.read_text()))
 
@@ -85,7 +89,7 @@ def find_evidence(design: Design) -> Evidence | None:
     if kind is None or not pricing_model(design).uses_device_constants:
         return None
     arch = "moe" if design.model.moe else "dense"
-    alike = [run for run in _all_runs() if (run.device, run.arch) == (kind.name, arch)]
+    alike = [run for run in all_runs() if (run.device, run.arch) == (kind.name, arch)]
     runs = sorted(alike, key=lambda run: _distance(design, run))[:LIKE]
     return Evidence(kind.name, kind.constants.model_dump(), kind.origin, runs[:NEAREST], _interval(runs))
 

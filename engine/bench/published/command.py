@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,16 @@ def published(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
     return {"rows": [to_json(each) for each in found], "summary": summarize(found)}
 
 
+def error_rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the fields of :class:`LikeRun` of all predicted runs, by which predictions name like runs."""
+    keys = [each.name for each in fields(LikeRun)]
+    rows = [{key: row[key] for key in keys} for row in figures["rows"] if "refused" not in row]
+    return [{**row, "error": round(row["error"], 4), "parameters": round(row["parameters"])} for row in rows]
+
+
 def write_results(figures: Mapping[str, Any], path: Path) -> None:
     """Write the prediction error of each published run, one row per line, with a page and a picture beside the file."""
-    rows = [{key: row[key] for key in LikeRun._fields} for row in figures["rows"] if "refused" not in row]
-    rounded = [{**row, "error": round(row["error"], 4), "parameters": round(row["parameters"])} for row in rows]
-    lines = ",\n".join(json.dumps(row) for row in rounded)
+    lines = ",\n".join(json.dumps(row) for row in error_rows(figures))
     write_whole(path, f"[\n{lines}\n]\n".encode())
     write_whole(path.with_suffix(".md"), page.markdown(figures).encode())
     write_whole(path.with_suffix(".svg"), page.svg(figures).encode())

@@ -25,8 +25,8 @@ def markdown(figures: Json) -> str:
     lines = [
         "# Published training runs",
         "",
-        "Predictions held against what others measured and published. `meshwave bench published --out docs/published.json`",
-        "measures again and writes this page. An error is predicted over published step time, less one; *mean* is that of its",
+        "Predictions held against what others measured and published. `make published` predicts the runs",
+        "again and writes this page. An error is predicted over published step time, less one; *mean* is that of its",
         "size, *bias* the median with its sign. Every kind of device has one set of constants, fitted to these rows and to",
         "measured kernels; [how they are fitted](development/published-runs.md) has the errors of sources that were left out.",
         "",

@@ -10,28 +10,18 @@ from meshwave.engine.bench.published.designs import published_design
 from meshwave.engine.bench.published.runs import Run, parse_run
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Problem, problems_of
+from meshwave.engine.predict.like_runs import LikeRun
 from meshwave.engine.predict.prediction import predict
 
 GIB = 2**30
 
 
-@dataclass(frozen=True)
-class Predicted:
+@dataclass(frozen=True, kw_only=True)
+class Predicted(LikeRun):
     """A published run and its prediction."""
 
-    id: str
     publication: str
-    model: str
-    device: str
-    devices: int
-    arch: str
-    parameters: float
-    ranks: int
-    linear_precision: str
-    published_s: float
     predicted_s: float
-    error: float
-    """Predicted over published step time, less one."""
     published_tokens_per_s_per_device: float
     predicted_tokens_per_s_per_device: float
     predicted_model_tflops_per_device: float

@@ -2,16 +2,19 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from meshwave.engine.bench.published.command import published, to_text
+from meshwave.engine.bench.published.command import error_rows, published, to_text
 from meshwave.engine.bench.published.designs import published_design, stage_layers
+from meshwave.engine.bench.published.predictions import predict_runs, to_json
 from meshwave.engine.bench.published.runs import parse_run, read_rows
 from meshwave.engine.cli.main import main
 from meshwave.engine.document import load_design
 from meshwave.engine.document.devices import device_kinds
+from meshwave.engine.predict.like_runs import all_runs
 from meshwave.engine.predict.prediction import predict
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples/published"
@@ -128,6 +131,22 @@ def test_the_shipped_runs_are_expressed():
     assert all(run.source for run in runs)
 
 
+def one_of_each_source_and_device(rows):
+    return [*{(row["id"].partition("-")[0], row["device"]): row for row in rows}.values()]
+
+
+@pytest.mark.parametrize("choose", [one_of_each_source_and_device, pytest.param(list, marks=pytest.mark.nightly)])
+def test_the_errors_behind_intervals_are_those_of_the_shipped_runs_and_constants(choose):
+    """After a change of runs, constants or costs, ``make published`` writes them again."""
+    stored = {run.id: asdict(run) for run in all_runs()}
+    rows = choose(read_rows(None))
+
+    found = error_rows({"rows": [to_json(each) for each in predict_runs(rows)]})
+
+    expected = [stored[row["id"]] for row in rows if row["id"] in stored]
+    assert found == [{**row, "error": pytest.approx(row["error"], abs=2e-4)} for row in expected]
+
+
 def test_every_constant_of_a_device_has_an_origin():
     for kind in device_kinds().values():
         assert {"data sheet", *type(kind.constants).model_fields} <= set(kind.origin)
@@ -137,5 +156,8 @@ def test_every_constant_of_a_device_has_an_origin():
 def test_published_configurations_are_predicted_within_ten_percent_of_the_figure_in_their_name(path):
     design = load_design(path)
     published_s = float(re.search(r"published: ([\d.]+) s", design.name)[1])
+    runs = [run for run in map(parse_run, read_rows(None)) if run.step_s == pytest.approx(published_s, abs=5e-3)]
 
+    same = {"name": design.name, "cost": design.cost}
+    assert any(published_design(run).design.model_copy(update=same) == design for run in runs)
     assert predict(design).timeline.makespan == pytest.approx(published_s, rel=0.1)
