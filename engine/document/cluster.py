@@ -52,6 +52,10 @@ class Link(Part):
     bandwidth: Rate
     """Bytes/s in one direction of one link or NIC."""
 
+    def derate(self, efficiency: float, latency_s: float) -> Link:
+        """Return the link with a share of its bandwidth and with another latency."""
+        return Link(latency_s=latency_s, bandwidth=efficiency * self.bandwidth)
+
 
 class Uplink(Part):
     """Link between a leaf switch, which joins several nodes, and the rest of the network."""
@@ -91,20 +95,14 @@ class Cluster(Part):
     @cached_property
     def near(self) -> Link:
         """The link inside a node as messages use it: by the constants of the device, else as drawn."""
-        constants = self.device.constants
-        if constants is None:
-            return self.intra_node
-        share, latency = constants.intra_node_efficiency, constants.intra_node_latency_s
-        return Link(latency_s=latency, bandwidth=share * self.intra_node.bandwidth)
+        link, found = self.intra_node, self.device.constants
+        return link.derate(found.intra_node_efficiency, found.intra_node_latency_s) if found else link
 
     @cached_property
     def far(self) -> Link:
         """The link between nodes as messages use it: by the constants of the device, else as drawn."""
-        constants = self.device.constants
-        if constants is None:
-            return self.inter_node
-        share, latency = constants.inter_node_efficiency, constants.inter_node_latency_s
-        return Link(latency_s=latency, bandwidth=share * self.inter_node.bandwidth)
+        link, found = self.inter_node, self.device.constants
+        return link.derate(found.inter_node_efficiency, found.inter_node_latency_s) if found else link
 
     @property
     def devices(self) -> int:
