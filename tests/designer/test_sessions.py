@@ -29,7 +29,7 @@ from tests.conftest import until
 
 OF_A_TAB = (Document, ServerSession, Session, Widgets, TransferView, PeriodicCallback)
 LIFETIME_S = 0.5
-EDITED, OTHERS = 10, 10
+EDITED, OTHERS = 4, 4
 
 
 @pytest.fixture

@@ -8,11 +8,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from meshwave.engine.cli.main import main
+from tests.engine.runtime.conftest import Crew
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -45,9 +47,25 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
         run(block, str(page), names)
 
 
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    crew = Crew()
+    yield crew
+    crew.end()
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_a_script_runs_with_six_processes(script: Path) -> None:
+def test_a_script_runs_with_six_processes(script: Path, crew: Crew) -> None:
+    printed = crew.run_script(script, 6)
+
+    assert "".join(printed).count("process ") == 2
+
+
+@pytest.mark.torch
+@pytest.mark.nightly
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_torchrun_runs_a_script_with_six_processes(script: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "6", script]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 

@@ -98,6 +98,10 @@ class Crew:
         """Call ``module:function`` in so many processes, and return what each returns."""
         return self._ask("call", name, size, argument)
 
+    def run_script(self, path: Path, size: int) -> list[Any]:
+        """Run a script in the processes that torchrun would start, and return what each prints."""
+        return self._ask("run_script", str(path), size)
+
     def _ask(self, *task: Any) -> Any:
         self.start(*task)
         assert self._process.stdout is not None

@@ -7,12 +7,16 @@ output. Importing torch takes seconds, forking milliseconds.
 from __future__ import annotations
 
 import gc
+import io
 import os
 import pickle
+import runpy
+import socket
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -112,6 +116,20 @@ def run_workers(folder: str, size: int) -> list[int]:
     return _fork(size, lambda: worker.main(folder))
 
 
+def run_script(path: str, size: int) -> list[Any]:
+    """Run a script in the processes that torchrun would start, and return what each prints."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+
+    def run(folder: Path) -> str:
+        os.environ.update(address)
+        with redirect_stdout(io.StringIO()) as printed:
+            runpy.run_path(path, run_name="__main__")
+        return printed.getvalue()
+
+    return _outcomes(size, run)
+
+
 def _warm_up() -> None:
     """Import what is imported when somebody looks, once for all: processes that fork find it."""
     torch.set_num_threads(1)
@@ -131,7 +149,10 @@ def main() -> None:
             task, arguments = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump({"train": train, "run_workers": run_workers, "call": call}[task](*arguments), answers)
+        pickle.dump(
+            {"train": train, "run_workers": run_workers, "call": call, "run_script": run_script}[task](*arguments),
+            answers,
+        )
         answers.flush()
 
 

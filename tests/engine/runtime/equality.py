@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from meshwave.engine.costs import layers_per_stage
@@ -69,6 +70,12 @@ def layers_for(pipeline: Document, pp: int) -> int:
 
 def case_name(case: Any) -> str | None:
     return "-".join(map(str, case.values())) if isinstance(case, dict) else None
+
+
+def thinned(step: int, cases: list[Any]) -> list[Any]:
+    """Every ``step``-th case; the others are of the night. No step divides the length of a repeated
+    part of its list, so that every value of every option is left."""
+    return [case if not n % step else pytest.param(*case, marks=pytest.mark.nightly) for n, case in enumerate(cases)]
 
 
 def assert_same_bits(one: list[Any], other: list[Any]) -> None:

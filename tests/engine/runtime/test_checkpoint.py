@@ -11,6 +11,7 @@ import pytest
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.runs.checkpoints import complete_checkpoints, link_checkpoint, read_checkpoint
+from tests.engine.runtime.equality import case_name, thinned
 
 Document = dict[str, Any]
 Outcomes = list[dict[str, Any]]
@@ -40,16 +41,18 @@ def assert_same_bits(one: Outcomes, other: Outcomes) -> None:
             np.testing.assert_array_equal(weight, after["parameters"][name], err_msg=name)
 
 
-@pytest.mark.parametrize("interrupted", [1, 3])
-@pytest.mark.parametrize(
-    ("pipeline", "axes"),
-    [
+INTERRUPTED = [
+    (pipeline, axes, interrupted)
+    for interrupted in (1, 3)
+    for pipeline, axes in (
         ({"schedule": "1f1b", "microbatches": 4}, {"dp": 2, "tp": 1}),
         ({"schedule": "hanayo", "waves": 2, "microbatches": 4}, {"dp": 1, "tp": 2}),
         ({"schedule": "chimera", "microbatches": 4}, {"dp": 1, "tp": 1}),
-    ],
-    ids=["1f1b", "hanayo", "chimera"],
-)
+    )
+]
+
+
+@pytest.mark.parametrize(("pipeline", "axes", "interrupted"), thinned(2, INTERRUPTED), ids=case_name)
 def test_a_run_that_was_interrupted_goes_on_to_the_bit(
     pipeline: Document, axes: dict[str, int], interrupted: int, train: Any, draw: Any, tmp_path: Path
 ) -> None:

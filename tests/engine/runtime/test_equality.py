@@ -16,6 +16,7 @@ from tests.engine.runtime.equality import (
     case_name,
     layers_for,
     reference,
+    thinned,
 )
 
 LINEAR = [
@@ -70,18 +71,15 @@ def taken(name: str, options: Document) -> list[tuple[Document, int, int]]:
     ]
 
 
-def thinned(step: int, cases: list[Any]) -> list[Any]:
-    """Every ``step``-th case; the others are of the night. No step divides the length of a repeated
-    part of its list, so that every value of every option is left."""
-    return [case if not n % step else pytest.param(*case, marks=pytest.mark.nightly) for n, case in enumerate(cases)]
-
-
-def every_schedule() -> Iterator[tuple[Document, int, int]]:
-    """The registry's schedules: plain on all pipelines, and with each option on one, beside another if it must be."""
-    for name, schedule in schedules.items():
+def every_schedule() -> Iterator[Any]:
+    """The registry's schedules: plain on all pipelines, of which all but one, another for each schedule, are of the
+    night; and with each option on one, beside another if it must be."""
+    for number, (name, schedule) in enumerate(schedules.items()):
         if name not in SPELT_OUT:
-            assert taken(name, {}), f"none of the pipelines suits {name}"
-            yield from taken(name, {})
+            plain = taken(name, {})
+            assert plain, f"none of the pipelines suits {name}"
+            first = number % len(plain)
+            yield from thinned(len(plain), plain[first:] + plain[:first])
         fields = schedule.model_fields.items()
         changes = [
             {option: value} for option, field in fields for value in sorted(values(field.annotation, field.default))
