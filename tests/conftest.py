@@ -182,7 +182,11 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 @pytest.fixture
 def page(context: BrowserContext, complaints: list[str]) -> Iterator[Page]:
     """A fresh page of 1440 x 900; the test fails at its end if there are complaints about it."""
-    page = context.new_page()
+    yield from clean_page(context.new_page(), complaints)
+
+
+def clean_page(page: Page, complaints: list[str]) -> Iterator[Page]:
+    """Watch a page while a test has it, then close it and fail if there are complaints about it."""
     watch(page, complaints)
     yield page
     before = len(complaints)

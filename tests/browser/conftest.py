@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser.drawn import SIZE, Drawn
-from tests.conftest import IDLE, PATIENCE_S, VIEWPORT, new_context, serving, watch
+from tests.conftest import IDLE, PATIENCE_S, VIEWPORT, clean_page, new_context, serving, watch
 
 if TYPE_CHECKING:
     from bokeh.document import Document
     from panel import Column
     from panel.viewable import Viewable
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
 
+    from meshwave.designer.state.studio import Studio
     from meshwave.engine.document import Design
 
 FAILED = pytest.StashKey[bool]()
@@ -218,6 +219,69 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             return page
 
         yield show
+
+
+class Server:
+    """The start page, the designer and the lab on one port for a module, on the studio of whichever test runs.
+
+    So a browser that a module keeps, too, has loaded the libraries of the page once, and compiled them.
+    """
+
+    def __init__(self, serve: Callable[..., str]) -> None:
+        from meshwave.designer.pages.start_page import front_page, start_page
+        from meshwave.designer.pages.transfer_page import lab_page
+
+        self.studios: list[Studio] = []  # which stay open, since pages that are closed look at theirs for seconds
+        self.link = serve(
+            {
+                "/": lambda: front_page(self.studios[-1]),
+                "/start": lambda: start_page(self.studios[-1]),
+                "/transfer": lambda: lab_page(),
+            }
+        )
+
+
+@pytest.fixture(scope="module")
+def kept_server() -> Iterator[Server]:
+    with serving() as serve:
+        server = Server(serve)
+        yield server
+    for studio in server.studios:
+        studio.close()
+
+
+@pytest.fixture(scope="module")
+def kept_context(browser: Browser) -> Iterator[BrowserContext]:
+    context = new_context(browser)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def studio(kept_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Studio:
+    """A studio with an empty library, which the server of the module shows, and from which nothing is launched."""
+    from meshwave.designer.state.studio import Studio
+    from meshwave.engine.document import load_design
+    from meshwave.engine.files import example
+    from meshwave.engine.runs.launchers import launchers
+
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
+    kept_server.studios.append(Studio(load_design(example("01-first-wave")), starts_with_library=True))
+    return kept_server.studios[-1]
+
+
+@pytest.fixture
+def served_page(
+    kept_server: Server, kept_context: BrowserContext, studio: Studio, complaints: list[str]
+) -> Iterator[Page]:
+    """A page in the browser of the module, which has only its cache from the tests before."""
+    page = kept_context.new_page()
+    origin = {"origin": kept_server.link.rstrip("/"), "storageTypes": "local_storage"}
+    kept_context.new_cdp_session(page).send("Storage.clearDataForOrigin", origin)
+    kept_context.clear_cookies()
+    kept_context.clear_permissions()
+    yield from clean_page(page, complaints)
 
 
 @pytest.fixture

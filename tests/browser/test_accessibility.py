@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
-from meshwave.designer.pages.start_page import front_page, start_page
-from meshwave.designer.pages.transfer_page import lab_page
-from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from meshwave.engine.runs.launchers import launchers
-from tests.conftest import IDLE, ROOT, serving
+from tests.conftest import IDLE, ROOT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
+
+    from meshwave.designer.state.studio import Studio
+    from tests.browser.conftest import Server
 
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
 pytestmark = [
@@ -33,17 +31,14 @@ DRAWN = {
 
 
 @pytest.fixture
-def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
-    first = load_design(example("01-first-wave"))
-    studio = Studio(first, starts_with_library=True)
-    studio.library.add(first)
-    with serving() as serve:
-        yield serve(
-            {"/": lambda: front_page(studio), "/start": lambda: start_page(studio), "/transfer": lambda: lab_page()}
-        )
-    studio.close()
+def page(served_page: Page, studio: Studio) -> Page:
+    studio.library.add(load_design(example("01-first-wave")))
+    return served_page
+
+
+@pytest.fixture
+def link(kept_server: Server) -> str:
+    return kept_server.link
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

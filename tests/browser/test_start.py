@@ -11,38 +11,30 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from meshwave.designer.pages.start_page import front_page, start_page
-from meshwave.designer.pages.transfer_page import lab_page
-from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import load_design
 from meshwave.engine.document.links import design_link
 from meshwave.engine.files import example
-from meshwave.engine.runs.launchers import launchers
 from tests.browser.gestures import eventually
-from tests.conftest import IDLE, serving
+from tests.conftest import IDLE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
+
+    from meshwave.designer.state.studio import Studio
+    from tests.browser.conftest import Server
 
 pytestmark = pytest.mark.browser
 FIRST = load_design(example("01-first-wave"))
 
 
 @pytest.fixture
-def studio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Studio]:
-    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
-    studio = Studio(FIRST, starts_with_library=True)
-    yield studio
-    studio.close()
+def page(served_page: Page) -> Page:
+    return served_page
 
 
 @pytest.fixture
-def link(studio: Studio) -> Iterator[str]:
-    with serving() as serve:
-        yield serve(
-            {"/": lambda: front_page(studio), "/start": lambda: start_page(studio), "/transfer": lambda: lab_page()}
-        )
+def link(kept_server: Server) -> str:
+    return kept_server.link
 
 
 @pytest.fixture
