@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
 import param
 from bokeh.settings import settings
+from bokeh.util.warnings import BokehUserWarning
 from panel.custom import JSComponent
 
 from meshwave.designer.kit.defects import defect_text
@@ -17,6 +19,9 @@ from meshwave.engine.exports.pictures.palette import MESHES
 from meshwave.engine.findings import DesignError, FindingError
 
 T = TypeVar("T")
+
+warnings.filterwarnings("ignore", "reference already known", BokehUserWarning)
+"""A browser sends a copy of each model that was added after the page was loaded, with its first message."""
 
 settings.perform_error_diagnostics = False
 """Off: Panel looks up missing attributes, for which Bokeh would search similar names in a sixth of an edit's time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import is_
 from typing import Any
 
@@ -199,8 +200,10 @@ class Widgets:
         form, problems, runs = (self.view(name).pane for name in ("design", "problems", "run"))
         assert isinstance(form, Form) and isinstance(problems, Problems) and isinstance(runs, RunsPanel)
         self.form, self.problems, self.runs = form, problems, runs
-        self.runs.param.watch(lambda *_: self.experts.refresh_loads(), "runs")
-        self.side, self.bottom = TabbedPages("Side panel", self._views_at("side")), self._bottom_area()
+        self.runs.followed.param.watch(lambda *_: self.experts.refresh_loads(), "entries")
+        self.side = TabbedPages("Side panel", self._views_at("side"))
+        timeline = {TIMELINE: ("Timeline", lambda: self.timeline)}
+        self.dock = TabbedPages("Timeline and runs", {**timeline, **self._views_at("bottom")})
         self.problems.param.watch(lambda *_: self._show_badge(), ["badge", "severity"])
         session.param.watch(lambda *_: self._show_progress(), "progress")
         self._show_badge()
@@ -222,25 +225,28 @@ class Widgets:
             self._views[name] = views[name](self)
         return self._views[name]
 
-    def _views_at(self, place: Place) -> dict[str, tuple[str, Viewable]]:
-        """Return title and pane of the views at a place, by name and in their order."""
+    def _views_at(self, place: Place) -> dict[str, tuple[str, Callable[[], Viewable]]]:
+        """Return the title of the views at a place and what makes their panes, by name and in their order."""
         found = sorted((each.order, each.title, name) for name, each in views.items() if each.place == place)
-        return {name: (title, self.view(name).pane) for _, title, name in found}
+        return {name: (title, partial(self._pane, name)) for _, title, name in found}
 
-    def _bottom_area(self) -> Viewable:
-        """Return the timeline, in tabs if there are other views at the bottom."""
-        others = self._views_at("bottom")
-        return TabbedPages("Bottom", {TIMELINE: ("Timeline", self.timeline), **others}) if others else self.timeline
+    def _pane(self, name: str) -> Viewable:
+        return self.view(name).pane
 
     def show_view(self, name: str) -> None:
         """Show a view."""
-        for tabs in (self.side, self.bottom):
-            if isinstance(tabs, TabbedPages) and name in tabs:
+        for tabs in (self.side, self.dock):
+            if name in tabs:
                 tabs.show_view(name)
 
     def open_profiles(self) -> None:
         """Open the calibration profiles."""
         self.profiles.open()
+
+    def watch_theme(self, draw: Callable[[str], Any]) -> None:
+        """Call ``draw`` with the theme of the page, light or dark, now and when it changes."""
+        self.topbar.param.watch(lambda change: draw(change.new), "theme")
+        draw(self.topbar.theme)
 
     def _show_design(self) -> None:
         session = self.session
@@ -350,7 +356,7 @@ class Widgets:
         rank, action = self._block.rank, self._block.action
         try:
             prediction = pinned_prediction(self.session, self._block)
-            run = self.runs.find_measured_run(prediction) if not self.session.is_stale else None
+            run = self.runs.followed.find_measured(prediction) if not self.session.is_stale else None
             measured = measured_block(run, prediction, rank, action) if run else None
             return block_layers(prediction, rank, action, measured)
         except InputError:
@@ -420,7 +426,7 @@ class Widgets:
         """Arrange all widgets on one screen, with the bar of a workshop over them."""
         areas = {
             "top": self.topbar, "numbers": self.numbers, "launch": self.runs.bar, "cluster": self.cluster,
-            "wave": self.wave, "experts": self.experts, "side": self.side, "timeline": self.bottom, "lesson": self.lessons,
+            "wave": self.wave, "experts": self.experts, "side": self.side, "timeline": self.dock, "lesson": self.lessons,
         }  # fmt: skip
         for area, view in areas.items():
             view.css_classes = [*(view.css_classes or []), f"mw-area-{area}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from meshwave.engine.document import Design
 from meshwave.engine.findings import Refusal
@@ -40,9 +41,9 @@ class Launches:
             self._launchers[name] = open_target(self.record, name)
         return self._launchers[name]
 
-    def submit(self, launcher: Launcher, spec: RunSpec, key: str | None) -> Run:
+    def submit(self, launcher: Launcher, spec: RunSpec, key: str | None, data: Path | None = None) -> Run:
         """Launch or queue a run; see :meth:`Launcher.submit`."""
-        return launcher.submit(spec, key=key)
+        return launcher.submit(spec, data=data, key=key)
 
     def dry_run(self, design: Design) -> Run:
         """Launch or queue a dry run of a design on this machine."""
@@ -58,6 +59,13 @@ class Launches:
         """
         known = self._launchers.get(entry.launcher)
         (Run(self.record, entry.id, known) if known else open_run(self.record, entry.id)).cancel(why)
+
+    def check_ownership(self, entry: Entry) -> None:
+        """Check that the tab may change a run.
+
+        Raises:
+            Refusal: somebody else launched it.
+        """
 
     def watch_queues(self) -> None:
         """Start the queued runs of all targets, each when its turn comes."""
@@ -95,14 +103,14 @@ class LearnerLaunches(Launches):
             raise Refusal("workshop_target", {"target": name})
         return self._shared.open(name)
 
-    def submit(self, launcher: Launcher, spec: RunSpec, key: str | None) -> Run:
+    def submit(self, launcher: Launcher, spec: RunSpec, key: str | None, data: Path | None = None) -> Run:
         """Launch or queue a run as the learner.
 
         Raises:
             Refusal: it exceeds the limits of the workshop.
         """
         check_launch(self._limits, self.record, self._person, process_count(spec.drawn))
-        return launcher.submit(spec, key=key, person=self._person)
+        return launcher.submit(spec, data=data, key=key, person=self._person)
 
     def cancel(self, entry: Entry, why: str = "") -> None:
         """Cancel a run of the learner.
@@ -110,9 +118,17 @@ class LearnerLaunches(Launches):
         Raises:
             Refusal: somebody else launched it.
         """
+        self.check_ownership(entry)
+        self._shared.cancel(entry, why)
+
+    def check_ownership(self, entry: Entry) -> None:
+        """Check that the learner launched a run.
+
+        Raises:
+            Refusal: somebody else launched it.
+        """
         if entry.person != self._person:
             raise Refusal("workshop_other_run", {})
-        self._shared.cancel(entry, why)
 
     def watch_queues(self) -> None:
         """Start the queued runs of all persons."""

@@ -35,6 +35,9 @@ class Page(Protocol):
     def open_profiles(self) -> None:
         """Open the calibration profiles."""
 
+    def watch_theme(self, draw: Callable[[str], Any]) -> None:
+        """Call ``draw`` with the theme of the page, light or dark, now and when it changes."""
+
 
 class View(ABC):
     """A tab of the page; each member is one file in this folder.

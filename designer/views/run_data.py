@@ -5,31 +5,43 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwave.designer.views._loss_curve import LossCurve
 from meshwave.designer.views.run_comparison import comparison_data
 from meshwave.designer.views.run_text import describe_status, run_figures, step_document
+from meshwave.designer.views.step_curve import StepCurve
 from meshwave.engine.document import Design
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs import Bundle, Entry, Run
-from meshwave.engine.runs.accuracy import compare
+from meshwave.engine.runs.accuracy import MeshMemory, compare
 from meshwave.engine.runs.accuracy.stragglers import find_stragglers
 from meshwave.engine.runs.emulation.hosts import matches_links, prediction_links, read_executed_bundle
 from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.runs.run_comparison import compare_run
 from meshwave.engine.runs.run_folder import read_launched_design
+from meshwave.engine.units import format_time
 
-SHOWN_RUNS, SHOWN_LINES = 30, 60
+SHOWN_RUNS = 30
 READ_SPANS_INTERVAL_S, SPANS_TIME_SHARE = 0.5, 0.05
 """Shortest interval between reads of a live timeline, and largest share of the time that reading may take.
 
 Each read takes all spans so far.
 """
+
+
+class RunCurves(NamedTuple):
+    """The curves of a run: values at equal distances over its steps, None where they are not numbers."""
+
+    run: str
+    name: str
+    steps: int
+    losses: list[float | None]  # empty for a dry run
+    seconds: list[float | None]
+    unit: str  # of the step times
 
 
 class FollowedRun:
@@ -39,12 +51,13 @@ class FollowedRun:
         self.run = run
         self.recording: Recording | None = None
         self.measured: Timeline | None = None  # the typical step so far
+        self.memory: list[MeshMemory] = []  # as last compared
         self.summary: dict[str, Any] = {}
         self.status: dict[str, Any] = {}
-        self.losses: list[float | None] = []  # the values that are drawn
-        self.log = ""
+        self.curves = RunCurves(run.id, "", 0, [], [], "s")
+        self.log_bytes = 0  # of all processes
         self._metrics = run.follow_metrics()
-        self._curve = LossCurve()
+        self._loss_curve, self._time_curve = StepCurve(), StepCurve()
         self._last: dict[str, Any] | None = None
         self.is_over = False
         self._spans = RecordedSpans(run)
@@ -61,22 +74,32 @@ class FollowedRun:
         entry = self.run.entry  # before the files: if it is over, they are complete
         fresh = self._metrics.new_rows()
         for row in fresh:
-            self._curve.add(row.get("loss"))
+            self._loss_curve.add(row.get("loss"))
+            self._time_curve.add(row["seconds"])
         if fresh:
             self._last = fresh[-1]
-            self.losses = self._curve.values() if "loss" in self._last else []  # a dry run has no losses
-        lines = sorted(self.run.log(SHOWN_LINES), key=lambda line: line.process == 0)
-        self.log = "\n".join(map(str, lines))  # process 0, which logs the steps, comes last
+        if fresh or not self.curves.name:
+            self.curves = self._curves(entry)
+        self.log_bytes = sum(path.stat().st_size for path in self.run.folder.glob("rank-*.log"))
         self.summary = self._summary(entry)
+        done = self._loss_curve.steps
         self.status = {
             "running": not entry.state.is_over,
-            "share": self._curve.steps / max(entry.steps, 1),
-            "words": describe_status(entry, self._curve.steps, self._last, self.run.waiting),
+            "share": done / max(entry.steps, 1),
+            "words": describe_status(entry, done, self._last, self.run.waiting),
         }
         self.is_over = entry.state.is_over and self._metrics.is_at_end
 
+    def _curves(self, entry: Entry) -> RunCurves:
+        last = self._last or {}
+        losses = self._loss_curve.values() if "loss" in last else []
+        name = f"{entry.name}, {format_time(entry.created_s, exact=True)}"
+        return RunCurves(
+            entry.id, name, self._loss_curve.steps, losses, self._time_curve.values(), last.get("unit", "s")
+        )
+
     def _summary(self, entry: Entry) -> dict[str, Any]:
-        done = self._curve.steps
+        done = self._loss_curve.steps
         return {
             "id": self.run.id,
             "name": entry.name,
@@ -86,12 +109,19 @@ class FollowedRun:
             "done": done,
             "total": entry.steps,
             "figures": run_figures(self._last, done, entry.steps, self._typical_s(entry)),
-            "notes": [*self._stragglers, *(self._curve.notes if self.losses else []), *self.run.notes()],
+            "notes": [*self._stragglers, *self._divergence(), *self.run.notes()],
         }
+
+    def _divergence(self) -> list[str]:
+        """Return a note if the loss has diverged, with the step."""
+        after = self._loss_curve.diverged_after
+        if after is None or not self.curves.losses:
+            return []
+        return [f"the loss has been NaN since step {after + 1}: use a smaller training.lr, or set training.clip_norm"]
 
     def read_spans(self) -> bool:
         """Read the timeline of a step if there are new spans; return whether there were."""
-        if not self._curve.steps or not self._spans.is_due(self.is_over):
+        if not self._loss_curve.steps or not self._spans.is_due(self.is_over):
             return False
         found = self._spans.read_new()
         if found is not None:
@@ -122,7 +152,9 @@ class FollowedRun:
             if self.is_over and own is not None and bundle is not None:
                 compare_run(self.run, bundle, self.recording)
             links = prediction_links(bundle) if bundle is not None and expected is own else ""
-            return comparison_data(compare(expected, self.recording, links))
+            found = compare(expected, self.recording, links)
+            self.memory = found.memory
+            return comparison_data(found)
         except MeshwaveError:
             return {"rows": []}  # the version that launched the run lowered the design to another program
 

@@ -13,28 +13,28 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, style_sheets
-from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
 from meshwave.designer.state.launches import Launches
-from meshwave.designer.views._view import FILL, View, views
+from meshwave.designer.views._view import FILL, Page, View, views
+from meshwave.designer.views.followed_runs import FollowedRuns, mirror
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.designer.views.problems import Problems
-from meshwave.designer.views.run_comparison import error_history
-from meshwave.designer.views.run_data import SHOWN_RUNS, FollowedRun
-from meshwave.designer.views.run_text import fixed_stages, mode_prefix
+from meshwave.designer.views.run_data import FollowedRun
+from meshwave.designer.views.run_text import fixed_stages
 from meshwave.designer.views.target_drawing import draw_target
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.findings import Problem, Refusal
-from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_suffix, reconcile
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Launcher, Options, Record, Run, reconcile
 from meshwave.engine.runs.dry_run import limit_steps
 from meshwave.engine.runs.emulation.hosts import default_hosts
-from meshwave.engine.runs.launchers import specify_run, usual_launcher
+from meshwave.engine.runs.launchers import resumed_launch, specify_run, usual_launcher
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
-from meshwave.engine.runs.run_comparison import design_history, save_run_profile
+from meshwave.engine.runs.run_comparison import save_run_profile
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
-from meshwave.engine.units import format_count, format_time, quantity
+from meshwave.engine.units import format_count, quantity
 
 DEFAULT_TARGET = "local"
 REFRESH_INTERVAL_S = 0.15
@@ -45,22 +45,18 @@ RECONCILE_WAIT_S = 0.1
 
 
 class RunsPanel(Canvas):
-    """One recorded run and its progress; polled, because any process may have started it."""
+    """The shown run, and what the next launch uses: its training text and emulated network."""
 
-    run = param.Dict(default={})
-    losses = param.List(default=[], doc="At most SHOWN_LOSSES losses over all steps; None if not a number.")
-    log = param.String(default="")
-    comparison = param.Dict(default={}, doc="See comparison_data(), and whether the measured timeline is overlaid.")
-    outcomes = param.List(default=[], doc="Prediction errors of the runs of the same design; see error_history().")
-    runs = param.List(default=[])
+    run = param.Dict(default={}, doc="Summary of the shown run.")
+    measured = param.Dict(default={}, doc="See FollowedRuns.measured.")
     hosts = param.Dict(
         default={}, doc="For a design with several nodes: whether their network is emulated, and its description."
     )
     text = param.Dict(default={}, doc="Name of the uploaded dataset, or None, and the largest size of one.")
 
     _esm = module("panels/runs.js")
-    _stylesheets: ClassVar = style_sheets("panels/runs.css")
-    _gestures = ("open", "overlay", "use_measured", "bring_text", "default_text", "hosts")
+    _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/runs.css")
+    _gestures = ("overlay", "use_measured", "bring_text", "default_text", "hosts")
 
     def __init__(
         self,
@@ -84,10 +80,10 @@ class RunsPanel(Canvas):
             **params: parameters of the widget.
         """
         super().__init__(**params)
-        self._session, self._launches, self._record = session, launches, launches.record
+        self._session, self.launches, self._record = session, launches, launches.record
         self._targets = {target.name: target for target in launches.targets()}
         self._chosen = DEFAULT_TARGET
-        self._on_launched, self._on_blocked, self._on_shown = on_launch, on_blocked, on_show
+        self._on_launched, self._on_blocked = on_launch, on_blocked
         self.bar = LaunchBar(
             self._launch,
             self._launch_dry_run,
@@ -101,34 +97,15 @@ class RunsPanel(Canvas):
             for target in self._targets.values()
         ]
         self.bar.param.update(places=places if len(places) > 1 else [], place=self._chosen)
-        self._is_overlaid = True
         self._emulates_hosts = False  # True to emulate the network between nodes
-        self._shown_run: FollowedRun | None = None
-        self._live: FollowedRun | None = None  # the run in progress, from any launcher
-        self._ended: dict[str, str] = {}  # progress of each run that is over
         self._checked_s = 0.0
         self._reconciling: threading.Thread | None = None
-        session.param.watch(lambda *_: self._remove_overlay(), "opened")
+        self.followed = FollowedRuns(session, self._record, on_show, first)
+        mirror(self.followed, self, "run", "measured")
+        mirror(self.followed, self.bar, "status")
         session.param.watch(lambda *_: self._follow_design(), ["design", "problems"])
         self._follow_design()
-        with suppress(MeshwaveError):  # the run may have been deleted
-            self._shown_run = self._follow_entry(self._record.get(first)) if first else None
         self.refresh()
-
-    def find_measured_run(self, prediction: Prediction) -> Run | None:
-        """Return the run that measured the predicted step: the shown one, else the latest that is over.
-
-        None if the shown run matches but is not overlaid.
-        """
-        shown = self._shown_run
-        if shown is not None and shown.has_same_program(prediction) and not shown.is_dry_run:
-            return shown.run if self._is_overlaid and shown.has_same_links(prediction.design) else None
-        for entry in self._record.entries(SHOWN_RUNS):
-            if not entry.is_rehearsal and entry.digest == prediction.program.digest and entry.state.is_over:
-                run = FollowedRun(Run(self._record, entry.id))
-                if run.computes_step_of(prediction.design) and run.has_same_links(prediction.design):
-                    return run.run
-        return None
 
     # ---- gestures ----
 
@@ -147,12 +124,12 @@ class RunsPanel(Canvas):
 
     @property
     def _launcher(self) -> Launcher:
-        return self._launches.open(self._chosen)
+        return self.launches.open(self._chosen)
 
     def _dry_run_launcher(self, options: Options = REHEARSAL) -> Launcher:
         """Return the launcher for a dry run: the selected one, unless the usual one cannot run it."""
         usual = usual_launcher(self._session.design, options)
-        return self._launcher if usual == DEFAULT_TARGET else self._launches.open(usual)
+        return self._launcher if usual == DEFAULT_TARGET else self.launches.open(usual)
 
     def _start(self, launcher: Launcher, key: str | None, options: Options) -> None:
         session = self._session
@@ -161,15 +138,23 @@ class RunsPanel(Canvas):
         prediction = session.prediction
         if options.rehearse:
             prediction = replace(prediction, design=limit_steps(prediction.design))
-        run = self._launches.submit(launcher, specify_run(prediction, options), key)
-        self._show(FollowedRun(run))
+        self._show_launched(self.launches.submit(launcher, specify_run(prediction, options), key))
+
+    def resume(self, run: str) -> None:
+        """Launch the design of a run again, from the newest checkpoint of the run."""
+        design, options, text = resumed_launch(self._record.folder(run))
+        launcher = self.launches.open(usual_launcher(design, options))
+        self._show_launched(self.launches.submit(launcher, specify_run(predict(design), options), None, text))
+
+    def _show_launched(self, run: Run) -> None:
+        self.followed.show(FollowedRun(run))
         self.refresh()
         self._on_launched()
 
     def _cancel(self) -> None:
-        active = self._active_run
+        active = self.followed.active
         if active is not None:
-            self._launches.cancel(self._record.get(active.run.id))
+            self.launches.cancel(self._record.get(active.run.id))
         self.refresh()
 
     def _choose(self, name: str) -> None:
@@ -178,24 +163,20 @@ class RunsPanel(Canvas):
         self._chosen = self.bar.place = name
         self._update_launch_buttons()
 
-    def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        self._show(self._follow_entry(self._record.get(read_value(gesture, "run", plain_text))))
-        self.refresh()
-
     def _on_overlay(self, gesture: Mapping[str, Any]) -> None:
-        self._is_overlaid = bool(gesture.get("on"))
-        self._update_overlay()
+        self.followed.set_overlay(bool(gesture.get("on")))
 
     def _on_use_measured(self, gesture: Mapping[str, Any]) -> None:
         """Set the costs of the open design to those measured by the run, as one undo step."""
-        if self._shown_run is None:
+        shown = self.followed.shown
+        if shown is None:
             return
-        name, design = save_run_profile(self._shown_run.run), self._session.design
+        name, design = save_run_profile(shown.run), self._session.design
         cost = {"kind": "calibrated", "profile": name, "transfer_model": design.cost.transfer_model}
         document = design.model_dump(mode="json")
         document["cost"] = cost
-        ran = self._shown_run.prediction
-        if ran is not None and self._shown_run.computes_step_of(design):
+        ran = shown.prediction
+        if ran is not None and shown.computes_step_of(design):
             document["pipeline"]["stages"] = fixed_stages(parse_design(document), ran)
         self._session.edit("", {key: document[key] for key in ("cost", "pipeline")}, "calibrate from a run")
 
@@ -213,21 +194,12 @@ class RunsPanel(Canvas):
 
     # ---- updates ----
 
-    def _remove_overlay(self) -> None:
-        """Remove the overlay when the document is replaced, and a run of the previous document if it is over."""
-        self._is_overlaid = False
-        shown = self._shown_run
-        if shown is not None and shown.is_over and not shown.computes_step_of(self._session.design):
-            self._show(None)
-        self._update_overlay()
-
     def _follow_design(self) -> None:
         self.text = {"name": self._session.design.training.data, "largest": LARGEST_UPLOAD_BYTES}
         cluster = self._session.design.cluster
         between = f"{quantity(cluster.inter_node.bandwidth, 'B/s')} between {cluster.nodes} hosts"
         self.hosts = {"on": self._emulates_hosts, "words": between} if cluster.nodes > 1 else {}
         self._update_launch_buttons()
-        self._update_overlay()
 
     def _update_launch_buttons(self) -> None:
         reason = self._launch_refusal()
@@ -262,43 +234,7 @@ class RunsPanel(Canvas):
     def refresh(self) -> None:
         """Update the panel; called several times per second."""
         self._check_surroundings()
-        self._choose_live(self._record.active())
-        for follower in dict.fromkeys((self._live, self._shown_run)):
-            if follower is not None:
-                follower.read_new()
-        self.bar.status = self._status()
-        if self._shown_run is not None:
-            self._update_run(self._shown_run)
-        self.runs = [self._row(entry) for entry in self._record.entries(SHOWN_RUNS)]
-
-    def _row(self, entry: Entry) -> dict[str, Any]:
-        shown = self._shown_run is not None and self._shown_run.run.id == entry.id
-        row = {"id": entry.id, "name": entry.name, "state": str(entry.state), "shown": shown}
-        return {**row, "words": f"{self._progress(entry)}, {format_time(entry.created_s)}"}
-
-    def _progress(self, entry: Entry) -> str:
-        """Return the steps that are done and the last loss."""
-        if entry.id in self._ended:
-            return self._ended[entry.id]
-        last = Run(self._record, entry.id).latest()
-        done = int(last["step"]) + 1 if last else 0
-        words = f"{mode_prefix(entry)}{done} of {entry.steps} steps{loss_suffix(last)}"
-        if entry.state.is_over:
-            self._ended[entry.id] = words
-        return words
-
-    @property
-    def _active_run(self) -> FollowedRun | None:
-        """The run that *Cancel* ends: the shown one if it is active or queued, else the one in progress."""
-        shown = self._shown_run
-        return shown if shown is not None and shown.status.get("running") else self._live
-
-    def _status(self) -> dict[str, Any]:
-        """Return the status for the launch bar: of the run in progress, with its name if another one is shown."""
-        live, shown = self._active_run, self._shown_run
-        if live is None or live is shown or not live.status["running"]:
-            return shown.status if shown is not None else {}
-        return {**live.status, "words": f"{live.summary['name']}: {live.status['words']}"}
+        self.followed.refresh()
 
     def _check_surroundings(self) -> None:
         """Check for changes that nothing reports, such as a launcher that was killed or a new dataset."""
@@ -308,53 +244,8 @@ class RunsPanel(Canvas):
                 self._reconciling = threading.Thread(target=_reconcile, args=(self._record,), daemon=True)
                 self._reconciling.start()
                 self._reconciling.join(RECONCILE_WAIT_S)
-            self._launches.watch_queues()
+            self.launches.watch_queues()
             self._update_launch_buttons()
-
-    def _choose_live(self, active: Sequence[Entry]) -> None:
-        """Follow the run in progress on this machine, of which there is at most one."""
-        if self._live is None or self._live.run.id not in {entry.id for entry in active}:
-            self._live = self._follow_entry(active[-1]) if active else None
-
-    def _follow_entry(self, entry: Entry) -> FollowedRun:
-        """Return the followed run of an entry; one that is followed already is not read again."""
-        known = (follower for follower in (self._live, self._shown_run) if follower and follower.run.id == entry.id)
-        return next(known, None) or FollowedRun(Run(self._record, entry.id))
-
-    def _show(self, shown: FollowedRun | None) -> None:
-        """Show a run and overlay its timeline."""
-        self._shown_run, self._is_overlaid = shown, shown is not None
-        self._session.measured = None
-        self.param.update(losses=[], log="", comparison={}, outcomes=[], run={})
-        self._on_shown(shown.run.id if shown else "")
-
-    def _update_run(self, shown: FollowedRun) -> None:
-        has_new_spans = shown.read_spans()  # before the summary, which has the typical step time
-        self.param.update(run=shown.summary, losses=shown.losses, log=shown.log)
-        if has_new_spans or (shown.measured is not None and not self.comparison):
-            self._update_overlay()
-
-    def _update_overlay(self) -> None:
-        """Overlay the measured timeline on the prediction if they are of the same step, and update the comparison."""
-        shown, prediction = self._shown_run, self._session.prediction
-        measured = shown.measured if shown else None
-        if shown is None or measured is None:
-            self._session.measured, self.comparison = None, {}
-            return
-        same = prediction is not None and shown.matches(prediction)
-        expected = prediction if same else shown.prediction
-        plays = prediction is not None and shown.has_same_program(prediction)
-        other = ", with the emulated links of the run" if plays else ", for the design as it was launched"
-        self._session.measured = measured if same and self._is_overlaid else None
-        self.comparison = {
-            **(shown.comparison(expected) if expected else {"rows": []}),
-            "laid": self._is_overlaid and same,
-            "same": same,
-            "whose": "" if same else other,
-            "usable": measured.source == "measured",
-        }
-        if shown.is_over and not self.outcomes:
-            self.outcomes = error_history(design_history(self._record, shown.run.entry), shown.run.id)
 
 
 def _reconcile(record: Record) -> None:
@@ -364,7 +255,7 @@ def _reconcile(record: Record) -> None:
 
 @views.register("run")
 class RunView(View):
-    """A run of the open design: its progress, loss and comparison with the prediction."""
+    """The shown run and its progress, and the data and the network of the next launch."""
 
     title: ClassVar = "Run"
     order: ClassVar = 2
@@ -386,3 +277,15 @@ class RunView(View):
         problems = self.page.view("problems").pane
         assert isinstance(problems, Problems)
         problems.block(found)
+
+
+def runs_panel(page: Page) -> RunsPanel:
+    """Return the panel of runs of a page."""
+    panel = page.view("run").pane
+    assert isinstance(panel, RunsPanel)
+    return panel
+
+
+def followed_runs(page: Page) -> FollowedRuns:
+    """Return the runs that a page follows."""
+    return runs_panel(page).followed

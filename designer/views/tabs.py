@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import panel as pn
@@ -32,12 +32,18 @@ class Tabs(Canvas):
 class TabbedPages(pn.Column):
     """Panes under a row of tabs, of which one is shown; the others keep their state."""
 
-    def __init__(self, label: str, pages: Mapping[str, tuple[str, Viewable]]) -> None:
-        """Create the tabs; ``pages`` are titles and panes by name."""
+    def __init__(self, label: str, pages: Mapping[str, tuple[str, Callable[[], Viewable]]]) -> None:
+        """Create the tabs.
+
+        Args:
+            label: the name of the row for screen readers.
+            pages: by name, the title and a function that makes the pane when it is first shown.
+        """
         self._names = list(pages)
-        self._panes = [pane if isinstance(pane, Canvas) else _frame(pane) for _, pane in pages.values()]
+        self._makers = [make for _, make in pages.values()]
+        self._panes: dict[int, Viewable] = {}
         self.tabs = Tabs(label=label, titles=[title for title, _ in pages.values()], sizing_mode="stretch_both")
-        super().__init__(self.tabs, *self._panes, sizing_mode="stretch_both", styles=GRID)
+        super().__init__(self.tabs, sizing_mode="stretch_both", styles=GRID)
         self.tabs.styles = {"grid-area": "tabs"}
         self.tabs.param.watch(lambda *_: self._show(), "active")
         self._show()
@@ -56,13 +62,18 @@ class TabbedPages(pn.Column):
         self.tabs.badges = {**others, place: [badge, severity]} if badge else others
 
     def _show(self) -> None:
-        for place, pane in enumerate(self._panes):
-            shown = (
-                "visible" if place == self.tabs.active else "hidden"
-            )  # hidden panes keep their size and scroll position
+        active = self.tabs.active
+        is_new = active not in self._panes
+        if is_new:
+            pane = self._makers[active]()
+            self._panes[active] = pane if isinstance(pane, Canvas) else _frame(pane)
+        for place, pane in self._panes.items():
+            shown = "visible" if place == active else "hidden"  # hidden panes keep their size and scroll position
             # Elements of Panel's own panes set `visibility` themselves, so hiding the pane does not hide them.
             inside = {} if isinstance(pane, Canvas) else {"content-visibility": shown}
             pane.styles = {**pane.styles, **PAGE, "visibility": shown, **inside}
+        if is_new:
+            self.append(self._panes[active])
 
 
 def _frame(pane: Viewable) -> Viewable:

@@ -27,7 +27,7 @@ from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
 from meshwave.engine.runs.archives import delete_run, export_run, import_run
-from meshwave.engine.runs.launchers import enter_folders, open_run
+from meshwave.engine.runs.launchers import enter_folders, open_run, resumed_launch
 from meshwave.engine.runs.process_identity import stopped_process_lines
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import (
@@ -38,7 +38,6 @@ from meshwave.engine.runs.run_comparison import (
     save_run_profile,
     short_error,
 )
-from meshwave.engine.runs.run_folder import read_launched_design, read_options
 
 
 def runs(options: argparse.Namespace) -> int:
@@ -134,13 +133,9 @@ def _follow(record: Record, entry: Entry, options: argparse.Namespace) -> int:
 
 def _resume(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     """Launch the design of a run again, from the newest checkpoint of the run."""
-    folder = record.folder(entry.id)
-    design = with_steps(read_launched_design(folder), options.steps)
-    how = read_options(folder).model_copy(update={"resume": entry.id})
-    text = folder / "data.txt"
-    return launch_and_follow(
-        record, design, how, options.launcher, text if text.exists() else None, as_json=options.json
-    )
+    design, how, text = resumed_launch(record.folder(entry.id))
+    design = with_steps(design, options.steps)
+    return launch_and_follow(record, design, how, options.launcher, text, as_json=options.json)
 
 
 def _export(record: Record, entry: Entry, options: argparse.Namespace) -> int:

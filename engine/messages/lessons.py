@@ -51,7 +51,7 @@ MESSAGES: dict[str, Message] = {
     "workshop_runs": "you have {runs} runs that are queued or not over; wait for one of them, or cancel it",
     "workshop_disk": _workshop_disk,
     "workshop_target": "learners of a workshop cannot launch on {target!r}; choose this machine",
-    "workshop_other_run": "somebody else launched this run; you can cancel your own runs only",
+    "workshop_other_run": "somebody else launched this run; you can change your own runs only",
     "workshop_fixed_key": "the challenge keeps {key!r} as in its start design; restore it, or open the start design again",
     "workshop_condition_unmet": "the design does not meet this condition: {condition}; it has {value}",
     "workshop_no_score": "the design has no number {number!r}; choose a cost model in seconds",

@@ -205,6 +205,9 @@ MESSAGES: dict[str, Message] = {
     "run_is_active": "run {run} is not over; wait for it, or cancel it: meshwave runs cancel {run}",
     "run_exists": "run {run} exists here already; delete it first: meshwave runs delete {run}",
     "run_not_deleted": "run {run} cannot be deleted: {error}",
+    "run_not_annotated": "tags and note of run {run} cannot be saved: {error}",
+    "run_too_large_to_download": "run {run} has {size} and the page downloads at most {limit}; "
+    "export it with: meshwave runs export {run}",
     "archive_exists": "{file} exists; choose another name with --out",
     "archive_unwritable": "cannot write {file}: {error}; choose another place with --out",
     "not_a_run_archive": "{file} is not an exported run: {reason}; choose a file that meshwave runs export has written",

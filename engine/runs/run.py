@@ -214,13 +214,15 @@ class Run:
         """Return a line for each process of the run that is stopped and does not respond."""
         return stopped_process_lines(self.entry)
 
-    def log(self, lines: int = 200) -> list[LogLine]:
-        """Return the last ``lines`` lines of each process, process by process."""
-        return [
-            LogLine(process, escape_unprintable(text.expandtabs()))
-            for process, path in files_by_process(self.folder, "rank", ".log").items()
-            for text in last_lines(path, lines)
-        ]
+    def log(self, lines: int = 200, process: int | None = None, query: str = "") -> list[LogLine]:
+        """Return the last ``lines`` lines of each process, or of one, that contain ``query`` in any case."""
+        wanted, found = query.casefold(), []
+        for number, path in files_by_process(self.folder, "rank", ".log").items():
+            if process in (None, number):
+                matching = [text for text in last_lines(path, LOG_BYTES) if wanted in text.casefold()]
+                last = matching[-lines:] if lines > 0 else []
+                found += [LogLine(number, escape_unprintable(text.expandtabs())) for text in last]
+        return found
 
     def result(self) -> Result | None:
         """Return the result of the run, with the exit of each process; None before its end."""

@@ -1,6 +1,6 @@
 // What the widgets around the canvases share: tooltips, dialogs, and panels and menus in the top layer.
 
-/** @import { Answer, Child, MenuEntry, Message, OverlayModel } from "./types" */
+/** @import { Answer, Child, MenuEntry, Message, OverlayModel, Point } from "./types" */
 
 import { button } from "./controls.js";
 import { ARROW_STEPS, closest, consume, find, findAll, focusedElement, h } from "./dom.js";
@@ -272,6 +272,12 @@ const firstFocusable = (panel) => find(panel, '[aria-checked="true"], [autofocus
  */
 export function menu(anchor, label, entries) {
   const panel = dropdown(anchor, label, () => entries().map((entry) => menuItem(panel, entry)), "menu");
+  walkMenu(panel);
+  return panel;
+}
+
+/** Let arrow keys and first letters choose among the items of a menu. @param {HTMLElement} panel */
+function walkMenu(panel) {
   panel.addEventListener("keydown", (event) => {
     if (event.key === "Tab") return panel.hidePopover();
     const items = findAll(panel, '[role^="menuitem"]');
@@ -280,7 +286,60 @@ export function menu(anchor, label, entries) {
     next?.focus();
     consume(event);
   });
-  return panel;
+}
+
+const LONG_PRESS_MS = 550;
+const LONG_PRESS_PX = 8; // a finger that moves further does not press
+
+/** A menu at a point of the window. `element` belongs into the root of the widget. @param {string} label */
+export function pointMenu(label) {
+  const element = h("div.mw-drop", { popover: "auto", role: "menu", "aria-label": label });
+  /** @type {HTMLElement | null} */
+  let focused = null;
+  walkMenu(element);
+  element.addEventListener("beforetoggle", (event) => {
+    if (event.newState === "closed" && element.matches(":focus-within")) focused?.focus();
+  });
+  const open = (/** @type {Point} */ { x, y }, /** @type {MenuEntry[]} */ entries) => {
+    if (!entries.length) return;
+    focused = focusedElement(element);
+    element.replaceChildren(...entries.map((entry) => menuItem(element, entry)));
+    element.showPopover();
+    const { width, height } = element.getBoundingClientRect();
+    element.style.left = `${Math.max(4, Math.min(x, innerWidth - width - 4))}px`;
+    element.style.top = `${Math.max(4, Math.min(y, innerHeight - height - 4))}px`;
+    find(element, "button")?.focus();
+  };
+  return { element, open };
+}
+
+/**
+ * Call `show` with a point and the element there on a right click, Shift+F10, the menu key, or a long press of a
+ * finger. It returns whether it showed a menu; if not, the browser shows its own.
+ * @param {HTMLElement} area @param {(at: Point, target: HTMLElement) => boolean} show
+ */
+export function openOnContext(area, show) {
+  let timer = 0;
+  /** @type {Point} */
+  let start = { x: 0, y: 0 };
+  const end = () => clearTimeout(timer);
+  area.addEventListener("contextmenu", (event) => {
+    const target = /** @type {HTMLElement} */ (event.target);
+    const isKey = event.button !== 2 && event.pointerType !== "touch";
+    const { left, bottom } = target.getBoundingClientRect();
+    if (show(isKey ? { x: left + 8, y: bottom } : { x: event.clientX, y: event.clientY }, target)) consume(event);
+  });
+  area.addEventListener("pointerdown", (event) => {
+    end();
+    if (event.pointerType !== "touch") return;
+    start = { x: event.clientX, y: event.clientY };
+    const target = /** @type {HTMLElement} */ (event.target);
+    timer = setTimeout(() => show(start, target), LONG_PRESS_MS);
+  });
+  area.addEventListener("pointermove", (event) => {
+    if (Math.hypot(event.clientX - start.x, event.clientY - start.y) > LONG_PRESS_PX) end();
+  });
+  for (const type of ["pointerup", "pointercancel"]) area.addEventListener(type, end);
 }
 
 /**

@@ -260,10 +260,7 @@ export interface RunComparison {
   cause: string;
   label: string;
   clocks: string;
-  laid: boolean;
-  same: boolean;
   whose: string;
-  usable: boolean;
 }
 
 export interface Outcome {
@@ -287,11 +284,46 @@ export interface RunSummary {
 
 export interface RunsModel extends Model {
   run: RunSummary | { id?: undefined };
-  losses: (number | null)[];
-  log: string;
-  comparison: RunComparison | { rows?: undefined };
-  outcomes: Outcome[];
-  runs: { id: string; name: string; state: string; words: string; shown: boolean }[];
+  measured: { same?: boolean; overlaid?: boolean; calibrates?: boolean };
   hosts: { on?: boolean; words?: string };
   text: { name: string | null; largest: number };
+}
+
+export interface BreakdownModel extends Model {
+  comparison: RunComparison | { rows?: undefined };
+  outcomes: Outcome[];
+}
+
+export interface RunLogModel extends Model {
+  run: string;
+  processes: number;
+  process: number | null;
+}
+
+/** A run with its cells by column: text, and a value that sorts it. */
+export interface RunRow {
+  id: string;
+  cells: Record<string, [string, number | string | null]>;
+  tags: string[];
+  note: string;
+  over: boolean;
+  resumable: boolean;
+}
+
+export interface RunTableModel extends Model {
+  compared: string[];
+  shown: string;
+}
+
+/** Peak memory of a device of a mesh: parts in bytes and as text by category. */
+export interface MemoryBar {
+  mesh: string;
+  kind: "predicted" | "measured";
+  total: number;
+  text: string;
+  parts: Record<string, [number, string]>;
+}
+
+export interface MemoryModel extends Model {
+  capacity: { bytes?: number; text?: string };
 }

@@ -9,6 +9,7 @@ import pytest
 
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
+from tests.browser.runs import write_run
 from tests.conftest import IDLE, ROOT
 
 if TYPE_CHECKING:
@@ -29,6 +30,15 @@ DRAWN = {
     "transfer": "document.querySelector('.bk-panel-models-layout-Column') !== null",
 }
 
+TABS = {
+    "Loss": "canvas",
+    "Error breakdown": ".mw-compare",
+    "Memory": ".mw-memory-part",
+    "Log": ".mw-log",
+    "Runs": ".mw-run-table tbody tr",
+}
+"""The tabs under the timeline, and what each shows of a run."""
+
 
 @pytest.fixture
 def page(served_page: Page, studio: Studio) -> Page:
@@ -41,20 +51,39 @@ def link(kept_server: Server) -> str:
     return kept_server.link
 
 
+def broken_rules(page: Page) -> list[object]:
+    page.evaluate(AXE.read_text())
+    return list(
+        page.evaluate(
+            """async (rules) => {
+                const found = await axe.run(document, { runOnly: rules });
+                return found.violations.map(({ id, nodes }) => [id, nodes.map(({ html }) => html.slice(0, 200))]);
+            }""",
+            RULES,
+        )
+    )
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("path", DRAWN)
 def test_a_page_breaks_no_rule(link: str, visit: Callable[[str], Page], page: Page, path: str, theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     visit(f"{link}{path}")
     page.wait_for_function(f"{IDLE} && {DRAWN[path]}")
-    page.evaluate(AXE.read_text())
 
-    broken = page.evaluate(
-        """async (rules) => {
-            const found = await axe.run(document, { runOnly: rules });
-            return found.violations.map(({ id, nodes }) => [id, nodes.map(({ html }) => html.slice(0, 200))]);
-        }""",
-        RULES,
-    )
+    assert broken_rules(page) == []
 
-    assert broken == []
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_tabs_of_a_run_break_no_rule(
+    link: str, visit: Callable[[str], Page], page: Page, studio: Studio, theme: str
+) -> None:
+    run = write_run(studio.record, load_design(example("03-gpt-on-two-cores")), factor=2.0)
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    visit(f"{link}?run={run}")
+    page.wait_for_function(f"{IDLE} && window.meshwaveTimeline?.layers.length > 1")
+
+    for title, drawn in TABS.items():
+        page.get_by_role("tab", name=title, exact=True).click()
+        page.locator(drawn).first.wait_for()
+        assert broken_rules(page) == [], title

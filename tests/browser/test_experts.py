@@ -14,6 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from meshwave.engine.experts import expert_schedule_names
 from tests.browser.gestures import centre, drag, eventually, focused, painted, press_and_drag
 from tests.browser.legible import faint
+from tests.browser.runs import LOSSES, drawn_losses
 from tests.browser.test_canvases import document
 
 if TYPE_CHECKING:
@@ -521,8 +522,11 @@ def test_a_small_run_of_experts_is_launched_and_seen_training(whole: Whole) -> N
     page.get_by_role("button", name="Launch 4 processes").click()
     page.locator(".mw-state", has_text="succeeded").first.wait_for(timeout=RUN_MS)
 
-    first, last = loss_of(page)
-    assert last < first - 0.1
+    page.get_by_role("tab", name="Loss").click()
+    page.wait_for_function(f"(({LOSSES})() ?? [[]])[0]?.length === 5")
+    [losses] = drawn_losses(page)
+    assert losses[-1] < losses[0] - 0.1
+    page.get_by_role("tab", name="Timeline").click()
     page.locator(
         ".mw-quiet", has_text="D (slots) is 2.5 times X (tokens), and on one node no gather can overlap the exchange"
     ).wait_for()
@@ -543,13 +547,6 @@ def test_a_small_run_of_experts_is_launched_and_seen_training(whole: Whole) -> N
     expect(page.locator('[data-figure="load"] b')).not_to_have_text("1×")
     page.keyboard.press("Control+z")
     page.locator('[data-control="load"]', has_text="uniform").wait_for()
-
-
-def loss_of(page: Page) -> tuple[float, float]:
-    """The first and the last loss that the chart of the run shows."""
-    words = page.locator(".mw-loss").get_attribute("aria-label") or ""
-    first, last = re.findall(r"\d+\.\d+", words)
-    return float(first), float(last)
 
 
 # ---- inside a block of the timeline ----

@@ -15,6 +15,7 @@ from playwright.sync_api import Page, expect
 from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.engine.runs.launchers import launchers
 from tests.browser.gestures import eventually, painted
+from tests.browser.runs import LOSSES, drawn_losses
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch]
 
@@ -128,13 +129,13 @@ def test_cancel_and_reload(designer: Callable[[str], str], visit: Callable[[str]
     steps.fill("100000")
     steps.press("Enter")
     page.get_by_role("button", name="Launch").first.click()
-    under_way = "window.meshwaveRuns?.model.run.total === 100000 && window.meshwaveRuns.model.losses.length > 2"
+    under_way = "window.meshwaveRuns?.model.run.total === 100000 && window.meshwaveRuns.model.run.done > 2"
     page.wait_for_function(under_way, timeout=RUN_MS)
 
     page.wait_for_url("**/?draft=*")
     page.reload()
+    page.get_by_role("tab", name="Run", exact=True).click()
     page.wait_for_function(under_way, timeout=RUN_MS)
-    page.get_by_role("tab", name="Run").or_(page.get_by_text("Run", exact=True)).first.click()
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".mw-run .mw-state")).to_have_text("cancelled", timeout=RUN_MS)
 
@@ -171,18 +172,22 @@ def test_launch_follow_and_overlay_and_what_keeps_another_design_from_being_laun
     whole_page: Whole,
 ) -> None:
     page = whole_page(read_design("05-hanayo-as-chimera"), launches=True)
-    bar, badge = page.locator(".mw-launchbar-words"), page.locator(".mw-tab-badge").last
+    bar, badge = page.locator(".mw-launchbar-words"), page.get_by_label("Side panel").locator(".mw-tab-badge").last
     page.get_by_role("button", name="Launch").first.click()
     expect(page.locator(".mw-run .mw-state")).to_have_text("succeeded", timeout=RUN_MS)
 
-    page.wait_for_function("window.meshwaveRuns.model.losses.length === 20")
-    losses = page.evaluate("window.meshwaveRuns.model.losses")
+    page.get_by_role("tab", name="Loss").click()
+    page.wait_for_function(f"(({LOSSES})() ?? [[]])[0]?.length === 20")
+    [losses] = drawn_losses(page)
     assert losses[-1] < losses[0] - 0.5
     page.wait_for_function("window.meshwaveTimeline.layers.length === 2")
     assert page.evaluate("window.meshwaveTimeline.layers[1].source") == "measured"
+    page.get_by_role("tab", name="Error breakdown").click()
     expect(page.locator(".mw-compare")).to_contain_text("iteration")
     expect(bar).to_contain_text("done: 20 steps, loss")
-    expect(page.locator(".mw-runs-row").first).to_contain_text("20 of 20 steps, loss")
+    page.get_by_role("tab", name="Runs").click()
+    expect(page.locator(".mw-run-table tbody tr").first).to_contain_text("20 of 20")
+    page.get_by_role("tab", name="Timeline").click()
     expect(badge).to_be_hidden()
 
     open_design(page, two_waves("few words", model__vocab=200))
@@ -197,7 +202,7 @@ def test_launch_follow_and_overlay_and_what_keeps_another_design_from_being_laun
     expect(page.get_by_role("tab", name="Design")).to_have_attribute("aria-selected", "true")
     expect(page.get_by_label("Vocabulary")).to_be_focused()
 
-    page.get_by_role("tab", name="Run").click()
+    page.get_by_role("tab", name="Run", exact=True).click()
     expect(page.locator(".mw-run")).to_be_hidden()  # it was of another design
     page.wait_for_function("window.meshwaveTimeline.layers.map(({ source }) => source).join() === 'predicted'")
 
@@ -261,9 +266,9 @@ def test_tabs_and_tiling_follow_the_keyboard_and_the_design(whole_page: Whole) -
     expect(tab).to_have_attribute("aria-selected", "true")
     tab.focus()
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("tab", name="Run")).to_be_focused()
-    expect(page.get_by_role("tab", name="Run")).to_have_attribute("aria-selected", "true")
-    expect(page.get_by_text("No runs yet")).to_be_visible()
+    expect(page.get_by_role("tab", name="Run", exact=True)).to_be_focused()
+    expect(page.get_by_role("tab", name="Run", exact=True)).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_text("Training text: default")).to_be_visible()
     expect(page.get_by_label("Layers", exact=True)).to_be_hidden()
     page.keyboard.press("Home")
     expect(page.get_by_label("Layers", exact=True)).to_be_visible()

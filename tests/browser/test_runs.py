@@ -1,9 +1,8 @@
-"""The run panel in a real browser: a text of one's own to train on, and the curve of a long run."""
+"""The run panel and the dock under the timeline in a real browser."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,15 +15,19 @@ from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views import runs
-from meshwave.designer.views._loss_curve import SHOWN_LOSSES
+from meshwave.designer.views.error_breakdown import ErrorBreakdown
+from meshwave.designer.views.run_log import RunLog
+from meshwave.designer.views.run_table import RunTable
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, State, write_bundle
+from meshwave.engine.runs.annotations import read_annotations
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, texts_folder
+from tests.browser.gestures import eventually
 from tests.engine.runs.recorded import record as record_timeline
 
 if TYPE_CHECKING:
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
-STEPS = 50_000
 RUN_MS = 60_000
 
 
@@ -57,12 +59,14 @@ def show(record: Record, session: Session, stage: Stage) -> Iterator[Callable[..
     looking: list[Any] = []
 
     def open_panel(first: str = "") -> Page:
-        def panel() -> RunsPanel:
-            runs = RunsPanel(session, Launches(record), first=first, width=320, height=800)
+        def panels() -> pn.Row:
+            runs = RunsPanel(session, Launches(record), first=first, width=320, height=600)
             looking.append(pn.state.add_periodic_callback(runs.refresh, period=100))
-            return runs
+            size = {"width": 900, "height": 260}
+            log, table = RunLog(runs.followed, **size), RunTable(runs.followed, runs.launches, runs.resume, **size)
+            return pn.Row(pn.Column(table, ErrorBreakdown(runs.followed, **size), log), runs)
 
-        return stage.show(panel)
+        return stage.show(panels)
 
     yield open_panel
     for each in looking:
@@ -183,12 +187,12 @@ def test_the_log_follows_its_end_unless_a_person_scrolled_up(
     say("step 42: and one more\n", 3.25)
     assert shown.evaluate("log => log.scrollTop") == 100
 
-    row = page.locator(".mw-runs-row")
-    expect(row).to_contain_text("3 of 2 steps, loss 3.2500")
-    row.focus()
+    row = page.locator(".mw-run-table tbody tr")
+    expect(row).to_contain_text("3 of 23.2500")
+    row.locator(".mw-run-open").focus()
     record.move(run, State.CANCELLED, "cancelled after 2 steps")
     expect(row.locator(".mw-state")).to_have_text("cancelled")
-    expect(row).to_be_focused()
+    expect(row.locator(".mw-run-open")).to_be_focused()
     expect(page.locator(".mw-run .mw-run-reason")).to_have_text("cancelled after 2 steps")
 
 
@@ -213,36 +217,89 @@ def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], sess
 
     expect(iteration).to_contain_text(re.compile(r"[+−]?0\.\d%"))
     assert session.design.cost.model_dump()["profile"] == f"run-{ids[0]}.json"
-    expect(page.locator(".mw-runs :focus")).to_have_count(1)
+    expect(page.locator(".mw-run :focus")).to_have_count(1)
     expect(links.locator("tbody tr").first).to_be_visible()  # it is drawn anew, and stays unfolded
 
 
-def test_the_curve_of_a_long_run_is_few_points_that_lose_no_extreme(
+def test_runs_are_sorted_searched_and_annotated(show: Callable[..., Page], session: Session, record: Record) -> None:
+    slow, fast = (write(record, session, losses) for losses in ([5.0, 4.0], [5.0, 3.0]))
+    for run in (slow, fast):
+        record.move(run, State.SUCCEEDED, "")
+    page = show()
+    rows = page.locator(".mw-run-table tbody tr")
+    expect(rows).to_have_count(2)
+
+    page.get_by_role("button", name="Loss").click()
+    assert [row.get_attribute("data-run") for row in rows.all()] == [fast, slow]
+    expect(page.get_by_role("columnheader", name="Loss")).to_have_attribute("aria-sort", "ascending")
+
+    rows.first.locator(".mw-run-tags").fill("baseline,  tp=1, baseline")
+    rows.first.locator(".mw-run-note").fill("half the rate")
+    rows.first.locator(".mw-run-note").press("Enter")
+    expect(rows.first.locator(".mw-run-tags")).to_have_value("baseline, tp=1")
+    eventually(page, lambda: read_annotations(record.folder(fast)).note == "half the rate")
+
+    page.get_by_label("Search runs").fill("TP=1 half")
+    expect(rows).to_have_count(1)
+    expect(page.locator(".mw-run-list .mw-dock-bar")).to_contain_text("1 of 2 runs")
+
+
+def test_a_run_is_deleted_after_a_confirmation(show: Callable[..., Page], session: Session, record: Record) -> None:
+    run = write(record, session, [5.0, 4.0])
+    page = show(run)
+    more = page.get_by_role("button", name=f"Actions of {session.design.name}")
+    more.click()
+    expect(page.get_by_role("menuitem", name="Delete …")).to_have_count(0)  # it is not over
+    page.keyboard.press("Escape")
+    expect(more).to_be_focused()
+    record.move(run, State.SUCCEEDED, "")
+    expect(page.locator(".mw-run-table .mw-state")).to_have_text("succeeded")
+
+    for answer in ("Cancel", "Delete run"):
+        page.locator(".mw-run-table tbody td").nth(3).click(button="right")
+        page.get_by_role("menuitem", name="Delete …").click()
+        assert record.folder(run).exists()
+        page.get_by_role("dialog").get_by_role("button", name=answer).click()
+
+    expect(page.locator(".mw-run-list .mw-dock-empty")).to_be_visible()
+    assert not record.folder(run).exists()
+    expect(page.locator(".mw-run")).to_be_hidden()
+
+
+def test_a_run_is_exported_to_perfetto(show: Callable[..., Page], session: Session, record: Record) -> None:
+    run = write(record, session, [5.0, 4.0])
+    record_timeline(record.folder(run), session.prediction, session.prediction.costs.seconds)
+    record.move(run, State.SUCCEEDED, "")
+    page = show()
+
+    page.locator(".mw-run-more").focus()
+    page.keyboard.press("Enter")
+    with page.expect_download() as got:
+        page.get_by_role("menuitem", name="Export timeline").click()
+
+    assert got.value.suggested_filename.endswith(f"{run}.trace.json")
+    assert json.loads(Path(got.value.path()).read_text("utf-8"))["traceEvents"]
+
+
+def test_the_log_of_one_process_is_chosen_and_searched(
     show: Callable[..., Page], session: Session, record: Record
 ) -> None:
-    losses: list[float | None] = [4 + math.cos(step / 3000) for step in range(STEPS)]
-    losses[12_345], losses[40_001] = 9.5, 0.25  # one step each, far thinner than a pixel
-    losses[20_000:25_000] = [None] * 5_000  # not a number
-    page = show(write(record, session, losses))
+    run = write(record, session, [5.0, 4.0])
+    for process in (0, 1):
+        lines = (f"step {step} of process {process}\n" for step in range(100))
+        (record.folder(run) / f"rank-{process}.log").write_text("".join(lines))
+    page = show(run)
+    log = page.get_by_role("log")
+    expect(log).to_contain_text("[1] step 99 of process 1")
+    expect(log).not_to_contain_text("step 39 of")  # the last lines of each
 
-    expect(page.locator(".mw-loss-top")).to_have_text("loss 9.50")
-    expect(page.locator(".mw-loss-low")).to_have_text("0.25")
-    expect(page.locator(".mw-loss-last")).to_have_text(f"{STEPS} steps")
-    stretches = page.locator(".mw-loss-line").evaluate_all(
-        "lines => lines.map((line) => [...line.points].map(({ x, y }) => [x, y]))"
-    )
-    assert len(stretches) == 2  # a gap where it was no number
-    assert sum(map(len, stretches)) <= SHOWN_LOSSES
-    highest, lowest = (ends(point for line in stretches for point in line) for ends in (by_height(min), by_height(max)))
-    width = 300
-    assert highest[0] == pytest.approx(width * 12_345 / STEPS, abs=2)
-    assert lowest[0] == pytest.approx(width * 40_001 / STEPS, abs=2)
-    assert stretches[0][-1][0] == pytest.approx(width * 20_000 / STEPS, abs=2)
-    assert stretches[1][0][0] == pytest.approx(width * 25_000 / STEPS, abs=2)
+    page.get_by_label("Process", exact=True).select_option("Process 1")
+    expect(log).not_to_contain_text("process 0")
+    expect(log).to_contain_text("step 0 of process 1")
 
-
-def by_height(choose: Callable[..., list[float]]) -> Callable[..., list[float]]:
-    return lambda points: choose(points, key=lambda point: point[1])
+    page.get_by_label("Search log").fill("STEP 4")
+    expect(page.locator(".mw-run-log .mw-dock-bar")).to_contain_text("11 lines")
+    expect(log.locator("mark").first).to_have_text("step 4")
 
 
 def write(record: Record, session: Session, losses: list[float | None]) -> str:

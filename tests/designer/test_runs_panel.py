@@ -14,8 +14,9 @@ import pytest
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views import run_data, runs
-from meshwave.designer.views._loss_curve import SHOWN_LOSSES, LossCurve
+from meshwave.designer.views.run_table import RunTable
 from meshwave.designer.views.runs import RunsPanel
+from meshwave.designer.views.step_curve import SHOWN_VALUES, StepCurve
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import example
@@ -114,10 +115,22 @@ def record_spans(folder: Path, program: Any, meshes: list[str], rank: int, steps
     recorder.close()
 
 
+def losses_of(panel: RunsPanel) -> list[float | None]:
+    return panel.followed.curves[0].losses
+
+
+def table_of(panel: RunsPanel) -> RunTable:
+    return RunTable(panel.followed, panel.launches, panel.resume)
+
+
+def rows_of(panel: RunsPanel) -> list[dict[str, Any]]:
+    return table_of(panel).rows.data  # type: ignore[attr-defined, no-any-return]
+
+
 def test_an_empty_record_shows_no_run(show: Show) -> None:
     panel = show()
 
-    assert (panel.run, panel.runs, panel.bar.status) == ({}, [], {})
+    assert (panel.run, panel.followed.entries, panel.bar.status) == ({}, [], {})
 
 
 def test_the_options_of_a_run_are_among_its_notes(show: Show, write: Write, record: Record) -> None:
@@ -131,7 +144,7 @@ def test_the_options_of_a_run_are_among_its_notes(show: Show, write: Write, reco
 def test_a_live_run_is_found_and_followed(show: Show, write: Write, record: Record) -> None:
     run = write(losses=[5.5, 5.25])
     panel = show(run)
-    assert (panel.run["id"], panel.run["state"], panel.losses) == (run, "RUNNING", [5.5, 5.25])
+    assert (panel.run["id"], panel.run["state"], losses_of(panel)) == (run, "RUNNING", [5.5, 5.25])
     assert panel.run["notes"][0] == "computes here"
     assert panel.bar.status == {"running": True, "share": 1.0, "words": "step 2 of 2, loss 5.2500"}
 
@@ -139,7 +152,7 @@ def test_a_live_run_is_found_and_followed(show: Show, write: Write, record: Reco
     record.move(run, State.SUCCEEDED)
     panel.refresh()
 
-    assert (panel.run["state"], panel.losses[-1]) == ("SUCCEEDED", 5.0)
+    assert (panel.run["state"], losses_of(panel)[-1]) == ("SUCCEEDED", 5.0)
     assert panel.bar.status["words"] == "done: 3 steps, loss 5.0000"
     assert not panel.bar.status["running"]
 
@@ -163,7 +176,7 @@ def test_every_state_has_a_status(state: State, words: str, show: Show, write: W
     panel.refresh()
 
     assert panel.bar.status["words"] == words
-    assert [row["state"] for row in panel.runs] == [state] == [panel.run["state"]]
+    assert [entry.state for entry in panel.followed.entries] == [state] == [panel.run["state"]]
 
 
 @pytest.mark.torch
@@ -193,7 +206,7 @@ def test_the_step_time_is_the_last_one_until_the_run_is_over_and_then_the_median
     panel.refresh()
     panel.refresh()
 
-    name, _, measured, _ = panel.comparison["rows"][0]
+    name, _, measured, _ = panel.followed.comparison["rows"][0]
     assert name == "iteration"
     assert panel.run["figures"][2] == [measured, "median step"]
     typical_s = read_recording(record.folder(run)).seconds[0]  # its steps are alike
@@ -205,7 +218,7 @@ def test_the_step_time_is_the_last_one_until_the_run_is_over_and_then_the_median
 def test_a_loss_that_is_not_a_number_is_reported_and_not_drawn(show: Show, write: Write) -> None:
     panel = show(write(losses=[5.5, 9.0, None, None]))
 
-    assert panel.losses == [5.5, 9.0, None, None]
+    assert losses_of(panel) == [5.5, 9.0, None, None]
     assert panel.run["figures"][0] == ["not a number", "loss"]
     assert panel.bar.status["words"] == "step 4 of 4, loss not a number"
     assert panel.run["notes"][0].startswith("the loss has been NaN since step 3: use a smaller training.lr")
@@ -221,9 +234,9 @@ def test_a_long_run_is_reduced_to_few_points(show: Show, write: Write) -> None:
         panel.refresh()
         assert panel.run["done"] > before
 
-    assert SHOWN_LOSSES / 2 <= len(panel.losses) <= SHOWN_LOSSES
-    assert (panel.losses[0], panel.losses[-1]) == (losses[0], losses[-1])
-    assert 99.0 in panel.losses
+    assert SHOWN_VALUES / 2 <= len(losses_of(panel)) <= SHOWN_VALUES
+    assert (losses_of(panel)[0], losses_of(panel)[-1]) == (losses[0], losses[-1])
+    assert 99.0 in losses_of(panel)
 
 
 def test_a_completed_run_is_read_to_its_end(show: Show, write: Write) -> None:
@@ -244,13 +257,13 @@ def test_an_invalid_line_of_metrics_is_skipped(show: Show, write: Write, record:
 
     panel = show(run)
 
-    assert panel.losses == [5.0, 4.0]
+    assert losses_of(panel) == [5.0, 4.0]
     assert panel.bar.status["words"].startswith("step 2 of ")
 
 
 def test_a_curve_keeps_the_ends_the_extremes_and_missing_losses() -> None:
     def drawn(values: list[float | None], most: int) -> list[float | None]:
-        curve = LossCurve(most)
+        curve = StepCurve(most)
         for value in values:
             curve.add(value)
         return curve.values()
@@ -272,11 +285,10 @@ def test_showing_an_earlier_run_keeps_the_cancel_button(show: Show, write: Write
     panel = show(live)
     assert panel.run["id"] == live
 
-    panel._handle_msg({"type": "open", "run": earlier})
+    panel.followed.open(earlier)
     panel.refresh()
 
-    assert (panel.run["id"], panel.losses) == (earlier, [5.0, 4.0])
-    assert [row["shown"] for row in panel.runs] == [row["id"] == earlier for row in panel.runs]
+    assert (panel.run["id"], losses_of(panel)) == (earlier, [5.0, 4.0])
     assert panel.bar.status["running"]
     assert "loss 6.0000" in panel.bar.status["words"]
 
@@ -289,16 +301,16 @@ def test_showing_an_earlier_run_keeps_the_cancel_button(show: Show, write: Write
 def test_a_run_started_elsewhere_is_shown_in_the_bar(show: Show, write: Write) -> None:
     earlier = write(State.SUCCEEDED, [5.0, 4.0])
     panel = show()
-    panel._handle_msg({"type": "open", "run": earlier})
+    panel.followed.open(earlier)
     assert panel.bar.status["words"] == "done: 2 steps, loss 4.0000"
 
     write(losses=[6.0])
     panel.refresh()
 
     assert panel.bar.status["running"]
-    assert len(panel.runs) == 2
+    assert len(panel.followed.entries) == 2
     assert panel.run["id"] == earlier, "what is being read stays"
-    assert panel.bar.status["words"] == f"{panel.runs[0]['name']}: step 1 of 1, loss 6.0000"
+    assert panel.bar.status["words"] == f"{panel.followed.entries[0].name}: step 1 of 1, loss 6.0000"
 
 
 def test_a_run_of_another_process_is_listed_and_can_be_shown(
@@ -310,10 +322,10 @@ def test_a_run_of_another_process_is_listed_and_can_be_shown(
 
     assert (panel.run, session.measured) == ({}, None), "of the same design, but nobody asked for it"
     assert panel.bar.status["words"] == f"{session.design.name}: step 2 of 2, loss 5.0000"
-    [row] = panel.runs
-    assert row["words"].startswith("2 of 2 steps, loss 5.0000, ")
+    [row] = rows_of(panel)
+    assert [row["cells"][key].text for key in ("steps", "loss")] == ["2 of 2", "5.0000"]
 
-    panel._handle_msg({"type": "open", "run": run})
+    panel.followed.open(run)
     assert session.measured is not None
     assert shown == [run]
     assert panel.bar.status["words"] == "step 2 of 2, loss 5.0000"
@@ -333,10 +345,10 @@ def test_a_completed_run_is_hidden_when_its_design_is_replaced(
     assert panel.run["id"] == live, "it is under way"
     assert session.measured is None
 
-    panel._handle_msg({"type": "open", "run": over})
+    panel.followed.open(over)
     session.replace(load_design(example("02-two-waves")), "open")
     panel.refresh()
-    assert (panel.run, session.measured, [row["shown"] for row in panel.runs]) == ({}, None, [False, False])
+    assert (panel.run, session.measured, table_of(panel).shown) == ({}, None, "")
 
     session.replace(load_design(example("03-gpt-on-two-cores")), "open")
     panel.refresh()
@@ -359,8 +371,8 @@ def test_a_measured_timeline_is_overlaid_on_the_same_design(show: Show, write: W
     panel = show(write(losses=[5.0], spans=3))
 
     assert session.measured is not None
-    assert (panel.comparison["same"], panel.comparison["whose"]) == (True, "")
-    assert panel.comparison["rows"][0][0] == "iteration"
+    assert (panel.measured["same"], panel.followed.comparison["whose"]) == (True, "")
+    assert panel.followed.comparison["rows"][0][0] == "iteration"
     panel._handle_msg({"type": "overlay", "on": False})
     assert session.measured is None
     panel._handle_msg({"type": "overlay", "on": True})
@@ -383,13 +395,17 @@ def test_a_run_of_another_model_is_compared_with_its_own_design(
 ) -> None:
     """Also where the order of actions, and so the program's digest, is the same."""
     panel = show(write(losses=[5.0], spans=3))
-    rows = panel.comparison["rows"]
+    rows = panel.followed.comparison["rows"]
 
     session.edit(path, value, path)
 
     assert session.measured is None
-    assert panel.comparison["whose"] == ", for the design as it was launched"
-    assert (panel.comparison["same"], panel.comparison["laid"], panel.comparison["rows"]) == (False, False, rows)
+    assert panel.followed.comparison["whose"] == ", for the design as it was launched"
+    assert (panel.measured["same"], panel.measured["overlaid"], panel.followed.comparison["rows"]) == (
+        False,
+        False,
+        rows,
+    )
     session.undo()
     assert session.measured is not None
 
@@ -405,17 +421,20 @@ def test_a_run_on_other_links_is_compared_with_a_prediction_for_them(
     panel = show(run)
 
     assert session.measured is None
-    assert (panel.comparison["same"], panel.comparison["whose"]) == (False, ", with the emulated links of the run")
-    assert panel.comparison["label"] == (
+    assert (panel.measured["same"], panel.followed.comparison["whose"]) == (
+        False,
+        ", with the emulated links of the run",
+    )
+    assert panel.followed.comparison["label"] == (
         "Predicted for processes of a host linked at 100 kB/s (set by --hosts; the design has 3 GB/s)."
     )
-    predicted = panel.comparison["rows"][0][1]
+    predicted = panel.followed.comparison["rows"][0][1]
 
     session.edit("cluster.intra_node.bandwidth", 1e5, "as slow as they were")
     panel._handle_msg({"type": "overlay", "on": True})
     assert session.measured is not None
-    assert (panel.comparison["same"], panel.comparison["label"]) == (True, "")
-    assert panel.comparison["rows"][0][1] == predicted
+    assert (panel.measured["same"], panel.followed.comparison["label"]) == (True, "")
+    assert panel.followed.comparison["rows"][0][1] == predicted
 
 
 def test_spans_are_read_only_when_they_have_grown(
@@ -428,16 +447,16 @@ def test_spans_are_read_only_when_they_have_grown(
     panel = show(run)
     assert len(readings) == 1
 
-    panel._shown_run._spans._next_s = 0.0  # type: ignore[union-attr]
+    panel.followed.shown._spans._next_s = 0.0  # type: ignore[union-attr]
     panel.refresh()
     assert len(readings) == 1, "they have not grown"
 
     record_spans(record.folder(run), session.prediction.program, [m.name for m in session.design.meshes], 0, 9)
-    panel._shown_run._spans._next_s = float("inf")  # type: ignore[union-attr]
+    panel.followed.shown._spans._next_s = float("inf")  # type: ignore[union-attr]
     panel.refresh()
     assert len(readings) == 1, "it is too soon"
 
-    panel._shown_run._spans._next_s = 0.0  # type: ignore[union-attr]
+    panel.followed.shown._spans._next_s = 0.0  # type: ignore[union-attr]
     panel.refresh()
     assert len(readings) == 2
 
@@ -462,11 +481,11 @@ def test_a_dry_run_is_started_followed_and_marked(
 
     assert panel.run["manner"].startswith("rehearsal, time x ")
     assert panel.bar.status["words"] == f"{panel.run['manner']}: done: 1 steps"
-    assert panel.runs[0]["words"].startswith("rehearsal, time x ")
+    assert rows_of(panel)[0]["cells"]["kind"].text.startswith("rehearsal, time x ")
     assert panel.run["figures"][0] == ["dry run", "no loss"]
-    assert panel.losses == []
+    assert losses_of(panel) == []
     assert session.measured is not None and session.measured.source == "rehearsed"
-    assert panel.find_measured_run(session.prediction) is None, "its layers were not computed"
+    assert panel.followed.find_measured(session.prediction) is None, "its layers were not computed"
 
     cluster = session.design.cluster.model_dump(mode="json")
     cluster["device"]["peak_flops"] *= 2
@@ -594,7 +613,7 @@ def test_a_run_is_compared_in_its_parts_and_calibrates_the_design_with_one_click
     for each in runs:
         record_timeline(record.folder(each), session.prediction, slow)
     panel = show(runs[0])
-    found, design = panel.comparison, session.design
+    found, design = panel.followed.comparison, session.design
     assert found["rows"][0][0] == "iteration"
     assert [part["title"] for part in found["parts"]] == [
         "Compute time per mesh",
@@ -603,8 +622,8 @@ def test_a_run_is_compared_in_its_parts_and_calibrates_the_design_with_one_click
     ]
     assert found["spread"].startswith("Step time: median ")
     assert found["cause"].endswith(" of the error of the step.")
-    assert found["usable"]
-    assert [(each["run"], each["shown"], each["share"]) for each in panel.outcomes] == [
+    assert panel.measured["calibrates"]
+    assert [(each["run"], each["shown"], each["share"]) for each in panel.followed.outcomes] == [
         (runs[0], True, 1.0),
         (runs[1], False, 1.0),
     ]
@@ -613,7 +632,8 @@ def test_a_run_is_compared_in_its_parts_and_calibrates_the_design_with_one_click
 
     assert session.design.cost.model_dump()["profile"] == f"run-{runs[0]}.json"
     assert (session.history[0], session.prediction.program) == ("calibrate from a run", predict(design).program)
-    assert panel.comparison["same"]
-    assert re.fullmatch(r"[+−]?[01]\.\d%", panel.comparison["rows"][0][3]), "the prediction lands on what was measured"
+    assert panel.measured["same"]
+    cell = panel.followed.comparison["rows"][0][3]
+    assert re.fullmatch(r"[+−]?[01]\.\d%", cell), "the prediction lands on what was measured"
     session.undo()
     assert session.design == design

@@ -46,23 +46,26 @@ def test_a_view_has_a_unique_title_place_and_key(name: str) -> None:
 def test_the_page_shows_all_views_in_their_order(widgets: Widgets) -> None:
     assert widgets.side.tabs.titles[:3] == ["Design", "Run", "Problems"]
     assert set(widgets.side.tabs.titles) == {view.title for view in views.values() if view.place == "side"}
+    assert widgets.dock.tabs.titles == ["Timeline", "Loss", "Error breakdown", "Memory", "Log", "Runs"]
     for name in views:
         assert widgets.view(name) is widgets.view(name)
 
 
-@pytest.mark.parametrize("name", [name for name in views if views[name].place == "side"])
+@pytest.mark.parametrize("name", views)
 def test_a_view_is_shown_by_its_name(widgets: Widgets, name: str) -> None:
+    tabs = widgets.side if views[name].place == "side" else widgets.dock
     widgets.show_view(name)
 
-    assert widgets.side.tabs.titles[widgets.side.tabs.active] == views[name].title
+    assert tabs.tabs.titles[tabs.tabs.active] == views[name].title
 
 
 def test_a_pane_of_panel_has_the_colours_of_the_page_and_can_be_hidden() -> None:
-    tabs = TabbedPages("both", {"plain": ("Plain", pn.pane.HTML("one")), "other": ("Other", pn.pane.HTML("two"))})
-    _, plain, other = tabs
+    pages = {name: (name.title(), lambda name=name: pn.pane.HTML(name)) for name in ("plain", "other")}
+    tabs = TabbedPages("both", pages)
+    _, plain = tabs
 
     assert plain.styles["color"] == "var(--mw-text)"
-    assert other.styles["content-visibility"] == "hidden"
     tabs.show_view("other")
+    _, plain, other = tabs
     assert plain.styles["content-visibility"] == "hidden"
     assert other.styles["content-visibility"] == "visible"

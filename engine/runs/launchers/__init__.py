@@ -12,8 +12,9 @@ from meshwave.engine.runs.launchers._base import (
 )
 from meshwave.engine.runs.launchers._environment import environment
 from meshwave.engine.runs.launchers._folders import enter_folders, entry_of_folder
-from meshwave.engine.runs.launchers._specification import specify_run
+from meshwave.engine.runs.launchers._specification import resumed_launch, specify_run
 from meshwave.engine.runs.launchers._threaded import ThreadedLauncher
 
 __all__ = ["Capabilities", "Launcher", "OwningLauncher", "ThreadedLauncher", "enter_folders", "entry_of_folder"]
-__all__ += ["environment", "launchers", "open_run", "reconcile", "specify_run", "usual_launcher", "watch_queues"]
+__all__ += ["environment", "launchers", "open_run", "reconcile", "resumed_launch", "specify_run", "usual_launcher"]
+__all__ += ["watch_queues"]

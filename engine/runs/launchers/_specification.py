@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import NamedTuple
 
 from meshwave.engine.document import Design
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs.dry_run import Rehearsal, action_durations, default_scale, step_wall_seconds
 from meshwave.engine.runs.emulation.hosts import apply_hosts, cap_link_rates, default_hosts, scale_for_links
 from meshwave.engine.runs.options import PLAIN, Hosts, Options
-from meshwave.engine.runs.run_folder import RunSpec, process_count
+from meshwave.engine.runs.run_folder import RunSpec, process_count, read_launched_design, read_options
 
 
 def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
@@ -27,6 +29,25 @@ def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
     if hosts is not None:
         prediction = _predict_on(cap_link_rates(prediction.design, dry_run), prediction)
     return RunSpec(prediction, drawn, options)
+
+
+class ResumedLaunch(NamedTuple):
+    """What a run launches again to go on from its newest checkpoint."""
+
+    design: Design
+    options: Options
+    text: Path | None  # the training text, if it is not the one that comes with Meshwave
+
+
+def resumed_launch(folder: Path) -> ResumedLaunch:
+    """Return the launch that goes on from the newest checkpoint of the run with this folder.
+
+    Raises:
+        RunFolderError: the design or the options of the run are missing or damaged.
+    """
+    text = folder / "data.txt"
+    options = read_options(folder).model_copy(update={"resume": folder.name})
+    return ResumedLaunch(read_launched_design(folder), options, text if text.exists() else None)
 
 
 def _predict_on(design: Design, prediction: Prediction) -> Prediction:

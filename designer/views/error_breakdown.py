@@ -1,0 +1,40 @@
+"""The Error breakdown tab: why the measured step took longer or shorter than the predicted one."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import param
+
+from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.views._view import FILL, View, views
+from meshwave.designer.views.followed_runs import FollowedRuns, mirror
+from meshwave.designer.views.runs import followed_runs
+
+
+class ErrorBreakdown(Canvas):
+    """The comparison of the shown run with its prediction; the Python side of ``static/panels/breakdown.js``."""
+
+    comparison = param.Dict(default={}, doc="See FollowedRuns.comparison.")
+    outcomes = param.List(default=[], doc="See FollowedRuns.outcomes.")
+
+    _esm = module("panels/breakdown.js")
+    _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/breakdown.css")
+
+    def __init__(self, followed: FollowedRuns, **params: Any) -> None:
+        super().__init__(**params)
+        mirror(followed, self, "comparison", "outcomes")
+
+
+@views.register("error")
+class ErrorView(View):
+    """Measured and predicted times of the shown run, and the causes of their differences."""
+
+    title: ClassVar = "Error breakdown"
+    place: ClassVar = "bottom"
+    order: ClassVar = 2
+
+    def make_pane(self) -> ErrorBreakdown:
+        """Build the comparison."""
+        return ErrorBreakdown(followed_runs(self.page), **FILL)

@@ -1,0 +1,79 @@
+"""The Log tab: the log lines of each process of the shown run; the Python side of ``static/panels/run_log.js``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import param
+
+from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.views._view import FILL, View, views
+from meshwave.designer.views.followed_runs import FollowedRuns
+from meshwave.designer.views.runs import followed_runs
+
+SHOWN_LINES = 60
+"""Lines of each process while all processes are shown."""
+MOST_LINES = 1000
+"""Lines of a process, or of a search."""
+
+
+class RunLog(Canvas):
+    """The last log lines of one process or of all, or those that contain a text."""
+
+    run = param.String(default="", doc="ID of the shown run; empty for none.")
+    processes = param.Integer(default=0, doc="Number of processes of the run.")
+    process: Any = param.Integer(default=None, allow_None=True, doc="The process that is shown; None for all.")
+    lines = param.String(default=PlainData([]), doc="Process and text of each line.")
+
+    _esm = module("panels/run_log.js")
+    _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/run_log.css")
+    _gestures = ("choose", "search")
+
+    def __init__(self, followed: FollowedRuns, **params: Any) -> None:
+        super().__init__(**params)
+        self._followed, self._query = followed, ""
+        followed.param.watch(lambda *_: self._show_run(), "run")
+        followed.param.watch(lambda *_: self._read(), "log_bytes")
+        self._show_run()
+
+    def _show_run(self) -> None:
+        shown = self._followed.shown
+        if (shown.run.id if shown else "") == self.run:
+            return
+        entry = shown.run.entry if shown else None
+        self.param.update(run=entry.id if entry else "", processes=entry.processes if entry else 0, process=None)
+        self._read()
+
+    def _read(self) -> None:
+        shown = self._followed.shown
+        if shown is None:
+            self.lines = PlainData([])
+            return
+        is_whole = self.process is None and not self._query
+        found = shown.run.log(SHOWN_LINES if is_whole else MOST_LINES, self.process, self._query)
+        found.sort(key=lambda line: line.process == 0)  # process 0, which logs the steps, comes last
+        self.lines = PlainData([list(line) for line in found[-MOST_LINES:]])
+
+    def _on_choose(self, gesture: Mapping[str, Any]) -> None:
+        process = gesture.get("process")
+        self.process = None if process is None else read_value(gesture, "process", int)
+        self._read()
+
+    def _on_search(self, gesture: Mapping[str, Any]) -> None:
+        self._query = read_value(gesture, "query", plain_text)
+        self._read()
+
+
+@views.register("log")
+class LogView(View):
+    """Log lines of each process of the shown run."""
+
+    title: ClassVar = "Log"
+    place: ClassVar = "bottom"
+    order: ClassVar = 4
+
+    def make_pane(self) -> RunLog:
+        """Build the log."""
+        return RunLog(followed_runs(self.page), **FILL)

@@ -1,0 +1,173 @@
+"""The Runs tab: all runs in a table; the Python side of ``static/panels/run_table.js``."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import param
+
+from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.state.file_jobs import file_name
+from meshwave.designer.state.launches import Launches
+from meshwave.designer.views._view import FILL, View, views
+from meshwave.designer.views.followed_runs import FollowedRuns, mirror
+from meshwave.designer.views.runs import RunsPanel, runs_panel
+from meshwave.engine.exports.perfetto import trace
+from meshwave.engine.findings import Refusal
+from meshwave.engine.runs import Entry, Run, loss_text
+from meshwave.engine.runs.annotations import Annotations, read_annotations, write_annotations
+from meshwave.engine.runs.archives import SUFFIX, delete_run, export_run
+from meshwave.engine.runs.checkpoints import complete_checkpoints
+from meshwave.engine.runs.recording import read_recording
+from meshwave.engine.runs.run_comparison import Outcome, read_outcome, short_error
+from meshwave.engine.units import duration, format_time, quantity
+
+LISTED_RUNS = 500
+LARGEST_DOWNLOAD_BYTES = 200_000_000
+
+
+class Cell(NamedTuple):
+    """A cell of the table: its text, and a value that sorts it; None comes last."""
+
+    text: str
+    value: float | str | None
+
+
+class ReadRun(NamedTuple):
+    """What the files of a run say about it."""
+
+    last: Mapping[str, Any] | None  # row of the metrics
+    outcome: Outcome | None
+    annotations: Annotations
+    is_resumable: bool
+
+
+class RunTable(Canvas):
+    """All runs of the record with their results, tags and notes, and what can be done with each."""
+
+    rows = param.String(default=PlainData([]), doc="See _row().")
+    compared = param.List(default=[], item_type=str, doc="IDs of the runs that are compared with the shown one.")
+    shown = param.String(default="", doc="ID of the shown run.")
+
+    _esm = module("panels/run_table.js")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/dock.css", "panels/run_table.css")
+    _gestures = ("show", "compare", "annotate", "resume", "export", "delete")
+
+    def __init__(
+        self, followed: FollowedRuns, launches: Launches, resume: Callable[[str], None], **params: Any
+    ) -> None:
+        """Create the table; ``resume`` launches a run again, from its newest checkpoint."""
+        super().__init__(**params)
+        self._launches = launches
+        self._followed, self._record, self._resume = followed, followed.record, resume
+        self._read: dict[str, ReadRun] = {}  # of runs that are over
+        mirror(followed, self, "compared")
+        followed.param.watch(lambda *_: self._draw(), ["entries", "run", "outcomes"])
+        self._draw()
+
+    def _draw(self) -> None:
+        shown = self._followed.shown
+        rows = PlainData([self._row(entry) for entry in self._record.entries(LISTED_RUNS)])
+        self.param.update(rows=rows, shown=shown.run.id if shown else "")
+
+    def _row(self, entry: Entry) -> dict[str, Any]:
+        """Return the cells of a run by column, and what the page can do with it."""
+        read = self._files(entry)
+        last, outcome, known = read.last, read.outcome, read.annotations
+        done = int(last["step"]) + 1 if last else 0
+        loss = last.get("loss") if last else None
+        seconds = outcome.measured_s if outcome else last["seconds"] if last else None
+        unit = outcome.unit if outcome else last.get("unit", "s") if last else "s"
+        error = outcome.error if outcome else None
+        cells = {
+            "name": Cell(entry.name, entry.name.casefold()),
+            "state": Cell(str(entry.state).lower(), str(entry.state)),
+            "kind": Cell(entry.manner or "training", entry.manner),
+            "steps": Cell(f"{done} of {entry.steps}", done),
+            "loss": Cell(loss_text(loss) if last and "loss" in last else "", loss),
+            "time": Cell("" if seconds is None else duration(seconds, unit), seconds),
+            "error": Cell("" if error is None else short_error(error), error),
+            "launched": Cell(format_time(entry.created_s), entry.created_s),
+        }
+        kept = {"tags": list(known.tags), "note": known.note, "over": entry.state.is_over}
+        return {"id": entry.id, "cells": cells, **kept, "resumable": read.is_resumable}
+
+    def _files(self, entry: Entry) -> ReadRun:
+        if entry.id in self._read:
+            return self._read[entry.id]
+        folder = self._record.folder(entry.id)
+        found = ReadRun(
+            Run(self._record, entry.id).latest(),
+            read_outcome(entry, folder),
+            read_annotations(folder),
+            entry.state.is_over and bool(complete_checkpoints(folder)),
+        )
+        if entry.state.is_over and found.outcome is not None:
+            self._read[entry.id] = found
+        return found
+
+    def _entry(self, gesture: Mapping[str, Any]) -> Entry:
+        return self._record.get(read_value(gesture, "run", plain_text))
+
+    # ---- gestures ----
+
+    def _on_show(self, gesture: Mapping[str, Any]) -> None:
+        self._followed.open(self._entry(gesture).id)
+
+    def _on_compare(self, gesture: Mapping[str, Any]) -> None:
+        self._followed.compare(self._entry(gesture).id, on=bool(gesture.get("on")))
+
+    def _on_annotate(self, gesture: Mapping[str, Any]) -> None:
+        entry = self._entry(gesture)
+        self._launches.check_ownership(entry)
+        tags, note = (read_value(gesture, key, plain_text) for key in ("tags", "note"))
+        write_annotations(self._record.folder(entry.id), tags.split(","), note)
+        self._read.pop(entry.id, None)
+        self._draw()
+
+    def _on_resume(self, gesture: Mapping[str, Any]) -> None:
+        self._resume(self._entry(gesture).id)
+
+    def _on_delete(self, gesture: Mapping[str, Any]) -> None:
+        entry = self._entry(gesture)
+        self._launches.check_ownership(entry)
+        delete_run(self._record, entry)
+        self._followed.forget(entry.id)
+
+    def _on_export(self, gesture: Mapping[str, Any]) -> None:
+        entry = self._entry(gesture)
+        if gesture.get("to") == "perfetto":
+            content = json.dumps(trace(read_recording(self._record.folder(entry.id)).timeline())).encode()
+            self._download(f"{file_name(entry.name)}-{entry.id}.trace.json", "application/json", content)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            file = export_run(self._record, entry, Path(folder) / (entry.id + SUFFIX))
+            size = file.stat().st_size
+            if size > LARGEST_DOWNLOAD_BYTES:
+                limit = quantity(LARGEST_DOWNLOAD_BYTES, "B")
+                raise Refusal(
+                    "run_too_large_to_download", {"run": entry.id, "size": quantity(size, "B"), "limit": limit}
+                )
+            self._download(file.name, "application/gzip", file.read_bytes())
+
+    def _download(self, name: str, mime: str, content: bytes) -> None:
+        self.send({"type": "download", "name": name, "mime": mime, "content": content})
+
+
+@views.register("runs")
+class RunsView(View):
+    """All runs: their results, tags and notes; compare, resume, export or delete them."""
+
+    title: ClassVar = "Runs"
+    place: ClassVar = "bottom"
+    order: ClassVar = 5
+
+    def make_pane(self) -> RunTable:
+        """Build the table."""
+        panel: RunsPanel = runs_panel(self.page)
+        return RunTable(panel.followed, panel.launches, panel.resume, **FILL)

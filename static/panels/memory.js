@@ -1,0 +1,65 @@
+// Peak memory per device: a bar of categories for each mesh, predicted, and measured under it.
+
+/** @import { MemoryBar, MemoryModel } from "./types" */
+
+import { h } from "../kit/dom.js";
+import { Widget, plainData } from "../kit/widget.js";
+
+/** @param {{model: MemoryModel}} args */
+export const render = ({ model }) => new Memory(model).root;
+
+/** @extends {Widget<MemoryModel>} */
+class Memory extends Widget {
+  legend = h("div.mw-memory-legend");
+  body = h("tbody");
+  empty = h("p.mw-dock-empty", {}, "The cost model of the design has no memory.");
+
+  /** @param {MemoryModel} model */
+  constructor(model) {
+    super(model);
+    const head = ["Mesh", "", "Peak", "By category"].map((title) => h("th", { scope: "col" }, title));
+    this.table = h("table.mw-memory", { "aria-label": "Peak memory per device" }, h("thead", {}, h("tr", {}, ...head)));
+    this.table.append(this.body);
+    this.root = h("div.mw-canvas.mw-memory-bars", {}, this.legend, this.empty, this.table);
+    model.on(["bars", "capacity"], () => this.draw());
+    this.draw();
+  }
+
+  draw() {
+    /** @type {MemoryBar[]} */
+    const bars = plainData(this.model, "bars");
+    const { capacity } = this.model;
+    const kinds = [...new Set(bars.flatMap(({ parts }) => Object.keys(parts)))];
+    const most = Math.max(1, ...bars.map(({ total }) => total));
+    const shownCapacity = capacity.bytes && capacity.bytes < 4 * most ? capacity.bytes : 0;
+    const scale = Math.max(most, shownCapacity);
+    this.table.hidden = !bars.length;
+    this.empty.hidden = Boolean(bars.length);
+    const limit = capacity.text ? h("span", {}, `Capacity of a device: ${capacity.text}`) : "";
+    const entries = kinds.map((kind, at) =>
+      h("span", {}, h("i", { style: { "--kind": `var(--memory-${at % 6})` } }), kind),
+    );
+    this.legend.replaceChildren(...entries, limit);
+    const rows = bars.map((bar, at) => {
+      const isFirst = bar.mesh !== bars[at - 1]?.mesh;
+      const parts = kinds.map((kind, place) => bar.parts[kind] && part(kind, place, bar.parts[kind], scale));
+      const line =
+        shownCapacity > 0 && h("span.mw-memory-limit", { style: { left: `${(100 * shownCapacity) / scale}%` } });
+      return h(
+        "tr",
+        { "data-kind": bar.kind },
+        h("th", { scope: "row" }, isFirst ? bar.mesh : h("span.mw-sr", {}, bar.mesh)),
+        h("td", {}, bar.kind),
+        h("td.mw-memory-total", { "data-over": Boolean(capacity.bytes && bar.total > capacity.bytes) }, bar.text),
+        h("td.mw-memory-axis", {}, h("div.mw-memory-bar", {}, ...parts, line)),
+      );
+    });
+    this.body.replaceChildren(...rows);
+  }
+}
+
+/** @param {string} kind @param {number} place @param {[number, string]} size @param {number} scale */
+function part(kind, place, [bytes, text], scale) {
+  const style = { width: `${(100 * bytes) / scale}%`, "--kind": `var(--memory-${place % 6})` };
+  return h("span.mw-memory-part", { style, title: `${kind}: ${text}` }, h("span.mw-sr", {}, `${kind} ${text}`));
+}

@@ -1,0 +1,51 @@
+"""Runs as a launcher and its processes would leave them, for the tests of the page."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Record, State, write_bundle
+from meshwave.engine.runs.process_identity import own_handle
+from meshwave.engine.runs.run_folder import RunSpec
+from tests.engine.runs.recorded import record as record_timeline
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from meshwave.engine.document import Design
+
+LOSSES = """() => [...Bokeh.documents[0]._all_models.values()]
+    .filter(({ type, data }) => type === "ColumnDataSource" && data.colour)
+    .map(({ data }) => [...data.y].map((values) => [...values]))[0]"""
+
+
+def drawn_losses(page: Page) -> list[list[float]]:
+    """The losses of each run that the Loss tab draws."""
+    return list(page.evaluate(LOSSES))
+
+
+def write_run(record: Record, design: Design, *, factor: float = 1.0, steps: int = 3) -> str:
+    """A run that is over, whose computations took ``factor`` times their predicted time; returns its id."""
+    prediction = predict(design)
+    program = prediction.program
+    entry, _ = record.submit(
+        name=design.name,
+        launcher="local",
+        handle={"owner": own_handle(), "processes": []},
+        digest=program.digest,
+        processes=sum(len(mesh.devices) for mesh in design.meshes),
+        steps=steps,
+        limit=10,
+    )
+    folder = write_bundle(RunSpec(prediction, design), record.folder(entry.id)).folder
+    record.move(entry.id, State.RUNNING)
+    rows = ({"step": step, "loss": 5.0 - step, "seconds": 0.1, "tokens_per_s": 1e3} for step in range(steps))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "rank-0.log").write_text("".join(f"step {step}\n" for step in range(steps)))
+    started = {"time": 0.0, "event": "started", "device": "CPU"}
+    (folder / "events-0.jsonl").write_text(json.dumps(started) + "\n")
+    record_timeline(folder, prediction, (1 + (factor - 1) * program.is_compute) * prediction.costs.seconds)
+    record.move(entry.id, State.SUCCEEDED)
+    return entry.id
