@@ -14,7 +14,7 @@ from meshwave.designer.server.serve import serve_in_thread
 from meshwave.engine.bench.speed import Figures
 from meshwave.engine.cli.doctor import CHROMIUM_REMEDY, find_chromium
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 
 FLAGS = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
 EDITS, FEW_EDITS, ZOOM_STEPS, SETTLE_MS = 15, 3, 12, 700
@@ -53,11 +53,11 @@ def bench_page() -> Figures:
     """Measure opening the page, an edit, and painting, zooming and panning of large timelines, in seconds."""
     chromium = find_chromium()
     if chromium is None:
-        raise InputError(f"the benchmark of the page needs Chromium; {CHROMIUM_REMEDY}")
+        raise Refusal("page_bench_without_chromium", {"remedy": CHROMIUM_REMEDY})
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        raise InputError("the benchmark of the page needs playwright: pip install playwright") from None
+        raise Refusal("page_bench_without_playwright") from None
     figures: Figures = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())

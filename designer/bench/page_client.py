@@ -16,7 +16,7 @@ from bokeh.protocol.receiver import Receiver
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from meshwave.engine.errors import RunError
+from meshwave.engine.findings import RunRefusal
 
 PATIENCE_S = 120.0
 _SESSION = re.compile(r'"token":"([^"]+)"')  # the token in the HTML of a page that its websocket has to present
@@ -41,7 +41,7 @@ class PageClient:
         answer = await AsyncHTTPClient().fetch(link, request_timeout=PATIENCE_S)
         found = _SESSION.search(answer.body.decode())
         if found is None:
-            raise RunError(f"the page at {parts.netloc}{parts.path} has no session; see the log of the server")
+            raise RunRefusal("page_without_session", {"link": f"{parts.netloc}{parts.path}"})
         headers = {"Origin": f"http://{parts.netloc}", "Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
         address = f"ws://{parts.netloc}{parts.path.rstrip('/')}/ws"
         request = HTTPRequest(address, headers=headers, request_timeout=PATIENCE_S)
@@ -84,9 +84,8 @@ class PageClient:
             while True:
                 fragment = await self._socket.read_message()
                 if fragment is None:
-                    raise RunError(
-                        f"the server closed the connection: {self._socket.close_reason or 'no reason given'}"
-                    )
+                    reason = self._socket.close_reason or "no reason given"
+                    raise RunRefusal("connection_closed", {"reason": reason})
                 message = await self._receiver.consume(fragment)
                 if message is not None and is_wanted(message):
                     return message

@@ -21,7 +21,7 @@ from meshwave.designer.bench.page import temporary_home
 from meshwave.designer.bench.page_client import PATIENCE_S, PageClient
 from meshwave.designer.server.serve import read_design, serve_in_thread
 from meshwave.engine.bench.speed import Figures, Say
-from meshwave.engine.errors import RunError
+from meshwave.engine.findings import RunRefusal
 
 T = TypeVar("T")
 TOKEN = "bench"
@@ -118,7 +118,7 @@ async def _server_load(link: str) -> Figures:
     after = await _scrape(link)
     busy_s = after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
     if "process_resident_memory_bytes" not in after:
-        raise RunError("the server reports no memory: it is read from /proc, which only Linux has")
+        raise RunRefusal("no_process_memory")
     return {
         "memory_bytes": after["process_resident_memory_bytes"],
         "idle processor_share": busy_s / (time.monotonic() - began),

@@ -29,7 +29,7 @@ from meshwave.engine.document.expert_layers import expert_schedule, uses_tensor_
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Homes, Layer, balance_experts, copy_load, device_load, expert_schedules
 from meshwave.engine.exports.pictures.palette import LOADS, text_colour
-from meshwave.engine.findings import DesignError
+from meshwave.engine.findings import DesignError, Refusal
 from meshwave.engine.units import format_count, percent, quantity
 
 MOST_DRAWN = 20_000
@@ -127,9 +127,7 @@ class ExpertsCanvas(Canvas):
         if found is not None:
             self._edit("experts.load", list(found.load), f"set the expert load to {found.words}")
         elif run == NOT_MEASURED:
-            raise InputError(
-                "no completed run has measured the routing of this model; launch one to use its measured load"
-            )
+            raise Refusal("load_not_measured")
 
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
         chips, to = _chips(gesture), read_value(gesture, "to", int)
@@ -170,7 +168,7 @@ class ExpertsCanvas(Canvas):
         if (
             homes == explicit_homes(layer) and self.picture["problem"] == ""
         ):  # with a problem, an equal placement fixes it
-            raise InputError("no better balance was found; allow more replicas per device")
+            raise Refusal("no_better_balance")
         replicas = f", up to {format_count(extra, 'replica')} per device" if extra else ""
         self._apply_placement(homes, f"balance experts{replicas}")
 
@@ -223,7 +221,7 @@ class ExpertsCanvas(Canvas):
     @property
     def _open_design(self) -> Design:
         if self._shown_design is None:
-            raise InputError("no design is open")
+            raise Refusal("no_open_design")
         return self._shown_design
 
 

@@ -19,8 +19,7 @@ from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, Part
 from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
-from meshwave.engine.errors import InputError
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, Refusal, unknown_name
 from meshwave.engine.resharding import MAX_PLAYED_MESSAGES, orderings, strategies
 from meshwave.engine.units import quantity
 
@@ -216,7 +215,7 @@ class TransferView(Overlay):
     def _on_look(self, gesture: Mapping[str, Any]) -> None:
         shows = read_value(gesture, "shows", plain_text)
         if shows not in transfer_fields.SHOWN:
-            raise InputError(f"unknown timeline {shows!r}; use {' or '.join(transfer_fields.SHOWN)}")
+            raise Refusal("unknown_member", unknown_name("timeline", shows, transfer_fields.SHOWN))
         self._show_timeline(shows)
 
     def _show_timeline(self, shows: str) -> None:
@@ -238,8 +237,10 @@ class TransferView(Overlay):
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
         text = gesture.get("text")
-        if not isinstance(text, str) or len(text) > LARGEST_FILE_BYTES:
-            raise InputError(f"the page opens text files up to {LARGEST_FILE_BYTES / 1e6:.3g} MB")
+        if not isinstance(text, str):
+            raise Refusal("import_not_text", {"file": "the file"})
+        if len(text) > LARGEST_FILE_BYTES:
+            raise Refusal("large_upload", {"size": len(text), "maximum": LARGEST_FILE_BYTES})
         file = read_value(gesture, "file", plain_text)[:60]
         with _name_source(file):
             self.session.load(text, f"open {file}")
@@ -248,7 +249,7 @@ class TransferView(Overlay):
         known = transfer_links.starting_transfers()
         name = read_value(gesture, "name", plain_text)
         if name not in known:
-            raise InputError(f"unknown case {name!r}")
+            raise Refusal("unknown_member", unknown_name("example", name, known))
         title, document = known[name]
         self.session.edit(document, f"open {title}")
 
@@ -284,8 +285,7 @@ def _name_source(what: str) -> Iterator[None]:
         yield
     except DesignError as error:
         first, *others = error.problems
-        more = f" (and {len(others)} more)" if others else ""
-        raise InputError(f"{what} was not opened: {first}{more}") from None
+        raise Refusal("file_not_opened", {"source": what, "reason": str(first), "others": len(others)}) from None
 
 
 def problems_by_field(problems: Iterable[Problem]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from meshwave.engine.costs import Costs
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import shades
+from meshwave.engine.findings import Refusal
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
@@ -96,7 +97,7 @@ class WaveCanvas(Canvas):
 
     def _on_move_layers(self, gesture: Mapping[str, Any]) -> None:
         if self.picture.data.get("stale"):
-            raise InputError("these are the stages of the last valid design; fix the problems first")
+            raise Refusal("outdated_stages")
         boundary, count = read_value(gesture, "boundary", int), read_value(gesture, "count", int)
         source, target = (boundary, boundary + 1) if count > 0 else (boundary + 1, boundary)
         noun = "layer" if abs(count) == 1 else "layers"
@@ -155,7 +156,7 @@ class WaveCanvas(Canvas):
         """Set the number of waves or chunks, and so the number of stages."""
         found = stage_dial(self._open_design)
         if found is None:
-            raise InputError("this schedule has no option for waves or chunks")
+            raise Refusal("schedule_without_dial")
         key, value = found["key"], read_value(gesture, "value", int)
         self._edit(f"pipeline.{key}", value, f"{value} {found['label']}")
 
@@ -174,7 +175,7 @@ class WaveCanvas(Canvas):
     @property
     def _open_design(self) -> Design:
         if self._shown_design is None:
-            raise InputError("no design is open")
+            raise Refusal("no_open_design")
         return self._shown_design
 
 

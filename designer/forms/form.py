@@ -13,7 +13,7 @@ from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import InputError
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, Refusal
 
 
 def find_field(where: str, paths: Collection[str]) -> str | None:
@@ -90,7 +90,7 @@ class Form(Canvas):
     def _apply_input(self, path: str, given: Any) -> None:
         field = self._by_path.get(path)
         if field is None:
-            raise InputError("the design has changed and no longer has this field")
+            raise Refusal("outdated_field")
         self._edit(*make_edit(self._session.design, field, given))
 
     _by_path: Mapping[str, Field] = {}

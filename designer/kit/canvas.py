@@ -14,9 +14,9 @@ from bokeh.util.warnings import BokehUserWarning
 from panel.custom import JSComponent
 
 from meshwave.designer.kit.defects import defect_text
-from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.exports.pictures.palette import MESHES
-from meshwave.engine.findings import DesignError, FindingError
+from meshwave.engine.findings import DesignError, FindingError, Refusal
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ def read_value(gesture: Mapping[str, Any], key: str, read: Callable[[Any], T]) -
     try:
         return read(gesture[key])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"the page sent an invalid value of {key!r}; reload the page") from error
+        raise Refusal("invalid_gesture", {"key": key}) from error
 
 
 def whole_numbers(values: Any) -> list[int]:

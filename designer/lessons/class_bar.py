@@ -13,7 +13,7 @@ from meshwave.designer.lessons.classroom_view import ClassroomView, shown_challe
 from meshwave.designer.lessons.pane import LessonPane
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.classroom import Classroom
 from meshwave.engine.lessons.workshop import Challenge, score_design
 
@@ -67,7 +67,7 @@ class ClassBar(ClassroomView):
         """Open the step of the class."""
         told = self._classroom.announcement
         if not told.lesson:
-            raise InputError("the teacher has not chosen a step")
+            raise Refusal("no_class_step")
         self._lessons.open(told.lesson)
         self._lessons.tutor.go(told.step)
 
@@ -80,11 +80,11 @@ class ClassBar(ClassroomView):
         """Enter the open design in a challenge."""
         challenge, session = self._challenge(gesture), self._session
         if session.is_stale or session.prediction is None:
-            raise InputError("the open design has a problem; see the tab Problems")
+            raise Refusal("entry_with_problems")
         start = self._classroom.workshop.designs[challenge.design]
         score = score_design(challenge, start, session.prediction)
         if not self._classroom.submit(self._person, challenge.name, score, session.design):
-            raise InputError(f"{score.text} is not better than your best score")
+            raise Refusal("not_a_better_score", {"score": score.text})
         self.refresh()
 
     def _on_confirm(self, gesture: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons import (
     Choice,
     Lesson,
@@ -106,7 +106,7 @@ class Tutor:
             InputError: none is open, since it was left a moment before.
         """
         if self.lesson is None:
-            raise InputError("no lesson is open; choose one from the list")
+            raise Refusal("no_open_lesson")
         return self.lesson
 
     @property
@@ -166,7 +166,7 @@ class Tutor:
             self._settle(judge_number(self.current_lesson, check, read_number(given, check.unit)))
         elif isinstance(check, Choice):
             if not given.isdecimal() or int(given) >= len(check.options):
-                raise InputError("choose one of the options")
+                raise Refusal("no_option_chosen")
             self._settle(judge_choice(self.current_lesson, check, int(given)))
         self.on_change()
 
@@ -221,4 +221,4 @@ def read_number(text: str, unit: str) -> float:
     try:
         return float(text.strip().removesuffix(unit).strip().replace(",", "."))
     except ValueError:
-        raise InputError(f"type a number{f' in {unit}' if unit else ''}, such as 12.5") from None
+        raise Refusal("answer_not_a_number", {"unit": unit}) from None

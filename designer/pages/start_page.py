@@ -22,8 +22,9 @@ from meshwave.designer.views.gallery import KINDS
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
 from meshwave.engine.document.links import read_design_link
-from meshwave.engine.errors import InputError, escape_unprintable
+from meshwave.engine.errors import escape_unprintable
 from meshwave.engine.files import examples
+from meshwave.engine.findings import Refusal
 from meshwave.engine.imports import imports
 from meshwave.engine.units import format_time
 
@@ -159,7 +160,7 @@ class StartPage(Canvas):
         """
         design = read_value(gesture, "design", plain_text)
         if self._studio.is_open(design):
-            raise InputError("this design is open in another tab; close that tab first")
+            raise Refusal("design_open_elsewhere")
         return design
 
     def _on_compare(self, gesture: Mapping[str, Any]) -> None:
@@ -174,7 +175,7 @@ class StartPage(Canvas):
         into = load_design(next(iter(examples().values())))
         found = files.open_file(file, gesture.get("text"), into, self.longest_name)
         if found.design is None:
-            raise InputError(f"{file} was not opened: {found.problems[0].message}")
+            raise Refusal("file_not_opened", {"source": file, "reason": found.problems[0].message, "others": 0})
         self._go_to(found.design)
 
     def _on_open_link(self, gesture: Mapping[str, Any]) -> None:

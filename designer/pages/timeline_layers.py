@@ -9,7 +9,7 @@ import numpy as np
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.timeline import Layer, Pin
 from meshwave.designer.views.timeline_links import find_link_lanes
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.predict.questions import stage_flops
 from meshwave.engine.program.timeline import Timeline
@@ -49,11 +49,11 @@ def pinned_prediction(session: Session, block: Pin) -> Prediction:
         predictions.append(session.prediction)  # the layer of the run that is overlaid on it
     found = predictions[block.layer] if block.layer < len(predictions) else None
     if found is None:
-        raise InputError("that timeline is no longer shown")
+        raise Refusal("outdated_timeline")
     program, action = found.program, block.action
     here = (program.rank == block.rank) & (program.op == action.op)
     if not (here & (program.stage == action.stage) & (program.microbatch == action.microbatch)).any():
-        raise InputError(f"this mesh no longer has {action}")
+        raise Refusal("outdated_action", {"action": str(action)})
     return found
 
 

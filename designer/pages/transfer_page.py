@@ -15,7 +15,7 @@ from meshwave.designer.state.jobs import Later, page_callback_scheduler
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.boundaries import boundary_transfer_spec
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import WORDS, Action
@@ -76,7 +76,7 @@ def find_receiver(prediction: Prediction, rank: int, action: Action) -> tuple[in
     found = (program.rank == rank) & (program.op == action.op) & (program.stage == action.stage)
     rows = np.flatnonzero(found & (program.microbatch == action.microbatch) & (program.other == action.other))
     if not len(rows):
-        raise InputError(f"this mesh no longer has {action}")
+        raise Refusal("outdated_action", {"action": str(action)})
     return int(program.peer[rows[0]]), int(program.tensors[rows[0]])
 
 

@@ -29,8 +29,8 @@ from meshwave.designer.server.site import Site, parse_site
 from meshwave.designer.state import jobs
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import Design, load_design
-from meshwave.engine.errors import InputError
 from meshwave.engine.files import find_design
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.shared_links_simulation import compile_in_background
 
 FIRST_PORT, PORTS = 5006, 100
@@ -189,7 +189,7 @@ def start_on_free_port(
         except OSError as error:
             if error.errno != EADDRINUSE or wanted is not None:
                 raise
-    raise InputError("no free port was found; set one with --port")
+    raise Refusal("no_free_port")
 
 
 class ThreadedServer:
@@ -270,8 +270,8 @@ def find_free_port(wanted: int | None, address: str = ADDRESS) -> int:
             except (OSError, OverflowError):
                 continue
     if wanted is not None:
-        raise InputError(f"port {wanted} is in use or not allowed; omit --port to use a free one")
-    raise InputError(f"all ports from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are in use; set one with --port")
+        raise Refusal("unusable_port", {"port": wanted})
+    raise Refusal("used_ports", {"first": FIRST_PORT, "last": FIRST_PORT + PORTS - 1})
 
 
 def _end_on_signals(server: pn.io.server.Server) -> None:

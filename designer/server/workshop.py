@@ -23,7 +23,7 @@ from meshwave.designer.server.serve import find_free_port, read_design, run_serv
 from meshwave.designer.server.site import Site, is_loopback, parse_site
 from meshwave.designer.server.workshop_access import WorkshopAccess, request_user
 from meshwave.designer.state.studio import Draft, Studio
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.classroom import Classroom, workshop_folder
 from meshwave.engine.lessons.launch_limits import dry_run_result
 from meshwave.engine.lessons.progress import Course
@@ -101,14 +101,11 @@ def check_encryption(address: str, certificate: Path | None, key: Path | None) -
     """
     for path in filter(None, (certificate, key)):
         if not path.is_file():
-            raise InputError(f"cannot read {path}")
+            raise Refusal("unreadable_certificate", {"path": str(path)})
     if (certificate is None) != (key is None):
-        raise InputError("--certificate and --key are needed together")
+        raise Refusal("certificate_without_key")
     if certificate is None and not is_loopback(address):
-        raise InputError(
-            f"serving {address} to other machines needs TLS; add --certificate and --key, or serve the loopback behind a "
-            "proxy with TLS"
-        )
+        raise Refusal("unencrypted_workshop", {"address": address})
 
 
 class WorkshopPages:

@@ -30,6 +30,7 @@ from meshwave.engine.experts import (
     expert_schedules,
     play_layer,
 )
+from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.expert_map import GridCluster, find_cluster
 from meshwave.engine.units import percent_change, quantity
 
@@ -197,7 +198,7 @@ def schedule_card(design: Design, rank: int, name: str) -> dict[str, Any]:
         for problem in expert_schedules[changed.experts.member]().problems(
             edits.restore_implicit_placement(changed, layer)
         ):
-            raise InputError(problem.message)
+            raise Refusal(problem.code, problem.params)
         known = LayerCosts.compute(changed, rank, layer)
     except InputError as error:
         return {**common, "reason": f"{short_message(error)}.", "total": 0.0}

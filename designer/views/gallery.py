@@ -19,6 +19,7 @@ from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, Part
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.predict.gallery import Variant, apply_variant
 from meshwave.engine.program.action import WORDS, Op
@@ -123,5 +124,5 @@ class Gallery(Overlay):
     def _variant(self, gesture: Mapping[str, Any]) -> Variant:
         found = self._variants.get(read_value(gesture, "key", plain_text))
         if found is None:
-            raise InputError("this card belongs to an earlier design; select a current one")
+            raise Refusal("outdated_card")
         return found

@@ -15,8 +15,7 @@ from meshwave.designer.state.jobs import Done, Failed, Listener, News, Progress
 from meshwave.designer.state.predictions import Outcome
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.engine.document import parse_design
-from meshwave.engine.errors import InputError
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.predict.gallery import searched_pipeline
 from meshwave.engine.predict.gallery_notes import summarize_search
 
@@ -117,7 +116,7 @@ class Problems(Canvas):
         session = self._session
         pipeline = None if session.is_stale else searched_pipeline(session.design)
         if pipeline is None:
-            raise InputError("the design has errors; fix them before searching for an order")
+            raise Refusal("search_of_invalid_design")
         self.end()
         design = parse_design({**session.design.model_dump(mode="json"), "pipeline": dict(pipeline)})
         outcome = session.predictions.predict_now(design, wait=session.later is None)
@@ -135,7 +134,7 @@ class Problems(Canvas):
 
     def _on_use(self, gesture: Mapping[str, Any]) -> None:
         if self._found is None:
-            raise InputError("this result is for an earlier design; search again")
+            raise Refusal("outdated_search")
         self._session.edit("pipeline", dict(self._found), "schedule Auto")
 
     def _receive_news(self, pipeline: Mapping[str, Any], news: News) -> None:

@@ -26,6 +26,7 @@ from meshwave.engine.costs.profile_store import (
     load_stored_profile,
 )
 from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.units import percent_change, quantity, speed
 
 COLOURS: Mapping[str, str] = {
@@ -146,7 +147,7 @@ class Profiles(Overlay):
     def _on_measure(self, gesture: Mapping[str, Any]) -> None:
         name = read_value(gesture, "name", plain_text).strip()
         if not name:
-            raise InputError(f"enter a name for the profile, such as {self.usual}")
+            raise Refusal("profile_without_name", {"example": self.usual})
         self._calibration.start(name)
 
     def _on_stop(self, gesture: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from meshwave.designer.views.run_data import FollowedRun
 from meshwave.designer.views.run_text import fixed_stages
 from meshwave.designer.views.target_drawing import draw_target
 from meshwave.engine.document import parse_design
-from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Launcher, Options, Record, Run, reconcile
@@ -134,7 +134,7 @@ class RunsPanel(Canvas):
     def _start(self, launcher: Launcher, key: str | None, options: Options) -> None:
         session = self._session
         if session.errors:
-            raise InputError(f"the design cannot run: {session.errors[0]}")
+            raise Refusal("invalid_design", {"purpose": "run", "reason": str(session.errors[0])})
         prediction = session.prediction
         if options.rehearse:
             prediction = replace(prediction, design=limit_steps(prediction.design))

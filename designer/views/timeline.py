@@ -20,6 +20,7 @@ from meshwave.designer.views.timeline_links import pack_links
 from meshwave.engine.costs import Costs
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import as_data, shades, tints
+from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.link_flows import LinkFlows
 from meshwave.engine.predict.link_lanes import LinkLanes
 from meshwave.engine.predict.questions import Inspector, Work, rank_changes
@@ -332,11 +333,11 @@ def _path(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str
 
 def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[dict[str, Any]]:
     if layer.played is None:
-        raise InputError("a measured timeline cannot be simulated with other costs; show the prediction")
+        raise Refusal("measured_what_if")
     program, costs = layer.played
     faster = read_value(question, "faster", float)
     if not 0 < faster < 1:
-        raise InputError(f"the fraction of time saved must be between 0 and 1 (exclusive); got {faster:g}")
+        raise Refusal("saved_share_out_of_range", {"share": faster})
     most = 8 if len(program) < LARGE_PROGRAM_ROWS else 4
     return [answer.as_data() for answer in rank_changes(program, costs, ask.path, faster, most)]
 

@@ -18,10 +18,10 @@ from meshwave.designer.views._view import views
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
 from meshwave.engine.document.links import design_link
-from meshwave.engine.errors import InputError, escape_unprintable
+from meshwave.engine.errors import escape_unprintable
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.imports import imports
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import format_count, format_time
@@ -241,7 +241,7 @@ class TopBar(Canvas):
 
     def _named_versions(self) -> EditLog:
         if self._edit_log is None:
-            raise InputError("versions cannot be saved on this page")
+            raise Refusal("no_versions_on_page")
         return self._edit_log()
 
     def _on_list_versions(self, gesture: Mapping[str, Any]) -> None:

@@ -14,6 +14,11 @@ MESSAGES: dict[str, Message] = {
         "{options:list} {options:plural|applies|apply} only to {parts:list}; name the part to measure"
     ),
     "benchmark_process_failed": "process {process} of the benchmark failed: {reason}",
+    "page_bench_without_chromium": "the benchmark of the page needs Chromium; {remedy}",
+    "page_bench_without_playwright": "the benchmark of the page needs playwright: pip install playwright",
+    "page_without_session": "the page at {link} has no session; see the log of the server",
+    "connection_closed": "the server closed the connection: {reason}",
+    "no_process_memory": "the server reports no memory: it is read from /proc, which only Linux has",
     "launch_option": "this option applies only to the part 'launch'; run meshwave bench launch",
     "runs_option": "--runs applies only to the part 'published'; run meshwave bench published --runs FILE",
     "run_unpriced": "the step time of the run could not be predicted: {reason}",

@@ -16,7 +16,17 @@ def _workshop_disk(used_bytes: float, most_bytes: float) -> str:
     return f"your runs take {used} on the disk, and {most} are allowed; ask the teacher to delete some of them"
 
 
+def _answer_not_a_number(unit: str) -> str:
+    return f"type a number{f' in {unit}' if unit else ''}, such as 12.5"
+
+
 MESSAGES: dict[str, Message] = {
+    "no_open_lesson": "no lesson is open; choose one from the list",
+    "no_option_chosen": "choose one of the options",
+    "answer_not_a_number": _answer_not_a_number,
+    "entry_with_problems": "the open design has a problem; see the tab Problems",
+    "not_a_better_score": "{score} is not better than your best score",
+    "no_class_step": "the teacher has not chosen a step",
     "lesson_unreadable": "{reason}",
     "lesson_too_large": "{size:,} bytes are too many; the limit is {limit:,}",
     "lesson_without_front_matter": "the file has no front matter; put TOML between two +++ lines at the top",

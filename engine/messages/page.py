@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from meshwave.engine.messages import Message
 
+
+def _file_not_opened(source: str, reason: str, others: int) -> str:
+    return f"{source} was not opened: {reason}" + (f" (and {others} more)" if others else "")
+
+
 MESSAGES: dict[str, Message] = {
     "computing": "the step is being computed; the previous one is shown meanwhile",
     "stopped": "the computation was stopped; compute again, undo, or change the design",
@@ -23,6 +28,35 @@ MESSAGES: dict[str, Message] = {
     "invalid_design": "cannot {purpose}: the design has errors: {reason}",
     "already_calibrating": "this machine is being calibrated; wait until that is done, or stop it",
     "changed_problem": "this problem has changed; check the list of problems again",
+    # gestures that the page should no longer offer
+    "invalid_gesture": "the page sent an invalid value of {key!r}; reload the page",
+    "no_open_design": "no design is open",
+    "outdated_card": "this card belongs to an earlier design; select a current one",
+    "outdated_timeline": "that timeline is no longer shown",
+    "outdated_action": "this mesh no longer has {action}",
+    "outdated_field": "the design has changed and no longer has this field",
+    "design_open_elsewhere": "this design is open in another tab; close that tab first",
+    "no_versions_on_page": "versions cannot be saved on this page",
+    "schedule_without_dial": "this schedule has no option for waves or chunks",
+    "load_not_measured": "no completed run has measured the routing of this model; launch one to use its measured load",
+    "no_better_balance": "no better balance was found; allow more replicas per device",
+    "profile_without_name": "enter a name for the profile, such as {example}",
+    "measured_what_if": "a measured timeline cannot be simulated with other costs; show the prediction",
+    "saved_share_out_of_range": "the fraction of time saved must be between 0 and 1 (exclusive); got {share:g}",
+    "file_not_opened": _file_not_opened,
+    "outdated_stages": "these are the stages of the last valid design; fix the problems first",
+    "outdated_search": "this result is for an earlier design; search again",
+    "search_of_invalid_design": "the design has errors; fix them before searching for an order",
+    # the server
+    "no_free_port": "no free port was found; set one with --port",
+    "unusable_port": "port {port} is in use or not allowed; omit --port to use a free one",
+    "used_ports": "all ports from {first} to {last} are in use; set one with --port",
+    "unreadable_certificate": "cannot read {path}",
+    "certificate_without_key": "--certificate and --key are needed together",
+    "unencrypted_workshop": (
+        "serving {address} to other machines needs TLS; add --certificate and --key, or serve the loopback behind a proxy "
+        "with TLS"
+    ),
     "page_limit": (
         "{subject} of {computations:,} computations is too large for the page, which computes up to {limit:,}; "
         "use fewer microbatches or stages, or the command line: meshwave simulate"

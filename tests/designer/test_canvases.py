@@ -471,7 +471,7 @@ def test_custom_is_chosen_by_its_thumbnail_as_in_the_form(
     session.undo()
     session.undo()
     session.edit("model.layers", 2, "2 layers")
-    assert "solve its problems first" in (send(wave, said, type="schedule", name="custom") or "")
+    assert "fix its problems first" in (send(wave, said, type="schedule", name="custom") or "")
 
 
 def test_a_draft_can_change_a_schedule_that_does_not_fit(

@@ -341,7 +341,7 @@ def test_the_simulated_links_are_sent_for_each_picture_while_they_are_selected()
     assert opened.view.stale and json.loads(opened.view.play)["number"] == opened.view.picture["number"]
     opened.do("look", shows="planned")
     assert opened.view.play == "" and "shows" not in json.dumps(opened.view.picture)
-    assert "unknown timeline 'dreamt'; use planned or played" in str(opened.do("look", shows="dreamt"))
+    assert "there is no timeline called 'dreamt'" in str(opened.do("look", shows="dreamt"))
     opened.do("link", fragment=transfer_links.link_fragment(rows(), "broadcast", "dfs", shows="played"))
     assert opened.view.shows == "played" and opened.view.play
 

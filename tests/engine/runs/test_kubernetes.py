@@ -97,7 +97,7 @@ def test_nodes_of_unlike_size_are_refused(calls: Path, record: Record, tmp_path:
         update={"cluster": design.cluster.model_copy(update={"nodes": 2, "devices_per_node": 2})}
     )
 
-    with pytest.raises(Refusal, match="equal pods"):
+    with pytest.raises(Refusal, match="all pods of a Kubernetes job are identical"):
         submit(launcher_of(record, tmp_path / "claim"), uneven)  # type: ignore[arg-type]
 
 
