@@ -16,10 +16,12 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.experts import LAYER_OPS
 from meshwave.engine.predict.block_timeline import predict_block
 from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.predict.slot_timeline import slot_actions
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runs.accuracy.measured_block import measured_inside
 from meshwave.engine.runs.recording import STEP, MeasuredInside
 from tests.designer.test_experts import design
+from tests.engine.predict.test_overlapped_slots import case
 
 
 def session() -> Session:
@@ -55,6 +57,22 @@ def test_the_packed_block_has_labels_and_a_path() -> None:
     assert inner["kinds"]["B"] == "dispatch"
     assert {"text", "carried"} <= set(inner["columns"])
     assert not inner["opens"]
+
+
+def test_a_slot_of_two_shows_both_actions_with_the_name_of_the_other_one() -> None:
+    prediction = case()
+    action = next(each for each in prediction.program.actions(0) if each.fused)
+    forward = next(each for each in slot_actions(prediction.program, 0, action) if each != action)
+
+    (layer,), crumbs = block_layers(prediction, 0, action)
+
+    assert crumbs == ["iteration", f"{action} on mesh m0"]
+    assert layer.steps is not None
+    of_other = [label.endswith(f" of {forward}") for label in layer.steps.labels]
+    assert any(of_other) and not all(of_other)
+    timeline = layer.timeline
+    names = set(zip(timeline.op.tolist(), timeline.stage.tolist(), timeline.microbatch.tolist(), strict=True))
+    assert len(names) == len(timeline)
 
 
 def as_run(prediction: Prediction, rank: int, op: Op, slower: float) -> MeasuredBlock:
