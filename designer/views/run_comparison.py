@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from meshwave.engine.messages import render
 from meshwave.engine.program.action import WORDS
-from meshwave.engine.runs.accuracy import Compared, Comparison, MeshMemory
+from meshwave.engine.runs.accuracy import Compared, Comparison, ErrorPart, MeshMemory
+from meshwave.engine.runs.run import Contention
 from meshwave.engine.runs.run_comparison import Outcome, step_time_text
 from meshwave.engine.units import duration, format_time, percent, percent_change, quantity
 
@@ -22,12 +24,14 @@ Row = list[str]
 """Name, predicted value, measured value, error."""
 
 
-def comparison_data(found: Comparison) -> dict[str, Any]:
+def comparison_data(found: Comparison, contention: Contention | None = None) -> dict[str, Any]:
     """Return a comparison for the page.
 
-    It has rows for the iteration and the kinds of actions; further tables of meshes, links, layers and memory; and
-    sentences about the spread, the cause of the error, the kind of run and its clocks.
+    It has rows for the iteration and the kinds of actions; further tables of meshes, links, layers and memory; bars
+    from the predicted to the measured step; and sentences about the spread, the cause of the error, the kind of run
+    and its clocks. ``contention`` is that of the run.
     """
+    error_parts = found.error_parts(contention)
     iteration = found.iteration
     step = Compared(iteration.predicted_s, iteration.measured_s)
     kinds = {WORDS[op.name]: each for op, each in found.by_kind.items() if each.predicted_s or each.measured_s}
@@ -54,10 +58,45 @@ def comparison_data(found: Comparison) -> dict[str, Any]:
         "rows": [*_rows(found, {"iteration": step}), *_rows(found, kinds), ["bubble", *bubbles, ""]],
         "parts": [*shown, *([{"title": "Peak memory per device", "rows": memory}] if memory else [])],
         "spread": f"Step time: {step_time_text(found)}",
-        "cause": _sentence(found.cause.words) if found.cause else "",
+        "waterfall": _waterfall(found, error_parts),
+        "cause": _sentence(_cause(found, error_parts)),
         "label": _sentence(found.label),
         "clocks": _sentence(found.clock_note),
     }
+
+
+def _cause(found: Comparison, parts: Sequence[ErrorPart]) -> str:
+    """Return the main cause of the error: contention for cores if it is the largest part, else what simulations say."""
+    if parts and parts[0].code == "error_of_contention":
+        share = parts[0].effect_s / (found.iteration.measured_s - found.iteration.predicted_s)
+        return render("contention_of_error", {**parts[0].params, "share": share})
+    return found.cause.words if found.cause else ""
+
+
+def _waterfall(found: Comparison, parts: Sequence[ErrorPart]) -> list[dict[str, Any]]:
+    """Return bars from the predicted to the measured step time: text, and both ends as shares of the axis."""
+    iteration, ends = found.iteration, [found.iteration.predicted_s]
+    for part in parts:
+        ends.append(ends[-1] + part.effect_s)
+    most = max(*ends, iteration.measured_s) or 1.0
+
+    def bar(name: str, start: float, end: float, text: str, kind: str) -> dict[str, Any]:
+        low, high = sorted((max(start, 0.0) / most, max(end, 0.0) / most))
+        return {"name": name, "from": low, "to": high, "text": text, "kind": kind}
+
+    if not parts:
+        return []
+    steps = []
+    for part, start, end in zip(parts, ends, ends[1:], strict=False):
+        sign = "+" if part.effect_s > 0 else "−"
+        text = f"{sign}{duration(abs(part.effect_s), found.unit)}"
+        steps.append(bar(part.name, start, end, text, "more" if part.effect_s > 0 else "less"))
+    predicted, measured = (duration(each, found.unit) for each in iteration[:2])
+    return [
+        bar("Predicted", 0.0, iteration.predicted_s, predicted, "whole"),
+        *steps,
+        bar("Measured", 0.0, iteration.measured_s, measured, "whole"),
+    ]
 
 
 def _rows(found: Comparison, named: dict[str, Compared]) -> list[Row]:

@@ -154,7 +154,7 @@ class FollowedRun:
             links = prediction_links(bundle) if bundle is not None and expected is own else ""
             found = compare(expected, self.recording, links)
             self.memory = found.memory
-            return comparison_data(found)
+            return comparison_data(found, self.run.contention)
         except MeshwaveError:
             return {"rows": []}  # the version that launched the run lowered the design to another program
 

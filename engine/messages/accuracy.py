@@ -57,7 +57,21 @@ def _share(share: float) -> str:
     return f"{percent(share)} of the error of the step{compensated}"
 
 
+def _contention_of_error(processes: int, cores: int, share: float) -> str:
+    turns = f"{processes} processes take turns on {cores} core{'s' * (cores != 1)}"
+    return f"{turns}; this contention accounts for {_share(share)}"
+
+
+def _kind_name(kind: str, transfers: bool) -> str:
+    name = part_name("time", transfers, kind)
+    return name[0].upper() + name[1:]
+
+
 MESSAGES: dict[str, Message] = {
+    "error_of_contention": "Contention for cores ({processes} processes on {cores})",
+    "error_of_kind": _kind_name,
+    "error_between_actions": "Time between actions",
+    "contention_of_error": _contention_of_error,
     "part_of_error": _part_of_error,
     "time_between_actions": _time_between_actions,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -47,6 +47,13 @@ class Progress(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.done} of {self.total} steps"
+
+
+class Contention(NamedTuple):
+    """Processes that take turns on fewer cores."""
+
+    processes: int
+    cores: int
 
 
 class LogLine(NamedTuple):
@@ -208,7 +215,20 @@ class Run:
         """Return notes about the run: its device, choices that the design leaves open, shared cores, stopped processes."""
         events, entry = self.events(), self.entry
         notes = (event["note"] for event in events if event.get("note"))
-        return [*notes, *_shared_cores_note(entry, events), *attempt_notes(self.folder), *stopped_process_lines(entry)]
+        return [
+            *notes,
+            *_shared_cores_note(self.contention),
+            *attempt_notes(self.folder),
+            *stopped_process_lines(entry),
+        ]
+
+    @property
+    def contention(self) -> Contention | None:
+        """The processes that compute on fewer cores of this machine; None if each has a core or a GPU."""
+        entry, cores = self.entry, os.cpu_count() or 1
+        on_cores = any(event.get("device") == "CPU" for event in self.events())
+        shares = on_cores and not entry.is_rehearsal and entry.processes > cores
+        return Contention(entry.processes, cores) if shares else None
 
     def stopped_process_lines(self) -> list[str]:
         """Return a line for each process of the run that is stopped and does not respond."""
@@ -270,13 +290,13 @@ class Run:
         self._launcher.cancel(self, why)
 
 
-def _shared_cores_note(entry: Entry, events: Sequence[Mapping[str, Any]]) -> list[str]:
+def _shared_cores_note(contention: Contention | None) -> list[str]:
     """Return a note if more processes compute than this machine has cores, which no prediction includes."""
-    cores, on_cores = os.cpu_count() or 1, any(event.get("device") == "CPU" for event in events)
-    if entry.is_rehearsal or not on_cores or entry.processes <= cores:
+    if contention is None:
         return []
+    processes, cores = contention
     plural = "s" * (cores != 1)
-    return [f"{entry.processes} processes take turns on {cores} core{plural}: computations take longer than predicted"]
+    return [f"{processes} processes take turns on {cores} core{plural}: computations take longer than predicted"]
 
 
 def loss_suffix(row: Mapping[str, Any] | None) -> str:

@@ -1,6 +1,6 @@
 // The comparison of a run with its prediction, and the prediction errors of the runs of its design.
 
-/** @import { BreakdownModel, Outcome, RunComparison } from "./types" */
+/** @import { BreakdownModel, Outcome, RunComparison, WaterfallBar } from "./types" */
 
 import { h, keepFocus } from "../kit/dom.js";
 import { Widget } from "../kit/widget.js";
@@ -33,7 +33,7 @@ class Breakdown extends Widget {
   }
 
   /** @param {RunComparison} comparison */
-  comparisonParts({ rows, parts = [], spread, cause, label, clocks, whose }) {
+  comparisonParts({ rows, parts = [], waterfall, spread, cause, label, clocks, whose }) {
     const text = (/** @type {string} */ words, kind = "mw-quiet") =>
       words && h("div", { class: `mw-told ${kind}` }, words);
     const summary = h(
@@ -41,11 +41,17 @@ class Breakdown extends Widget {
       {},
       text(label, "mw-rehearsed"),
       text(cause, "mw-cause"),
-      comparisonTable("mw-compare", rows, { caption: `Measured vs. predicted${whose}` }),
+      waterfall.length > 0 && waterfallTable(waterfall),
       text(spread),
       text(clocks),
     );
-    return [summary, h("div", {}, ...parts.map((part) => this.foldedPart(part)))];
+    const tables = h(
+      "div",
+      {},
+      comparisonTable("mw-compare", rows, { caption: `Measured vs. predicted${whose}` }),
+      ...parts.map((part) => this.foldedPart(part)),
+    );
+    return [summary, tables];
   }
 
   /**
@@ -66,6 +72,23 @@ class Breakdown extends Widget {
     const rows = h("tbody", {}, ...outcomes.map(outcomeRow));
     this.history.replaceChildren(...(outcomes.length ? [h("table.mw-beside.mw-past", {}, caption, rows)] : []));
   }
+}
+
+/** From the predicted to the measured step time, the largest part of the error first. @param {WaterfallBar[]} bars */
+function waterfallTable(bars) {
+  const rows = bars.map(({ name, from, to, text, kind }) => {
+    const style = { left: `${100 * from}%`, width: `${100 * (to - from)}%` };
+    const bar = h("span.mw-waterfall-bar", { style });
+    return h(
+      "tr",
+      { "data-kind": kind },
+      h("th", { scope: "row" }, name),
+      h("td.mw-waterfall-axis", {}, bar),
+      h("td", {}, text),
+    );
+  });
+  const caption = h("caption", {}, "Step time from predicted to measured");
+  return h("table.mw-waterfall", {}, caption, h("tbody", {}, ...rows));
 }
 
 /** An error as a bar from the middle, to the right if the run took longer than predicted. @param {Outcome} outcome */

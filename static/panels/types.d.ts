@@ -253,7 +253,17 @@ export interface ProfilesModel extends OverlayModel {
 
 // ── runs ──
 
+/** A bar of the waterfall; `from` and `to` are shares of its axis. */
+export interface WaterfallBar {
+  name: string;
+  from: number;
+  to: number;
+  text: string;
+  kind: "whole" | "more" | "less";
+}
+
 export interface RunComparison {
+  waterfall: WaterfallBar[];
   rows: string[][];
   parts?: { title: string; rows: string[][] }[];
   spread: string;

@@ -207,6 +207,10 @@ def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], sess
     iteration = page.locator(".mw-compare tbody tr").first
     expect(iteration).to_contain_text("+200%")
     expect(page.locator(".mw-cause")).to_contain_text("% of the error of the step.")
+    bars = page.locator(".mw-waterfall tr")
+    expect(bars.first).to_contain_text("Predicted")
+    expect(bars.last).to_contain_text("Measured")
+    expect(bars.nth(1)).to_have_attribute("data-kind", "more")
     expect(page.locator(".mw-past tr[aria-current=true]")).to_have_count(1)
     expect(page.locator(".mw-past tr")).to_have_count(2)
     links = page.locator(".mw-compared-part", has_text="Transfer time per link")

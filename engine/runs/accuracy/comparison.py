@@ -24,8 +24,10 @@ from meshwave.engine.runs.accuracy.block_comparison import (
     recorded_insides,
     step_seconds,
 )
+from meshwave.engine.runs.accuracy.error_breakdown import ErrorPart, error_parts
 from meshwave.engine.runs.accuracy.error_causes import Cause, Search
 from meshwave.engine.runs.recording import WITHIN, Recording
+from meshwave.engine.runs.run import Contention
 from meshwave.engine.units import duration, number, percent
 
 Floats = NDArray[np.float64]
@@ -210,6 +212,12 @@ class Comparison:
             return None
         measured_s = self.iteration.measured_s
         return Search(self.prediction, self.rows.seconds, self.waits, self.timeline, self.unit, measured_s).cause
+
+    def error_parts(self, contention: Contention | None = None) -> list[ErrorPart]:
+        """Return the parts of the error of the step, the largest first; empty if it is not comparable."""
+        if not self.comparable:
+            return []
+        return error_parts(self.prediction, self.rows.seconds, self.iteration.measured_s, contention)
 
     @property
     def label(self) -> str:

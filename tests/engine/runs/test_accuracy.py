@@ -23,6 +23,7 @@ from meshwave.engine.runs.recording import (
     read_recording,
     write_clocks,
 )
+from meshwave.engine.runs.run import Contention
 from tests.engine.costs.profiles import known
 from tests.engine.runs.play import draw
 from tests.engine.runs.recorded import record, record_inside
@@ -94,6 +95,29 @@ def test_the_biggest_error_is_named_as_narrowly_as_it_is(
     assert "% longer than predicted; it accounts for " in found.words
     assert found.words.endswith("% of the error of the step")
     assert found.share == pytest.approx(1, abs=0.1)
+
+
+def test_the_parts_of_an_error_add_up_to_it_with_the_largest_first(tmp_path: Path, prediction: Prediction) -> None:
+    seconds = slowed(prediction, 3.0, op=Op.B) * np.where(where(prediction, op=Op.F), 1.2, 1.0)
+    found = compared(tmp_path, prediction, seconds)
+    parts = found.error_parts()
+
+    assert [part.name for part in parts[:2]] == ["Backward", "Forward"]
+    error_s = found.iteration.measured_s - found.iteration.predicted_s
+    assert sum(part.effect_s for part in parts) == pytest.approx(error_s, rel=1e-2)
+
+
+def test_contention_for_cores_explains_longer_computations_up_to_the_processes_per_core(
+    tmp_path: Path, prediction: Prediction
+) -> None:
+    compute = np.where(prediction.program.is_compute, 3.0, 1.0)
+    found = compared(tmp_path, prediction, compute * prediction.costs.seconds)
+    first, *others = found.error_parts(Contention(processes=4, cores=2))
+
+    assert first.name == "Contention for cores (4 processes on 2)"
+    twice = prediction.costs.play(prediction.program, np.minimum(compute, 2.0) * prediction.costs.seconds).makespan
+    assert first.effect_s == pytest.approx(twice - prediction.timeline.makespan, rel=1e-2)
+    assert {part.name for part in others} >= {"Forward", "Backward"}
 
 
 def test_a_slow_link_is_told_by_its_ends(tmp_path: Path, prediction: Prediction) -> None:

@@ -1,0 +1,76 @@
+"""The error of a step as a sum of parts: what each kind of action, and the time between actions, adds to the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.messages import render
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.program.action import SENDS, WORDS, Op
+from meshwave.engine.runs.accuracy.action_durations import busy_rows
+from meshwave.engine.runs.run import Contention
+
+Floats = NDArray[np.float64]
+
+LEAST_SHARE = 1e-3
+"""The least share of the predicted step that a part of its error has."""
+
+
+class ErrorPart(NamedTuple):
+    """A part of the error of a step."""
+
+    code: str
+    params: Mapping[str, Any]
+    effect_s: float  # what it adds to the step time, in the unit of the prediction
+
+    @property
+    def name(self) -> str:
+        """The name of the part."""
+        return render(self.code, self.params)
+
+
+def error_parts(
+    prediction: Prediction, measured: Floats, measured_s: float, contention: Contention | None
+) -> list[ErrorPart]:
+    """Return the parts of the error of a step, the largest first; their effects add up to the error.
+
+    The measured times of one kind of action after another replace the predicted ones, and the step is simulated again
+    each time. What remains in the end is the time between actions.
+
+    Args:
+        prediction: the prediction of the run.
+        measured: [rows] seconds that each action took.
+        measured_s: the measured step time.
+        contention: processes that share cores; computations then take up to ``processes / cores`` times as long.
+    """
+    predicted_s = before = prediction.timeline.makespan
+    seconds = prediction.costs.seconds.copy()
+    parts = []
+    for code, params, change in _changes(prediction, measured, contention):
+        seconds = np.maximum(0.0, seconds + change)
+        now = prediction.costs.play(prediction.program, seconds).makespan
+        parts.append(ErrorPart(code, params, now - before))
+        before = now
+    parts.append(ErrorPart("error_between_actions", {}, measured_s - before))
+    found = [part for part in parts if abs(part.effect_s) > LEAST_SHARE * predicted_s]
+    return sorted(found, key=lambda part: -abs(part.effect_s))
+
+
+def _changes(
+    prediction: Prediction, measured: Floats, contention: Contention | None
+) -> Iterator[tuple[str, dict[str, Any], Floats]]:
+    """Yield the code and the parameters of each part, and the seconds ``[rows]`` that it changes."""
+    program, predicted = prediction.program, prediction.simulated_seconds
+    change = measured - predicted
+    if contention is not None:
+        most = predicted * (contention.processes / contention.cores - 1)
+        waiting = np.where(busy_rows(program), np.clip(change, 0.0, most), 0.0)
+        yield "error_of_contention", contention._asdict(), waiting
+        change = change - waiting
+    for op in np.unique(program.op[program.spans]).tolist():
+        label = {"kind": WORDS[Op(op).name], "transfers": Op(op) in SENDS}
+        yield "error_of_kind", label, np.where(program.op == op, change, 0.0)
