@@ -53,6 +53,8 @@ class Field(TypedDict):
     help: str
     group: str
     wide: bool
+    is_advanced: bool
+    """True if the field is folded with the others that few designs change."""
     options: NotRequired[list[Option]]
 
 
@@ -182,6 +184,7 @@ def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator
         help=f"{help} Empty: {default}." if optional and default else help,
         group=group,
         wide=kind in ("text", *LISTS),
+        is_advanced=_is_advanced(path),
     )
     words = schema.choice_words(node)
     if words:
@@ -192,6 +195,19 @@ def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator
         field["wide"], field["hint"] = True, ""
         field["help"] = next((option["help"] for option in field["options"] if option["value"] == value), help)
     yield field
+
+
+def _is_advanced(path: str) -> bool:
+    return path.startswith(_ADVANCED)
+
+
+_ADVANCED = (
+    "cluster.device.efficiency", "cluster.node_bandwidth", "cluster.uplink", "experts.degree", "experts.load",
+    "model.moe.aux_loss", "model.moe.z_loss", "training.bf16_gradients", "training.clip_norm", "training.compile",
+    "training.fused_attention", "training.linear_precision", "training.seed", "training.tensor_parallel_overlap",
+    "training.weight_decay", "transfer.batched", "transfer.boundary",
+)  # fmt: skip
+"""Paths of the fields that few designs change."""
 
 
 def _is_too_long(kind: Kind, value: Any) -> bool:
@@ -235,6 +251,7 @@ def _nested_fields(name: str, node: Json, value: Any, path: str, optional: bool)
         yield Field(
             path=path, label=label, unit="", kind="switch", value=value is not None, text="", optional=True,
             placeholder="", hint="", help=schema.help_texts(node)[0], group=label, wide=True,
+            is_advanced=_is_advanced(path),
         )  # fmt: skip
     if value is not None:
         yield from _fields(node, value, path, label)
@@ -289,7 +306,7 @@ def _device_field(cluster: Json) -> Field:
 def _choice(path: str, label: str, value: Any, options: list[Option], help: str) -> Field:
     return Field(
         path=path, label=label, unit="", kind="choice", value=value, text="", optional=False, placeholder="",
-        hint="", help=help, group="", wide=True, options=options,
+        hint="", help=help, group="", wide=True, is_advanced=False, options=options,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from meshwave.designer.forms.changes import make_edit
 from meshwave.designer.forms.fields import Field, form_sections
 from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem, Refusal
@@ -22,13 +23,15 @@ def find_field(where: str, paths: Collection[str]) -> str | None:
     return max(holding, key=len, default=None)
 
 
-def problems_by_path(problems: Sequence[Problem], paths: Collection[str]) -> dict[str, list[dict[str, str]]]:
-    """Return the problems of each field that has any."""
-    found: dict[str, list[dict[str, str]]] = {}
+def problems_by_path(problems: Sequence[Problem], paths: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the problems of each field that has any, with the labels of their fixes."""
+    found: dict[str, list[dict[str, Any]]] = {}
     for problem in problems:
         path = find_field(problem.where, paths)
         if path is not None:
-            found.setdefault(path, []).append({"severity": problem.severity, "message": problem.message})
+            fixes = [fix.label for fix in problem.fixes]
+            shown = {"severity": problem.severity, "message": problem.message, "fixes": fixes}
+            found.setdefault(path, []).append({**shown, "where": problem.where, "code": problem.code})
     return found
 
 
@@ -41,7 +44,7 @@ class Form(Canvas):
 
     _esm = module("panels/form.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/form.css")
-    _gestures = ("change", "act")
+    _gestures = ("change", "act", "fix")
 
     def __init__(self, session: Session, on_measured: Callable[[], None] = lambda: None, **params: Any) -> None:
         """Create the form; ``on_measured`` opens the calibration profiles."""
@@ -72,6 +75,12 @@ class Form(Canvas):
 
     def _on_act(self, gesture: Mapping[str, Any]) -> None:
         self._on_measured()
+
+    def _on_fix(self, gesture: Mapping[str, Any]) -> None:
+        """Apply a fix of a problem that is shown at a field."""
+        where, code, label = (read_value(gesture, key, plain_text) for key in ("where", "code", "fix"))
+        problem = next((each for each in self._session.problems if (each.where, each.code) == (where, code)), None)
+        self._edit(*fix_edit(self._session.design, problem, label))
 
     def _on_change(self, gesture: Mapping[str, Any]) -> None:
         """Apply an input, or show the reason for a refusal at its field."""

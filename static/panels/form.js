@@ -4,7 +4,8 @@
 /** @import { Message } from "../kit/types" */
 /** @import { FieldData, FieldProblem, FieldValue, FormModel, SectionData } from "./types" */
 
-import { consume, focusedElement, h } from "../kit/dom.js";
+import { button } from "../kit/controls.js";
+import { consume, find, findAll, focusedElement, h, keepFocus } from "../kit/dom.js";
 import { icon } from "../kit/icons.js";
 import { count } from "../kit/numbers.js";
 import { Tips } from "../kit/shell.js";
@@ -21,7 +22,8 @@ export const render = ({ model }) => new Form(model).root;
 class Form extends Widget {
   /** @type {Map<string, ReturnType<typeof makeSection>>} */ sections = new Map();
   /** @type {Map<string, Field>} */ fields = new Map();
-  /** @type {Map<string, HTMLElement>} */ others = new Map(); // headings and buttons
+  /** @type {Map<string, HTMLElement>} */ others = new Map(); // headings, buttons and folds
+  /** @type {string[]} */ words = []; // of the search
 
   /** @param {FormModel} model */
   constructor(model) {
@@ -29,6 +31,13 @@ class Form extends Widget {
     this.root = h("form.mw-canvas.mw-shell.mw-form", { "aria-label": "Design", novalidate: true });
     this.root.addEventListener("submit", (event) => event.preventDefault());
     this.tips = new Tips(this.root);
+    this.search = h("input.mw-input", {
+      type: "search",
+      placeholder: "Find a setting",
+      "aria-label": "Find a setting",
+    });
+    this.search.addEventListener("input", () => this.find(this.search.value));
+    this.none = h("p.mw-hint", { role: "status" });
     this.root.addEventListener("scroll", () => this.tips.hide());
     model.on(["sections", "problems"], () => this.draw());
     model.on("turned", () => this.fields.forEach((field) => field.revert()));
@@ -46,21 +55,51 @@ class Form extends Widget {
     const sections = plainData(this.model, "sections").map((/** @type {SectionData} */ section) =>
       this.section(section),
     );
-    replaceChildren(this.root, [this.tips.box, ...sections]);
+    const search = this.once("search", () => h("div.mw-form-search", {}, this.search, this.none));
+    replaceChildren(this.root, [this.tips.box, search, ...sections]);
+    if (this.words.length) this.showFound();
+  }
+
+  // ── the search ──
+
+  /** Show the fields with all words of a text only; without words, all fields. @param {string} text */
+  find(text) {
+    this.words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    this.showFound();
+    if (this.words.length) return;
+    for (const [key, { element }] of this.sections) element.open = !readFolded().includes(key);
+    for (const fold of findAll(this.root, ".mw-advanced")) /** @type {HTMLDetailsElement} */ (fold).open = false;
+  }
+
+  showFound() {
+    const isSearching = this.words.length > 0;
+    this.root.toggleAttribute("data-searching", isSearching);
+    for (const field of this.fields.values()) field.element.hidden = !this.isFound(field.data);
+    for (const fold of findAll(this.root, "details")) {
+      const details = /** @type {HTMLDetailsElement} */ (fold);
+      details.hidden = isSearching && !find(details, ".mw-field:not([hidden])");
+      if (isSearching) details.open = !details.hidden;
+    }
+    const isNone = isSearching && !find(this.root, ".mw-field:not([hidden])");
+    this.none.textContent = isNone ? "No setting has these words" : "";
+  }
+
+  /** @param {FieldData} field */
+  isFound({ path, label, group, help }) {
+    const text = `${path} ${group} ${label} ${help}`.toLowerCase();
+    return this.words.every((word) => text.includes(word));
   }
 
   /** @param {SectionData} data */
   section(data) {
     const { element, summary, body } = this.sections.get(data.key) ?? this.addSection(data);
-    const children = [];
-    let group = "";
-    for (const field of data.fields) {
-      if (field.group !== group && field.kind !== "switch" && field.group)
-        children.push(this.once(`${data.key}/${field.group}`, () => h("h3.mw-group", {}, field.group)));
-      group = field.group;
-      children.push(this.field(field).element);
-    }
     const { key, action } = data;
+    const children = this.fieldElements(
+      key,
+      data.fields.filter((field) => !field.is_advanced),
+    );
+    const advanced = data.fields.filter((field) => field.is_advanced);
+    if (advanced.length) children.push(this.advanced(key, advanced));
     if (action) {
       const attributes = { type: "button", "data-tip": action.help, onclick: () => this.send("act", { section: key }) };
       children.push(this.once(`${key}!`, () => h("button.mw-button.mw-act", attributes, action.title)));
@@ -70,9 +109,37 @@ class Form extends Widget {
     return element;
   }
 
+  /** The fields below the headings of their groups. @param {string} place @param {FieldData[]} fields */
+  fieldElements(place, fields) {
+    const children = [];
+    let group = "";
+    for (const field of fields) {
+      if (field.group !== group && field.kind !== "switch" && field.group)
+        children.push(this.once(`${place}/${field.group}`, () => h("h3.mw-group", {}, field.group)));
+      group = field.group;
+      children.push(this.field(field).element);
+    }
+    return children;
+  }
+
+  /**
+   * The fold of the fields that few designs change; it opens for an error.
+   * @param {string} key @param {FieldData[]} fields
+   */
+  advanced(key, fields) {
+    const body = this.once(`${key}/advanced body`, () => h("div.mw-fields"));
+    const make = () => h("details.mw-advanced", {}, h("summary", {}, icon("down"), "Advanced"), body);
+    const fold = /** @type {HTMLDetailsElement} */ (this.once(`${key}/advanced`, make));
+    replaceChildren(body, this.fieldElements(`${key}/advanced`, fields));
+    const isWrong = (/** @type {FieldData} */ { path }) =>
+      this.model.problems[path]?.some(({ severity }) => severity === "error");
+    fold.open ||= fields.some(isWrong);
+    return fold;
+  }
+
   /** @param {SectionData} data */
   addSection(data) {
-    const section = makeSection(data);
+    const section = makeSection(data, () => this.words.length > 0);
     this.sections.set(data.key, section);
     return section;
   }
@@ -106,14 +173,14 @@ class Form extends Widget {
   }
 }
 
-/** @param {SectionData} data */
-function makeSection({ key, title, help }) {
+/** @param {SectionData} data @param {() => boolean} isSearching */
+function makeSection({ key, title, help }, isSearching) {
   const summary = h("span.mw-flaws");
   const body = h("div.mw-fields");
   const head = h("summary", { "data-tip": help }, icon("down"), h("span", {}, title), summary);
   const attributes = { "aria-label": title, "data-section": key, open: !readFolded().includes(key) };
   const element = h("details.mw-section", attributes, head, body);
-  element.addEventListener("toggle", () => writeFolded(key, !element.open));
+  element.addEventListener("toggle", () => isSearching() || writeFolded(key, !element.open));
   return { element, summary, body };
 }
 
@@ -157,7 +224,7 @@ class Field {
     const control = data.kind === "switch" ? [h("div.mw-check", {}, this.input, this.label)] : [this.label, this.input];
     this.element = h(
       "div",
-      { class: data.wide ? "mw-field mw-wide" : "mw-field", "data-path": data.path },
+      { class: data.wide ? "mw-field mw-wide" : "mw-field", "data-path": data.path, "data-group": data.group || null },
       ...control,
       this.hint,
       this.messages,
@@ -217,8 +284,9 @@ class Field {
   /** Bring the field into view and focus it. */
   reveal() {
     document.documentElement.style.setProperty("--mw-drawer", "grid"); // where the side panel is a drawer
-    const section = this.element.closest("details");
-    if (section) section.open = true;
+    if (this.form.words.length) this.form.find((this.form.search.value = ""));
+    for (let fold = this.element.closest("details"); fold; fold = fold.parentElement?.closest("details") ?? null)
+      fold.open = true;
     this.element.classList.add("mw-found");
     setTimeout(() => this.element.classList.remove("mw-found"), 900);
     requestAnimationFrame(() => {
@@ -281,15 +349,24 @@ class Field {
   }
 
   drawMessages() {
-    const shown = this.refusal ? [{ severity: "error", message: this.refusal }] : this.problems;
+    const refused = { severity: "error", message: this.refusal, fixes: [], where: "", code: "" };
+    const shown = this.refusal ? [refused] : this.problems;
     const isWrong = shown.some(({ severity }) => severity === "error");
     this.input.setAttribute("aria-invalid", String(isWrong));
-    const lines = shown.map(({ severity, message }) =>
-      h("div.mw-word", { "data-severity": severity }, icon(severity), h("span", {}, message)),
-    );
-    if (this.messages.textContent !== shown.map(({ message }) => message).join(""))
-      this.messages.replaceChildren(...lines);
+    if (JSON.stringify(shown) !== this.messages.dataset.shown) {
+      this.messages.dataset.shown = JSON.stringify(shown);
+      const lines = shown.flatMap((each) => this.problem(each));
+      keepFocus(this.messages, () => this.messages.replaceChildren(...lines), this.input);
+    }
     this.hint.hidden = !this.data.hint || isWrong;
+  }
+
+  /** A problem with its fixes as buttons. @param {FieldProblem} problem */
+  problem({ severity, message, fixes, where, code }) {
+    const words = h("div.mw-word", { "data-severity": severity }, icon(severity), h("span", {}, message));
+    const apply = (/** @type {string} */ fix) =>
+      button(fix, { kind: "mw-fix", onclick: () => this.form.send("fix", { where, code, fix }) });
+    return [words, ...fixes.map(apply)];
   }
 }
 

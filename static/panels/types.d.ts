@@ -59,6 +59,7 @@ export interface FieldData {
   help: string;
   group: string;
   wide: boolean;
+  is_advanced: boolean;
   options?: { value: FieldValue; title: string; help: string }[];
 }
 
@@ -73,6 +74,10 @@ export interface SectionData {
 export interface FieldProblem {
   severity: string;
   message: string;
+  /** Labels of its fixes, which are edits of the design. */
+  fixes: string[];
+  where: string;
+  code: string;
 }
 
 export interface FormModel extends Model {

@@ -226,7 +226,7 @@ def test_a_fix_in_the_list_of_problems_is_applied_with_the_keyboard(shell: Shell
     shell.page.locator(".mw-problem").focus()
 
     shell.page.keyboard.press("Tab")
-    expect(shell.page.locator(".mw-fix")).to_be_focused()
+    expect(shell.page.locator(".mw-problems .mw-fix")).to_be_focused()
     shell.page.keyboard.press("Enter")
 
     expect(shell.page.locator(".mw-none")).to_contain_text("No problems")
@@ -276,6 +276,37 @@ def test_a_preset_fills_the_cluster(shell: Shell) -> None:
     expect(shell.field("cluster.devices_per_node")).to_have_value("8")
 
 
+def test_the_search_leaves_the_fields_with_its_words_and_opens_their_folds(shell: Shell) -> None:
+    seed, layers = shell.field("training.seed"), shell.field("model.layers")
+    expect(seed).to_be_hidden()
+    expect(layers).to_be_visible()
+    search = shell.page.get_by_label("Find a setting")
+
+    search.fill("seed")
+    expect(seed).to_be_visible()
+    expect(layers).to_be_hidden()
+    search.fill("no such setting")
+    expect(shell.page.get_by_text("No setting has these words")).to_be_visible()
+    search.fill("")
+
+    expect(layers).to_be_visible()
+    expect(seed).to_be_hidden()
+    expect(shell.field("cluster.nodes")).to_be_hidden()  # its section is folded again
+
+
+def test_a_problem_at_a_field_is_fixed_by_its_button(shell: Shell) -> None:
+    shell.type("model.layers", "3")
+    field = shell.page.locator('[data-path="model.layers"]')
+
+    fix = field.locator(".mw-fix").first
+    label = fix.inner_text()
+    fix.click()
+
+    expect(shell.words("model.layers")).to_have_count(0)
+    eventually(shell.page, lambda: not shell.session.errors)
+    assert shell.session.history[0].lower() == label.lower()
+
+
 def test_a_device_is_chosen_by_name_and_amounts_are_shown_with_units(shell: Shell) -> None:
     shell.page.get_by_role("group", name="Cluster").get_by_text("Cluster", exact=True).click()
 
@@ -283,7 +314,7 @@ def test_a_device_is_chosen_by_name_and_amounts_are_shown_with_units(shell: Shel
 
     eventually(shell.page, lambda: shell.session.design.cluster.device.name == "MI300X-192GB")
     expect(shell.field("cluster.device.memory_bytes")).to_have_value("192 GB")
-    expect(shell.field("cluster.device.peak_flops")).to_have_value("1307.4 TFLOP/s")
+    expect(shell.field("cluster.device.peak_flops")).to_have_value("1.3074 PFLOP/s")
     expect(shell.field("cluster.intra_node.bandwidth")).to_have_value("448 GB/s")
 
 

@@ -29,7 +29,7 @@ from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, set_value
 from meshwave.engine.imports import is_import
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.schedules import schedules
@@ -366,11 +366,20 @@ def test_a_problem_belongs_to_the_nearest_field_that_contains_its_path() -> None
 
 
 def test_problems_are_shown_at_their_fields() -> None:
-    few = Problem("model.layers", "too_few_layers", {"stages": 8, "layers": 7})
+    fix = set_value("model.layers", 8)
+    few = Problem("model.layers", "too_few_layers", {"stages": 8, "layers": 7}, fixes=[fix])
     problems = [few, Problem("meshes[0]", "computing", severity="warning")]
 
     assert problems_by_path(problems, ["model.layers"]) == {
-        "model.layers": [{"severity": "error", "message": few.message}]
+        "model.layers": [
+            {
+                "severity": "error",
+                "message": few.message,
+                "fixes": [fix.label],
+                "where": "model.layers",
+                "code": "too_few_layers",
+            }
+        ]
     }
 
 
