@@ -85,7 +85,7 @@ class Pin:
 def pack(layers: Sequence[Layer], crumbs: Sequence[str] = ()) -> bytes:
     """Return the layers as bytes: the length of a JSON header, the header, and columns.
 
-    A span takes 17 to 21 bytes. A tick is 1/4,294,967,295 of the longest timeline, so the width of a block that takes
+    A span takes 15 to 21 bytes. A tick is 1/4,294,967,295 of the longest timeline, so the width of a block that takes
     a millionth of the step is exact to a thousandth. An overlaid layer of another program gets its own lanes.
     ``crumbs`` are the texts of the navigation path.
     """
@@ -145,7 +145,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         "op": columns.add(op[order], "uint8"),
         "stage": columns.add(timeline.stage[order], _integers(timeline.stage)),
         "microbatch": columns.add(timeline.microbatch[order], _integers(timeline.microbatch)),
-        "peer": columns.add(timeline.peer[moves], "int16" if timeline.ranks < 2**15 else "int32"),
+        "peer": columns.add(timeline.peer[moves], _integers(timeline.peer)),
         "shade": columns.add(shade.ravel(), "uint8"),
     }
     if (timeline.other[moves] >= 0).any():
@@ -213,7 +213,8 @@ def _to_ticks(seconds: Floats, ticks: float) -> NDArray[np.uint32]:
 
 
 def _integers(values: NDArray[Any]) -> str:
-    return "int16" if values.max(initial=0) < 2**15 else "int32"
+    """Return the narrowest type that holds values from -1 on."""
+    return str(np.min_scalar_type(-1 - int(values.max(initial=0))))
 
 
 def _pack_memory(memory: Sequence[Curve], columns: _Columns, ticks: float) -> dict[str, Any]:

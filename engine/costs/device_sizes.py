@@ -241,7 +241,7 @@ def _buffered_units(program: Program) -> Floats:
     These are receives that were posted and not consumed, skip tensors for stages of the same rank, and the largest
     outgoing message.
     """
-    leaving = np.zeros(program.ranks)
+    leaving = np.zeros_like(program.tensors, shape=program.ranks)  # of their type, since others take ten times as long
     sends = program.is_send
     np.maximum.at(leaving, program.rank[sends], program.tensors[sends])
     return peak_per_rank(program, _buffer_changes(program)) + leaving

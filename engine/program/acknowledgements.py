@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.engine.program.row_order import lexical_order
 from meshwave.engine.program.tables import Columns
 
 Rows = NDArray[np.int64]
@@ -44,10 +45,10 @@ def find_acknowledgements(program: Columns) -> tuple[Messages, Rows]:
     count, rows = len(send), len(program) + 1
     source, target = program.rank[send].astype(np.int64), program.rank[taker].astype(np.int64)
     way, back = source * program.ranks + target, target * program.ranks + source
-    by_taker = np.lexsort((-send, taker, way))  # the last sent of those that one computation consumes comes first
+    by_taker = lexical_order((-send, taker, way))  # the last sent of those that one computation consumes comes first
     place = np.empty(count, np.int64)
     place[by_taker] = np.arange(count)
-    by_send = np.lexsort((send, way))
+    by_send = lexical_order((send, way))
     soonest = np.minimum.accumulate(place[by_send][::-1])[
         ::-1
     ]  # the earliest consumed of those sent this way from here on

@@ -250,7 +250,7 @@ class _Tables:
         out_ptr = np.concatenate(([0], np.cumsum(np.bincount(source[plain], minlength=nodes))))
         carried = np.flatnonzero(real & (message >= 0))
         sends, makers = program.send_rows
-        in_order = np.argsort(sends)
+        in_order = np.argsort(sends, kind="stable")  # faster than the default for rows that ascend in long runs
         sends, makers = sends[in_order], makers[in_order]
         number = np.full(len(program), -1, np.int64)
         number[sends] = np.arange(len(sends))

@@ -411,7 +411,7 @@ def test_the_title_of_a_skip_connection_names_both_stages() -> None:
     packed = pack([Layer(replace(timeline, other=other), "skips", crosses=True)])
 
     header = json.loads(packed[4 : 4 + int.from_bytes(packed[:4], "little")])
-    assert header["layers"][0]["crosses"] and header["layers"][0]["columns"]["other"][0] == "int16"
+    assert header["layers"][0]["crosses"] and header["layers"][0]["columns"]["other"][0] == "int8"
     message = {"layer": 0, "rank": 0, "op": "SEND_F", "stage": 0, "microbatch": 1, "other": 5}
     pins: list[Pin | None] = []
     TimelineChart(on_open=pins.append)._handle_msg({"type": "open", **message})
