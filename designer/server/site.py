@@ -10,7 +10,7 @@ from meshwave.engine.findings import Refusal
 
 
 class Site(NamedTuple):
-    """An address such as ``https://hub.example.org/proxy/5006``, from which the proxy removes the path."""
+    """An address such as ``hub.example.org/proxy/5006``, from which the proxy removes the path."""
 
     origin: str
     """Scheme, host and port."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -21,7 +22,14 @@ class Training(Part):
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimizer of the weights."""
     lr: PositiveFloat = 3e-4
-    """Learning rate."""
+    """Learning rate; with a schedule, the largest one."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after the warm-up: constant, or decaying to ``min_lr_factor`` of its largest value at the end of the run
+    along a line, or along half a cosine (Loshchilov and Hutter, arXiv:1608.03983)."""
+    warmup_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Steps in which the learning rate grows linearly to its largest value, which the last of them has."""
+    min_lr_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Smallest learning rate of a schedule, as a share of the largest one."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled weight decay."""
     clip_norm: PositiveFloat | None = nullable("no clipping")
@@ -53,6 +61,16 @@ class Training(Part):
     """Seed of the initial weights and of the order of the data."""
     data: FileName | None = nullable("the built-in sample text")
     """File name of a text to train on."""
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        if self.lr_schedule == "constant":
+            return self.lr
+        progress = min((step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1), 1.0)
+        share = 1 - progress if self.lr_schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+        return self.lr * (self.min_lr_factor + (1 - self.min_lr_factor) * share)
 
     @property
     def shards_gradients(self) -> bool:

@@ -224,6 +224,8 @@ def _missing_settings(design: Design, tp: int) -> Iterator[str]:
     )
     decay = f", weight decay {training.weight_decay:g}" if training.optimizer == "adamw" else ""
     yield f"its optimizer: {training.optimizer}, learning rate {training.lr:g}{decay}; its seed: {training.seed}"
+    least = "" if training.lr_schedule == "constant" else f", at least {training.min_lr_factor:g} of the rate"
+    yield f"its learning-rate schedule: {training.warmup_steps} warm-up steps, then {training.lr_schedule}{least}"
     if training.precision == "fp64":
         yield "its precision: fp64, replaced by float32 here, the most precise format of torchtitan"
     if training.sharding == "optimizer":

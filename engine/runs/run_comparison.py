@@ -36,7 +36,7 @@ MANY_TIMES = 2.0
 """The least ratio that is shown as a factor: "10 times" is clearer than "900% longer"."""
 SHORT_TIMES = 10.0
 """The least ratio that is shown as a factor in a list, where factors are rare."""
-TIMELESS_KEYS = frozenset({"steps", "seed", "lr"})
+TIMELESS_KEYS = frozenset({"steps", "seed", "lr", "lr_schedule", "warmup_steps", "min_lr_factor"})
 """Keys of training that do not change the step time."""
 LONGEST_NOTE = 200
 """Characters of the notes of a profile about its run and its network."""

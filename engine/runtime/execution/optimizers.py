@@ -18,7 +18,8 @@ class Optimizer(ABC):
 
     def __init__(self, parameters: Sequence[Tensor], lr: float, weight_decay: float) -> None:
         self._parameters = [parameter.detach() for parameter in parameters]
-        self._lr = lr
+        self.lr = lr
+        """Learning rate of the next step."""
         self._weight_decay = weight_decay
 
     @torch.no_grad()
@@ -48,8 +49,8 @@ class Sgd(Optimizer):
     """Gradient descent without momentum."""
 
     def _update(self, gradients: list[Tensor]) -> None:
-        torch._foreach_mul_(self._parameters, 1 - self._lr * self._weight_decay)
-        torch._foreach_add_(self._parameters, gradients, alpha=-self._lr)
+        torch._foreach_mul_(self._parameters, 1 - self.lr * self._weight_decay)
+        torch._foreach_add_(self._parameters, gradients, alpha=-self.lr)
 
 
 class AdamW(Optimizer):
@@ -88,7 +89,7 @@ class AdamW(Optimizer):
             self._square,
             [],
             self._steps * len(self._parameters),
-            lr=self._lr,
+            lr=self.lr,
             beta1=self.beta1,
             beta2=self.beta2,
             weight_decay=self._weight_decay,

@@ -59,7 +59,7 @@ class ShardedUpdate:
         if training.sharding == "parameters":
             for each in self._weights:
                 each.free()
-        self._optimizer = OPTIMIZERS[training.optimizer](
+        self.optimizer = OPTIMIZERS[training.optimizer](
             [each.part for each in self._weights], training.lr, training.weight_decay
         )
         self._reductions: dict[int, PendingTensor] = {}
@@ -96,7 +96,7 @@ class ShardedUpdate:
     @property
     def state(self) -> list[Tensor]:
         """Tensors that the optimizer keeps from step to step."""
-        return self._optimizer.state
+        return self.optimizer.state
 
     @property
     def named_parameters(self) -> Sequence[NamedWeight]:
@@ -110,7 +110,7 @@ class ShardedUpdate:
 
     def parts(self) -> dict[str, Part]:
         """Return the parts of the training state that this process owns: weights, and the optimizer's moments."""
-        moments = {f"{moment}/": tensors for moment, tensors in self._optimizer.moments.items()}
+        moments = {f"{moment}/": tensors for moment, tensors in self.optimizer.moments.items()}
         return {
             f"{group}{own.name}": Part(tensor[own.at.start : own.at.stop], weight_shard(own.parameter), own.elements)
             for group, tensors in {WEIGHTS: [each.part for each in self._weights], **moments}.items()
@@ -128,7 +128,7 @@ class ShardedUpdate:
 
     def resume(self, steps: int) -> None:
         """Let the optimizer go on after ``steps`` steps, from loaded parts."""
-        self._optimizer.resume(steps)
+        self.optimizer.resume(steps)
         self._refresh()
 
     def reduce(self, stage: int) -> None:
@@ -160,7 +160,7 @@ class ShardedUpdate:
         if self._training.clip_norm is not None and gradients:
             scale = (self._training.clip_norm / (self._norm + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(gradients, scale.to(gradients[0]))
-        self._optimizer.step(gradients)
+        self.optimizer.step(gradients)
         for each in self._weights:
             each.gradient = None
         self._refresh()

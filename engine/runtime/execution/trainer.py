@@ -61,6 +61,7 @@ class Trainer:
             raise Refusal("started_process_count", params)
         if design.training.sharding == "parameters" and program.fused.any() and world.device.type != "cpu":
             raise Refusal("sharded_slots")
+        self._learning_rate = design.training.learning_rate
         training, model, rank = design.training, design.model, layout.rank(process)
         dp, dp_index = layout.mesh_shape(process).dp, layout.dp_index(process)
         rows = boundary_tensor(design).shape[0] // dp  # of a microbatch, in this process
@@ -147,6 +148,7 @@ class Trainer:
         All processes need its loss, so they end a step together, and start the next one together.
         """
         began = time.perf_counter()
+        self._update.optimizer.lr = self._learning_rate(number)
         times = self._executor.run({mb: self._batches.microbatch(number, mb) for mb in self._own_microbatches})
         losses = [] if self._tp_index else times.losses  # a tensor-parallel group has one loss
         own = sum(loss.double() * self._scale for loss in losses)

@@ -85,14 +85,14 @@ class OptimizerUpdate:
         self._clip_norm = training.clip_norm
         self._observer = observer
         self._parameters = [parameter for _, parameter in self._named]
-        self._optimizer = OPTIMIZERS[training.optimizer](self._parameters, training.lr, training.weight_decay)
+        self.optimizer = OPTIMIZERS[training.optimizer](self._parameters, training.lr, training.weight_decay)
         self._reducing: list[tuple[int, list[nn.Parameter], PendingTensor]] = []
         self.squared_norm = torch.zeros((), dtype=torch.float64)  # the share of this process
 
     @property
     def state(self) -> list[Tensor]:
         """Tensors that the optimizer keeps from step to step."""
-        return self._optimizer.state
+        return self.optimizer.state
 
     @property
     def named_parameters(self) -> Sequence[tuple[str, nn.Parameter]]:
@@ -107,7 +107,7 @@ class OptimizerUpdate:
     def parts(self) -> dict[str, Part]:
         """Return the parts of the training state that this process holds: weights, and the optimizer's moments."""
         groups: dict[str, Sequence[Tensor]] = {WEIGHTS: self._parameters}
-        groups |= {f"{moment}/": tensors for moment, tensors in self._optimizer.moments.items()}
+        groups |= {f"{moment}/": tensors for moment, tensors in self.optimizer.moments.items()}
         return {
             f"{group}{name}": Part(tensor.detach(), weight_shard(parameter))
             for group, tensors in groups.items()
@@ -123,7 +123,7 @@ class OptimizerUpdate:
 
     def resume(self, steps: int) -> None:
         """Let the optimizer go on after ``steps`` steps."""
-        self._optimizer.resume(steps)
+        self.optimizer.resume(steps)
 
     def reduce(self, stage: int) -> None:
         """Start to sum the gradients of a stage over all processes that hold its weights."""
@@ -157,7 +157,7 @@ class OptimizerUpdate:
         if self._clip_norm is not None and gradients:
             scale = (self._clip_norm / (self._norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
             torch._foreach_mul_(gradients, scale.to(gradients[0]))
-        self._optimizer.step(gradients)
+        self.optimizer.step(gradients)
         for parameter in self._parameters:
             parameter.grad = None
 

@@ -242,6 +242,7 @@ def test_what_the_settings_have_no_place_for_is_said_in_both_files() -> None:
         assert [line.removeprefix(start) for line in found[name].splitlines() if line.startswith(start)] == [
             "its model: gpt, hidden 64, 4 heads, 256 inside the MLP, vocabulary of 256",
             "its optimizer: sgd, learning rate 0.1; its seed: 7",
+            "its learning-rate schedule: 0 warm-up steps, then constant",
             "its precision: fp64, replaced by float32 here, the most precise format of torchtitan",
             "its transfers: broadcast; torchtitan sends from each device to its counterpart",
         ]

@@ -47,6 +47,8 @@ def train(job: Job, steps: int | None = None) -> Reference:
     gradients: dict[str, Tensor] = {}
     for step in range(training.steps if steps is None else steps):
         optimizer.zero_grad()
+        for group in optimizer.param_groups:
+            group["lr"] = training.learning_rate(step)
         losses.append(_accumulate(model, batches.step(step), bf16=training.precision == "bf16"))
         gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         most = float("inf") if training.clip_norm is None else training.clip_norm

@@ -144,6 +144,15 @@ def test_clipping_and_weight_decay_are_those_of_one_process(
     assert_equal(crew.train(document), expected)
 
 
+@pytest.mark.parametrize(("lr_schedule", "sharding"), [("cosine", "none"), ("linear", "optimizer")])
+def test_learning_rates_of_a_schedule_are_those_of_one_process(
+    lr_schedule: str, sharding: str, crew: Any, draw: Callable[..., Document]
+) -> None:
+    schedule = {"lr": 0.1, "lr_schedule": lr_schedule, "warmup_steps": 2, "min_lr_factor": 0.1, "steps": 4}
+    document = draw({"schedule": "1f1b", "microbatches": 4}, dp=2, sharding=sharding, **schedule)
+    assert_equal(crew.train(document), reference(document))
+
+
 def test_a_hand_drawn_order_trains_like_one_process(crew: Any, draw: Callable[..., Document]) -> None:
     order = """
         0F1 0F0 3F1 3B1 3F0 0B1 3B0 0B0
