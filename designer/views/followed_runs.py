@@ -11,7 +11,8 @@ import param
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.run_comparison import error_history
 from meshwave.designer.views.run_data import SHOWN_RUNS, FollowedRun, RunCurves
-from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Entry, Record, Run
 from meshwave.engine.runs.accuracy import MeshMemory
@@ -95,7 +96,7 @@ class FollowedRuns(param.Parameterized):
         others = [each for each in self._others if each.run.id != run]
         if on:
             if len(others) >= MOST_COMPARED:
-                raise InputError(f"at most {MOST_COMPARED + 1} runs can be compared; remove one first")
+                raise Refusal("too_many_compared_runs", {"maximum": MOST_COMPARED + 1})
             others.append(self._follow_entry(self.record.get(run)))
         self._others = others
         self.compared = [each.run.id for each in others]

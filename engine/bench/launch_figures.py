@@ -15,8 +15,8 @@ from typing import Any
 
 from meshwave.engine.bench.measuring import run_to_end
 from meshwave.engine.document import Design, load_design, parse_design
-from meshwave.engine.errors import RunError
 from meshwave.engine.files import example, write_private
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Launcher, Options, Record, Run, State
 from meshwave.engine.runs.attempts import read_attempts
@@ -117,7 +117,7 @@ def _follow_first_steps(run: Run, delays_s: list[float], seconds: float = 4.0) -
     deadline = time.monotonic() + TIMEOUT_S
     while run.first_step_s is None:
         if run.wait(see, timeout_s=1.0).is_over or time.monotonic() > deadline:
-            raise RunError(f"run {run.id} did not reach its first step: {run.reason}")
+            raise RunRefusal("no_first_step", {"run": run.id, "reason": run.reason})
     delays_s.clear()  # the first look at a run sees steps that were done before
     run.wait(see, timeout_s=seconds)
     first_s = run.first_step_s
@@ -228,5 +228,5 @@ def _wait_until(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         if time.monotonic() > deadline:
-            raise RunError(f"no {what} within {TIMEOUT_S:.0f} seconds")
+            raise RunRefusal("nothing_in_time", {"what": what, "seconds": TIMEOUT_S})
         time.sleep(LOOK_S)

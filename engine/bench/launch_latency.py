@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from meshwave.engine.bench.measuring import temporary_launcher
-from meshwave.engine.errors import RunError
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs.launchers import Launcher, specify_run
 from meshwave.engine.runs.process_identity import Handle
@@ -56,7 +56,7 @@ def _run_first_step(launcher: Launcher, spec: RunSpec) -> tuple[float, Run]:
             return first_s - called_s, run
         if run.state.is_over:
             break
-    raise RunError(f"run {run.id} did not reach its first step: {run.reason}")
+    raise RunRefusal("no_first_step", {"run": run.id, "reason": run.reason})
 
 
 def _cancel(run: Run) -> float:
@@ -77,4 +77,4 @@ def _poll() -> Iterator[None]:
     while time.monotonic() < deadline:
         yield
         time.sleep(POLL_S)
-    raise RunError(f"no result within {TIMEOUT_S:.0f} seconds")
+    raise RunRefusal("nothing_in_time", {"what": "result", "seconds": TIMEOUT_S})

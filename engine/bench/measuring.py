@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from meshwave.engine.errors import RunError
+from meshwave.engine.findings import RunRefusal
 from meshwave.engine.runs import Launcher, Record, State
 from meshwave.engine.runs.launchers import launchers
 from meshwave.engine.runs.run import Run
@@ -48,5 +48,5 @@ def run_to_end(launcher: Launcher, spec: RunSpec, name: str, timeout_s: float) -
     if run.wait(timeout_s=timeout_s) is not State.SUCCEEDED:
         reason = run.reason or f"not finished after {timeout_s:.0f} s"
         run.cancel()
-        raise RunError(f"{name}: {reason}")
+        raise RunRefusal("benchmark_run_failed", {"name": name, "reason": reason})
     return run

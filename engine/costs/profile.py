@@ -18,8 +18,8 @@ from pydantic import Field, model_validator
 from meshwave.engine.costs.contention import Contention
 from meshwave.engine.document.cluster import Device
 from meshwave.engine.document.reading import read_part
-from meshwave.engine.errors import InputError
 from meshwave.engine.files import read_whole
+from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part, Printable, validation_error
 
 Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "overlap"]
@@ -320,7 +320,7 @@ class Profile(Part):
         if not found:
             have = sorted({(each.group, each.size) for each in self.collectives})
             listed = ", ".join(f"{group} of {size}" for group, size in have)
-            raise InputError(f"the profile has nothing for mp={mp} and esp={esp}; it has {listed or 'no collectives'}")
+            raise Refusal("unmeasured_layout", {"mp": mp, "esp": esp, "measured": listed or "no collectives"})
         return found
 
     def _layout_measurements(self, mp: int, esp: int) -> list[MeasuredCollective]:
@@ -356,7 +356,7 @@ def collective_group_sizes(ranks: int, mp: int, esp: int) -> dict[str, int]:
     """
     for name, size in (("mp", mp), ("esp", esp)):
         if size < 1 or ranks % size:
-            raise InputError(f"groups of {name}={size} do not divide {ranks} ranks; use a divisor")
+            raise Refusal("indivisible_groups", {"name": name, "size": size, "ranks": ranks})
     return {"mp": mp, "esp": esp, "ep": ranks // esp, "ep_esp": ranks}
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from meshwave.engine.costs.profile import Profile, load_profile
-from meshwave.engine.errors import InputError, closest_word
+from meshwave.engine.errors import closest_word
 from meshwave.engine.files import check_writable, home, write_whole
 from meshwave.engine.findings import Refusal
 from meshwave.engine.machine import processor_name
@@ -91,7 +91,7 @@ def _profile_path(name: str) -> Path:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot store profiles in {path.parent}: {error.strerror}") from None
+        raise Refusal("unwritable_profiles", {"folder": str(path.parent), "reason": error.strerror}) from None
     return path
 
 

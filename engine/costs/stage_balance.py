@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 
 
 def equal_split(layers: int, stages: int) -> tuple[int, ...]:
@@ -244,12 +244,9 @@ class _Row:
 
 def _check_stage_count(layers: int, stages: int) -> None:
     if stages < 1:
-        raise InputError("there are no stages to hold the layers; give every mesh a computation")
+        raise Refusal("no_stages")
     if stages > layers:
-        raise InputError(
-            f"{stages} stages need at least {stages} layers, and the model has {layers}; "
-            "use fewer stages or more layers"
-        )
+        raise Refusal("too_few_layers", {"stages": stages, "layers": layers})
 
 
 def _seconds(split: Sequence[int], layer_seconds: Sequence[float], extra_seconds: Sequence[float]) -> list[float]:

@@ -9,8 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from meshwave.engine.document.cluster import MAX_DEVICES
-from meshwave.engine.errors import InputError, nearest_names
-from meshwave.engine.findings import Fix
+from meshwave.engine.findings import Fix, Refusal, unknown_name
 from meshwave.engine.frozen import Part, Printable, validation_error
 
 DeviceNumber = Annotated[int, Field(ge=0, le=1_000_000_000)]
@@ -69,4 +68,4 @@ def find_mesh(meshes: Sequence[Mesh], wanted: str) -> int:
         return names.index(wanted)
     if wanted.isdecimal() and int(wanted) < len(names):
         return int(wanted)
-    raise InputError(f"there is no mesh called {wanted!r}. {nearest_names(wanted, names)}")
+    raise Refusal("unknown_member", unknown_name("mesh", wanted, names))

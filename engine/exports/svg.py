@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshwave.engine.errors import InputError
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
 from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shape, Text, lay_out_timeline
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def draw_svg(
     start, end = window or (-np.inf, np.inf)
     blocks = int((timeline.is_work & (timeline.end > start) & (timeline.start < end)).sum())
     if blocks > MAX_BLOCKS:
-        raise InputError(
-            f"{blocks:,} blocks are more than an SVG viewer can show; draw a part of at most {MAX_BLOCKS:,}, or a PNG"
-        )
+        raise Refusal("too_many_blocks_for_svg", {"blocks": blocks, "maximum": MAX_BLOCKS})
     picture = lay_out_timeline(timeline, title=title, unit=unit, window=window, width=width, theme=theme, dense=False)
     return "\n".join(_document(picture, title or "Timeline"))
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError
 from meshwave.engine.exports._base import Export, exports
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program, format_program
 
@@ -49,7 +49,7 @@ def common_mesh_shape(design: Design, whose: str) -> tuple[int, int]:
     shapes = {(mesh.dp, mesh.tp): mesh.name for mesh in design.meshes}
     if len(shapes) > 1:
         drawn = " and ".join(f"{name} dp={dp} x tp={tp}" for (dp, tp), name in list(shapes.items())[:2])
-        raise InputError(f"{whose} needs equal meshes, but {drawn} differ; give all the same dp and tp")
+        raise Refusal("unequal_meshes_for_torch", {"tool": whose, "meshes": drawn})
     return next(iter(shapes))
 
 
@@ -95,23 +95,13 @@ def check_exportable(program: Program) -> None:
         InputError: torch's runtime would reject the program, or run it wrongly.
     """
     if program.replicas > 1:
-        raise InputError(
-            f"torch's schedule CSV supports one rank per stage, and this design has {program.replicas} replicas of every "
-            "stage; choose a schedule without replicas (one wave of hanayo instead of Chimera, or dualpipe-v instead of "
-            "dualpipe) to export it"
-        )
+        raise Refusal("replicas_for_torch", {"replicas": program.replicas})
     if program.distant_skips:
         source, target = program.distant_skips[0]
-        raise InputError(
-            "torch's pipelining sends the output of a stage to the next one only, and here tensors skip from stage "
-            f"{source} to stage {target}; use two stages, or a model without skip connections, to export it"
-        )
+        raise Refusal("skips_for_torch", {"source": source, "target": target})
     last = np.flatnonzero((program.op == Op.F) & (program.stage == program.stages - 1))
     falls = np.flatnonzero(np.diff(program.microbatch[last]) < 0)
     if len(falls):
         early, late = (str(program.row(last[at])) for at in (falls[0] + 1, falls[0]))
-        raise InputError(
-            f"torch numbers losses in the order in which the last stage runs its forwards, and rank "
-            f"{program.rank[last[0]]} runs {late} before {early}: a backward would start from the loss of another "
-            f"microbatch; let stage {program.stages - 1} run its forwards in ascending order (backwards may have any order)"
-        )
+        order = {"rank": int(program.rank[last[0]]), "stage": program.stages - 1, "late": late, "early": early}
+        raise Refusal("loss_order_for_torch", order)

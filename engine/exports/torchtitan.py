@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
-from meshwave.engine.errors import InputError
 from meshwave.engine.exports import torch_csv
 from meshwave.engine.exports._base import Export, exports
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.program import Program
 
 if TYPE_CHECKING:
@@ -59,16 +59,10 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
         InputError: torchtitan does not have the model, cannot place the stages, or the meshes are unequal.
     """
     if not isinstance(design.model, LanguageModel) or design.model.skips:
-        raise InputError(
-            "torchtitan has models of equal transformer layers without skip connections alone; set the model's kind to "
-            "gpt or bert to export it"
-        )
+        raise Refusal("torchtitan_model")
     if design.model.moe is not None and design.model.expert_blocks:
-        raise InputError(
-            f"the settings for torchtitan have no place for experts, and this model has {design.model.moe.experts} in "
-            f"every {torch_csv.ordinal(design.model.moe.every)}block; set model.moe to null to export it, or export "
-            "script: it trains them wherever Meshwave is installed"
-        )
+        moe = design.model.moe
+        raise Refusal("torchtitan_experts", {"experts": moe.experts, "every": torch_csv.ordinal(moe.every)})
     lines = torch_csv.schedule_rows(program)
     name = placement_name(program)
     dp, tp = torch_csv.common_mesh_shape(design, "torchtitan")
@@ -90,18 +84,13 @@ def placement_name(program: Program) -> str:
     """
     ranks, places = program.ranks, program.placement[0].tolist()
     if ranks == 1:
-        raise InputError("torchtitan has no pipeline on one mesh; draw two or more to export it")
+        raise Refusal("torchtitan_single_mesh")
     if places == [stage % ranks for stage in range(len(places))] and len(places) % ranks == 0:
         return "1F1B" if len(places) == ranks else "Interleaved1F1B"
     if places == [*range(ranks), *reversed(range(ranks))]:
         return "ZBVZeroBubble"
     shown = ", ".join(map(str, places[:12])) + (", ..." if len(places) > 12 else "")
-    raise InputError(
-        "torchtitan places stages by the name of a schedule, and no name places them as here "
-        f"(stage by stage on mesh {shown}): it knows a loop over the meshes (1f1b, interleaved-1f1b) and a single V "
-        "(hanayo with one wave, zb-v, dualpipe-v). Use one of these, or export torch-csv: torch's own runtime reads the "
-        "placement off the file"
-    )
+    raise Refusal("torchtitan_placement", {"places": shown})
 
 
 def module_names(layers: Sequence[int], head: str) -> list[list[str]]:

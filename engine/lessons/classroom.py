@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import RunError, escape_unprintable
+from meshwave.engine.errors import escape_unprintable
 from meshwave.engine.files import home
-from meshwave.engine.findings import Refusal
+from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.lessons.progress import load_progress
 from meshwave.engine.lessons.workshop import Score, Workshop
@@ -94,7 +94,7 @@ class Classroom:
             self._db.executescript(f"PRAGMA journal_mode = WAL; {_TABLES}")
             self.code = self._fact("code") or self._new_code()
         except (OSError, sqlite3.Error) as error:
-            raise RunError(f"cannot keep the workshop in {folder}: {error}") from None
+            raise RunRefusal("unwritable_workshop", {"folder": str(folder), "reason": str(error)}) from None
 
     def close(self) -> None:
         """Close the database."""

@@ -17,7 +17,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.fixes import apply_edits
 from meshwave.engine.document.reading import read_json
 from meshwave.engine.document.validation_problems import validation_problems
-from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import example, home, read_whole
 from meshwave.engine.findings import DesignError, Problem, Refusal, problems_of
 from meshwave.engine.frozen import Part
@@ -222,7 +222,7 @@ def _original(folder: Path, source: DesignSource) -> Mapping[str, Any]:
     path = example(source.example) if source.example is not None else folder / str(source.file)
     document = read_json(read_whole(path, "design", LARGEST_DESIGN_BYTES), "design")
     if not isinstance(document, Mapping):
-        raise InputError(f"{path.name} is no design")
+        raise Refusal("not_a_design", {"file": path.name})
     return document
 
 

@@ -168,6 +168,17 @@ _DESIGN: dict[str, Message] = {
 }
 
 _ORDERS: dict[str, Message] = {
+    "action_beyond_microbatches": ("{action} is of microbatch {microbatch}, but there are {microbatches}"),
+    "order_table_size": (
+        "{stages} stages x {microbatches} microbatches are too large: a step can have {maximum:,} of both; use fewer"
+    ),
+    "damaged_program": "the program is damaged: {reason}; launch the design again",
+    "program_digest": "the program says it is {stated}, but it is {digest}; launch the design again",
+    "another_program": (
+        "the run was of another program ({measured}) than the open design ({predicted}); open the run's own design to "
+        "compare them"
+    ),
+    "no_stages": "there are no stages to hold the layers; give every mesh a computation",
     "missing_orders": "a custom schedule needs its actions: a list for each mesh, such as 0F0 0B0",
     "unused_orders": "actions apply only to the custom schedule, not to {schedule}; remove them or change the schedule",
     "unused_placement": "the orders of a custom schedule define the placement; remove this one",

@@ -98,6 +98,11 @@ _LOAD: dict[str, Message] = {
 }
 
 _SPEC: dict[str, Message] = {
+    "design_without_experts": (
+        "the model of {design!r} has no experts; the examples 15-bert-base-moe and 16-gpt2-moe do"
+    ),
+    "no_expert_block": "no block has experts: model.moe.every is {every}, but the model has only {layers} layers",
+    "mesh_without_experts": "no stage on mesh {mesh} has experts; the stages on {others} do",
     "rank_count": "ep={ep} x esp={esp} needs {needed} devices, but there are {ranks}; {advice}",
     "unknown_collective": partial(_unknown, "collective"),
     "unknown_group": partial(_unknown, "group"),

@@ -26,6 +26,8 @@ MESSAGES: dict[str, Message] = {
     "answer_not_a_number": _answer_not_a_number,
     "entry_with_problems": "the open design has a problem; see the tab Problems",
     "not_a_better_score": "{score} is not better than your best score",
+    "unwritable_workshop": "cannot keep the workshop in {folder}: {reason}",
+    "not_a_design": "{file} is not a design",
     "no_class_step": "the teacher has not chosen a step",
     "lesson_unreadable": "{reason}",
     "lesson_too_large": "{size:,} bytes are too many; the limit is {limit:,}",

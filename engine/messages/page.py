@@ -57,6 +57,7 @@ MESSAGES: dict[str, Message] = {
         "serving {address} to other machines needs TLS; add --certificate and --key, or serve the loopback behind a proxy "
         "with TLS"
     ),
+    "too_many_compared_runs": "at most {maximum} runs can be compared; remove one first",
     "page_limit": (
         "{subject} of {computations:,} computations is too large for the page, which computes up to {limit:,}; "
         "use fewer microbatches or stages, or the command line: meshwave simulate"

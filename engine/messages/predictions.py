@@ -47,6 +47,7 @@ _REMEDIES = {
 }
 
 MESSAGES: dict[str, Message] = {
+    "block_of_unit_costs": "unit costs do not model the operations inside a block; select roofline costs",
     "unused_slow_device": "device {device} belongs to no mesh, so slowing it down has no effect; choose a device of a mesh",
     "unknown_slow_link": "there is no mesh {mesh}; name two of {known:list}",
     "slow_factor_out_of_range": "a factor of {factor:g} is out of range; use a number above 0 and up to {most:g}",

@@ -60,6 +60,7 @@ MESSAGES: dict[str, Message] = {
     "unequal_array": (
         "designs of {nodes:list} nodes cannot be one job array on {target}; sweep those of the same number of nodes together"
     ),
+    "no_job_status": "kubectl printed no status of {name}: {reason}",
     "unequal_pods": (
         "all pods of a Kubernetes job are identical, but the nodes of the design have {processes:list} processes; use the "
         "same number on every node"

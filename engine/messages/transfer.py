@@ -18,6 +18,10 @@ def _transfer_size(tensors: int, source: int, destination: int, maximum: int) ->
 
 MESSAGES: dict[str, Message] = {
     "mesh_rank_count": _mesh_rank_count,
+    "too_many_messages_to_list": "a unit task has more than {maximum:,} messages, too many to list",
+    "missing_boundary": "specify one boundary of the design with --boundary A:B; {known}",
+    "unreadable_boundary": "--boundary takes two meshes such as A:B, not {boundary!r}; {known}",
+    "nothing_sent": "mesh {source} sends nothing to mesh {destination}; {known}",
     "repeated_rank": "rank {rank} is listed twice; list each rank once",
     "transfer_size": _transfer_size,
     "different_hosts": (

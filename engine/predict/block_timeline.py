@@ -15,8 +15,8 @@ from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.stage_parts import StagePart, stage_parts
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, price_expert_layer
-from meshwave.engine.errors import InputError
 from meshwave.engine.experts import LAYER_OPS, CostedStep, LayerTimeline, Price, StepOp, play_layer
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Source, Timeline
 
@@ -68,7 +68,7 @@ def predict_block(design: Design, rank: int, stage: int, op: Op) -> BlockTimelin
         InputError: the design has unit costs, which do not describe the inside of a block.
     """
     if not design.cost.is_in_seconds:
-        raise InputError("unit costs do not model the operations inside a block; select roofline costs")
+        raise Refusal("block_of_unit_costs")
     return _BlockPrediction(design, rank, op).predict(stage)
 
 

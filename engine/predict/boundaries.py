@@ -15,7 +15,7 @@ from meshwave.engine.document.transfer_document import (
     TransferSpec,
     TransferTensor,
 )
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.program import Program
 from meshwave.engine.resharding import Link, Mesh, Transfer, plan, unit_tasks
 
@@ -44,10 +44,10 @@ def find_boundary(design: Design, program: Program, wanted: str) -> Boundary:
         else "this design sends nothing between meshes"
     )
     if not wanted:
-        raise InputError(f"specify one boundary of the design with --boundary A:B; {there_are}")
+        raise Refusal("missing_boundary", {"known": there_are})
     source, destination = _parse_ends(design, wanted, there_are)
     if (source, destination) not in pairs:
-        raise InputError(f"mesh {names[source]} sends nothing to mesh {names[destination]}; {there_are}")
+        raise Refusal("nothing_sent", {"source": names[source], "destination": names[destination], "known": there_are})
     there = sends & (program.rank == source) & (program.peer == destination)
     return Boundary(source, destination, int(program.tensors[there].max()))
 
@@ -59,7 +59,7 @@ def _parse_ends(design: Design, wanted: str, there_are: str) -> tuple[int, int]:
     """Return the ranks of both meshes of ``A:B``; a mesh name may contain a colon."""
     cuts = [at for at, letter in enumerate(wanted) if letter == ":"]
     if not cuts:
-        raise InputError(f"--boundary takes two meshes such as A:B, not {wanted!r}; {there_are}")
+        raise Refusal("unreadable_boundary", {"boundary": wanted, "known": there_are})
     halves = [(wanted[:at], wanted[at + 1 :]) for at in cuts]
     names = {mesh.name for mesh in design.meshes}
     source, destination = next((pair for pair in halves if names.issuperset(pair)), halves[0])

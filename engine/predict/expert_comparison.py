@@ -13,7 +13,6 @@ from meshwave.engine.document.expert_layer_document import FORMAT, ExpertLayerSp
 from meshwave.engine.document.expert_layers import expert_layer, mesh_links, price_expert_layer, resolve_expert_layer
 from meshwave.engine.document.expert_problems import gate_parts, rounded_capacity
 from meshwave.engine.document.meshes import find_mesh
-from meshwave.engine.errors import InputError
 from meshwave.engine.experts import (
     Collective,
     Layer,
@@ -26,6 +25,7 @@ from meshwave.engine.experts import (
     price,
 )
 from meshwave.engine.experts.auto import exclusions
+from meshwave.engine.findings import Refusal
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.messages import render
 
@@ -128,20 +128,16 @@ def find_expert_mesh(design: Design, wanted: str | None = None) -> int:
     """
     moe = design.model.moe
     if moe is None:
-        raise InputError(
-            f"the model of {design.name!r} has no experts; the examples 15-bert-base-moe and 16-gpt2-moe do"
-        )
+        raise Refusal("design_without_experts", {"design": design.name})
     program, ends = lower(design), [*accumulate(layers_per_stage(design))]
     stages = {bisect_right(ends, block) for block in design.model.expert_blocks}
     having = sorted({rank for stage in stages for rank in program.ranks_of(stage)})
     if not having:
-        raise InputError(
-            f"no block has experts: model.moe.every is {moe.every}, but the model has only {design.model.layers} layers"
-        )
+        raise Refusal("no_expert_block", {"every": moe.every, "layers": design.model.layers})
     rank = having[0] if wanted is None else find_mesh(design.meshes, wanted)
     if rank not in having:
         names = ", ".join(design.meshes[each].name for each in having)
-        raise InputError(f"no stage on mesh {design.meshes[rank].name} has experts; the stages on {names} do")
+        raise Refusal("mesh_without_experts", {"mesh": design.meshes[rank].name, "others": names})
     return rank
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Action, Op, format_cells, parse_cell
 from meshwave.engine.program.batches import find_batches
 from meshwave.engine.program.graph import Graph, build_graph
@@ -403,9 +403,7 @@ class ProgramFile(RunFile):
         built = build_program(orders, self.placement, self.replica, self.skips)
         program = replace(built, clips=self.clips, onward=np.array(self.onward, np.int32), batched=self.batched)
         if program.digest != self.digest:
-            raise InputError(
-                f"the program says it is {self.digest}, but it is {program.digest}; launch the design again"
-            )
+            raise Refusal("program_digest", {"stated": self.digest, "digest": program.digest})
         return program
 
 
@@ -418,4 +416,4 @@ def from_json(document: Mapping[str, Any]) -> Program:
     try:
         return ProgramFile.model_validate(document).program()
     except ValidationError as error:
-        raise InputError(f"the program is damaged: {first_problem(error)}; launch the design again") from None
+        raise Refusal("damaged_program", {"reason": first_problem(error)}) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.row_order import lexical_order
 
@@ -235,10 +235,7 @@ def check_same_program(predicted: str, measured: str) -> None:
         InputError: they differ.
     """
     if predicted != measured:
-        raise InputError(
-            f"the run was of another program ({measured}) than the open design ({predicted}); "
-            "open the run's own design to compare them"
-        )
+        raise Refusal("another_program", {"measured": measured, "predicted": predicted})
 
 
 def _keys(timeline: Timeline) -> NDArray[np.int64]:

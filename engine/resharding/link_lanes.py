@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding.additions import addend_moves
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.plan import Plan
@@ -128,7 +128,7 @@ def task_hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: 
     """
     legs = list(islice(strategies[strategy]().legs(task, sender, links, chunks), MAX_HOPS + 1))
     if len(legs) > MAX_HOPS:
-        raise InputError(f"a unit task has more than {MAX_HOPS:,} messages, too many to list")
+        raise Refusal("too_many_messages_to_list", {"maximum": MAX_HOPS})
     item = task.bytes / max(1, task.elements)
     number = {start: place for place, start in enumerate(sorted({leg.start for leg in legs}))}
     free: defaultdict[Port, float] = defaultdict(float)

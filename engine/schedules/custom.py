@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Action, parse_cells
 from meshwave.engine.program.program import Program, build_program
 from meshwave.engine.schedules._base import Pipe, Schedule, schedules
@@ -33,15 +33,18 @@ class Custom(Schedule):
         orders = [parse_cells(tuple(order)) for order in getattr(section, "actions", None) or ()]
         for action in (action for order in orders for action in order):
             if action.microbatch >= section.microbatches:
-                raise InputError(f"{action} is of microbatch {action.microbatch}, but there are {section.microbatches}")
+                raise Refusal(
+                    "action_beyond_microbatches",
+                    {"action": str(action), "microbatch": action.microbatch, "microbatches": section.microbatches},
+                )
         return orders
 
     @cached_property
     def _program(self) -> Program:
         stages, microbatches = self._counts
         if stages * microbatches > MAX_TABLE_SIZE:
-            most = f"a step can have {MAX_TABLE_SIZE:,} of both"
-            raise InputError(f"{stages} stages x {microbatches} microbatches are too large: {most}; use fewer")
+            sizes = {"stages": stages, "microbatches": microbatches, "maximum": MAX_TABLE_SIZE}
+            raise Refusal("order_table_size", sizes)
         return build_program(self._actions)
 
     @cached_property

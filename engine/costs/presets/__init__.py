@@ -10,7 +10,7 @@ from pydantic import Field
 
 from meshwave.engine.costs.hardware import ASSUMED, node_types
 from meshwave.engine.document import Cluster
-from meshwave.engine.errors import InputError, nearest_names
+from meshwave.engine.findings import Refusal, unknown_name
 from meshwave.engine.frozen import Part
 
 NODES = 2
@@ -49,9 +49,9 @@ def preset(name: str) -> Preset:
     """Return the preset called ``name``.
 
     Raises:
-        InputError: there is none; the message suggests the closest name.
+        Refusal: there is none; it suggests the closest name.
     """
     known = presets()
     if name not in known:
-        raise InputError(f"there is no cluster preset called {name!r}. {nearest_names(name, known)}")
+        raise Refusal("unknown_member", unknown_name("cluster preset", name, known))
     return known[name]

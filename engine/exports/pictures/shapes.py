@@ -10,7 +10,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.errors import InputError
 from meshwave.engine.exports.pictures.palette import (
     MESHES,
     OPS,
@@ -22,6 +21,7 @@ from meshwave.engine.exports.pictures.palette import (
     text_colour,
     tints,
 )
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import WORDS, Op
 from meshwave.engine.program.timeline import Floats, Timeline
 from meshwave.engine.units import percent, quantity
@@ -133,10 +133,10 @@ def lay_out_timeline(
         InputError: the timeline or the window is empty.
     """
     if not len(timeline):
-        raise InputError("there is nothing to draw: the timeline has no spans")
+        raise Refusal("empty_timeline")
     start, end = window or (min(0.0, float(timeline.start.min())), float(timeline.end.max()))
     if not end > start:
-        raise InputError(f"there is nothing to draw between {start:g} and {end:g}; a window ends after its start")
+        raise Refusal("empty_window", {"start": start, "end": end})
     return Sheet(timeline, unit, start, end, width, theme).picture(title, dense=dense)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import RECEIVES, SENDS, Op
 from meshwave.engine.program.timeline import Timeline
 
@@ -31,7 +31,6 @@ _IGNORED_WORDS = {"of", "on", "in", "at", "the", "for", "with", "and", "all", ",
 _SPAN_OPS = [op.name for op in Op if op not in RECEIVES]
 _ACTION = re.compile(rf"(\d+)?({'|'.join(sorted(_SPAN_OPS, key=len, reverse=True))})(\d+)?", re.IGNORECASE)
 _NUMBERED = re.compile(r"(stage|microbatch|mb|rank)s?(\d+)?", re.IGNORECASE)
-_HELP = 'search for an action such as 3F7 or F7, "B of stage 2", "stage 2", "microbatch 5" or "mesh {mesh}"'
 
 
 @dataclass(frozen=True)
@@ -66,19 +65,19 @@ def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int
     """
     found: dict[str, Any] = {}
     rest = text.strip()
-    help = _HELP.format(mesh=meshes[-1] if meshes else "A")
+    example = meshes[-1] if meshes else "A"
     if not rest:
-        raise InputError(help)
+        raise Refusal("empty_query", {"mesh": example})
     while rest:
-        rest = _read_term(rest, found, meshes, help)
+        rest = _read_term(rest, found, meshes, example)
     limits = {"stage": stages, "microbatch": microbatches, "rank": len(meshes)}
     for name, limit in limits.items():
         if found.get(name, -1) >= limit:
-            raise InputError(f"there is no {name} {found[name]}; numbers range from 0 to {limit - 1}")
+            raise Refusal("query_out_of_range", {"kind": name, "number": found[name], "last": limit - 1})
     return Query(**found)
 
 
-def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], help: str) -> str:
+def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], example: str) -> str:
     """Parse the first term into ``found`` and return the remaining text."""
     word, _, after = rest.partition(" ")
     after = after.strip()
@@ -93,7 +92,7 @@ def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], help: st
         if number is None:
             number, _, after = after.partition(" ")
         if not number.isdecimal():
-            raise InputError(f'which {kind}? Write its number, as in "{kind} 2"')
+            raise Refusal("query_without_number", {"kind": kind})
         _set_condition(found, {"mb": "microbatch"}.get(kind, kind), int(number))
         return after.strip()
     ops = OPS_BY_WORD.get(low) or OPS_BY_WORD.get(low.removesuffix("s"))
@@ -110,7 +109,7 @@ def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], help: st
             _set_condition(found, "microbatch", int(microbatch))
         return after
     near = get_close_matches(low, [*OPS_BY_WORD, "stage", "microbatch", "mesh"], 1, 0.7)
-    raise InputError(f'unknown search term "{word}"' + (f"; did you mean {near[0]}?" if near else f"; {help}"))
+    raise Refusal("unknown_search_term", {"word": word, "suggestion": next(iter(near), None), "mesh": example})
 
 
 def _read_mesh(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
@@ -122,12 +121,10 @@ def _read_mesh(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
             return after[len(name) :].strip()
     wanted = after.partition(" ")[0]
     known = ", ".join(meshes[:6]) + (f", ... {meshes[-1]}" if len(meshes) > 6 else "")
-    raise InputError(
-        f"there is no mesh {wanted}; meshes are {known}" if wanted else f"which mesh? The meshes are {known}"
-    )
+    raise Refusal("unknown_mesh_in_query", {"mesh": wanted, "known": known})
 
 
 def _set_condition(found: dict[str, Any], name: str, value: Any) -> None:
     if name in found and found[name] != value:
-        raise InputError(f"a search can name only one {'kind of action' if name == 'ops' else name}")
+        raise Refusal("repeated_condition", {"kind": "kind of action" if name == "ops" else name})
     found[name] = value

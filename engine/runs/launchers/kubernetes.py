@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Problem, Refusal
 from meshwave.engine.frozen import nullable
 from meshwave.engine.runs.launchers._base import launchers
@@ -110,7 +109,7 @@ class KubernetesLauncher(JobLauncher):
         try:
             return status_of(json.loads(printed).get("status", {}))
         except (ValueError, AttributeError, TypeError, KeyError) as error:
-            raise InputError(f"kubectl printed no status of {job['name']}: {error!r}") from None
+            raise Refusal("no_job_status", {"name": job["name"], "reason": repr(error)}) from None
 
     def end(self, run: str, job: Mapping[str, Any]) -> None:
         self.host.run([*self._kubectl, "delete", self._resource, job["name"], "--ignore-not-found", "--wait=false"])

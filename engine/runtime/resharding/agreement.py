@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Link, Links, Mesh, SpecError, Transfer, plan_transfer
 from meshwave.engine.resharding import Tensor as Shape
@@ -159,7 +158,7 @@ def plan_agreed_transfer(agreed: Mapping[str, Any], host_names: Sequence[str]) -
             chunks=agreed.get("chunks"),
         )
     except SpecError as error:
-        raise InputError(str(error)) from None
+        raise Refusal(error.problem.code, error.problem.params) from None
     return planned, dtype
 
 

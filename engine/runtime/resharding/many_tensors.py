@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Link, Load, SpecError, Transfer, check_load, plan_joint_transfer
 from meshwave.engine.resharding import Tensor as Shape
@@ -265,7 +264,7 @@ def _plan_tensors(
         try:
             check_load(loads[-1])
         except SpecError as error:
-            raise InputError(f"{loads[-1].name}: {error}") from None
+            raise Refusal(error.problem.code, error.problem.params, loads[-1].name) from None
     return plan_joint_transfer(
         loads,
         agreed_links(agreed, host),

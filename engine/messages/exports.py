@@ -1,0 +1,41 @@
+"""Messages of exports: designs and timelines that a format cannot represent."""
+
+from __future__ import annotations
+
+from meshwave.engine.messages import Message
+
+MESSAGES: dict[str, Message] = {
+    "empty_timeline": "there is nothing to draw: the timeline has no spans",
+    "empty_window": "there is nothing to draw between {start:g} and {end:g}; a window ends after its start",
+    "too_many_blocks_for_svg": (
+        "{blocks:,} blocks are more than an SVG viewer can show; draw a part of at most {maximum:,}, or a PNG"
+    ),
+    "torchtitan_model": (
+        "torchtitan has models of equal transformer layers without skip connections alone; set the model's kind to gpt or "
+        "bert to export it"
+    ),
+    "torchtitan_experts": (
+        "the settings for torchtitan have no place for experts, and this model has {experts} in every {every}block; set "
+        "model.moe to null to export it, or export script: it trains them wherever Meshwave is installed"
+    ),
+    "torchtitan_single_mesh": "torchtitan has no pipeline on one mesh; draw two or more to export it",
+    "torchtitan_placement": (
+        "torchtitan places stages by the name of a schedule, and no name places them as here (stage by stage on mesh "
+        "{places}): it knows a loop over the meshes (1f1b, interleaved-1f1b) and a single V (hanayo with one wave, zb-v, "
+        "dualpipe-v). Use one of these, or export torch-csv: torch's own runtime reads the placement off the file"
+    ),
+    "unequal_meshes_for_torch": "{tool} needs equal meshes, but {meshes} differ; give all the same dp and tp",
+    "replicas_for_torch": (
+        "torch's schedule CSV supports one rank per stage, and this design has {replicas} replicas of every stage; choose "
+        "a schedule without replicas (one wave of hanayo instead of Chimera, or dualpipe-v instead of dualpipe) to export it"
+    ),
+    "skips_for_torch": (
+        "torch's pipelining sends the output of a stage to the next one only, and here tensors skip from stage {source} "
+        "to stage {target}; use two stages, or a model without skip connections, to export it"
+    ),
+    "loss_order_for_torch": (
+        "torch numbers losses in the order in which the last stage runs its forwards, and rank {rank} runs {late} before "
+        "{early}: a backward would start from the loss of another microbatch; let stage {stage} run its forwards in "
+        "ascending order (backwards may have any order)"
+    ),
+}
