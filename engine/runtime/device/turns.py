@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -42,26 +43,28 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[Compute] | None = None
+        self._jobs: SimpleQueue[Compute | None] | None = None
 
     def run(self, first: Compute, second: Compute) -> None:
         """Run both; if one fails, the other is not continued."""
-        pair, jobs = _Pair(), self._jobs or _start_thread()
+        pair, jobs = _Pair(), self._jobs or self._start_thread()
         self._jobs = None
         jobs.put(lambda: pair.run_second(second))
         pair.run_first(first)
         self._jobs = jobs
 
+    def _start_thread(self) -> SimpleQueue[Compute | None]:
+        """Start a thread that ends with this object, and return the queue of its computations."""
+        jobs: SimpleQueue[Compute | None] = SimpleQueue()
 
-def _start_thread() -> SimpleQueue[Compute]:
-    jobs: SimpleQueue[Compute] = SimpleQueue()
+        def work() -> None:
+            while (job := jobs.get()) is not None:
+                job()
+                del job  # and the tensors of the computation
 
-    def work() -> None:
-        while True:
-            jobs.get()()
-
-    threading.Thread(target=work, name="second-of-a-slot", daemon=True).start()
-    return jobs
+        threading.Thread(target=work, name="second-of-a-slot", daemon=True).start()
+        weakref.finalize(self, jobs.put, None)
+        return jobs
 
 
 class _Pair:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -59,6 +63,25 @@ def test_a_kept_turn_does_not_pass() -> None:
 
     Turns().run(alone, log.computation("B", 1))
     assert log.done == ["F0", "F0 waited", "F ended", "B0", "B0 waited", "B ended"]
+
+
+def test_the_thread_forgets_its_computation_and_ends_with_its_owner() -> None:
+    log, turns, threads = Log(), Turns(), list[threading.Thread]()
+
+    def second() -> None:
+        threads.append(threading.current_thread())
+
+    forgotten = weakref.ref(second)
+    turns.run(log.computation("F", 1), second)
+    del second
+    deadline = time.monotonic() + 10
+    while forgotten() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert forgotten() is None
+    del turns
+    gc.collect()
+    threads[0].join(10)
+    assert not threads[0].is_alive()
 
 
 def test_outside_a_slot_a_wait_only_waits() -> None:
