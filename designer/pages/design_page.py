@@ -21,7 +21,7 @@ from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.kit.page_setup import page_argument, prepare_page
 from meshwave.designer.lessons import LessonPane
 from meshwave.designer.lessons.tutor import OpenLesson
-from meshwave.designer.pages.timeline_layers import pinned_prediction, timeline_layers
+from meshwave.designer.pages.timeline_layers import pinned_prediction, run_layers, timeline_layers
 from meshwave.designer.pages.transfer_page import BoundaryTransfers
 from meshwave.designer.state.design_session import Session, progress_text
 from meshwave.designer.state.edit_log import EditLog
@@ -201,6 +201,7 @@ class Widgets:
         assert isinstance(form, Form) and isinstance(problems, Problems) and isinstance(runs, RunsPanel)
         self.form, self.problems, self.runs = form, problems, runs
         self.runs.followed.param.watch(lambda *_: self.experts.refresh_loads(), "entries")
+        self.runs.followed.param.watch(lambda *_: self._show_run_timeline(), "own")
         self.side = TabbedPages("Side panel", self._views_at("side"))
         timeline = {TIMELINE: ("Timeline", lambda: self.timeline)}
         self.dock = TabbedPages("Timeline and runs", {**timeline, **self._views_at("bottom")})
@@ -309,12 +310,17 @@ class Widgets:
             return f"No timeline: the design has {format_count(number, 'problem')}. {first}"
         return first
 
+    def _show_run_timeline(self) -> None:
+        """Show the timeline of a run of another design, or the open design again."""
+        self._block = None
+        self._show_timeline()
+
     def _show_timeline(self) -> None:
-        stale = self._stale_reason
-        inner = self._block_layers()
+        own, stale = self.runs.followed.own, self._stale_reason
+        inner = self._block_layers() if own is None else run_layers(own)
         if inner is not None:
             self._layer_sources = ()
-            self.timeline.show(inner[0], stale, inner[1])
+            self.timeline.show(inner[0], stale if own is None else "", inner[1])
         elif self._are_layers_current():
             self.timeline.stale = stale
         else:
@@ -342,7 +348,9 @@ class Widgets:
         if block is not None and block.action.op in SENDS:
             self.boundary_transfers.open(pinned_prediction(self.session, block), block.rank, block.action)
             return
-        if block is not None:
+        if block is None:
+            self.runs.followed.leave_own_timeline()
+        else:
             block_layers(
                 pinned_prediction(self.session, block), block.rank, block.action
             )  # raises if it cannot be shown

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.followed_runs import RunTimeline
 from meshwave.designer.views.timeline import Layer, Pin
 from meshwave.designer.views.timeline_links import find_link_lanes
 from meshwave.engine.findings import Refusal
@@ -35,6 +36,15 @@ def timeline_layers(
         if session.measured is not None and tried is None:
             shown.append(_measured_layer(session.measured, prediction))
     return shown
+
+
+def run_layers(run: RunTimeline) -> tuple[list[Layer], list[str]]:
+    """Return the layers of a run of another design, measured over predicted, and their path from the open design."""
+    path = ["Open design", run.name]
+    if run.prediction is None:
+        return [Layer(run.measured, "Measured")], path
+    layers = [prediction_layer(run.prediction, "Predicted"), _measured_layer(run.measured, run.prediction)]
+    return [replace(layer, opens=False, crosses=False) for layer in layers], path
 
 
 def pinned_prediction(session: Session, block: Pin) -> Prediction:

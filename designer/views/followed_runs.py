@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import param
 
@@ -14,12 +14,21 @@ from meshwave.designer.views.run_data import SHOWN_RUNS, FollowedRun, RunCurves
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs import Entry, Record, Run
 from meshwave.engine.runs.accuracy import MeshMemory
 from meshwave.engine.runs.run_comparison import design_history
 
 MOST_COMPARED = 7
 """Most runs that are compared with the shown one: together they have the colours of the palette."""
+
+
+class RunTimeline(NamedTuple):
+    """The measured timeline of a run, and the prediction of its own design; None if that is not possible any more."""
+
+    name: str
+    measured: Timeline
+    prediction: Prediction | None
 
 
 class FollowedRuns(param.Parameterized):
@@ -35,6 +44,9 @@ class FollowedRuns(param.Parameterized):
     memory = param.List(
         default=[], item_type=MeshMemory, doc="Peak memory of the shown run, if its meshes are those of the design."
     )
+    own = param.Parameter(
+        default=None, doc="RunTimeline of the shown run while the timeline shows it instead of the open design."
+    )
     outcomes = param.List(default=[], doc="Prediction errors of the runs of the same design; see error_history().")
     log_bytes = param.Integer(default=0, doc="Size of the logs of the shown run; changes with their contents.")
     entries = param.List(default=[], item_type=Entry, doc="Entries of the latest runs.")
@@ -47,11 +59,12 @@ class FollowedRuns(param.Parameterized):
         self.record = record
         self._session, self._on_shown = session, on_show
         self._is_overlaid = True
+        self._shows_own = False  # True if the timeline of a run of another design replaces that of the open design
         self.shown: FollowedRun | None = None
         self.live: FollowedRun | None = None  # the run in progress, from any launcher
         self._others: list[FollowedRun] = []  # compared with the shown one
         session.param.watch(lambda *_: self._remove_overlay(), "opened")
-        session.param.watch(lambda *_: self.update_overlay(), ["design", "problems"])
+        session.param.watch(self._follow_design, ["design", "problems"])
         with suppress(MeshwaveError):  # the run may have been deleted
             self.shown = self._follow_entry(record.get(first)) if first else None
 
@@ -78,17 +91,19 @@ class FollowedRuns(param.Parameterized):
     # ---- what is shown ----
 
     def open(self, run: str) -> None:
-        """Show a run of the record."""
+        """Show a run of the record; if it is of another design, with its own timeline."""
         self.show(self._follow_entry(self.record.get(run)))
+        self._shows_own = True
         self.refresh()
 
     def show(self, shown: FollowedRun | None) -> None:
         """Show a run and overlay its timeline."""
         self.shown, self._is_overlaid = shown, shown is not None
         self._session.measured = None
+        self._shows_own = False
         self._others = [each for each in self._others if shown is None or each.run.id != shown.run.id]
         self.compared = [each.run.id for each in self._others]
-        self.param.update(comparison={}, measured={}, memory=[], outcomes=[], run={}, curves=[])
+        self.param.update(comparison={}, measured={}, memory=[], own=None, outcomes=[], run={}, curves=[])
         self._on_shown(shown.run.id if shown else "")
 
     def compare(self, run: str, *, on: bool) -> None:
@@ -105,6 +120,15 @@ class FollowedRuns(param.Parameterized):
     def set_overlay(self, on: bool) -> None:
         """Overlay the measured timeline on the prediction, or remove it."""
         self._is_overlaid = on
+        self.update_overlay()
+
+    def _follow_design(self, *changes: param.parameterized.Event) -> None:
+        self._shows_own &= all(change.name != "design" for change in changes)
+        self.update_overlay()
+
+    def leave_own_timeline(self) -> None:
+        """Show the timeline of the open design again."""
+        self._shows_own = False
         self.update_overlay()
 
     def forget(self, run: str) -> None:
@@ -165,7 +189,7 @@ class FollowedRuns(param.Parameterized):
         measured = shown.measured if shown else None
         if shown is None or measured is None:
             self._session.measured = None
-            self.param.update(comparison={}, measured={}, memory=[])
+            self.param.update(comparison={}, measured={}, memory=[], own=None)
             return
         same = prediction is not None and shown.matches(prediction)
         expected = prediction if same else shown.prediction
@@ -176,6 +200,7 @@ class FollowedRuns(param.Parameterized):
         self.param.update(
             comparison={**(shown.comparison(expected) if expected else {"rows": []}), "whose": whose},
             memory=shown.memory if same else [],
+            own=None if same or not self._shows_own else RunTimeline(shown.curves.name, measured, shown.prediction),
             measured={
                 "same": same,
                 "overlaid": self._is_overlaid and same,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -59,10 +60,16 @@ class RunTable(Canvas):
     _gestures = ("show", "compare", "annotate", "resume", "export", "delete")
 
     def __init__(
-        self, followed: FollowedRuns, launches: Launches, resume: Callable[[str], None], **params: Any
+        self,
+        followed: FollowedRuns,
+        launches: Launches,
+        resume: Callable[[str], None],
+        show_timeline: Callable[[], None] = lambda: None,
+        **params: Any,
     ) -> None:
         """Create the table; ``resume`` launches a run again, from its newest checkpoint."""
         super().__init__(**params)
+        self._show_timeline = show_timeline
         self._launches = launches
         self._followed, self._record, self._resume = followed, followed.record, resume
         self._read: dict[str, ReadRun] = {}  # of runs that are over
@@ -118,6 +125,8 @@ class RunTable(Canvas):
 
     def _on_show(self, gesture: Mapping[str, Any]) -> None:
         self._followed.open(self._entry(gesture).id)
+        if gesture.get("timeline"):
+            self._show_timeline()
 
     def _on_compare(self, gesture: Mapping[str, Any]) -> None:
         self._followed.compare(self._entry(gesture).id, on=bool(gesture.get("on")))
@@ -170,4 +179,5 @@ class RunsView(View):
     def make_pane(self) -> RunTable:
         """Build the table."""
         panel: RunsPanel = runs_panel(self.page)
-        return RunTable(panel.followed, panel.launches, panel.resume, **FILL)
+        timeline = partial(self.page.show_view, "timeline")
+        return RunTable(panel.followed, panel.launches, panel.resume, timeline, **FILL)

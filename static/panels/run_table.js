@@ -132,7 +132,7 @@ class RunTable extends Widget {
         this.send(type, { run: id, ...gesture });
     const isCompared = this.model.compared.includes(id);
     return [
-      { text: "Show", choose: send("show") },
+      { text: "Show timeline", choose: send("show", { timeline: true }) },
       { text: "Open its design", note: "new tab", choose: () => open(`./?run=${encodeURIComponent(id)}`, "_blank") },
       { text: isCompared ? "Remove from comparison" : "Compare", choose: send("compare", { on: !isCompared }) },
       ...(resumable ? [{ text: "Resume", note: "from its newest checkpoint", choose: send("resume") }] : []),
@@ -194,6 +194,9 @@ class Row {
     const cell = (/** @type {HTMLElement} */ child) => h("td", {}, child);
     const fields = [cell(this.tags), cell(this.note), h("td.mw-run-actions", {}, this.more)];
     this.element = h("tr", { "data-run": id }, cell(this.compare), ...this.cells, ...fields);
+    this.element.addEventListener("dblclick", (event) => {
+      if (!closest(event, "input")) table.send("show", { run: id, timeline: true });
+    });
     this.element.addEventListener("click", (event) => {
       if (!closest(event, "button, input")) table.send("show", { run: id });
     });

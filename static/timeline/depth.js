@@ -118,6 +118,6 @@ export class Depth {
     if (this.element.matches(":focus-within")) this.chart.stage.focus(); // the focused part is replaced
     const separated = parts.flatMap((part, i) => (i ? [h("span", { "aria-hidden": "true" }, "›"), part] : [part]));
     this.element.replaceChildren(...separated);
-    if (current) this.chart.live.textContent = `Inside ${current}. Press Backspace to go back.`;
+    if (current) this.chart.live.textContent = `Showing ${current}. Press Backspace to go back.`;
   }
 }

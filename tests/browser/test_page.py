@@ -13,9 +13,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from meshwave.designer.server.serve import read_design, serve_in_thread
+from meshwave.engine.runs import Record
 from meshwave.engine.runs.launchers import launchers
 from tests.browser.gestures import eventually, painted
-from tests.browser.runs import LOSSES, drawn_losses
+from tests.browser.runs import LOSSES, drawn_losses, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch]
 
@@ -44,6 +45,25 @@ def iteration(page: Page) -> str:
 
 def changes(page: Page, before: str) -> None:
     expect(page.locator('.mw-tile[data-key="iteration"]')).not_to_have_text(before, use_inner_text=True)
+
+
+def test_a_run_of_another_design_is_opened_with_its_own_timeline(whole_page: Whole, tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    write_run(record, read_design("03-gpt-on-two-cores"), factor=2.0)
+    record.close()
+    page = whole_page(read_design("01-first-wave"), launches=True)
+    sources = "window.meshwaveTimeline.layers.map(({ source, label }) => `${source} ${label}`).join()"
+    page.get_by_role("tab", name="Runs").click()
+    page.locator(".mw-run-table tbody td").nth(2).click(button="right")
+    page.get_by_role("menuitem", name="Show timeline").click()
+
+    page.wait_for_function(f"/^predicted Predicted,measured Measured/.test({sources})")
+    expect(page.get_by_role("tab", name="Timeline")).to_have_attribute("aria-selected", "true")
+    crumbs = page.locator(".mw-timeline-crumbs")
+    expect(crumbs).to_contain_text("Small GPT on two CPU cores")
+    crumbs.get_by_text("Open design").click()
+    page.wait_for_function(f"{sources} === 'predicted One wave on four meshes'")
+    expect(crumbs).to_be_hidden()
 
 
 @pytest.mark.usefixtures("unlaunched")

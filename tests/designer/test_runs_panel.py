@@ -410,6 +410,25 @@ def test_a_run_of_another_model_is_compared_with_its_own_design(
     assert session.measured is not None
 
 
+def test_a_run_of_another_design_is_opened_with_its_own_timeline_until_the_design_is_edited(
+    show: Show, write: Write, session: Session
+) -> None:
+    other = load_design(example("01-first-wave"))
+    run = write(State.SUCCEEDED, [5.0], design=other, spans=3)
+    panel = show()
+
+    panel.followed.open(run)
+    own = panel.followed.own
+    assert (own.prediction.design, own.measured.source) == (other, "measured")
+    assert session.measured is None
+
+    panel.followed.leave_own_timeline()
+    assert panel.followed.own is None
+    panel.followed.open(run)
+    session.edit("training.steps", 7, "steps")
+    assert panel.followed.own is None
+
+
 def test_a_run_on_other_links_is_compared_with_a_prediction_for_them(
     show: Show, write: Write, session: Session, record: Record
 ) -> None:
@@ -500,7 +519,7 @@ def test_an_invalid_draft_cannot_be_run_dry(show: Show, session: Session) -> Non
 
     assert panel.bar.rehearsable["reason"].startswith("Dry run not possible: ")
     panel.bar._handle_msg({"type": "rehearse", "key": "a click"})
-    assert "the design cannot run" in panel.bar.notice
+    assert "the design has errors" in panel.bar.notice
 
 
 def test_the_network_of_a_design_is_emulated_on_request(
