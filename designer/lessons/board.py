@@ -26,7 +26,7 @@ class Board(ClassroomView):
     teacher's library and returns its ID.
     """
 
-    state = param.String(default=PlainData({}), doc="See Board._show().")
+    state = param.String(default=PlainData({}), doc="See Board._update_state().")
 
     _esm = module("lessons/board.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/board.css")
@@ -46,7 +46,7 @@ class Board(ClassroomView):
         }
         self.refresh()
 
-    def _show(self) -> None:
+    def _update_state(self) -> None:
         classroom = self._classroom
         announcement = classroom.announcement
         self.state = PlainData(

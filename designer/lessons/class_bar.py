@@ -44,7 +44,7 @@ class ClassBar(ClassroomView):
         self._person, self._session, self._lessons, self._launches = person, session, lessons, launches
         self.refresh()
 
-    def _show(self) -> None:
+    def _update_state(self) -> None:
         classroom = self._classroom
         told = classroom.announcement
         learner = next((each for each in classroom.people() if each.id == self._person), None)

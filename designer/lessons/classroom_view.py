@@ -28,9 +28,9 @@ class ClassroomView(Canvas):
         """Show what changed in the workshop; cheap if nothing did."""
         if self._shown != self._classroom.changes:
             self._shown = self._classroom.changes
-            self._show()
+            self._update_state()
 
-    def _show(self) -> None:
+    def _update_state(self) -> None:
         raise NotImplementedError
 
 

@@ -48,7 +48,7 @@ class LessonPane(Canvas):
     ) -> None:
         super().__init__(visible=False, **params)
         self._on_highlight, self._course = on_highlight, course or Course()
-        self.tutor = Tutor(session, self._show, on_open, self._course.folder)
+        self.tutor = Tutor(session, self._update_pane, on_open, self._course.folder)
         session.param.watch(lambda *_: self.tutor.follow(), ["prediction", "problems", "measured"])
 
     def open(self, lesson: str = "") -> None:
@@ -73,7 +73,7 @@ class LessonPane(Canvas):
             self.tutor.leave()
         self.param.update(lessons=list(lesson_entries(self._course)), step=None, highlight="")
 
-    def _show(self) -> None:
+    def _update_pane(self) -> None:
         tutor = self.tutor
         if tutor.lesson is None:
             self.param.update(step=None, highlight="")

@@ -86,7 +86,7 @@ class StartPage(Canvas):
         super().__init__(suffixes=[suffix for form in imports.values() for suffix in form.suffixes], **params)
         self._studio, self._library = studio, studio.library
         self._job: Listener | None = None
-        self._show()
+        self._update_lists()
         self._show_examples()
         missing = [name for name in examples() if name not in _example_cards]
         if missing:
@@ -99,7 +99,7 @@ class StartPage(Canvas):
 
     # ---- what is shown ----
 
-    def _show(self) -> None:
+    def _update_lists(self) -> None:
         self._studio.save_cards()
         designs = [{**card, "when": format_time(card["edited_s"])} for card in self._library.cards()]
         runs = [
@@ -129,28 +129,28 @@ class StartPage(Canvas):
     # ---- designs ----
 
     def _on_refresh(self, gesture: Mapping[str, Any]) -> None:
-        self._show()
+        self._update_lists()
 
     def _on_rename(self, gesture: Mapping[str, Any]) -> None:
         self._library.rename(self._closed_design(gesture), files.design_name(read_value(gesture, "name", plain_text)))
-        self._show()
+        self._update_lists()
 
     def _on_duplicate(self, gesture: Mapping[str, Any]) -> None:
         self._library.duplicate(read_value(gesture, "design", plain_text))
-        self._show()
+        self._update_lists()
 
     def _on_delete(self, gesture: Mapping[str, Any]) -> None:
         self._library.delete(self._closed_design(gesture))
-        self._show()
+        self._update_lists()
 
     def _on_restore(self, gesture: Mapping[str, Any]) -> None:
         self._library.restore(read_value(gesture, "design", plain_text))
-        self._show()
+        self._update_lists()
 
     def _on_tag(self, gesture: Mapping[str, Any]) -> None:
         tags = read_value(gesture, "tags", plain_text).split(",")
         self._library.tag(read_value(gesture, "design", plain_text), tags)
-        self._show()
+        self._update_lists()
 
     def _closed_design(self, gesture: Mapping[str, Any]) -> str:
         """Return the ID of a design that no other tab shows, since that tab would save it again.

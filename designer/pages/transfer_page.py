@@ -35,7 +35,7 @@ class BoundaryTransfers:
         nothing = parse_transfer(json.dumps(transfer_links.make_transfer([1], [1], [1], ("R", "R"))))
         self.view = TransferView(
             TransferSession(nothing, later=session.later),
-            on_take=self._take,
+            on_take=self._use_plan,
             mode="over",
             shown=False,
             shows="played",  # like the arrow of the timeline, which is simulated
@@ -60,7 +60,7 @@ class BoundaryTransfers:
         has = self._session.design.transfer
         self.view.design_has = [has.strategy, has.ordering]
 
-    def _take(self, strategy: str, ordering: str) -> None:
+    def _use_plan(self, strategy: str, ordering: str) -> None:
         kept = self._session.design.transfer.model_dump(exclude_defaults=True)
         section = {**kept, "strategy": strategy, "ordering": ordering}
         self._session.edit("transfer", section, f"transfers: {strategy}, {ordering}")

@@ -102,7 +102,7 @@ class Join(RequestHandler):
         if self.request.host.lower() not in self._access.hosts:
             self.send_error(403)
             return
-        self._show("", self.get_argument("code", ""))
+        self._send_form("", self.get_argument("code", ""))
 
     def post(self) -> None:
         """Admit the learner, or show the reason for a refusal."""
@@ -114,7 +114,7 @@ class Join(RequestHandler):
             self._access.join(self, code, name)
         except MeshwaveError as error:
             self.set_status(403)
-            self._show(str(error), code, name)
+            self._send_form(str(error), code, name)
             return
         self.redirect("./")
 
@@ -123,7 +123,7 @@ class Join(RequestHandler):
         """True if no page of another site sent the form; older browsers do not name the sender."""
         return self.request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
 
-    def _show(self, refusal: str, code: str, name: str = "") -> None:
+    def _send_form(self, refusal: str, code: str, name: str = "") -> None:
         title = self._access.classroom.workshop.plan.title
         shown = {"title": title, "code": code[:20], "name": name[:LONGEST_NAME], "refusal": refusal}
         self.write(FORM.format(longest=LONGEST_NAME, **{key: escape(text) for key, text in shown.items()}))

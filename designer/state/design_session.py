@@ -103,7 +103,7 @@ class Session(param.Parameterized):
         self._job: Listener | None = None
         self._pinning: Listener | None = None
         self._file: Listener | None = None
-        self._show(design, *self._outcome(design))
+        self._show_outcome(design, *self._outcome(design))
 
     @property
     def later(self) -> Later | None:
@@ -195,7 +195,7 @@ class Session(param.Parameterized):
 
     def renew(self) -> None:
         """Predict the design again after its external data, such as its profile, has changed."""
-        self._show(self.design, *self._outcome(self.design))
+        self._show_outcome(self.design, *self._outcome(self.design))
 
     def pin(self, prediction: Prediction | None = None) -> None:
         """Pin a prediction, by default the current one; unpin it if it is pinned already.
@@ -310,9 +310,9 @@ class Session(param.Parameterized):
         design = step.read()
         outcome = self._outcome(design)  # before any state changes, since it may raise
         self._past, self._future, self.move = past, future, move
-        self._show(design, *outcome, opens=step.opens, document=step.document)
+        self._show_outcome(design, *outcome, opens=step.opens, document=step.document)
 
-    def _show(
+    def _show_outcome(
         self,
         design: Design,
         found: list[Problem],
@@ -358,12 +358,12 @@ class Session(param.Parameterized):
     def _receive_news(self, news: News) -> None:
         if isinstance(news, Progress):
             if not self.progress:
-                self._show(self.design, [*problems(self.design), COMPUTING_PROBLEM], None)
+                self._show_outcome(self.design, [*problems(self.design), COMPUTING_PROBLEM], None)
             self.progress = {"state": "runs", "share": news.share, "words": news.words}
             return
         self._job = None
         if isinstance(news, Done):
-            self._show(self.design, *news.value)
+            self._show_outcome(self.design, *news.value)
         elif isinstance(news, Failed):
             self._show_stopped(Problem("", "computation_failed", {"reason": news.words}))
 
@@ -385,12 +385,12 @@ class Session(param.Parameterized):
             self._show_stopped(STOPPED_PROBLEM)
 
     def _show_stopped(self, problem: Problem) -> None:
-        self._show(self.design, [*problems(self.design), problem], None)
+        self._show_outcome(self.design, [*problems(self.design), problem], None)
 
     def compute_again(self) -> None:
         """Start a stopped prediction again."""
         if not self.is_computing and self.progress:
-            self._show(self.design, *self._outcome(self.design))
+            self._show_outcome(self.design, *self._outcome(self.design))
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:

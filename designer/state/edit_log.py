@@ -57,9 +57,9 @@ class Replayed:
         elif "design" in line:
             self.present, self.past, self.future = line["design"], [], []
         elif self.present is not None:
-            self._move(line)
+            self._undo_or_redo(line)
 
-    def _move(self, line: Document) -> None:
+    def _undo_or_redo(self, line: Document) -> None:
         assert self.present is not None
         if "edit" in line:
             self.past.append(LoggedStep(self.present, line["edit"], line["opens"]))

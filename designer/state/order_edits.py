@@ -71,7 +71,7 @@ class OrderEditor:
         if self._is_on:
             self._send_state()
 
-    def _turn(self, message: Message) -> None:
+    def _switch_mode(self, message: Message) -> None:
         self._is_on = bool(message.get("on"))
         self._shows_differences &= self._is_on
         if self._is_on:
@@ -264,7 +264,7 @@ class OrderEditor:
         self._send({"type": TYPE, "told": "done", "number": message.get("number"), "label": label, "words": words})
 
     _HANDLERS: Mapping[str, Callable[[OrderEditor, Message], None]] = {
-        "turn": _turn,
+        "turn": _switch_mode,
         "differences": _differences,
         "preview": _preview,
         "commit": _commit,

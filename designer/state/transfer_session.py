@@ -69,7 +69,7 @@ class TransferSession(param.Parameterized):
         """Open a transfer and clear the undo history."""
         self._past: list[Step] = []
         self._future: list[Step] = []
-        self._show(State(transfer_links.transfer_document(spec), strategy, ordering))
+        self._plan_and_show(State(transfer_links.transfer_document(spec), strategy, ordering))
 
     @property
     def is_stale(self) -> bool:
@@ -120,23 +120,23 @@ class TransferSession(param.Parameterized):
         if self._past:
             step = self._past.pop()
             self._future.append(Step(self.state, step.label))
-            self._show(step.state)
+            self._plan_and_show(step.state)
 
     def redo(self) -> None:
         """Apply the last reverted edit again."""
         if self._future:
             step = self._future.pop()
             self._past.append(Step(self.state, step.label))
-            self._show(step.state)
+            self._plan_and_show(step.state)
 
     def _step_to(self, state: State, label: str) -> None:
         if state == self.state:
             return
         self._past = [*self._past, Step(self.state, label)][-LONGEST_HISTORY:]
         self._future = []
-        self._show(state)
+        self._plan_and_show(state)
 
-    def _show(self, state: State) -> None:
+    def _plan_and_show(self, state: State) -> None:
         self.end()
         self._update(state, *self._plan(state))
 

@@ -38,14 +38,14 @@ class Comparison(Overlay):
         rows = [{"key": figure.key, "label": figure.label, "help": figure.help} for figure in FIGURES]
         super().__init__(figures=[*rows, *MORE], examples=[dict(entry) for entry in example_entries()], **params)
         self._session = session
-        session.param.watch(lambda *_: self._show(), ["design", "prediction", "pinned"])
+        session.param.watch(lambda *_: self._update_columns(), ["design", "prediction", "pinned"])
 
     def open(self) -> None:
         """Show the table."""
         self._open()
-        self._show()
+        self._update_columns()
 
-    def _show(self) -> None:
+    def _update_columns(self) -> None:
         if not self.shown:
             return
         session = self._session

@@ -98,7 +98,7 @@ class ExpertSchedules(Overlay):
         self._later = page_callback_scheduler(document)
         self._job: Listener | None = None
         self._mapped: GridCluster | None = None  # cluster of the map that is shown or being computed
-        session.param.watch(lambda *_: self._show(), "design")
+        session.param.watch(lambda *_: self._draw_if_shown(), "design")
         if document is not None:
             pn.state.on_session_destroyed(lambda context: self.end())
 
@@ -113,7 +113,7 @@ class ExpertSchedules(Overlay):
         self._draw()  # before opening, since drawing later would move the focus away from the card
         self._open()
 
-    def _show(self) -> None:
+    def _draw_if_shown(self) -> None:
         if self.shown:
             self._draw()
 
@@ -182,7 +182,7 @@ def schedule_cards(design: Design, rank: int) -> list[dict[str, Any]]:
         entry["axis"] = longest
         if not entry["reason"]:
             entry["best"] = entry["total"] <= fastest * (1 + 1e-9)
-            entry["change"] = _change(entry["total"], present) if not entry["present"] else ""
+            entry["change"] = _describe_change(entry["total"], present) if not entry["present"] else ""
     return sorted(found, key=lambda entry: (bool(entry["reason"]), entry["total"]))
 
 
@@ -258,7 +258,7 @@ def _layout(design: Design, changed: Design, layer: Layer) -> str:
     return f"ep {then.ep}, esp {then.esp}" if (now.ep, now.esp) != (then.ep, then.esp) else ""
 
 
-def _change(total: float, present: float | None) -> str:
+def _describe_change(total: float, present: float | None) -> str:
     if not present or abs(total / present - 1) < 0.005:
         return ""
     ratio = total / present

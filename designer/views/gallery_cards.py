@@ -92,8 +92,8 @@ def variant_card(entry: Entry, present: Entry | None) -> dict[str, Any]:
         "choosable": True,
         "fits": entry.fits,
         "iteration": duration(entry.makespan_s, entry.unit),
-        "change": _change(entry, present),
-        "better": _change(entry, present).startswith("−"),
+        "change": _describe_change(entry, present),
+        "better": _describe_change(entry, present).startswith("−"),
         "bubble": percent(entry.bubble_ratio),
         "span": percent(entry.span_bubble_ratio),
         "memory": quantity(entry.peak_bytes, "B"),
@@ -113,7 +113,7 @@ def variant_card(entry: Entry, present: Entry | None) -> dict[str, Any]:
     }
 
 
-def _change(entry: Entry, present: Entry | None) -> str:
+def _describe_change(entry: Entry, present: Entry | None) -> str:
     """Return the change against the present variant, with a minus sign instead of a hyphen."""
     if present is None or entry is present or not present.makespan_s:
         return ""

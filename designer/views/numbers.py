@@ -273,10 +273,10 @@ class Numbers(Canvas):
         """Create the strip; ``on_compare`` opens the table of the pinned designs."""
         super().__init__(**params)
         self._session, self._open_comparison = session, on_compare
-        session.param.watch(lambda *_: self._show(), ["design", "prediction", "problems", "pinned"])
-        self._show()
+        session.param.watch(lambda *_: self._update_tiles(), ["design", "prediction", "problems", "pinned"])
+        self._update_tiles()
 
-    def _show(self) -> None:
+    def _update_tiles(self) -> None:
         session = self._session
         prediction, pinned = session.prediction, session.pinned
         self.param.update(
@@ -290,7 +290,7 @@ class Numbers(Canvas):
     def preview(self, tried: Prediction | None) -> None:
         """Show the numbers of a trial during a gesture; None shows the current ones."""
         if tried is None:
-            self._show()
+            self._update_tiles()
         else:
             pinned = self._session.pinned
             self.tiles = PlainData(tiles(tried, pinned[0] if pinned else None))

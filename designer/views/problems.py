@@ -71,10 +71,10 @@ class Problems(Canvas):
         self._blocking: Sequence[Problem] = ()
         self._search: Listener | None = None
         self._found: Mapping[str, Any] | None = None  # a pipeline to use
-        session.param.watch(lambda *_: self._show(), "problems")
+        session.param.watch(lambda *_: self._update_list(), "problems")
         session.param.watch(lambda *_: self._show_findings(), "prediction")
         session.param.watch(lambda *_: self._reset_search(), ["design", "prediction"])
-        self._show()
+        self._update_list()
         self._show_findings()
         self._reset_search()
 
@@ -82,9 +82,9 @@ class Problems(Canvas):
         """Show problems that block the launch of a valid design."""
         if list(blocking) != list(self._blocking):
             self._blocking = blocking
-            self._show()
+            self._update_list()
 
-    def _show(self) -> None:
+    def _update_list(self) -> None:
         problems = problem_entries(self._session.problems, self._blocking)
         wrong = [problem for problem in problems if problem["severity"] != "computing"]
         self.param.update(

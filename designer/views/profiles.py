@@ -93,7 +93,7 @@ class Profiles(Overlay):
         self._session, self._calibration, self._on_stored = session, calibration, on_stored
         self._later = later or (lambda work: work())
         self._unsubscribe = calibration.subscribe(lambda: self._later(self._follow))
-        session.param.watch(lambda *_: self._show(), "design")
+        session.param.watch(lambda *_: self._update_panel(), "design")
         self.standing = asdict(calibration.status)
 
     def end(self) -> None:
@@ -105,7 +105,7 @@ class Profiles(Overlay):
         names, used = list_profiles(), self._session.design.cost.profile_name
         self.chosen = next((name for name in (used, self.chosen, DEFAULT_PROFILE, *names) if name in names), "")
         self._open()
-        self._show()
+        self._update_panel()
 
     def _follow(self) -> None:
         """Show the new status of a calibration."""
@@ -116,9 +116,9 @@ class Profiles(Overlay):
             self._on_stored()
             if self._session.design.cost.profile_name == standing.name:
                 self._session.renew()
-            self._show()
+            self._update_panel()
 
-    def _show(self) -> None:
+    def _update_panel(self) -> None:
         if not self.shown:
             return
         used = self._session.design.cost.profile_name
@@ -135,7 +135,7 @@ class Profiles(Overlay):
 
     def _on_look(self, gesture: Mapping[str, Any]) -> None:
         self.chosen = read_value(gesture, "name", plain_text)
-        self._show()
+        self._update_panel()
 
     def _on_use(self, gesture: Mapping[str, Any]) -> None:
         cost = self._session.design.cost

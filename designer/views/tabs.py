@@ -45,8 +45,8 @@ class TabbedPages(pn.Column):
         self.tabs = Tabs(label=label, titles=[title for title, _ in pages.values()], sizing_mode="stretch_both")
         super().__init__(self.tabs, sizing_mode="stretch_both", styles=GRID)
         self.tabs.styles = {"grid-area": "tabs"}
-        self.tabs.param.watch(lambda *_: self._show(), "active")
-        self._show()
+        self.tabs.param.watch(lambda *_: self._show_active(), "active")
+        self._show_active()
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -61,7 +61,7 @@ class TabbedPages(pn.Column):
         others = {key: value for key, value in self.tabs.badges.items() if key != place}
         self.tabs.badges = {**others, place: [badge, severity]} if badge else others
 
-    def _show(self) -> None:
+    def _show_active(self) -> None:
         active = self.tabs.active
         is_new = active not in self._panes
         if is_new:

@@ -139,10 +139,10 @@ class TopBar(Canvas):
         self._edit_log = edit_log
         self.versions = None if edit_log is None else []
         self._saved = session.design
-        session.param.watch(lambda *_: self._show(), ["design", "history", "notice"])
-        self._show()
+        session.param.watch(lambda *_: self._update_bar(), ["design", "history", "notice"])
+        self._update_bar()
 
-    def _show(self) -> None:
+    def _update_bar(self) -> None:
         design = self._session.design
         self.param.update(
             name_of_design=design.name,
@@ -180,7 +180,7 @@ class TopBar(Canvas):
         design = self._session.design
         self._download(f"{files.file_name(design.name)}.json", "application/json", design.to_json().encode())
         self._saved = design
-        self._show()
+        self._update_bar()
 
     def _on_save_as(self, gesture: Mapping[str, Any]) -> None:
         self._rename_design(files.design_name(read_value(gesture, "name", plain_text)), "save as {}")
@@ -272,7 +272,7 @@ class TopBar(Canvas):
     def _open(self, design: Design, label: str) -> None:
         self._saved = design
         self._session.open(design, label)
-        self._show()
+        self._update_bar()
 
     def _import(self, file: str, design: Design, notes: Sequence[Problem]) -> None:
         """Replace the open design by an import; unlike opening a file, this counts as an unsaved edit."""

@@ -45,7 +45,7 @@ def runs(options: argparse.Namespace) -> int:
     with closing(Record()) as record:
         reconcile(record)
         if options.action == "list":
-            return _list(record, options)
+            return _print_runs(record, options)
         if options.action == "import":
             return _import(record, options)
         if options.action == "rebuild":
@@ -63,7 +63,7 @@ def _find_entry(record: Record, text: str | None) -> Entry:
     return newest[0]
 
 
-def _list(record: Record, options: argparse.Namespace) -> int:
+def _print_runs(record: Record, options: argparse.Namespace) -> int:
     entries = [entry if entry.state.is_over else Run(record, entry.id).entry for entry in record.entries()]
     waiting = ["" if entry.state.is_over else Run(record, entry.id).waiting for entry in entries]
     if options.json:
@@ -113,7 +113,7 @@ def _outcome(record: Record, entry: Entry) -> dict[str, Any]:
     return {key: getattr(found, key, None) for key in ("predicted_s", "measured_s", "error", "memory_error")}
 
 
-def _show(record: Record, entry: Entry, options: argparse.Namespace) -> int:
+def _print_run(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     run = Run(record, entry.id)
     found = compare_if_possible(run)  # first: it stores the outcome that the history shows
     if options.json:
@@ -207,7 +207,7 @@ def _cancel(record: Record, entry: Entry, options: argparse.Namespace) -> int:
 
 
 _ACTIONS: dict[str, Callable[[Record, Entry, argparse.Namespace], int]] = {
-    "show": _show,
+    "show": _print_run,
     "follow": _follow,
     "logs": _logs,
     "cancel": _cancel,

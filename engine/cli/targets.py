@@ -20,10 +20,10 @@ from meshwave.engine.runs.targets import Target, open_target, read_targets, targ
 
 def targets(options: argparse.Namespace) -> int:
     """Run one action of ``meshwave targets``; return the exit status."""
-    return {"list": _list, "check": _check, "draw": _draw}[options.action](options)
+    return {"list": _print_targets, "check": _check, "draw": _draw}[options.action](options)
 
 
-def _list(options: argparse.Namespace) -> int:
+def _print_targets(options: argparse.Namespace) -> int:
     with closing(Record()) as record:
         listed = [_target_json(target, record) for target in read_targets().values()]
     files = [str(file) for file in target_files()]

@@ -45,7 +45,7 @@ class Script(Export):
         packed = base64.b85encode(zlib.compress(whole.encode(), 9)).decode()
         lines = [
             "#!/usr/bin/env python3",
-            *_doc(prediction),
+            *_docstring_lines(prediction),
             "",
             "from meshwave.engine.runtime.processes.script import main",
             "",
@@ -67,7 +67,7 @@ def unpack_program(program: str) -> str:
     return zlib.decompress(base64.b85decode(program)).decode()
 
 
-def _doc(prediction: Prediction) -> list[str]:
+def _docstring_lines(prediction: Prediction) -> list[str]:
     design, costs = prediction.design, prediction.costs
     file = (re.sub(r"[^a-z0-9]+", "-", design.name.lower().replace("'", "")).strip("-") or "design") + ".py"
     makespan = prediction.timeline.makespan

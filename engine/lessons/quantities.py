@@ -43,7 +43,7 @@ def look_up(prediction: Prediction, name: str) -> Any:
     if first not in values:
         raise unknown_name("number", name, [*numbers, *OTHERS])
     try:
-        value = _follow(values, [first, *rest])
+        value = _value_at(values, [first, *rest])
     except LookupError:
         raise unknown_name("number", name, [*numbers, *OTHERS]) from None
     return max(value) if isinstance(value, list) and all(isinstance(each, int | float) for each in value) else value
@@ -56,12 +56,12 @@ def document_value(design: Design, key: str) -> Any:
         Refusal: the document has no such key.
     """
     try:
-        return _follow(design.model_dump(mode="json"), parse_path(key))
+        return _value_at(design.model_dump(mode="json"), parse_path(key))
     except LookupError:
         raise unknown_name("key", key, Design.model_fields) from None
 
 
-def _follow(value: Any, steps: Sequence[str | int]) -> Any:
+def _value_at(value: Any, steps: Sequence[str | int]) -> Any:
     """Return the value at a path of keys and indices.
 
     Raises:

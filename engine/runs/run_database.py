@@ -206,7 +206,7 @@ class Record:
             queue = self._queue(db, place)
             if not queue or len(self._select(db, _ACTIVE, place)) >= limit or not may_claim(queue[0]):
                 return None
-            self._move(db, queue[0].id, State.STARTING, "")
+            self._change_state(db, queue[0].id, State.STARTING, "")
             self._set_handle(db, queue[0].id, handle)
             return self._get(db, queue[0].id)
 
@@ -215,7 +215,7 @@ class Record:
         with self._transaction() as db:
             if self._get(db, run).state not in _ACTIVE:
                 return False
-            self._move(db, run, State.QUEUED, reason)
+            self._change_state(db, run, State.QUEUED, reason)
             self._set_handle(db, run, handle)
             return True
 
@@ -223,7 +223,7 @@ class Record:
         """Cancel a queued run; return False if it is not queued."""
         with self._transaction() as db:
             is_queued = self._get(db, run).state is State.QUEUED
-            return is_queued and self._move(db, run, State.CANCELLED, reason)
+            return is_queued and self._change_state(db, run, State.CANCELLED, reason)
 
     def queue(self, place: Place | None = None) -> list[Entry]:
         """Return the queued runs of a place, or of all places, in the order in which they start.
@@ -259,9 +259,9 @@ class Record:
     def move(self, run: str, state: State, reason: str = "") -> bool:
         """Change the state of a run; return False if its state does not allow it, as that of a finished run."""
         with self._transaction() as db:
-            return self._move(db, run, state, reason)
+            return self._change_state(db, run, state, reason)
 
-    def _move(self, db: sqlite3.Connection, run: str, state: State, reason: str) -> bool:
+    def _change_state(self, db: sqlite3.Connection, run: str, state: State, reason: str) -> bool:
         if state not in _NEXT.get(self._get(db, run).state, ()):
             return False
         now, column = time.time(), "finished_s" if state.is_over else "started_s"

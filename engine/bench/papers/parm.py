@@ -33,7 +33,7 @@ def tables() -> Iterator[Table | table.Grid]:
     yield expert_layers()
     yield gains_by_layout()
     yield gains_by_links()
-    yield models()
+    yield whole_model_gains()
     yield models_against_others()
 
 
@@ -189,7 +189,7 @@ def predicted_step_seconds(model: str, schedule: str, *, cluster: GridCluster = 
     return predict(model_design(model, schedule, cluster=cluster, every=every)).timeline.makespan
 
 
-def models() -> Table:
+def whole_model_gains() -> Table:
     """Return the abstract's claim about two models."""
     why = "which layers have experts, and the batch, are not known to us"
     gains = {

@@ -100,7 +100,7 @@ def tables() -> Iterator[Table | Grid]:
     yield small_messages()
     yield many_to_many(FREE)
     yield many_to_many(ASSUMED)
-    yield what_decides()
+    yield sender_and_order_gains()
     yield headline()
     yield all_plans(FREE)
     yield all_plans(ASSUMED)
@@ -199,7 +199,7 @@ def many_to_many(model: Model) -> Grid:
     )
 
 
-def what_decides() -> Table:
+def sender_and_order_gains() -> Table:
     """Return the ablation: the gain of choosing senders, and the further gain of choosing the order."""
     claims = {
         1: (1, 1, 1), 2: (2, 1, 2), 3: (1, 1.5, 1.5), 4: (1, 1.9, 1.9), 5: (4 / 3, 1.5, 2), 6: (1, 2, 2),

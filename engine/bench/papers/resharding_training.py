@@ -179,11 +179,11 @@ GPTS: Mapping[str, Gpt] = {
 
 def gpts() -> dict[str, Trained]:
     """Return the figures of the GPT configurations."""
-    return {name: _gpt(of) for name, of in GPTS.items()}
+    return {name: _gpt_figures(of) for name, of in GPTS.items()}
 
 
 @lru_cache(maxsize=16)
-def _gpt(of: Gpt) -> Trained:
+def _gpt_figures(of: Gpt) -> Trained:
     design = gpt_design(of, *SERIES["Broadcast"].schedule)
     ends = [_side(design, rank) for rank in range(of.pp)]
     tensor = Tensor((of.sequences // of.microbatches, SEQUENCE, of.hidden), 2)

@@ -132,7 +132,11 @@ def _claims(table: Mapping[str, Any]) -> Iterator[str]:
             if row["difference"] == "differs":
                 yield f"  {'':<{wide}}{'ours':>7}: {row['ours']}"
         else:
-            cells = (_number(row["paper"], table), _number(row["ours"], table), _change(row["difference"], table))
+            cells = (
+                _number(row["paper"], table),
+                _number(row["ours"], table),
+                _format_difference(row["difference"], table),
+            )
             yield f"  {row['what']:<{wide}}{cells[0]:>12}{cells[1]:>10}{cells[2]:>13}{basis}"
         if row["difference"] not in (0.0, "same") and row["why"] != last_reason:
             last_reason = row["why"]
@@ -148,7 +152,7 @@ def _number(value: float, table: Mapping[str, Any]) -> str:
     return f"{value:.2f} %" if table["unit"] == "%" else f"{round(value, 6):.5g}"
 
 
-def _change(value: float, table: Mapping[str, Any]) -> str:
+def _format_difference(value: float, table: Mapping[str, Any]) -> str:
     if not value:
         return "none"
     return f"{value:+.2f} pts" if table["unit"] == "%" else f"{value:+.3g}"

@@ -107,7 +107,7 @@ class ComputeSpeed:
 
     def run_round(self) -> TimeStamps:
         """Return the seconds ``[2]`` of products and of moves."""
-        return np.array([self._time(work) for work in (self._product, self._move)])
+        return np.array([self._time(work) for work in (self._product, self._move_tokens)])
 
     def _time(self, work: Callable[[], None]) -> float:
         start = self._time_s()
@@ -121,7 +121,7 @@ class ComputeSpeed:
     def _product(self) -> None:
         self._experts.forward(self._rows, [TOKENS])
 
-    def _move(self) -> None:
+    def _move_tokens(self) -> None:
         """Move tokens to their slots and back, in a layer without messages and with few products."""
         y: Tensor = self._layer(self._rows.detach().requires_grad_())
         y.backward(self._rows)  # type: ignore[no-untyped-call]
