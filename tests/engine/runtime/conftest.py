@@ -88,7 +88,7 @@ class Crew:
 
     def train(self, document: Document, orders: str | None = None) -> list[Any]:
         """Train a design, and return the outcome of each process."""
-        return self._ask("train", document, orders)
+        return self._outcomes("train", document, orders)
 
     def run_workers(self, folder: Path, size: int) -> list[int]:
         """Run the workers of a run folder, and return their exit statuses."""
@@ -96,11 +96,14 @@ class Crew:
 
     def call(self, name: str, size: int, argument: Any) -> list[Any]:
         """Call ``module:function`` in so many processes, and return what each returns."""
-        return self._ask("call", name, size, argument)
+        return self._outcomes("call", name, size, argument)
 
     def run_script(self, path: Path, size: int) -> list[Any]:
         """Run a script in the processes that torchrun would start, and return what each prints."""
-        return self._ask("run_script", str(path), size)
+        return self._outcomes("run_script", str(path), size)
+
+    def _outcomes(self, *task: Any) -> list[Any]:
+        return [pickle.loads(outcome) for outcome in self._ask(*task)]
 
     def _ask(self, *task: Any) -> Any:
         self.start(*task)

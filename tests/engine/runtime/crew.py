@@ -35,6 +35,7 @@ from meshwave.engine.runtime.execution import checkpoint
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.trainer import Trainer
 from meshwave.engine.runtime.processes import worker
+from tests.engine.runtime.outcomes import dump_outcome
 
 
 def make_job(document: dict[str, Any], orders: str | None) -> Job:
@@ -73,7 +74,7 @@ def _answer(folder: Path, task: Callable[[], Any]) -> None:
         outcome: Any = task()
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}", traceback.format_exc()
-    (folder / f"{process}.tmp").write_bytes(pickle.dumps(outcome))
+    (folder / f"{process}.tmp").write_bytes(dump_outcome(outcome))
     (folder / f"{process}.tmp").rename(folder / f"{process}.out")
 
 
@@ -92,21 +93,21 @@ def _fork(size: int, task: Callable[[], Any]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-def _outcomes(size: int, task: Callable[[Path], Any]) -> list[Any]:
-    """Run ``task``, with a folder for all, in ``size`` new processes, and return their outcomes."""
+def _outcomes(size: int, task: Callable[[Path], Any]) -> list[bytes]:
+    """Run ``task``, with a folder for all, in ``size`` new processes, and return the pickles of their outcomes."""
     with tempfile.TemporaryDirectory() as folder:
         _fork(size, lambda: _answer(Path(folder), lambda: task(Path(folder))))
         found = [Path(folder) / f"{process}.out" for process in range(size)]
-        return [pickle.loads(path.read_bytes()) if path.exists() else "died" for path in found]
+        return [path.read_bytes() if path.exists() else dump_outcome("died") for path in found]
 
 
-def train(document: dict[str, Any], orders: str | None = None) -> list[Any]:
+def train(document: dict[str, Any], orders: str | None = None) -> list[bytes]:
     """Train in a process for each device of the design, and return the outcomes by process."""
     job = make_job(document, orders)
     return _outcomes(job.layout.processes, lambda folder: _train(job, folder))
 
 
-def call(name: str, size: int, argument: Any) -> list[Any]:
+def call(name: str, size: int, argument: Any) -> list[bytes]:
     """Call ``module:function`` in ``size`` processes, and return what each returns."""
     return _outcomes(size, lambda folder: _call(name, argument, folder))
 
@@ -116,7 +117,7 @@ def run_workers(folder: str, size: int) -> list[int]:
     return _fork(size, lambda: worker.main(folder))
 
 
-def run_script(path: str, size: int) -> list[Any]:
+def run_script(path: str, size: int) -> list[bytes]:
     """Run a script in the processes that torchrun would start, and return what each prints."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
