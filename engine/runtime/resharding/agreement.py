@@ -7,25 +7,34 @@ other are an error on every process.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Link, Links, Mesh, SpecError, Transfer, plan_transfer
 from meshwave.engine.resharding import Tensor as Shape
 from meshwave.engine.runtime.resharding.tensor_checks import dtype_name
 
-TensorLayout = tuple[DeviceMesh, Sequence[Placement]] | tuple[Mesh, Sequence[str]]
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor, Placement
+
+TensorLayout = tuple[DeviceMesh, Sequence["Placement"]] | tuple[Mesh, Sequence[str]]
 """The layout of a tensor: a DeviceMesh with placements, or a mesh of processes with a sharding spec."""
 GPU_LINKS = Link(5e-6, 3e11), Link(1e-5, 2.5e10)
 CPU_LINKS = Link(1e-4, 4e9), Link(1.5e-4, 1.25e9)
 """Default links inside a host and between hosts: NVLink and a 200 Gbit/s NIC; gloo and a 10 Gbit/s NIC."""
+
+
+def is_dtensor(value: object) -> TypeGuard[DTensor]:
+    """Return True for a DTensor; without one, its module is not imported, which takes most of a second."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
 
 
 def describe_transfer(
@@ -41,7 +50,7 @@ def describe_transfer(
         InputError: a placement cannot be resharded, or ``source`` is given for a DTensor.
     """
     order = None
-    if isinstance(tensor, DTensor):
+    if is_dtensor(tensor):
         if source is not None:
             raise Refusal("layout_of_dtensor")
         source, shape = (tensor.device_mesh, tensor.placements), tensor.shape if shape is None else shape
@@ -75,6 +84,8 @@ def describe_layout(end: str, layout: TensorLayout, order: Any = None) -> dict[s
     if isinstance(mesh, Mesh):
         spec = [str(entry) for entry in entries]
         return {"mesh": list(mesh.shape), "ranks": list(mesh.ranks), "hosts": list(mesh.hosts), "spec": spec}
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
     axes: list[tuple[int, int]] = []  # (tensor dim, mesh axis), outer axis first
     partial: list[int] = []
     for axis, placement in enumerate(entries):

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 from meshwave.engine.findings import Refusal
 from meshwave.engine.resharding import Link, Load, SpecError, Transfer, check_load, plan_joint_transfer
@@ -25,6 +24,7 @@ from meshwave.engine.runtime.resharding.agreement import (
     agreed_links,
     assign_hosts,
     describe_layout,
+    is_dtensor,
     merge_statements,
     parse_side,
 )
@@ -124,7 +124,7 @@ class ReshardingList(BoundTransfer):
             given = [given.get(name) for name in names]
         if len(given) != len(names):
             raise Refusal("tensor_count", {"given": len(given), "expected": len(names)})
-        return [each.to_local() if isinstance(each, DTensor) else each for each in given]
+        return [each.to_local() if is_dtensor(each) else each for each in given]
 
 
 def reshard_many(

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.resharding import Link
@@ -20,6 +19,7 @@ from meshwave.engine.runtime.resharding.agreement import (
     TensorLayout,
     describe_transfer,
     gather_statements,
+    is_dtensor,
     merge_statements,
     plan_agreed_transfer,
 )
@@ -56,13 +56,15 @@ def reshard(
         RunError: a message did not arrive, because another process failed or exceeded the timeout.
     """
     ready = prepare(tensor, source, destination, **options)
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    local = tensor.to_local() if is_dtensor(tensor) else tensor
     shard = ready.start(local if ready.part.owned[0] is not None else None, into=into).wait()
     if shard is None or destination is None or not isinstance(destination[0], DeviceMesh):
         return shard
     shape = torch.Size(ready.planned.tensor.shape)
     stride = torch.empty(shape, device="meta").stride()
     mesh, placements = destination
+    from torch.distributed.tensor import DTensor
+
     return DTensor.from_local(shard, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
