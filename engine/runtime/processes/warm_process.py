@@ -37,8 +37,10 @@ from typing import Any, NoReturn
 
 from meshwave.engine.document.model import model_families
 from meshwave.engine.errors import MeshwaveError, RunError
+from meshwave.engine.run_files import read_document
 from meshwave.engine.runs.emulation.network import INTERFACE, LINUX, Builder, Network, end_with_parent
 from meshwave.engine.runs.emulation.topology import read_topology
+from meshwave.engine.runs.options import PLAIN, Options
 
 WORKER = "meshwave.engine.runtime.processes.worker"
 POLL_S = 0.02
@@ -147,15 +149,18 @@ class RunProcesses:
 class ForkServer:
     """Forks the processes of runs and watches them. It has one thread, because only such a process forks safely."""
 
-    def __init__(self, run_worker: Callable[[str], object], commands: int, events: int) -> None:
+    def __init__(
+        self, run_worker: Callable[[str], object], prepare: Callable[[Path], object], commands: int, events: int
+    ) -> None:
         """Prepare to serve.
 
         Args:
             run_worker: runs a worker in a fork, given the run folder.
+            prepare: is called with a run folder before its workers are forked.
             commands: file descriptor of the commands.
             events: file descriptor of the events.
         """
-        self._run_worker = run_worker
+        self._run_worker, self._prepare = run_worker, prepare
         self._commands = commands
         self._events = events
         self._runs: dict[str, RunProcesses] = {}
@@ -203,6 +208,7 @@ class ForkServer:
 
     def _start(self, group: RunProcesses) -> None:
         """Fork the processes, unless the run is ending."""
+        self._prepare(group.folder)
         try:
             for process in range(0 if group.is_ending else group.size):
                 pid = self._fork(group, process)
@@ -377,7 +383,14 @@ def _import_lazy_modules() -> None:
     """Import modules that a worker imports on first use."""
     for family in model_families.values():
         family.stage_builder()
-    importlib.import_module("meshwave.engine.runtime.execution.checkpoint").prepare()
+
+
+def _prepare_run(folder: Path) -> None:
+    """Import what only runs with checkpoints need, once for all of their processes."""
+    with suppress(MeshwaveError):  # the workers report it
+        options = read_document(folder / "options.json", Options) or PLAIN
+        if options.checkpoints or options.resume:
+            importlib.import_module("meshwave.engine.runtime.execution.checkpoint").prepare()
 
 
 def _bind_spawn(worker: str) -> Callable[[str], NoReturn]:
@@ -401,8 +414,10 @@ def main() -> None:
     os.dup2(2, 1)  # so that what libraries print does not mix with events
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    run_worker = (_import_worker if options.start == "fork" else _bind_spawn)(options.worker)
-    ForkServer(run_worker, 0, events).serve()
+    forks = options.start == "fork"
+    run_worker = (_import_worker if forks else _bind_spawn)(options.worker)
+    prepare = _prepare_run if forks and options.worker == WORKER else lambda folder: None
+    ForkServer(run_worker, prepare, 0, events).serve()
 
 
 if __name__ == "__main__":
