@@ -131,7 +131,7 @@ class Session(param.Parameterized):
         Raises:
             DesignError: the change would make a part unsound; nothing is changed.
         """
-        self._step_to(self._apply_edit(path, value), label)
+        self._push_step(self._apply_edit(path, value), label)
 
     def predict_edit(self, path: str, value: Any) -> Prediction | None:
         """Predict the design after an edit without applying it; None where the edit would leave errors."""
@@ -166,26 +166,26 @@ class Session(param.Parameterized):
 
     def open(self, design: Design, label: str) -> None:
         """Open another document, as one step of undo."""
-        self._step_to(design, label, opens=True, document=new_id())
+        self._push_step(design, label, opens=True, document=new_id())
         self.opened += 1
 
     def replace(self, design: Design, label: str) -> None:
         """Replace the design of the open document, as one step of undo."""
-        self._step_to(design, label, opens=True)
+        self._push_step(design, label, opens=True)
         self.opened += 1
 
     def undo(self) -> None:
         """Revert the last edit."""
         if self._past:
             *past, step = self._past
-            self._turn_to(step, past, [*self._future, self._step(step.label, step.opens)], "undo")
+            self._apply_step(step, past, [*self._future, self._step(step.label, step.opens)], "undo")
             self.turned += 1
 
     def redo(self) -> None:
         """Apply the last reverted edit again."""
         if self._future:
             *future, step = self._future
-            self._turn_to(step, [*self._past, self._step(step.label, step.opens)], future, "redo")
+            self._apply_step(step, [*self._past, self._step(step.label, step.opens)], future, "redo")
             self.turned += 1
 
     def _step(self, label: str, opens: bool) -> Step:
@@ -300,13 +300,13 @@ class Session(param.Parameterized):
         prediction: Prediction = self.prediction
         return prediction
 
-    def _step_to(self, design: Design, label: str, opens: bool = False, document: str = "") -> None:
+    def _push_step(self, design: Design, label: str, opens: bool = False, document: str = "") -> None:
         document = document or self.document
         if design != self.design or document != self.document:
             past = [*self._past, self._step(label, opens)][-LONGEST_HISTORY:]
-            self._turn_to(Step(lambda: design, label, opens, document), past, [], "edit")
+            self._apply_step(Step(lambda: design, label, opens, document), past, [], "edit")
 
-    def _turn_to(self, step: Step, past: Steps, future: Steps, move: str) -> None:
+    def _apply_step(self, step: Step, past: Steps, future: Steps, move: str) -> None:
         design = step.read()
         outcome = self._outcome(design)  # before any state changes, since it may raise
         self._past, self._future, self.move = past, future, move

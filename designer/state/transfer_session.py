@@ -89,7 +89,7 @@ class TransferSession(param.Parameterized):
 
     def edit(self, document: transfer_fields.Document, label: str) -> None:
         """Replace the document, as one step of undo."""
-        self._step_to(self.state._replace(document=document), label)
+        self._push_step(self.state._replace(document=document), label)
 
     def choose(self, strategy: str, ordering: str) -> None:
         """Plan with another strategy and ordering.
@@ -98,7 +98,7 @@ class TransferSession(param.Parameterized):
             InputError: the strategy or ordering is unknown.
         """
         title = f"{strategies[strategy].title}, {orderings[ordering].title.lower()}"
-        self._step_to(self.state._replace(strategy=strategy, ordering=ordering), title)
+        self._push_step(self.state._replace(strategy=strategy, ordering=ordering), title)
 
     def load(self, text: str | bytes, label: str, strategy: str | None = None, ordering: str | None = None) -> None:
         """Open the text of a file or of a link, as one step of undo.
@@ -113,7 +113,7 @@ class TransferSession(param.Parameterized):
             ordering or self.state.ordering,
         )
         _check_names(state)
-        self._step_to(state, label)
+        self._push_step(state, label)
 
     def undo(self) -> None:
         """Revert the last edit."""
@@ -129,7 +129,7 @@ class TransferSession(param.Parameterized):
             self._past.append(Step(self.state, step.label))
             self._plan_and_show(step.state)
 
-    def _step_to(self, state: State, label: str) -> None:
+    def _push_step(self, state: State, label: str) -> None:
         if state == self.state:
             return
         self._past = [*self._past, Step(self.state, label)][-LONGEST_HISTORY:]

@@ -140,7 +140,7 @@ class UNet(BlockModel):
         image = draw_image(self.image_channels, self.image_size, chance)
         step = int(chance.integers(1, self.noise_steps + 1))
         noise = chance.standard_normal(image.shape, np.float32)
-        left = _image_left(step / self.noise_steps)
+        left = _image_variance_left(step / self.noise_steps)
         noisy = math.sqrt(left) * image + math.sqrt(1 - left) * noise
         return np.append(noisy.ravel(), step).astype(np.float32), noise
 
@@ -199,7 +199,7 @@ messages.add(
 )
 
 
-def _image_left(progress: float) -> float:
+def _image_variance_left(progress: float) -> float:
     """Return the share of an image's variance that is left after a share of the noise steps."""
 
     def cosine(at: float) -> float:

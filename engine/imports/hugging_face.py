@@ -90,7 +90,7 @@ class _Reader:
                 self._add_problem(name)
         self._check_sizes()
         if not self.problems:
-            _SPECIAL.get(self._config["model_type"], _read_nothing_more)(self, self._model)
+            _SPECIAL.get(self._config["model_type"], _read_no_more_settings)(self, self._model)
             self._read_activation()
             self._read_rope()
             self._read_layer_types()
@@ -210,7 +210,7 @@ class _Reader:
         self._model["sequence"] = min(longest, LONGEST_SEQUENCE)
 
 
-def _read_nothing_more(reader: _Reader, model: Json) -> None:
+def _read_no_more_settings(reader: _Reader, model: Json) -> None:
     """Do nothing: most model types have no settings besides the listed keys."""
 
 

@@ -34,7 +34,7 @@ def calibrate_target(launcher: Launcher, plan: Mapping[str, Any], limit_s: float
             profile = load_profile(folder / PROFILE)
         except InputError:
             raise failure from None
-    if cluster.most_nodes < 2:
+    if cluster.max_nodes < 2:
         return profile
     between = check_target(cluster, 2, 1)[0].inter_node
     return profile if between is None else with_link_between_nodes(profile, between)

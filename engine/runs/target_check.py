@@ -151,9 +151,9 @@ def check_target(
     """
     cluster = job_launcher(launcher)
     options = cluster.options
-    nodes = nodes or min(2, cluster.most_nodes)
-    if nodes > cluster.most_nodes:
-        raise Refusal("too_many_nodes", {"target": cluster.target, "nodes": nodes, "most": cluster.most_nodes})
+    nodes = nodes or min(2, cluster.max_nodes)
+    if nodes > cluster.max_nodes:
+        raise Refusal("too_many_nodes", {"target": cluster.target, "nodes": nodes, "most": cluster.max_nodes})
     devices = devices_per_node or options.devices_per_node or getattr(options, "gpus_per_node", None) or 1
     layout = NodeLayout((devices,) * nodes, tuple(range(nodes * devices)))
     with finished_job(cluster, layout, MODULE, limit_s) as (folder, failure):

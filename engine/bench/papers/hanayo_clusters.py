@@ -180,7 +180,7 @@ def best_waves() -> Table:
     for place, measured in MEASURED.items():
         for basis in BASES:
             theirs, ours = _best(paper_speed_ups(place)), _best(predicted_speed_ups(place, basis))
-            rows.append(Row(place_name(place), theirs, ours, _why_waves(place, measured, basis), basis.title))
+            rows.append(Row(place_name(place), theirs, ours, _explain_waves(place, measured, basis), basis.title))
     return Table(
         "Hanayo: best of 2, 4 and 8 waves, BERT of 64 layers on the paper's clusters",
         rows,
@@ -188,7 +188,7 @@ def best_waves() -> Table:
     )
 
 
-def _why_waves(place: Place, measured: tuple[float, float, float], basis: Basis) -> str:
+def _explain_waves(place: Place, measured: tuple[float, float, float], basis: Basis) -> str:
     if basis.fitted:
         nearest = ", ".join(
             f"{speed:.3g}" for speed in wave_speed_ups(place[1], backward_ratio(*place), TRANSFERS[place])

@@ -77,10 +77,10 @@ def _counts_table(head: str, counts: Mapping[str, int]) -> Iterator[str]:
 def _large_errors(rows: Sequence[Json]) -> Iterator[str]:
     for row in sorted(rows, key=lambda row: -abs(row["error"])):
         if abs(row["error"]) > LARGE_ERROR:
-            yield f"| {row['id']} | {row['error']:+.1%} | {reason_of(row)} |"
+            yield f"| {row['id']} | {row['error']:+.1%} | {error_reason(row)} |"
 
 
-def reason_of(row: Json) -> str:
+def error_reason(row: Json) -> str:
     """Return the reason that was found for the error of a row."""
     reasons = json.loads((resources.files(__package__) / "reasons.json").read_text())
     found = (each for each in reasons if re.search(each["runs"], row["id"]))

@@ -28,7 +28,7 @@ class Errors(NamedTuple):
     worst_id: str
 
 
-def errors_of(found: Sequence[Predicted]) -> Errors:
+def summarize_errors(found: Sequence[Predicted]) -> Errors:
     """Return the errors of some predictions."""
     worst = max(found, key=lambda each: abs(each.error))
     errors = [each.error for each in found]
@@ -69,11 +69,12 @@ def summarize(found: Sequence[Predicted | Refused]) -> dict[str, Any]:
     return {
         "predicted": len(predicted),
         "by_source": [
-            {"publication": publication, "device": device, "arch": arch, **errors_of(rows)._asdict()}
+            {"publication": publication, "device": device, "arch": arch, **summarize_errors(rows)._asdict()}
             for (publication, device, arch), rows in by_source.items()
         ],
         "by_device": [
-            {"device": device, "arch": arch, **errors_of(rows)._asdict()} for (device, arch), rows in by_device.items()
+            {"device": device, "arch": arch, **summarize_errors(rows)._asdict()}
+            for (device, arch), rows in by_device.items()
         ],
         "order": {"pairs": pairs, "right": right},
         "refused": dict(Counter(each.problem.code for each in refused).most_common()),

@@ -151,7 +151,7 @@ class JobLauncher(Launcher):
         self.host.pull(self.folder_on_nodes(folder), folder, everything=everything)
 
     @property
-    def most_nodes(self) -> int:
+    def max_nodes(self) -> int:
         """The most nodes that a run can use."""
         return self.options.nodes or MOST_PROCESSES
 
@@ -191,8 +191,8 @@ class JobLauncher(Launcher):
             raise Refusal("hosts_on_target", {"target": self.target})
         layout = NodeLayout.from_design(design)
         params = {"target": self.target, "nodes": layout.nodes, "devices": max(layout.processes)}
-        if layout.nodes > self.most_nodes:
-            raise Refusal("too_many_nodes", {**params, "most": self.most_nodes})
+        if layout.nodes > self.max_nodes:
+            raise Refusal("too_many_nodes", {**params, "most": self.max_nodes})
         if self.options.devices_per_node is not None and max(layout.processes) > self.options.devices_per_node:
             raise Refusal("too_many_devices_per_node", {**params, "most": self.options.devices_per_node})
 

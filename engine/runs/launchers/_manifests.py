@@ -49,7 +49,7 @@ class Pods:
         return {"limits": {self.gpu_resource: self.gpus}} if self.gpus else {}
 
     @property
-    def places(self) -> Json:
+    def scheduling(self) -> Json:
         """Constraints on the nodes on which a pod can run."""
         return {"nodeSelector": dict(self.node_selector)} if self.node_selector else {}
 
@@ -61,7 +61,7 @@ class Pods:
 def train_job(pods: Pods, runtime: str) -> Json:
     """Return a TrainJob of Kubeflow Trainer v2.2 or newer, which starts nodes by a ``runtime`` for torch."""
     resources = {"resourcesPerNode": pods.resources} if pods.resources else {}
-    patch: Json = {"spec": {**pods.places, "volumes": list(pods.volumes), "containers": [_mounts(pods)]}}
+    patch: Json = {"spec": {**pods.scheduling, "volumes": list(pods.volumes), "containers": [_mounts(pods)]}}
     replicated = {"name": CONTAINER, "template": {"spec": {"template": patch}}}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -95,7 +95,7 @@ def job_set(pods: Pods) -> Json:
         "command": pods.command("$JOB_COMPLETION_INDEX", head, str(PORT)),
         **({"resources": pods.resources} if pods.resources else {}),
     }
-    pod = {"restartPolicy": "Never", **pods.places, "volumes": list(pods.volumes), "containers": [container]}
+    pod = {"restartPolicy": "Never", **pods.scheduling, "volumes": list(pods.volumes), "containers": [container]}
     job = {
         "parallelism": pods.nodes,
         "completions": pods.nodes,

@@ -71,7 +71,7 @@ class SshLauncher(JobLauncher):
         return ("ssh", "rsync")
 
     @property
-    def most_nodes(self) -> int:
+    def max_nodes(self) -> int:
         return min(self.options.nodes or len(self.hosts), len(self.hosts))
 
     def remove(self, folder: Path) -> None:

@@ -237,11 +237,11 @@ def _run_steps(
 def drop_steps_from(metrics: Path, first: int) -> None:
     """Remove the rows of steps that a restarted job runs again, from number ``first`` on."""
     if metrics.exists():
-        rows = [line for line in metrics.read_bytes().splitlines(keepends=True) if _step_of(line) < first]
+        rows = [line for line in metrics.read_bytes().splitlines(keepends=True) if _step_number(line) < first]
         replace_file(metrics, b"".join(rows), 0o600)
 
 
-def _step_of(line: bytes) -> float:
+def _step_number(line: bytes) -> float:
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):  # cut short by the end of the job
