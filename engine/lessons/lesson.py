@@ -83,10 +83,10 @@ class NumberQuestion(Part):
 
 
 class Option(Part):
-    """One answer of a choice."""
+    """One option of a choice."""
 
     text: Text
-    """The answer."""
+    """Text of the option."""
     design: Name | None = None
     """The design that stands for it where the simulator decides."""
     same: bool = False
@@ -128,7 +128,7 @@ class Condition(Part):
     op: Literal["<", "<=", "==", "!=", ">=", ">"]
     """Comparison that must hold between the number and the value."""
     value: bool | int | float | str | None = None
-    """The value."""
+    """Value to compare the number with."""
     of: Name | None = None
     """A design whose number stands for the value."""
     times: float = 1.0

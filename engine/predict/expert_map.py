@@ -36,7 +36,7 @@ GRID: Mapping[str, tuple[float, ...]] = {
     "hidden": (1024, 2048, 4096),
     "width": (2, 3, 4),  # of an expert over hidden
 }
-"""1296 layers."""
+"""Sizes of the layers of the grid, by axis: 1296 layers."""
 GRID_CORNERS: Mapping[str, tuple[float, ...]] = {
     name: values if name == "mp" else (values[0], values[-1]) for name, values in GRID.items()
 }
