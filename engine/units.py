@@ -36,6 +36,11 @@ def number(value: float, digits: int = 3) -> str:
     return f"{float(text):,.0f}" if abs(float(text)) >= 10**digits else text
 
 
+def energy(joules: float) -> str:
+    """Format an energy: in joules below 1 kWh, else ``3.2 kWh`` or ``41.5 MWh``."""
+    return quantity(joules, "J") if joules < 3.6e6 else quantity(joules / 3600, "Wh")
+
+
 def units(value: float) -> str:
     """Format a time in units: ``1 unit``, ``7.333 units``, ``27,010 units``, never with an exponent."""
     text = f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshwave.designer.forms import schema
-from meshwave.designer.forms.fields import DEVICE, EXPERTS_SWITCH, Field, cluster_presets
+from meshwave.designer.forms.fields import DEVICE, EXPERTS_SWITCH, FREE_KEYS, Field, cluster_presets
 from meshwave.designer.forms.values import PARSERS, describe_quantity, input_text, lower_label
 from meshwave.designer.kit.canvas import plain_text, read_value
 from meshwave.designer.state import design_edits as edits
@@ -80,7 +80,8 @@ def _preset(design: Design, path: str, value: Any, label: str) -> Edit:
     cluster = chosen["value"]
     last = max(device for mesh in design.meshes for device in mesh.devices)
     nodes = max(cluster["nodes"], last // cluster["devices_per_node"] + 1)
-    return path, {**cluster, "nodes": nodes}, f"{path} preset {chosen['title']}"
+    kept = {key: getattr(design.cluster, key) for key in FREE_KEYS}
+    return path, {**cluster, **kept, "nodes": nodes}, f"{path} preset {chosen['title']}"
 
 
 def _device(design: Design, path: str, value: Any, label: str) -> Edit:

@@ -26,6 +26,8 @@ INDEPENDENT_SECTIONS = ("model", "training", "transfer", "cluster")
 LONGEST_LIST = 2_000  # entries; a longer list is not shown in the form
 EXPERTS_SWITCH = "model.moe"
 DEVICE = "cluster.device"
+FREE_KEYS = ("nodes", "price_per_device_hour", "watts_per_device")
+"""Keys of the cluster that a preset does not determine."""
 
 
 class Option(TypedDict):
@@ -81,6 +83,7 @@ CALIBRATE = Action(title="Calibration profiles", help="Show measured profiles, o
 
 _LABELS: Mapping[str, str] = {
     "cluster.device.peak_flops": "Peak rate",
+    "cluster.price_per_device_hour": "Price per device-hour",
     "cost.fused": "Fused slot",
     "cost.kind": "Cost model",
     "cost.overlap": "Overlapped fraction",
@@ -202,7 +205,8 @@ def _is_advanced(path: str) -> bool:
 
 
 _ADVANCED = (
-    "cluster.device.efficiency", "cluster.node_bandwidth", "cluster.uplink", "experts.degree", "experts.load",
+    "cluster.device.efficiency", "cluster.node_bandwidth", "cluster.price_per_device_hour", "cluster.uplink",
+    "cluster.watts_per_device", "experts.degree", "experts.load",
     "model.moe.aux_loss", "model.moe.z_loss", "training.bf16_gradients", "training.clip_norm", "training.compile",
     "training.fused_attention", "training.linear_precision", "training.seed", "training.tensor_parallel_overlap",
     "training.weight_decay", "transfer.batched", "transfer.boundary",
@@ -286,9 +290,9 @@ _UNIONS: Mapping[str, Mapping[str, Any]] = {"pipeline": schedules, "model": mode
 
 
 def _preset_field(cluster: Json) -> Field:
-    """Return the choice of a preset, which sets all values of the cluster; the number of nodes is free."""
-    known, one = cluster_presets(), {**cluster, "nodes": 1}
-    chosen = next((name for name, preset in known.items() if {**preset["value"], "nodes": 1} == one), None)
+    """Return the choice of a preset, which sets all values of the cluster but those of ``FREE_KEYS``."""
+    known, free = cluster_presets(), {key: cluster[key] for key in FREE_KEYS}
+    chosen = next((name for name, preset in known.items() if {**preset["value"], **free} == cluster), None)
     options = [Option(value=name, title=preset["title"], help=preset["help"]) for name, preset in known.items()]
     help = known[chosen]["help"] if chosen else "Set all cluster fields to those of a known cluster."
     return {**_choice("cluster", "Preset", chosen, options, help), "optional": True, "placeholder": "custom"}

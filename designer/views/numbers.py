@@ -11,13 +11,17 @@ from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_session import COMPUTING_PROBLEM, STOPPED_PROBLEM, Session
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.units import duration, format_count, percent, quantity
+from meshwave.engine.units import duration, energy, format_count, number, percent, quantity
 
 Values = Mapping[str, Any]
 Verdict = Literal["better", "worse", "similar", "same"]
 
 NOTHING = "–"
 NO_SECONDS = ("needs costs in seconds", "Not available with unit costs; select roofline costs.")
+NOT_GIVEN = (
+    "not in the design",
+    "The cluster section of this design has no rate for it, or its costs are not in seconds.",
+)
 UNPREDICTED = ("not simulated yet", "The design cannot be simulated yet; see its problems.")
 UNCHANGED_WITHIN = 5e-4  # a smaller change would be shown as 0.0%
 NEUTRAL_WITHIN = 0.01  # a smaller change is neither better nor worse: models are less accurate than that
@@ -36,8 +40,16 @@ class Figure(NamedTuple):
     better: Literal["less", "more"]
     share: bool = False
     """A share: its change is shown in percentage points, since a percentage of a percentage misleads."""
+    is_optional: bool = False
+    """True if the strip shows the figure only where the design has it."""
     detail: Callable[[Values, float], str] = lambda numbers, value: ""
     """A sentence about the value, shown after the help."""
+
+
+def strip(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
+    """Return the tiles of the strip: those of :func:`tiles` without optional figures that the design lacks."""
+    optional = {figure.key for figure in FIGURES if figure.is_optional}
+    return [tile for tile in tiles(prediction, pinned) if tile["key"] not in optional or tile["value"] != NOTHING]
 
 
 def tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
@@ -50,7 +62,7 @@ def tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> li
 def _tile(figure: Figure, now: Values | None, before: Values | None) -> dict[str, Any]:
     value = None if now is None else figure.value(now)
     if now is None or value is None:
-        reason, explained = UNPREDICTED if now is None else NO_SECONDS
+        reason, explained = UNPREDICTED if now is None else NOT_GIVEN if figure.is_optional else NO_SECONDS
         written, small, help = NOTHING, reason, f"{explained}\n{figure.help}"
     else:
         written, small = figure.written(now, value), figure.small(now, value)
@@ -178,6 +190,14 @@ def _describe_evidence(numbers: Values) -> Iterator[str]:
     yield f"Efficiency constants used for {evidence['device']}: {constants}."
 
 
+def _expense(key: str) -> Callable[[Values], float | None]:
+    return lambda numbers: numbers[key]["million_tokens"] if numbers[key] else None
+
+
+def _other_expenses(expense: Mapping[str, float], write: Callable[[float], str]) -> str:
+    return f"A step: {write(expense['step'])}. All steps of the training: {write(expense['training'])}."
+
+
 FIGURES = (
     Figure(
         "iteration",
@@ -248,6 +268,28 @@ FIGURES = (
         better="less",
         detail=_shares_of_waiting,
     ),
+    Figure(
+        "price",
+        "Price",
+        "Price of a million tokens: devices of the meshes × step time × price per device-hour (Cluster, Advanced).",
+        _expense("price"),
+        lambda numbers, value: number(value),
+        lambda numbers, value: "per million tokens",
+        better="less",
+        is_optional=True,
+        detail=lambda numbers, value: _other_expenses(numbers["price"], number),
+    ),
+    Figure(
+        "energy",
+        "Energy",
+        "Energy of a million tokens: devices of the meshes × step time × watts per device (Cluster, Advanced).",
+        _expense("energy_j"),
+        lambda numbers, value: energy(value),
+        lambda numbers, value: "per million tokens",
+        better="less",
+        is_optional=True,
+        detail=lambda numbers, value: _other_expenses(numbers["energy_j"], energy),
+    ),
 )
 
 
@@ -280,7 +322,7 @@ class Numbers(Canvas):
         session = self._session
         prediction, pinned = session.prediction, session.pinned
         self.param.update(
-            tiles=PlainData(tiles(prediction, pinned[0] if pinned else None)),
+            tiles=PlainData(strip(prediction, pinned[0] if pinned else None)),
             stale=describe_staleness(session),
             is_pinned=any(each.design == session.design for each in pinned),
             pinned=[each.design.name for each in pinned],
@@ -293,7 +335,7 @@ class Numbers(Canvas):
             self._update_tiles()
         else:
             pinned = self._session.pinned
-            self.tiles = PlainData(tiles(tried, pinned[0] if pinned else None))
+            self.tiles = PlainData(strip(tried, pinned[0] if pinned else None))
 
     def _on_pin(self, gesture: Mapping[str, Any]) -> None:
         self._session.pin()

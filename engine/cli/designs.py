@@ -149,8 +149,12 @@ def _numbers(prediction: Prediction) -> dict[str, Any]:
     return {**prediction.numbers, "warnings": [str(problem) for problem in warnings]}
 
 
+def _expense_text(texts: Mapping[str, str]) -> str:
+    return f"{texts['step']} a step, {texts['million_tokens']} a million tokens, {texts['training']} for all steps"
+
+
 def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
-    from meshwave.engine.units import percent, quantity
+    from meshwave.engine.units import energy, number, percent, quantity
 
     time = "s" if numbers["unit"] == "s" else ""
     lines = [
@@ -162,6 +166,10 @@ def _to_lines(numbers: Mapping[str, Any]) -> list[str]:
             f"throughput     {numbers['samples_per_s']:.4g} sequences/s, {quantity(numbers['tokens_per_s'], 'tokens/s')}",
             f"MFU            {percent(numbers['mfu'])}",
         ]
+    if expense := numbers["price"]:
+        lines.append(f"price          {_expense_text({key: number(value) for key, value in expense.items()})}")
+    if expense := numbers["energy_j"]:
+        lines.append(f"energy         {_expense_text({key: energy(value) for key, value in expense.items()})}")
     if numbers["bounds"]:
         lines.append(f"limit          {numbers['bounds']['words']}")
     if "slowdown" in numbers:

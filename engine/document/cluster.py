@@ -20,6 +20,8 @@ MAX_DEVICES = 4096
 MAX_PER_NODE = 1024
 """Maximum number of devices of a node, and of NICs that they share."""
 
+Expense = Annotated[float, Field(ge=0, le=1e9)]
+
 Nics = Annotated[int, Field(ge=1, le=MAX_PER_NODE)]
 
 
@@ -82,6 +84,10 @@ class Cluster(Part):
     """Total bytes/s between the devices of a node, as limited by a PCIe switch."""
     uplink: Uplink | None = nullable("the network between nodes is as fast as all NICs together")
     """Uplinks of leaf switches that are slower than the NICs below them."""
+    price_per_device_hour: Expense | None = nullable("no price is predicted")
+    """Price of one device for one hour, in any currency."""
+    watts_per_device: Expense | None = nullable("no energy is predicted")
+    """Mean power of one device while it trains, with its share of the node."""
 
     @model_validator(mode="after")
     def _check_size(self) -> Self:

@@ -30,7 +30,16 @@ STAND_INS: Mapping[str, Any] = {
 """The smallest valid document; sections that it omits are optional in every document."""
 
 SPARE: Mapping[str, tuple[str, ...]] = {
-    "cluster": ("device", "intra_node", "inter_node", "nics_per_node", "node_bandwidth", "uplink"),
+    "cluster": (
+        "device",
+        "intra_node",
+        "inter_node",
+        "nics_per_node",
+        "node_bandwidth",
+        "price_per_device_hour",
+        "uplink",
+        "watts_per_device",
+    ),
     "model": ("kind", "sequence", "vocab", "ffn"),
     "pipeline": ("stages", "placement", "recompute"),
     "experts": ("schedule", "degree", "variant", "placement", "load"),

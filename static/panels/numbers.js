@@ -39,7 +39,9 @@ class Numbers extends Widget {
 
   draw() {
     this.root.toggleAttribute("data-stale", Boolean(this.model.stale.title));
-    for (const tile of plainData(this.model, "tiles")) this.drawTile(tile);
+    const tiles = plainData(this.model, "tiles");
+    for (const tile of tiles) this.drawTile(tile);
+    for (const [key, { tile }] of this.parts) tile.hidden = !tiles.some((/** @type {Tile} */ each) => each.key === key);
     keepFocus(this.root, () => this.drawSide());
   }
 

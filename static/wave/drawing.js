@@ -176,18 +176,14 @@ export class WaveDrawing {
     return stage === stageDrag?.stage && replica === stageDrag.replica;
   }
 
-  /**
-   * The layers and the share of a stage; nothing if its box is too small.
-   * @param {SVGElement} box @param {number} stage @param {number} y
-   */
+  /** The layers and the share of a stage. @param {SVGElement} box @param {number} stage @param {number} y */
   drawTexts(box, stage, y) {
     const { slots, label } = this.wave.layout;
-    const { middle, width, height } = slots[stage];
+    const { middle } = slots[stage];
     const layers = this.wave.layers[stage];
     const [, number, share] = box.children;
     const hasShare = label.endsWith("share");
-    const hasRoom = width >= 7 + 6.5 * String(layers).length && height >= 12;
-    number.textContent = !hasRoom ? "" : label.startsWith("layers") ? count(layers, "layer") : String(layers);
+    number.textContent = label === "none" ? "" : label.startsWith("layers") ? count(layers, "layer") : String(layers);
     share.textContent = hasShare ? percent(this.wave.share(stage)) : "";
     place(number, { x: middle, y: y + (hasShare ? -2 : 4) });
     place(share, { x: middle, y: y + 10 });

@@ -41,17 +41,19 @@ export function arrange(picture, layers, width, height) {
     return slot;
   });
   const y = (/** @type {number} */ mesh) => edge.top + (mesh + 0.5) * lane;
-  const label = labelForm(slots);
+  const label = labelForm(slots, layers);
   return { edge, lane, perLayer, slots, y, width, height, routes, pitch: span / stages, tallest, step, label };
 }
 
 /**
  * What the boxes of all stages have room for, so that their labels have one form.
- * @param {{width: number, height: number}[]} slots @returns {Layout["label"]}
+ * @param {{width: number, height: number}[]} slots @param {number[]} layers @returns {Layout["label"]}
  */
-function labelForm(slots) {
+function labelForm(slots, layers) {
   const width = Math.min(...slots.map((slot) => slot.width));
   const height = Math.min(...slots.map((slot) => slot.height));
+  const digits = Math.max(...layers.map((number) => String(number).length));
+  if (width < 7 + 6.5 * digits || height < 12) return "none";
   if (width < 40 || height < TWO_LINES) return "number";
   return width < 62 ? "number and share" : "layers and share";
 }

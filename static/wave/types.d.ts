@@ -71,7 +71,7 @@ export interface Layout {
   pitch: number;
   tallest: number;
   /** What the box of each stage shows. */
-  label: "number" | "number and share" | "layers and share";
+  label: "none" | "number" | "number and share" | "layers and share";
   step: number;
 }
 

@@ -21,7 +21,7 @@ from meshwave.designer.forms import (
 from meshwave.designer.forms.values import input_text
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, read_upload
-from meshwave.designer.views.numbers import FIGURES, Numbers, describe_staleness, figure_change, tiles
+from meshwave.designer.views.numbers import FIGURES, Numbers, describe_staleness, figure_change, strip, tiles
 from meshwave.designer.views.problems import Problems, problem_entries
 from meshwave.designer.views.topbar import SHORTCUTS, TopBar, example_entries
 from meshwave.engine.amounts import parse_amount
@@ -449,7 +449,7 @@ def test_the_tiles_of_a_design_in_seconds(seconds: Design) -> None:
     prediction = predict(seconds)
     numbers = prediction.numbers
 
-    shown = {each["key"]: each for each in tiles(prediction)}
+    shown = {each["key"]: each for each in strip(prediction)}
 
     assert list(shown) == ["iteration", "throughput", "bubble", "mfu", "memory", "exposed"]
     assert shown["iteration"]["value"].endswith("ms")
@@ -509,6 +509,18 @@ def test_a_change_under_one_percent_is_neither_better_nor_worse(seconds: Design)
 
     assert change is not None
     assert (change["text"], change["arrow"], change["verdict"]) == ("0.4%", "rise", "similar")
+
+
+def test_price_and_energy_are_shown_where_the_cluster_has_a_rate(seconds: Design) -> None:
+    session = Session(seconds)
+    assert not {"price", "energy"} & {tile["key"] for tile in strip(session.prediction)}
+
+    session.edit("cluster.price_per_device_hour", 2.5, "a price")
+
+    shown = {tile["key"]: tile for tile in strip(session.prediction)}
+    assert "energy" not in shown
+    assert shown["price"]["small"] == "per million tokens"
+    assert "All steps of the training: " in shown["price"]["help"]
 
 
 def test_no_change_is_reported_as_such(seconds: Design) -> None:

@@ -106,6 +106,7 @@ test("labels of all stages have one form", () => {
   assert.equal(label([1, 4, 4, 1], 800, 200), "layers and share");
   assert.equal(label([1, 9, 9, 1], 420, 200), "number");
   assert.equal(label([4, 4, 4, 4], 420, 200), "number and share");
+  assert.equal(label([4, 4, 4, 4], 110, 200), "none");
 });
 
 test("a pane that is too small for the wave has no box of negative size", () => {

@@ -480,6 +480,17 @@ def test_examples_are_listed_printed_and_copied(meshwave: Command, tmp_path: Pat
     assert sorted(path.stem for path in (tmp_path / "new" / "folder").iterdir()) == list(titles)
 
 
+def test_the_summary_states_price_and_energy_at_the_rates_of_the_cluster(meshwave: Command, tmp_path: Path) -> None:
+    document = json.loads(examples()["11-eight-by-32"].read_text())
+    document["cluster"] |= {"price_per_device_hour": 2.5, "watts_per_device": 700}
+    (tmp_path / "priced.json").write_text(json.dumps(document))
+
+    summary = meshwave("simulate", tmp_path / "priced.json")[1]
+
+    assert "price          0.00415 a step, 0.127 a million tokens, " in summary
+    assert "energy         4.19 kJ a step, 128 kJ a million tokens, " in summary
+
+
 def test_devices_and_clusters_are_listed_and_a_cluster_is_a_section_of_a_document(meshwave: Command) -> None:
     table = json.loads(meshwave("hardware", "--json")[1])
     _, printed, source = meshwave("hardware", "gb200-nvl72")

@@ -1,0 +1,45 @@
+"""Price and energy of a step, of a million tokens, and of the whole training."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from meshwave.engine.document import Design
+
+HOUR_S = 3600.0
+
+
+class Expense(NamedTuple):
+    """What training takes of one thing that devices take all the time, such as money or energy."""
+
+    step: float
+    million_tokens: float
+    training: float
+    """For all steps of ``training.steps``."""
+
+
+def find_expense(design: Design, step_s: float, tokens: float, per_device_s: float | None) -> Expense | None:
+    """Return the expense of a design; None if its rate is not given.
+
+    Args:
+        design: the design; the devices of its meshes count, also while they wait.
+        step_s: seconds of a step.
+        tokens: tokens of a step.
+        per_device_s: rate of one device, per second.
+    """
+    if per_device_s is None:
+        return None
+    devices = sum(len(mesh.devices) for mesh in design.meshes)
+    step = devices * step_s * per_device_s
+    return Expense(step, step / tokens * 1e6, step * design.training.steps)
+
+
+def price(design: Design, step_s: float, tokens: float) -> Expense | None:
+    """Return the price in the currency of ``cluster.price_per_device_hour``; None without that."""
+    hour = design.cluster.price_per_device_hour
+    return find_expense(design, step_s, tokens, None if hour is None else hour / HOUR_S)
+
+
+def energy_j(design: Design, step_s: float, tokens: float) -> Expense | None:
+    """Return the energy in joules; None without ``cluster.watts_per_device``."""
+    return find_expense(design, step_s, tokens, design.cluster.watts_per_device)
