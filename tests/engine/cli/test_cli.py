@@ -656,7 +656,8 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert done.stdout.endswith("0\n")
-    assert done.stderr == ""
+    told = done.stderr.splitlines()
+    assert all(line.startswith("computing: ") for line in told), "progress, on a slow machine"
 
 
 @pytest.mark.parametrize(
