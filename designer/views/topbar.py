@@ -30,25 +30,29 @@ SHOWN_PROBLEMS = 9  # an import reports at most eight, and the number of others
 
 
 class Shortcut(NamedTuple):
-    """A line of the keyboard help."""
+    """A line of the keyboard help, and of the command palette if it has a command."""
 
     group: str
     keys: str
     does: str
+    command: str = ""
+    """What the top bar does, or ``KEY`` for a key that the canvas of the group handles."""
 
 
+KEY = "key"
 SHORTCUTS = (
-    Shortcut("Design", "Ctrl+Z", "undo"),
-    Shortcut("Design", "Ctrl+Shift+Z, Ctrl+Y", "redo"),
-    Shortcut("Design", "Ctrl+O", "open a design or a schedule"),
-    Shortcut("Design", "Ctrl+S", "save"),
-    Shortcut("Design", "P", "pin or unpin for comparison"),
-    Shortcut("Design", "V", "compare side by side"),
-    Shortcut("Design", "G", "gallery of schedules"),
-    Shortcut("Design", "X", "show experts or cluster"),
-    Shortcut("Design", "L", "focus the launch button"),
+    Shortcut("Design", "Ctrl+K", "all commands", "commands"),
+    Shortcut("Design", "Ctrl+Z", "undo", "undo"),
+    Shortcut("Design", "Ctrl+Shift+Z, Ctrl+Y", "redo", "redo"),
+    Shortcut("Design", "Ctrl+O", "open a design or a schedule", "open"),
+    Shortcut("Design", "Ctrl+S", "save", "save"),
+    Shortcut("Design", "P", "pin or unpin for comparison", "pin"),
+    Shortcut("Design", "V", "compare side by side", "compare"),
+    Shortcut("Design", "G", "gallery of schedules", "gallery"),
+    Shortcut("Design", "X", "show experts or cluster", "experts"),
+    Shortcut("Design", "L", "focus the launch button", "launch"),
     Shortcut("Design", "F1", "help on the element under the pointer or focus"),
-    Shortcut("Design", "?", "keyboard help"),
+    Shortcut("Design", "?", "keyboard help", "help"),
     Shortcut("Fields", "Enter", "apply the input"),
     Shortcut("Fields", "Esc", "discard the input"),
     Shortcut("Cluster", "Arrows", "move between devices"),
@@ -64,11 +68,16 @@ SHORTCUTS = (
     Shortcut("Wave", "Alt+Up, Alt+Down", "move a stage to another mesh"),
     Shortcut("Timeline", "W, S", "zoom in and out"),
     Shortcut("Timeline", "A, D", "pan left and right"),
-    Shortcut("Timeline", "0", "show the whole step"),
+    Shortcut("Timeline", "0", "show the whole step", KEY),
+    Shortcut("Timeline", "Space", "play the step", KEY),
+    Shortcut("Timeline", "/", "find blocks", KEY),
     Shortcut("Timeline", "J, K", "move between blocks"),
     Shortcut("Timeline", "Enter, F", "pin a block, zoom to it"),
-    Shortcut("Timeline", "C, T, M", "show critical path, transfers, memory"),
-    Shortcut("Timeline", "E", "edit the order by hand"),
+    Shortcut("Timeline", "C", "show the critical path", KEY),
+    Shortcut("Timeline", "T", "show transfers", KEY),
+    Shortcut("Timeline", "M", "show memory", KEY),
+    Shortcut("Timeline", "L", "show links", KEY),
+    Shortcut("Timeline", "E", "edit the order by hand", KEY),
     Shortcut("Timeline", "?", "all keys of the timeline"),
 )
 
@@ -90,7 +99,7 @@ class TopBar(Canvas):
     exports = param.List(default=[], doc="Name, title and note of each entry of the export menu.")
     suffixes = param.List(default=[], item_type=str, doc="Suffixes of the files of other tools that can be opened.")
     shortcuts = param.List(default=[], doc="Group, keys and effect of each shortcut.")
-    views = param.List(default=[], doc="Name and key of each view that has a key.")
+    views = param.List(default=[], doc="Name, title and key of each view; the key may be empty.")
     notice = param.String(default="", doc="Notice to the user that belongs to no edit; empty for none.")
     versions: Any = param.List(
         default=None,
@@ -129,7 +138,10 @@ class TopBar(Canvas):
             examples=[dict(entry) for entry in example_entries()],
             exports=[{"name": name, "title": export.title, "note": export.note} for name, export in exports.items()],
             shortcuts=[shortcut._asdict() for shortcut in (*shortcuts, *_view_shortcuts())],
-            views=[{"name": name, "key": view.key} for name, view in views.items() if view.key],
+            views=[
+                {"name": "timeline", "title": "Timeline", "key": ""},
+                *({"name": name, "title": view.title, "key": view.key} for name, view in views.items()),
+            ],
             **params,
         )
         self._session, self._on_launch_button = session, on_launch

@@ -1,18 +1,19 @@
 // The top bar: the name of the design, files on the person's machine, undo, theme, and the keys of the whole page.
 
 /** @import { Message } from "../kit/types" */
-/** @import { FileMessage, NamedEntry, Shortcut, TopBarModel } from "./types" */
+/** @import { Command, FileMessage, NamedEntry, Shortcut, TopBarModel } from "./types" */
 
-import { Theme, brand, commandOf, download, filePicker, labelUndo, sizeProblem, themePicker } from "../kit/bars.js";
+import { Theme, brand, download, filePicker, labelUndo, sizeProblem, themePicker } from "../kit/bars.js";
 import { focusedElement, h } from "../kit/dom.js";
 import { PAGES, openHelpOnF1, openPage } from "../kit/help.js";
+import { pressKey } from "../kit/key_targets.js";
 import { icon } from "../kit/icons.js";
 import { Modal, Tips, dropdown, menu, tool } from "../kit/shell.js";
 import { Widget } from "../kit/widget.js";
+import { CommandPalette } from "./commands.js";
 import { drawerButton, paneButtons, splitters } from "./layout.js";
+import { helpGroup, isForTarget, keyNames, shortcutOf } from "./shortcuts.js";
 import { versionPanel } from "./versions.js";
-
-const IS_APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
 
 /** @param {{model: TopBarModel}} args */
 export const render = ({ model }) => new TopBar(model).root;
@@ -44,6 +45,7 @@ class TopBar extends Widget {
     this.notice = h("div.mw-notice", { role: "status" });
     this.messageBox = h("div.mw-trouble", { popover: "manual", role: "alert" });
     this.help = new Modal(h("dialog.mw-help", { "aria-labelledby": "mw-help-title" }));
+    this.commands = new CommandPalette(() => this.listCommands(), keyNames);
     const { open, examples, save, saveAs, gallery, lab, versions, undo, redo, help } = this.tools;
     const rule = () => h("span.mw-rule", { "aria-hidden": "true" });
     const files = [open, examples, save, saveAs, this.tools.export];
@@ -73,6 +75,7 @@ class TopBar extends Widget {
       this.messageBox,
       this.dropZone,
       this.help.dialog,
+      this.commands.modal.dialog,
     ];
     this.root = h("div.mw-canvas.mw-shell.mw-topbar", { role: "banner" }, ...bar, ...hidden);
     this.tips = new Tips(this.root);
@@ -299,7 +302,7 @@ class TopBar extends Widget {
     if (event.key === "Escape") return this.hideMessage();
     const target = /** @type {HTMLElement} */ (event.composedPath()[0]); // the element behind the shadow roots
     const view = this.viewOf(event);
-    const name = view ? "view" : shortcutOf(event);
+    const name = view ? "view" : shortcutOf(event, this.model.shortcuts);
     if (!name || isForTarget(target, name)) return;
     event.preventDefault();
     if (view) this.send("view", { name: view.name });
@@ -315,9 +318,43 @@ class TopBar extends Widget {
   /** @param {string} name of a shortcut @param {HTMLElement} target */
   run(name, target) {
     if (name === "help") return this.showHelp();
+    if (name === "commands") return this.commands.open();
     if (name !== "save" && name !== "open") return this.send(name);
     target.blur?.(); // commit what is being typed
     this.tools[name].click();
+  }
+
+  /** Every command of the page: those of the keyboard help, the views, exports and lessons. @returns {Command[]} */
+  listCommands() {
+    const { shortcuts, views, exports } = this.model;
+    const named = shortcuts.filter(({ command }) => command && command !== "commands");
+    return [
+      ...named.map(({ group, keys, does, command }) => ({
+        group,
+        title: does[0].toUpperCase() + does.slice(1),
+        keys,
+        run: () => (command === "key" ? this.pressKey(group, keys) : this.run(command, this.root)),
+      })),
+      ...views.map(({ name, title, key }) => ({
+        group: "View",
+        title,
+        keys: key.toUpperCase(),
+        run: () => void this.send("view", { name }),
+      })),
+      ...exports.map(({ name, title }) => ({
+        group: "Export",
+        title,
+        keys: "",
+        run: () => void this.send("export", { name }),
+      })),
+      { group: "Help", title: "Lessons", keys: "", run: () => void this.send("lessons") },
+    ];
+  }
+
+  /** @param {string} group @param {string} keys */
+  pressKey(group, keys) {
+    this.send("view", { name: group.toLowerCase() }); // it may be behind another tab
+    pressKey(group, keys);
   }
 
   /** @param {DragEvent} event */
@@ -348,48 +385,4 @@ async function copyLink(fragment, say) {
   } catch {
     say(link.href);
   }
-}
-
-// ── keys ────────────────────────────────────────────────────────────────────────────────────
-
-/** @type {Record<string, string | undefined>} */
-const ALONE = { p: "pin", l: "launch", g: "gallery", v: "compare", x: "experts", "?": "help" };
-
-/** The command of a key press, or undefined. @param {KeyboardEvent} event */
-function shortcutOf(event) {
-  if (event.altKey || event.ctrlKey || event.metaKey) return commandOf(event);
-  return event.repeat ? undefined : ALONE[event.key.toLowerCase()];
-}
-
-const CLICKED = ["checkbox", "radio", "range", "button", "file"]; // types of inputs that take no text
-
-/**
- * True if the focused element handles a press itself: text input, a select, an open menu.
- * @param {HTMLElement} target @param {string} name
- */
-function isForTarget(target, name) {
-  if (name === "save" || name === "open") return false;
-  const isUndo = name === "undo" || name === "redo";
-  if (isUndo && target.isUnedited?.()) return false; // the input has no change of its own to undo
-  if (target.closest?.('[role="menu"]')) return true;
-  return target instanceof HTMLSelectElement ? !isUndo : isTextInput(target);
-}
-
-/** @param {HTMLElement} target */
-function isTextInput(target) {
-  if (target instanceof HTMLInputElement) return !CLICKED.includes(target.type);
-  return target instanceof HTMLTextAreaElement || target.isContentEditable;
-}
-
-/** A combination of keys as this system writes it. @param {string} combination */
-const keyNames = (combination) =>
-  IS_APPLE ? combination.replaceAll("Ctrl+", "⌘").replaceAll("Shift+", "⇧") : combination;
-
-/** @param {string} title @param {Shortcut[]} lines */
-function helpGroup(title, lines) {
-  const rows = lines.flatMap(({ keys, does }) => [
-    h("dt", {}, ...keys.split(", ").map((combination) => h("kbd", {}, keyNames(combination)))),
-    h("dd", {}, does),
-  ]);
-  return h("section", {}, h("h3", {}, title), h("dl", {}, ...rows));
 }

@@ -173,10 +173,20 @@ export interface SideModel extends Model {
   active: number;
 }
 
+/** A line of the keyboard help; `command` is what the top bar does, or "key" if its canvas handles the key. */
 export interface Shortcut {
   group: string;
   keys: string;
   does: string;
+  command: string;
+}
+
+/** An entry of the command palette. */
+export interface Command {
+  group: string;
+  title: string;
+  keys: string;
+  run: () => void;
 }
 
 /** A problem or note of a file. */
@@ -202,7 +212,7 @@ export interface TopBarModel extends Model {
   examples: NamedEntry[];
   exports: NamedEntry[];
   suffixes: string[];
-  views: { name: string; key: string }[];
+  views: { name: string; title: string; key: string }[];
   shortcuts: Shortcut[];
   notice: string;
   longest_name: number;

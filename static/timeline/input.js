@@ -6,6 +6,7 @@
 
 import { pointIn } from "../kit/canvas.js";
 import { consume, listenWhile } from "../kit/dom.js";
+import { receiveKeys } from "../kit/key_targets.js";
 import { clamp } from "../kit/numbers.js";
 import { AXIS } from "./layout.js";
 import { laneAt, placeAt } from "./place.js";
@@ -22,6 +23,7 @@ export class Input {
   constructor(chart) {
     this.chart = chart;
     this.keys = keyActions(chart);
+    receiveKeys("Timeline", chart.stage);
     listenWhile(
       chart.stage,
       () => chart.isDrawn,

@@ -66,6 +66,37 @@ def test_a_run_of_another_design_is_opened_with_its_own_timeline(whole_page: Who
     expect(crumbs).to_be_hidden()
 
 
+def test_the_command_palette_finds_and_runs_commands_of_the_page_and_of_the_timeline(whole_page: Whole) -> None:
+    page = whole_page(read_design("01-first-wave"))
+    palette = page.get_by_role("dialog", name="Commands")
+    search = page.get_by_role("combobox", name="Search commands")
+
+    def run(words: str) -> None:
+        page.keyboard.press("Control+k")
+        expect(search).to_be_focused()
+        search.fill(words)
+        page.keyboard.press("Enter")
+        expect(palette).to_be_hidden()
+
+    page.keyboard.press("Control+k")
+    options = palette.get_by_role("option")
+    assert options.count() > 25
+    expect(options.filter(has_text="Pin or unpin")).to_contain_text("P")
+    page.keyboard.press("ArrowDown")
+    expect(palette.locator('[aria-selected="true"]')).to_contain_text("Redo")
+    page.keyboard.press("Escape")
+    expect(palette).to_be_hidden()
+
+    run("view runs")
+    expect(page.get_by_role("tab", name="Runs")).to_have_attribute("aria-selected", "true")
+    run("critical path")
+    expect(page.get_by_role("tab", name="Timeline")).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_role("button", name="Critical path")).to_have_attribute("aria-pressed", "true")
+    page.get_by_label("Layers", exact=True).focus()  # also while a field is edited
+    run("gallery")
+    expect(page.get_by_role("heading", name="Gallery")).to_be_visible()
+
+
 @pytest.mark.usefixtures("unlaunched")
 def test_nothing_scrolls_everything_is_on_one_screen_and_a_second_visit_finds_it_too(
     designer: Callable[[str], str], visit: Callable[[str], Page], page: Page
