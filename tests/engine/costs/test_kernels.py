@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from meshwave.engine.costs.kernels import work_seconds
+from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.kernels import END_OPERATORS, LAST_OPERATORS, work_seconds
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Work
+from meshwave.engine.costs.transformer_layers import end_operators, feed_forward, layer
 from meshwave.engine.document import Cluster, Device, Link, parse_design
 from meshwave.engine.document.devices import device_kinds
 from meshwave.engine.files import example
@@ -89,3 +91,15 @@ def test_context_parallel_devices_share_the_tokens_of_a_sequence():
 
     assert with_cp[0] == with_dp[0] / 2
     assert with_cp[1] < with_dp[1]
+
+
+def test_operators_that_recomputation_leaves_out_are_named_as_in_the_model():
+    document = json.loads(example("14-tensor-parallel").read_text())
+    sizes = {key: document["model"][key] for key in ("layers", "hidden", "heads", "sequence", "vocab")}
+    document["model"] = {**sizes, "kind": "transformer", "embedding_norm": True, "logit_soft_cap": 30.0}
+    design = parse_design(document)
+    load = workload(design, design.meshes[0])
+    layers = [*layer(load), *feed_forward("shared experts", load, load.hidden)]
+
+    assert {each.name for each in end_operators(load, first=True, last=True)} == END_OPERATORS
+    assert {each.name for each in layers} >= LAST_OPERATORS
