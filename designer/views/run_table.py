@@ -40,7 +40,7 @@ class Cell(NamedTuple):
 
 
 class ReadRun(NamedTuple):
-    """What the files of a run say about it."""
+    """Content of the files of a run that its row shows."""
 
     last: Mapping[str, Any] | None  # row of the metrics
     outcome: Outcome | None

@@ -36,7 +36,7 @@ class Shortcut(NamedTuple):
     keys: str
     does: str
     command: str = ""
-    """What the top bar does, or ``KEY`` for a key that the canvas of the group handles."""
+    """Command of the top bar, or ``KEY`` for a key that the canvas of the group handles."""
 
 
 KEY = "key"

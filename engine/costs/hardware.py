@@ -36,7 +36,7 @@ class DataSheet(Part):
     link_bandwidth: Amount
     """Bytes/s of a device's link inside the node, in one direction."""
     source: str
-    """Where the numbers are from."""
+    """Source of the numbers."""
 
     @property
     def device(self) -> Device:
@@ -64,7 +64,7 @@ class NodeType(Part):
     link_bandwidth: Amount
     """Bytes/s of a device's link inside the node, in one direction."""
     source: str
-    """Where the numbers are from."""
+    """Source of the numbers."""
 
     def cluster(self, nodes: int) -> Cluster:
         """Return a cluster of such nodes."""

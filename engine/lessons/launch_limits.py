@@ -20,7 +20,7 @@ MEGABYTE = 1e6
 
 
 class LaunchLimits(Part):
-    """What each learner of a workshop may launch; the teacher has no limits."""
+    """Limits on the launches of each learner of a workshop; the teacher has none."""
 
     processes: Annotated[int, Field(ge=1, le=64)] = 8
     """Largest number of processes of a run."""

@@ -10,7 +10,7 @@ HOUR_S = 3600.0
 
 
 class Expense(NamedTuple):
-    """What training takes of one thing that devices take all the time, such as money or energy."""
+    """Expense of a training run of one kind, such as money or energy, which devices cause all the time."""
 
     step: float
     million_tokens: float

@@ -32,7 +32,7 @@ def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
 
 
 class ResumedLaunch(NamedTuple):
-    """What a run launches again to go on from its newest checkpoint."""
+    """Design, options and text of a launch that continues a run from its newest checkpoint."""
 
     design: Design
     options: Options
@@ -40,7 +40,7 @@ class ResumedLaunch(NamedTuple):
 
 
 def resumed_launch(folder: Path) -> ResumedLaunch:
-    """Return the launch that goes on from the newest checkpoint of the run with this folder.
+    """Return the launch that continues the run in a folder from its newest checkpoint.
 
     Raises:
         RunFolderError: the design or the options of the run are missing or damaged.
