@@ -117,7 +117,7 @@ def test_a_text_that_is_missing_ends_with_status_2_and_leaves_no_run(
     assert (
         f"training.data: the text mine.txt does not exist (looked in {home}, {Path.cwd()}, " in capsys.readouterr().err
     )
-    assert Record().all() == []
+    assert Record().entries() == []
 
 
 def test_rows_that_are_no_steps_are_left_out(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +193,7 @@ def test_what_a_run_measured_prices_its_design_and_the_history_tells_how_predict
         path.write_text(json.dumps({**as_measured, "name": name, "model": model}))
         assert cli.main(["run", str(path)]) == 0
     assert "history" not in said_by(["runs", "show"], capsys), "it has the same program and is another design"
-    renamed = Record().all(2)[1].id
+    renamed = Record().entries(2)[1].id
     assert "history   3 runs of this design" in said_by(["runs", "show", renamed], capsys)
 
 
@@ -314,7 +314,7 @@ def test_more_or_fewer_steps_than_a_run_can_have_are_refused_before_it_starts(
 ) -> None:
     assert cli.main(["run", write(home), "--steps", steps]) == 2
     assert told in capsys.readouterr().err
-    assert Record().all() == []
+    assert Record().entries() == []
 
 
 COMMAND = """
@@ -333,7 +333,7 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
     command = [sys.executable, "-c", textwrap.dedent(COMMAND), "run", design]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        run = until(lambda: Record().all() and newest())
+        run = until(lambda: Record().entries() and newest())
         until(lambda: said(run, "step"))
         assert processes(run)
 
@@ -367,7 +367,7 @@ def test_options_that_make_no_sense_end_with_status_2(
 ) -> None:
     assert cli.main(["run", write(home), *given]) == 2
     assert said in capsys.readouterr().err
-    assert Record().all() == []
+    assert Record().entries() == []
 
 
 def test_links_that_are_not_said_are_those_that_are_drawn() -> None:
