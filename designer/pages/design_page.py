@@ -227,7 +227,7 @@ class Widgets:
         return self._views[name]
 
     def _views_at(self, place: Place) -> dict[str, tuple[str, Callable[[], Viewable]]]:
-        """Return the title of the views at a place and what makes their panes, by name and in their order."""
+        """Return the titles of the views at a place and the functions that make their panes, by name and in their order."""
         found = sorted((each.order, each.title, name) for name, each in views.items() if each.place == place)
         return {name: (title, partial(self._pane, name)) for _, title, name in found}
 

@@ -24,7 +24,7 @@ MOST_COMPARED = 7
 
 
 class RunTimeline(NamedTuple):
-    """The measured timeline of a run, and the prediction of its own design; None if that is not possible any more."""
+    """The measured timeline of a run, and the prediction of its design; None if it can no longer be predicted."""
 
     name: str
     measured: Timeline
@@ -107,7 +107,7 @@ class FollowedRuns(param.Parameterized):
         self._on_shown(shown.run.id if shown else "")
 
     def compare(self, run: str, *, on: bool) -> None:
-        """Compare the curves of a run with those of the shown one, or no longer."""
+        """Add a run to those whose curves are compared with the shown one, or remove it."""
         others = [each for each in self._others if each.run.id != run]
         if on:
             if len(others) >= MOST_COMPARED:
@@ -148,7 +148,7 @@ class FollowedRuns(param.Parameterized):
     # ---- updates ----
 
     def refresh(self) -> None:
-        """Read what is new; called several times per second."""
+        """Read new data of the runs; called several times per second."""
         self._choose_live(self.record.active())
         for follower in dict.fromkeys((self.live, self.shown, *self._others)):
             if follower is not None:

@@ -66,7 +66,7 @@ def comparison_data(found: Comparison, contention: Contention | None = None) -> 
 
 
 def _cause(found: Comparison, parts: Sequence[ErrorPart]) -> str:
-    """Return the main cause of the error: contention for cores if it is the largest part, else what simulations say."""
+    """Return the main cause of the error: contention for cores if it is the largest part, else the one found by simulation."""
     if parts and parts[0].code == "error_of_contention":
         share = parts[0].effect_s / (found.iteration.measured_s - found.iteration.predicted_s)
         return render("contention_of_error", {**parts[0].params, "share": share})

@@ -102,7 +102,7 @@ class Auto(Schedule):
 
     @property
     def _fixed_route(self) -> tuple[int, ...] | None:
-        """Placement that the document sets for this schedule, None for its own."""
+        """Placement that the document sets; None if the schedule chooses it."""
         return getattr(self, "placement", None)
 
     def stage_count(self, ranks: int) -> int:

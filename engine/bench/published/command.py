@@ -32,7 +32,7 @@ def published(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def error_rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the fields of :class:`LikeRun` of all predicted runs, by which predictions name like runs."""
+    """Return the fields of :class:`LikeRun` of all predicted runs, from which predictions list similar runs."""
     keys = [each.name for each in fields(LikeRun)]
     rows = [{key: row[key] for key in keys} for row in figures["rows"] if "refused" not in row]
     return [{**row, "error": round(row["error"], 4), "parameters": round(row["parameters"])} for row in rows]

@@ -386,7 +386,7 @@ def _import_lazy_modules() -> None:
 
 
 def _prepare_run(folder: Path) -> None:
-    """Import what only runs with checkpoints need, once for all of their processes."""
+    """Import the modules that only runs with checkpoints need, once for all of their processes."""
     with suppress(MeshwaveError):  # the workers report it
         options = read_document(folder / "options.json", Options) or PLAIN
         if options.checkpoints or options.resume:
