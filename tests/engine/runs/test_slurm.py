@@ -17,7 +17,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.exports.slurm import Slurm
 from meshwave.engine.files import import_folder
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.runs import Options, Record, State, reconcile
+from meshwave.engine.runs import Options, Record, Run, State, reconcile
 from meshwave.engine.runs.attempts import read_attempts
 from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
 from meshwave.engine.runs.launchers import open_run
@@ -98,30 +98,35 @@ def test_a_killed_process_is_the_reason(slurm: SlurmLauncher) -> None:
     assert until(lambda: not processes_of(run))
 
 
-def test_a_killed_process_costs_no_accuracy(slurm: SlurmLauncher) -> None:
-    plain = submit(slurm, two_nodes(300))  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def followed(cluster: slurm_cluster.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run that another process, which has its record only, followed to its end."""
+    with closing(Record(tmp_path_factory.mktemp("followed"))) as record:
+        run = submit(launcher_of(record), two_nodes(300))  # type: ignore[arg-type]
+        # Nothing of the launcher is left, as after a restart of the server.
+
+        def is_over() -> bool:
+            with closing(Record(record.place)) as other:
+                reconcile(other)
+                return other.get(run.id).state.is_over
+
+        assert until_long(is_over)
+        yield run
+
+
+def test_another_process_follows_a_run_to_its_end(followed: Run) -> None:
+    assert (followed.state, followed.reason) == (State.SUCCEEDED, "300 of 300 steps")
+
+
+def test_a_killed_process_costs_no_accuracy(slurm: SlurmLauncher, followed: Run) -> None:
     options = Options(checkpoints=Checkpoints(every_steps=5), restarts=1)
     run = submit(slurm, two_nodes(300), options)  # type: ignore[arg-type]
     assert until_long(lambda: run.progress.done > 5)
     kill_worker(run)
 
     assert run.wait(timeout_s=2 * PATIENCE_S) is State.SUCCEEDED, run.reason
-    assert plain.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, plain.reason
     assert "was ended by SIGKILL" in read_attempts(run.folder)[0].reason
-    assert losses(run) == losses(plain)
-
-
-def test_another_process_follows_a_run_to_its_end(slurm: SlurmLauncher, record: Record) -> None:
-    run = submit(slurm, two_nodes(300))  # type: ignore[arg-type]
-    del slurm  # nothing of the launcher is left, as after a restart of the server
-
-    def is_over() -> bool:
-        with closing(Record(record.place)) as other:
-            reconcile(other)
-            return other.get(run.id).state.is_over
-
-    assert until_long(is_over)
-    assert (run.state, run.reason) == (State.SUCCEEDED, "300 of 300 steps")
+    assert losses(run) == losses(followed)
 
 
 def test_a_job_that_waits_says_why_and_can_be_cancelled(cluster: slurm_cluster.Cluster, record: Record) -> None:
@@ -203,7 +208,20 @@ def test_the_check_of_a_target_reports_nodes_and_links(
     assert [*(tmp_path / "shared").iterdir()] == [*(tmp_path / "home/runs").iterdir()] == []
     cluster_section = TargetReport.model_validate_json(json.dumps(report)).cluster()
     assert (cluster_section.nodes, cluster_section.devices_per_node) == (2, 2)
+
+
+@pytest.mark.nightly
+def test_a_design_takes_the_cluster_of_a_target(
+    cluster: slurm_cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "targets.toml").write_text(
+        f'[two]\nlauncher = "slurm"\nroot = "{tmp_path}"\ninterface = "mw0"\nnodes = 2\ndevices_per_node = 2\n'
+    )
+    monkeypatch.setenv("MESHWAVE_TARGETS", str(tmp_path / "targets.toml"))
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+
     drawn = target_cluster("two")
+
     assert (drawn.nodes, drawn.devices_per_node) == (2, 2)
 
 
