@@ -245,7 +245,9 @@ class TimelineChart(JSComponent):
     palette = param.Dict(default=as_data(), constant=True)
 
     _esm = module("timeline/timeline.js")
-    _stylesheets: ClassVar = style_sheets("timeline/timeline.css", "timeline/edit.css", "timeline/depth.css")
+    _stylesheets: ClassVar = style_sheets(
+        "kit/shell.css", "timeline/timeline.css", "timeline/edit.css", "timeline/depth.css"
+    )
 
     def __init__(
         self,

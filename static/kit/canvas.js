@@ -41,7 +41,10 @@ export function trackPointer({ onmove, onrelease, oncancel, onkey = () => {} }) 
   return () => end.abort();
 }
 
-/** Position of an event on an element. @param {MouseEvent} event @param {Element} element @returns {Point} */
+/**
+ * Position of an event on an element.
+ * @param {{clientX: number, clientY: number}} event @param {Element} element @returns {Point}
+ */
 export function pointIn(event, element) {
   const { left, top } = element.getBoundingClientRect();
   return { x: event.clientX - left, y: event.clientY - top };

@@ -304,10 +304,11 @@ export function pointMenu(label) {
     if (!entries.length) return;
     focused = focusedElement(element);
     element.replaceChildren(...entries.map((entry) => menuItem(element, entry)));
-    element.showPopover();
+    if (!element.matches(":popover-open")) element.showPopover();
     const { width, height } = element.getBoundingClientRect();
-    element.style.left = `${Math.max(4, Math.min(x, innerWidth - width - 4))}px`;
-    element.style.top = `${Math.max(4, Math.min(y, innerHeight - height - 4))}px`;
+    const left = `${Math.max(4, Math.min(x, innerWidth - width - 4))}px`;
+    const top = `${Math.max(4, Math.min(y, innerHeight - height - 4))}px`;
+    Object.assign(element.style, { inset: "auto", margin: "0", left, top });
     find(element, "button")?.focus();
   };
   return { element, open };
@@ -316,7 +317,7 @@ export function pointMenu(label) {
 /**
  * Call `show` with a point and the element there on a right click, Shift+F10, the menu key, or a long press of a
  * finger. It returns whether it showed a menu; if not, the browser shows its own.
- * @param {HTMLElement} area @param {(at: Point, target: HTMLElement) => boolean} show
+ * @param {HTMLElement} area @param {(at: Point, target: HTMLElement, isByKey: boolean) => boolean} show
  */
 export function openOnContext(area, show) {
   let timer = 0;
@@ -327,14 +328,15 @@ export function openOnContext(area, show) {
     const target = /** @type {HTMLElement} */ (event.target);
     const isKey = event.button !== 2 && event.pointerType !== "touch";
     const { left, bottom } = target.getBoundingClientRect();
-    if (show(isKey ? { x: left + 8, y: bottom } : { x: event.clientX, y: event.clientY }, target)) consume(event);
+    if (show(isKey ? { x: left + 8, y: bottom } : { x: event.clientX, y: event.clientY }, target, isKey))
+      consume(event);
   });
   area.addEventListener("pointerdown", (event) => {
     end();
     if (event.pointerType !== "touch") return;
     start = { x: event.clientX, y: event.clientY };
     const target = /** @type {HTMLElement} */ (event.target);
-    timer = setTimeout(() => show(start, target), LONG_PRESS_MS);
+    timer = setTimeout(() => show(start, target, false), LONG_PRESS_MS);
   });
   area.addEventListener("pointermove", (event) => {
     if (Math.hypot(event.clientX - start.x, event.clientY - start.y) > LONG_PRESS_PX) end();

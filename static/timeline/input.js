@@ -8,6 +8,7 @@ import { pointIn } from "../kit/canvas.js";
 import { consume, listenWhile } from "../kit/dom.js";
 import { receiveKeys } from "../kit/key_targets.js";
 import { clamp } from "../kit/numbers.js";
+import { contextMenu } from "./context_menu.js";
 import { AXIS } from "./layout.js";
 import { laneAt, placeAt } from "./place.js";
 
@@ -24,6 +25,7 @@ export class Input {
     this.chart = chart;
     this.keys = keyActions(chart);
     receiveKeys("Timeline", chart.stage);
+    chart.root.append(contextMenu(chart));
     listenWhile(
       chart.stage,
       () => chart.isDrawn,

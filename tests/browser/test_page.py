@@ -97,6 +97,28 @@ def test_the_command_palette_finds_and_runs_commands_of_the_page_and_of_the_time
     expect(page.get_by_role("heading", name="Gallery")).to_be_visible()
 
 
+def test_the_timeline_offers_what_applies_to_the_block_under_the_pointer(whole_page: Whole) -> None:
+    page = whole_page(read_design("01-first-wave"))
+    stage = page.locator(".mw-timeline-stage")
+    box = stage.bounding_box()
+    assert box
+    menu = page.get_by_role("menu", name="Timeline")
+
+    page.mouse.click(box["x"] + 120, box["y"] + 75, button="right")
+    expect(menu.get_by_role("menuitem")).to_contain_text(["Pin", "Zoom to block", "Keep lane on top", "Toggle mark"])
+    shown = menu.bounding_box()
+    assert shown
+    assert (shown["x"], shown["y"]) == pytest.approx((box["x"] + 120, box["y"] + 75), abs=2)
+    expect(menu.get_by_role("menuitem").first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(menu).to_be_hidden()
+    expect(stage).to_be_focused()
+    page.mouse.click(box["x"] + 120, box["y"] + 75, button="right")
+    expect(menu.get_by_role("menuitem").first).to_have_text("UnpinEnter")
+    page.keyboard.press("Escape")
+    expect(menu).to_be_hidden()
+
+
 @pytest.mark.usefixtures("unlaunched")
 def test_nothing_scrolls_everything_is_on_one_screen_and_a_second_visit_finds_it_too(
     designer: Callable[[str], str], visit: Callable[[str], Page], page: Page

@@ -1,0 +1,58 @@
+// The menu of a place in the timeline: what can be done with the block, the lane and the time there.
+
+/** @import { MenuEntry, Point } from "../kit/types" */
+/** @import { Chart } from "./timeline.js" */
+/** @import { Place } from "./types" */
+
+import { pointIn } from "../kit/canvas.js";
+import { openOnContext, pointMenu } from "../kit/shell.js";
+import { laneAt, placeAt } from "./place.js";
+
+/** Open the menu on the stage of a chart, and return its element. @param {Chart} chart */
+export function contextMenu(chart) {
+  const menu = pointMenu("Timeline");
+  openOnContext(chart.stage, (at, _, isByKey) => {
+    if (!chart.hasData || chart.edit.isOn) return false;
+    chart.tooltip.hide();
+    menu.open(at, entriesAt(chart, isByKey ? null : at));
+    return true;
+  });
+  return menu.element;
+}
+
+/** The entries for a point, or for the focused block. @param {Chart} chart @param {Point | null} point */
+function entriesAt(chart, point) {
+  const { depth, view } = chart;
+  const at = point && pointIn({ clientX: point.x, clientY: point.y }, chart.stage);
+  const place = at ? placeAt(chart, at) : (chart.focus ?? chart.pinned);
+  /** @type {MenuEntry[]} */
+  const back = depth.isDeep ? [{ text: "Back", note: "Backspace", choose: () => depth.back() }] : [];
+  return [
+    ...(place && place.span >= 0 ? blockEntries(chart, place) : []),
+    ...(at ? pointEntries(chart, at) : []),
+    ...back,
+    { text: "Show the whole step", note: "0", choose: () => view.fit() },
+  ];
+}
+
+/** @param {Chart} chart @param {Place} place @returns {MenuEntry[]} */
+function blockEntries(chart, place) {
+  const { depth, pinned, view } = chart;
+  const isPinned = pinned?.layer === place.layer && pinned.span === place.span;
+  return [
+    { text: isPinned ? "Unpin" : "Pin", note: "Enter", choose: () => chart.pin(place) },
+    ...(depth.canOpen(place) ? [{ text: "Open", note: "Enter", choose: () => depth.open(place) }] : []),
+    { text: "Zoom to block", note: "F", choose: () => view.show(place) },
+  ];
+}
+
+/** @param {Chart} chart @param {Point} at @returns {MenuEntry[]} */
+function pointEntries(chart, at) {
+  const { frame, marks } = chart;
+  const lane = laneAt(chart, at);
+  const mark = { text: "Toggle mark here", note: "X", choose: () => marks.toggle(frame.tick(at.x)) };
+  return [
+    ...(lane ? [{ text: "Keep lane on top", note: "U", choose: () => chart.keepLane(lane) }] : []),
+    ...(at.x >= frame.left ? [mark] : []),
+  ];
+}
