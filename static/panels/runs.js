@@ -121,7 +121,7 @@ class Runs extends Widget {
         h("div", { style: { width: `${100 * share}%` } }),
       ),
       h("div.mw-run-figures", {}, ...figures),
-      hasReason ? h("div.mw-run-reason", { role: "alert" }, run.reason) : "",
+      hasReason ? h("div.mw-run-reason", { role: "alert", "data-state": run.state }, run.reason) : "",
     );
     const wraps = { style: { "white-space": "normal" } };
     this.notes.replaceChildren(...(run.notes ?? []).map((note) => h("div.mw-quiet", wraps, note)));

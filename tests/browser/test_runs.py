@@ -194,6 +194,10 @@ def test_the_log_follows_its_end_unless_a_person_scrolled_up(
     expect(row.locator(".mw-state")).to_have_text("cancelled")
     expect(row.locator(".mw-run-open")).to_be_focused()
     expect(page.locator(".mw-run .mw-run-reason")).to_have_text("cancelled after 2 steps")
+    told, muted = page.locator(".mw-run .mw-run-reason").evaluate(
+        "each => [each, each.getRootNode().querySelector('.mw-figure > span')].map((part) => getComputedStyle(part).color)"
+    )
+    assert told == muted, "a run that a person cancelled is no error"
 
 
 def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], session: Session, record: Record) -> None:
