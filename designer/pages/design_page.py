@@ -33,6 +33,7 @@ from meshwave.designer.views import FILL, Place, View, views
 from meshwave.designer.views.block_layers import block_layers, measured_block
 from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.expert_schedules import ExpertSchedules
+from meshwave.designer.views.followed_runs import RunTimeline
 from meshwave.designer.views.gallery import Gallery
 from meshwave.designer.views.numbers import Numbers
 from meshwave.designer.views.problems import Problems
@@ -152,6 +153,7 @@ class Widgets:
         # Watchers run in the order of registration, so an edit updates the timeline and the numbers first.
         self.timeline = TimelineChart(can_edit=True, on_open=self._open_block, **FILL)
         self._block: Pin | None = None  # whose inside is shown
+        self._run_timeline: RunTimeline | None = None  # shown instead of that of the open design
         self._layer_sources: tuple[Any, ...] = ()  # from which the current layers of the timeline were made
         self.order_editor = OrderEditor(session, self.timeline.send)
         self.timeline.on_order = self.order_editor.handle
@@ -201,7 +203,7 @@ class Widgets:
         assert isinstance(form, Form) and isinstance(problems, Problems) and isinstance(runs, RunsPanel)
         self.form, self.problems, self.runs = form, problems, runs
         self.runs.followed.param.watch(lambda *_: self.experts.refresh_loads(), "entries")
-        self.runs.followed.param.watch(lambda *_: self._show_run_timeline(), "own")
+        self.runs.followed.param.watch(lambda change: self._show_run_timeline(change.new), "own")
         self.side = TabbedPages("Side panel", self._views_at("side"))
         timeline = {TIMELINE: ("Timeline", lambda: self.timeline)}
         self.dock = TabbedPages("Timeline and runs", {**timeline, **self._views_at("bottom")})
@@ -310,13 +312,13 @@ class Widgets:
             return f"No timeline: the design has {format_count(number, 'problem')}. {first}"
         return first
 
-    def _show_run_timeline(self) -> None:
-        """Show the timeline of a run of another design, or the open design again."""
-        self._block = None
+    def _show_run_timeline(self, run: RunTimeline | None) -> None:
+        """Show the timeline of a run of another design; None shows the open design again."""
+        self._block, self._run_timeline = None, run
         self._show_timeline()
 
     def _show_timeline(self) -> None:
-        own, stale = self.runs.followed.own, self._stale_reason
+        own, stale = self._run_timeline, self._stale_reason
         inner = self._block_layers() if own is None else run_layers(own)
         if inner is not None:
             self._layer_sources = ()
