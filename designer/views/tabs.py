@@ -68,9 +68,10 @@ class TabbedPages(pn.Column):
             pane = self._makers[active]()
             self._panes[active] = pane if isinstance(pane, Canvas) else _frame(pane)
         for place, pane in self._panes.items():
-            shown = "visible" if place == active else "hidden"  # hidden panes keep their size and scroll position
+            # Hidden panes keep their size and scroll position; the shown one is hidden with its area in small windows.
+            shown, inner = ("inherit", "visible") if place == active else ("hidden", "hidden")
             # Elements of Panel's own panes set `visibility` themselves, so hiding the pane does not hide them.
-            inside = {} if isinstance(pane, Canvas) else {"content-visibility": shown}
+            inside = {} if isinstance(pane, Canvas) else {"content-visibility": inner}
             pane.styles = {**pane.styles, **PAGE, "visibility": shown, **inside}
         if is_new:
             self.append(self._panes[active])
