@@ -150,7 +150,7 @@ def write_whole(name: Path | str, content: bytes) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file atomically that only its owner can read.
+    """Write atomically a file that only its owner can read.
 
     Raises:
         OSError: the file cannot be written.

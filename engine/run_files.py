@@ -195,7 +195,7 @@ def valid_rows(lines: Iterable[bytes | str], form: type[BaseModel]) -> Iterator[
 
 
 class Follower:
-    """Reads a growing file of JSON lines, each line once and at most :data:`CHUNK_BYTES` at a time."""
+    """Reader of a growing JSON-lines file: each line once, and at most :data:`CHUNK_BYTES` at a time."""
 
     def __init__(self, path: Path, form: type[BaseModel]) -> None:
         self._path, self._form = path, form

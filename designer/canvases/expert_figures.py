@@ -87,7 +87,7 @@ def explain_terms(design: Design, layer: Layer) -> dict[str, str]:
         "slots": f"Slot: capacity for one token at one expert; an expert has {layer.capacity:,} slots. {capacity}",
         "S1": "S1: tensor-parallel devices split the tokens before the gate, and gather them at the end",
         "S2": "S2: tensor-parallel devices split the slots after the gate, and gather them when they return",
-        "gather": "Gather: all-gather of the parts of the tensor-parallel devices, inside their node",
+        "gather": "Gather: all-gather of the shards of the tensor-parallel devices, inside their node",
         "exchange": "Exchange: each device sends tokens to the devices that hold their experts, and receives the results",
         "gate": "Gate: the network that chooses the experts of each token",
         **{key: f"{key}: {HELP[key]}" for key in ("ep", "esp")},

@@ -48,7 +48,7 @@ class TransferView(Overlay):
         default="planned", objects=list(transfer_fields.SHOWN), doc="Timeline of the links that is drawn."
     )
     play = param.String(default="", doc="The simulated messages and the picture's number as JSON, if they are shown.")
-    stale = param.Boolean(default=False, doc="True if the picture is of an earlier document.")
+    stale = param.Boolean(default=False, doc="True if the drawing is outdated: it shows an earlier document.")
     fields = param.Dict(default={}, doc="Text of each field of the form.")
     troubles = param.Dict(default={}, doc="Problems by field or spec; all others under ''.")
     table = param.Dict(default={"rows": [], "done": False}, doc="Plans of all strategies and orderings so far.")

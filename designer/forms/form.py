@@ -40,7 +40,9 @@ class Form(Canvas):
 
     sections = param.String(default=PlainData([]), doc="See form_sections().")
     problems = param.Dict(default={}, doc="Problems by path of the field that shows them.")
-    turned = param.Integer(default=0, doc="Changes when the document is replaced, which clears refused inputs.")
+    turned = param.Integer(
+        default=0, doc="Counter of documents that were opened; refused inputs are cleared when it changes."
+    )
 
     _esm = module("panels/form.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/form.css")

@@ -23,7 +23,10 @@ class ClassBar(ClassroomView):
 
     name_shown = param.String(default="", doc="The learner's name; empty after the teacher removed it.")
     message = param.String(default="", doc="The teacher's message; empty for none.")
-    class_step = param.String(default="", doc="Title of the step of the class; empty for none, or if it is open.")
+    class_step = param.String(
+        default="",
+        doc="Title of the step that the teacher chose; empty if none is chosen, or if the learner has it open.",
+    )
     paused = param.Boolean(default=False, doc="True while the page is covered.")
     challenges = param.List(default=[], doc="See shown_challenge().")
 

@@ -31,8 +31,8 @@ class LessonPane(Canvas):
 
     lessons = param.List(default=[], doc="Entries of the list of lessons; see entry().")
     step: Any = param.Dict(default=None, doc="The open step of a lesson; None while the list is shown.")
-    highlight = param.String(default="", doc="The control that the page points at: a path of the document or a label.")
-    refusal = param.String(default="", doc="Why a lesson cannot be opened; empty for nothing.")
+    highlight = param.String(default="", doc="Control to highlight: a path of the document or a label.")
+    refusal = param.String(default="", doc="Reason why the lesson cannot be opened; empty if it can.")
 
     _esm = module("lessons/lessons.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/lessons.css")

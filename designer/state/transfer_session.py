@@ -88,7 +88,7 @@ class TransferSession(param.Parameterized):
             self._job = None
 
     def edit(self, document: transfer_fields.Document, label: str) -> None:
-        """Replace the document, as one step of undo."""
+        """Replace the document as one undo step."""
         self._push_step(self.state._replace(document=document), label)
 
     def choose(self, strategy: str, ordering: str) -> None:

@@ -34,7 +34,7 @@ KINDS: Mapping[Op, str] = {
 
 
 class MeasuredBlock(NamedTuple):
-    """The inside of a block as a run measured it."""
+    """Layers of a block with their measured times."""
 
     found: BlockTimeline
     label: str  # the run and its step

@@ -77,8 +77,8 @@ class ExpertSchedules(Overlay):
 
     about = param.String(default="", doc="Description of the layer.")
     cards = param.List(default=[], doc="See cards().")
-    words = param.Dict(default=WORDS, constant=True, doc="What each kind of step is called.")
-    help = param.Dict(default=HELP, constant=True, doc="What each kind of step, lane and figure is.")
+    words = param.Dict(default=WORDS, constant=True, doc="Title of each kind of step.")
+    help = param.Dict(default=HELP, constant=True, doc="Help text of each kind of step, lane and figure.")
     lanes = param.List(default=list(LANES), constant=True)
     map = param.Dict(default={}, doc="See make_expert_map(); empty until it is computed, or the problem.")
     links = param.List(default=LINKS, constant=True, doc="Clusters whose links the map can use.")

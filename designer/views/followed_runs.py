@@ -36,7 +36,9 @@ class FollowedRuns(param.Parameterized):
 
     run = param.Dict(default={}, doc="Summary of the shown run; empty for none.")
     curves = param.List(default=[], item_type=RunCurves, doc="Curves of the shown run and of those compared with it.")
-    comparison = param.Dict(default={}, doc="See comparison_data(), and whose prediction it is.")
+    comparison = param.Dict(
+        default={}, doc="Comparison with the prediction, see comparison_data(), and the design of the prediction."
+    )
     measured = param.Dict(
         default={},
         doc="Of a run with a measured timeline: whether it is of the open design and overlaid, and can calibrate it.",

@@ -62,7 +62,7 @@ class Profiles(Overlay):
     charts = param.List(default=[], doc="See profile_charts().")
     warnings = param.List(default=[], item_type=str, doc="Parts of the open design that the profile does not cover.")
     used = param.Boolean(default=False, doc="True if the open design uses the profile.")
-    standing = param.Dict(default={}, doc="Status of a calibration: state, name, share, words.")
+    standing = param.Dict(default={}, doc="Status of a calibration: state, profile name, completed fraction, message.")
     usual = param.String(default=DEFAULT_PROFILE.removesuffix(".json"), constant=True, doc="Default name of a profile.")
 
     _esm = module("panels/profile.js")

@@ -232,7 +232,7 @@ class TimelineChart(JSComponent):
     Columns are sent as bytes in one parameter; pins are received as messages.
     """
 
-    packed = param.Bytes(default=b"", doc="Result of pack(); empty to show the text for an empty chart.")
+    packed = param.Bytes(default=b"", doc="Columns of the timeline, see pack(); empty to show the placeholder text.")
     stale = param.String(default="", doc="Reason why the timeline is not of the current design; empty if it is.")
     empty = param.String(default="Draw a mesh to see its timeline")
     show_memory = param.Boolean(default=True)

@@ -64,7 +64,7 @@ SHORTCUTS = (
     Shortcut("Experts", "B, Shift+B", "balance experts, place them in equal blocks"),
     Shortcut("Experts", "+, -", "increase, decrease the load"),
     Shortcut("Wave", "Arrows", "move between stages and skip connections"),
-    Shortcut("Wave", "Alt+Left, Alt+Right", "move a layer to a neighbour stage"),
+    Shortcut("Wave", "Alt+Left, Alt+Right", "move a layer to an adjacent stage"),
     Shortcut("Wave", "Alt+Up, Alt+Down", "move a stage to another mesh"),
     Shortcut("Timeline", "W, S", "zoom in and out"),
     Shortcut("Timeline", "A, D", "pan left and right"),

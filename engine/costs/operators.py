@@ -82,7 +82,7 @@ class Operator(NamedTuple):
 
 
 class HeadWidths(NamedTuple):
-    """Numbers per token in the queries, keys, values and outputs of attention, over all heads of a device."""
+    """Elements per token of the queries, keys, values and outputs of attention, over all heads of a device."""
 
     queries: float
     keys: float

@@ -63,7 +63,7 @@ class Script(Export):
 
 
 def unpack_program(program: str) -> str:
-    """Return the ``program.json`` that a script holds in packed form."""
+    """Return the ``program.json`` that an exported script contains in compressed form."""
     return zlib.decompress(base64.b85decode(program)).decode()
 
 

@@ -223,7 +223,7 @@ class Classroom:
                 self._write("UPDATE dry_runs SET result = ? WHERE run = ?", result, run)
 
     def leaderboard(self, challenge: str) -> list[dict[str, Any]]:
-        """Return the scores of a challenge, the best first, and equal ones by time.
+        """Return the scores of a challenge, the best first; ties are ordered by time.
 
         Each has ``rank``, ``person``, ``name``, ``value``, ``text``, and ``run`` and ``result`` of a dry run of the design,
         empty without one or before its end.

@@ -21,7 +21,9 @@ MESSAGES: dict[str, Message] = {
     "bandwidth_without_hosts": (
         "--inter-bandwidth and --intra-bandwidth apply to emulated hosts; add --hosts N for their number"
     ),
-    "checkpoints_of_dry_run": ("a dry run has no state; remove --checkpoint-every and --resume, or remove --rehearse"),
+    "checkpoints_of_dry_run": (
+        "a dry run has no training state to checkpoint; remove --checkpoint-every and --resume, or remove --rehearse"
+    ),
     "keep_without_checkpoints": "--keep-checkpoints applies to runs that write checkpoints; add --checkpoint-every",
     "unknown_interval": "{value!r} is not an interval; use a number of steps, such as 50, or a time, such as 10min",
     "unknown_time": "{value!r} is not a time; use seconds, such as 90, or a number with s, min or h, such as 10min",

@@ -173,7 +173,7 @@ _ORDERS: dict[str, Message] = {
         "{stages} stages x {microbatches} microbatches are too large: a step can have {maximum:,} of both; use fewer"
     ),
     "damaged_program": "the program is damaged: {reason}; launch the design again",
-    "program_digest": "the program says it is {stated}, but it is {digest}; launch the design again",
+    "program_digest": "the checksum of the program is {digest}, but its header states {stated}; launch the design again",
     "another_program": (
         "the run was of another program ({measured}) than the open design ({predicted}); open the run's own design to "
         "compare them"

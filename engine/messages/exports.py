@@ -6,7 +6,7 @@ from meshwave.engine.messages import Message
 
 MESSAGES: dict[str, Message] = {
     "empty_timeline": "there is nothing to draw: the timeline has no spans",
-    "empty_window": "there is nothing to draw between {start:g} and {end:g}; a window ends after its start",
+    "empty_window": "the window {start:g} to {end:g} is empty; its end must be greater than its start",
     "too_many_blocks_for_svg": (
         "{blocks:,} blocks are more than an SVG viewer can show; draw a part of at most {maximum:,}, or a PNG"
     ),
@@ -18,7 +18,7 @@ MESSAGES: dict[str, Message] = {
         "the settings for torchtitan have no place for experts, and this model has {experts} in every {every}block; set "
         "model.moe to null to export it, or export script: it trains them wherever Meshwave is installed"
     ),
-    "torchtitan_single_mesh": "torchtitan has no pipeline on one mesh; draw two or more to export it",
+    "torchtitan_single_mesh": "torchtitan export needs a pipeline of at least two meshes; add a mesh",
     "torchtitan_placement": (
         "torchtitan places stages by the name of a schedule, and no name places them as here (stage by stage on mesh "
         "{places}): it knows a loop over the meshes (1f1b, interleaved-1f1b) and a single V (hanayo with one wave, zb-v, "

@@ -21,7 +21,7 @@ MESSAGES: dict[str, Message] = {
     "deleted_for_good": "the design can no longer be restored",
     "unwritable_history": "the history of the design cannot be written: {reason}",
     "not_a_site": "{url!r} is not an address of the page; write one such as https://host/proxy/5006/",
-    "site_without_tls": "{url!r} has no TLS, which other machines need; write https, or an address of this machine",
+    "site_without_tls": "{url!r} does not use TLS, which other machines require; use https, or an address of this machine",
     "unwritable_library": "cannot save designs in {folder}: {reason}; set MESHWAVE_HOME to a writable folder",
     "too_many_pins": "{count} designs are pinned ({names}); unpin one to pin another",
     "not_computed": "cannot {purpose}: the step has not been computed: {reason}",

@@ -14,7 +14,7 @@ def _unknown_search_term(word: str, suggestion: str | None, mesh: str) -> str:
 
 
 def _unknown_mesh(mesh: str, known: str) -> str:
-    return f"there is no mesh {mesh}; meshes are {known}" if mesh else f"which mesh? The meshes are {known}"
+    return f"there is no mesh {mesh}; meshes are {known}" if mesh else f"no mesh is named; name one of {known}"
 
 
 MESSAGES: dict[str, Message] = {

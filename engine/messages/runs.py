@@ -142,7 +142,7 @@ MESSAGES: dict[str, Message] = {
     "program_of_another_design": "program.json does not match design.json",
     "impossible_stage_layers": "{stages} stages cannot hold {layers} of {total} layers",
     "text_of_design_missing": "training.data names {name}; give the path of that file, or set training.data to null",
-    "unreadable_text": "cannot read the text {file}: {reason}",
+    "unreadable_text": "cannot read the training text {file}: {reason}",
     "empty_training_text": "{name} is empty; choose a text with content to train on",
     "text_too_large": (
         "{name} has {size_bytes:,} bytes, and the page takes texts up to {most_bytes:,} bytes; put a larger one "
@@ -242,6 +242,6 @@ MESSAGES: dict[str, Message] = {
     ),
     # texts
     "text_missing": _text_missing,
-    "text_not_found": "the file {file} does not exist; give the path of a text",
+    "text_not_found": "the file {file} does not exist; give the path of a text file",
     "text_not_a_file": "{file} is not a file; training needs a text",
 }

@@ -110,7 +110,7 @@ _CALIBRATION: dict[str, Message] = {
     "gpu_links": "links between GPUs of this machine cannot be emulated; use one node without bandwidths",
     "process_cluster_size": "unsupported number of processes: {nodes} x {per_node} (supported: 1 to {most})",
     "cluster_not_emulated": (
-        "links cannot be emulated here: {reason}; without bandwidths the processes share this machine's loopback"
+        "links cannot be emulated here: {reason}; omit the bandwidths to use the loopback interface without emulation"
     ),
     "cluster_process_failed": "{who} of the cluster failed: {reason}",
     "cluster_status": _cluster_status,

@@ -54,7 +54,7 @@ MESSAGES: dict[str, Message] = {
         "all pods of a Kubernetes job are identical; use the same number of devices on every node for target {target}"
     ),
     "restarts_on_kubernetes": (
-        "Meshwave does not restart runs on Kubernetes ({target}); set a failure policy in its runtime, or resume the run "
+        "Meshwave does not restart runs on Kubernetes ({target}); set a failure policy in the training runtime of the cluster, or resume the run "
         "with meshwave runs resume"
     ),
     "unequal_array": (

@@ -115,7 +115,7 @@ class Prediction:
 
     @cached_property
     def evidence(self) -> Evidence | None:
-        """Constants of the device, and published runs like the design; None if no constants price it."""
+        """Constants of the device and published runs of similar designs; None if the device has no constants."""
         return find_evidence(self.design)
 
     @cached_property

@@ -79,7 +79,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def resume_problems(design: Design, run_folder: Path) -> list[Problem]:
-    """Return why a design cannot start from the newest checkpoint of a run; empty if it can.
+    """Return the reasons why a design cannot start from the newest checkpoint of a run; empty if it can.
 
     Schedule, meshes, axes, expert placement and precision may differ; model and optimizer may not.
 

@@ -141,7 +141,7 @@ class Run:
 
     @property
     def waiting(self) -> str:
-        """The reason for which it waits in a queue of Meshwave or of a cluster; empty if it does not."""
+        """Reason why the run waits in a queue of Meshwave or of a cluster; empty if it does not wait."""
         entry = self.entry
         if entry.state is State.QUEUED:
             return self._queue_position(entry)

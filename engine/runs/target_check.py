@@ -175,7 +175,7 @@ def target_cluster(name: str) -> Cluster:
 
 
 def job_launcher(launcher: Launcher) -> JobLauncher:
-    """Return a launcher that submits jobs as one.
+    """Return the launcher as a job launcher, if it submits jobs.
 
     Raises:
         Refusal: it launches on this machine.

@@ -85,7 +85,7 @@ class LaunchBar extends Widget {
     this.drawCluster.enable(
       !drawing,
       drawing
-        ? `A job on ${drawing} measures its cluster`
+        ? `A job on ${drawing} is measuring its cluster`
         : "Replace the design's cluster with that of the launch target, measured by a short job",
     );
   }

@@ -43,7 +43,7 @@ const SHORTCUTS = [
   ["Show", [
     ["/", "find blocks; Enter and Shift+Enter step through them"],
     ["N, Shift+N", "next, previous match"],
-    ["U", "keep the lane on top; also a click on its name"],
+    ["U", "pin the lane to the top, as a click on its name does"],
     ["C", "critical path, and what-if analysis"],
     ["T, M", "transfers, memory"],
     ["L, Shift+L", "links of nodes, of devices"],

@@ -135,7 +135,7 @@ export class Panel {
         "Time by kind",
         table([...ops, { kind: "idle", name: "idle", value: found.idle_s }], found.available_s, write),
       ),
-      found.idle_s > 0 && section("Why a mesh is idle", table(reasons, found.available_s, write)),
+      found.idle_s > 0 && section("Idle time by cause", table(reasons, found.available_s, write)),
       found.meshes.length > 1 && section("Compute time by mesh", ...this.meshes(found, write)),
       section("Other figures of the selection", pairs(otherFacts(found, long))),
       isUnits && h("p.mw-timeline-note", {}, "Times are in units of the unit costs, not in seconds."),

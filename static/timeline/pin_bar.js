@@ -26,7 +26,7 @@ export class PinBar {
     this.opener = button("Open", { onclick: () => chart.pinned && chart.depth.open(chart.pinned) });
     const cause = button("Go to cause", {
       content: "← cause",
-      title: "Pin the action that it waited for (←)",
+      title: "Pin the action that the pinned one waited for (←)",
       onclick: () => this.stepToCause(),
     });
     const effect = button("Go to effect", {

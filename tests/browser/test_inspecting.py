@@ -461,7 +461,7 @@ def test_a_question_mark_lists_the_keyboard_shortcuts(drawn: Drawn) -> None:
 
     drawn.key("?")
     expect(sheet).to_be_visible()
-    for words in ("critical path, and what-if analysis", "keep the lane on top", "start an area selection"):
+    for words in ("critical path, and what-if analysis", "pin the lane to the top", "start an area selection"):
         expect(sheet).to_contain_text(words)
     drawn.page.keyboard.press("Escape")
     expect(sheet).not_to_be_visible()

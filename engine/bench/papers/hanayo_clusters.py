@@ -70,7 +70,7 @@ def predicted_speed_ups(place: Place, basis: Basis) -> Mapping[str, float]:
 
 
 def paper_speed_ups(place: Place) -> dict[str, float]:
-    """Return the speed-ups over GPipe of the paper's bars."""
+    """Return the speed-ups over GPipe that the paper's bar charts show."""
     bars = paper_throughputs(place)
     return {who: bar / bars["GPipe"] for who, bar in bars.items()}
 

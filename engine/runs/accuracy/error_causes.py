@@ -30,7 +30,7 @@ AS_PREDICTED = 0.005
 
 
 class Cause(NamedTuple):
-    """The main cause of the error of a step."""
+    """Main cause of the prediction error of the step time."""
 
     code: str
     params: Mapping[str, Any]

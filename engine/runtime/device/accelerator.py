@@ -114,7 +114,7 @@ def use_stream(stream: torch.Stream) -> Iterator[None]:
 
 
 def record_event() -> torch.Event:
-    """Return an event for the end of the work that was queued on the current stream so far, with its time."""
+    """Record an event with its time on the current stream and return it."""
     event = torch.Event(enable_timing=True)
     event.record()
     return event

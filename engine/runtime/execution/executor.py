@@ -108,7 +108,7 @@ class Computation(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """One action, or a forward and a backward that share a slot."""
+    """Actions that a rank executes together: one action, or a forward overlapped with a backward."""
 
     row: int
     last: int  # row, or the one after it

@@ -101,7 +101,7 @@ class FlatWeights:
         self._is_whole = False
 
     def start_gather(self) -> None:
-        """Start to gather the weights, unless they are there or on their way."""
+        """Start the all-gather of the weights, unless it is in flight or done."""
         if not self._is_whole and self._gathering is None:
             self._whole.untyped_storage().resize_(self._whole.numel() * self._whole.element_size())
             self.refresh()
@@ -125,7 +125,7 @@ class FlatWeights:
         return [parameter.grad for _, parameter in self._named]
 
     def accumulate_gradients(self) -> None:
-        """Move the gradients of a microbatch to those of the step, which have the precision of the reduction."""
+        """Add the gradients of a microbatch to those of the step, which have the precision of the reduction."""
         flat = (
             torch.zeros_like(self._whole, dtype=self._gradient_dtype)
             if self._accumulated is None

@@ -61,7 +61,7 @@ class DeferrableModule(nn.Module):
         """
 
     def drop_cast_weights(self) -> None:
-        """Drop the copies, because the weights have changed or are about to."""
+        """Drop the copies of weights in the compute precision, because the weights change."""
 
 
 class Linear(DeferrableModule, nn.Linear):

@@ -51,7 +51,7 @@ def test_too_many_blocks_for_an_svg_are_refused_with_what_to_do() -> None:
 
 @pytest.mark.parametrize("draw", [draw_svg, draw_png])
 def test_an_empty_window_is_refused(draw: object) -> None:
-    with pytest.raises(InputError, match="nothing to draw between 3 and 2"):
+    with pytest.raises(InputError, match="the window 3 to 2 is empty"):
         draw(one_f_one_b(2, 2), window=(3, 2))  # type: ignore[operator]
 
 

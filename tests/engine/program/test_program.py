@@ -111,8 +111,8 @@ def test_an_empty_program_has_no_stages() -> None:
         ({"placement": [["x"]]}, "the program is damaged: placement.0.0: input should be a valid integer"),
         ({"placement": [[0], [0, 1]]}, "the program is damaged: placement and onward are of different"),
         ({"replica": [7]}, "the program is damaged: a microbatch is on a replica beyond the 1"),
-        ({"actions": [["0F0", "0B0"], ["1F0", "1B0"]]}, "the program says it is "),
-        ({"digest": "0123"}, "the program says it is 0123, but it is "),
+        ({"actions": [["0F0", "0B0"], ["1F0", "1B0"]]}, "the checksum of the program is "),
+        ({"digest": "0123"}, "the checksum of the program is "),
     ],
 )
 def test_a_damaged_program_is_told(change: dict[str, object], told: str) -> None:
@@ -122,6 +122,7 @@ def test_a_damaged_program_is_told(change: dict[str, object], told: str) -> None
         from_json(document)
 
     assert str(refused.value).startswith(told)
+    assert f"states {change.get('digest', '')}" in str(refused.value) or "digest" not in change
 
 
 def test_a_program_without_its_actions_is_told() -> None:

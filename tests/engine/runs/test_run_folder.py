@@ -102,7 +102,7 @@ def test_a_missing_text_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"training\.data names mine\.txt"):
         write(tmp_path / "run", design)
-    with pytest.raises(InputError, match="cannot read the text"):
+    with pytest.raises(InputError, match="cannot read the training text"):
         write(tmp_path / "run", design, tmp_path / "mine.txt")
     with pytest.raises(InputError, match="is not a file"):
         write(tmp_path / "run", design, tmp_path)

@@ -34,7 +34,7 @@ def test_processes_return_results_from_their_own_namespaces_over_links_of_the_re
     Each process has a network namespace of its own, so that it does not listen on the networks of the machine.
     """
     if missing:
-        with pytest.raises(InputError, match="links cannot be emulated here: .*; without bandwidths the processes"):
+        with pytest.raises(InputError, match="links cannot be emulated here: .*; omit the bandwidths"):
             run_in_cluster(f"{FUNCTIONS}:measure_messages", ProcessCluster(2, 2, *BANDWIDTHS), {})
     cluster = ProcessCluster(2, 2) if missing else ProcessCluster(2, 2, *BANDWIDTHS)
     lines: list[str] = []
