@@ -210,7 +210,10 @@ def test_two_waves_are_refused_in_words() -> None:
 @pytest.mark.parametrize(
     ("drawn", "words"),
     [
-        (Drawn({"schedule": "1f1b", "microbatches": 4}, 1), "torchtitan export needs a pipeline of at least two meshes"),
+        (
+            Drawn({"schedule": "1f1b", "microbatches": 4}, 1),
+            "torchtitan export needs a pipeline of at least two meshes",
+        ),
         (Drawn({"schedule": "chimera", "microbatches": 4}, 2), "has 2 replicas of every stage"),
         (Drawn({"schedule": "1f1b", "microbatches": 4, "placement": [1, 0]}, 2), "stage by stage on mesh 1, 0"),
     ],
