@@ -43,7 +43,7 @@ RENDERED = """() => {
 
 
 class Stage:
-    """A page that stays open for all tests; a test puts there what it looks at, made anew in Python and in JavaScript.
+    """A page that stays open for a module; a test puts there what it looks at, made anew in Python and in JavaScript.
 
     So the libraries of the page are loaded once and not for each test, which takes many times longer than the test.
     """
@@ -158,7 +158,7 @@ def clean(documents_taken_back: None) -> None:
     """Nothing of a session is left to the next test."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def kept_stage(browser: Browser) -> Iterator[Stage]:
     with serving() as serve:
         stage = Stage(browser, serve)
@@ -169,7 +169,7 @@ def kept_stage(browser: Browser) -> Iterator[Stage]:
 
 @pytest.fixture
 def stage(kept_stage: Stage, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """The page of all tests with nothing on it; the test fails at its end if there are complaints about it."""
+    """The module's page with nothing on it; the test fails at its end if there are complaints about it."""
     kept_stage.complaints.clear()
     yield kept_stage
     if request.node.stash.get(FAILED, False):
