@@ -66,6 +66,7 @@ def serve_workshop(
     log_to_terminal(token)
     classroom = Classroom(workshop_folder(workshop.name), workshop)
     studio = Studio(read_design(None), starts_with_library=True, folder=classroom.folder)
+    studio.launches.names = lambda: {person.id: person.name for person in classroom.people()}
     tls = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)} if certificate else {}
     site = parse_site(url) if url else Site(f"http{'s' * bool(tls)}://{address}:{port}", "")
     access = WorkshopAccess(classroom, token, port, address, site)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from meshwave.engine.document import Design
@@ -25,6 +26,8 @@ class Launches:
 
     def __init__(self, record: Record) -> None:
         self.record = record
+        self.names: Callable[[], Mapping[str, str]] = dict
+        """Function that returns the names of the people of a workshop by their IDs."""
         self._launchers: dict[str, Launcher] = {}
 
     def targets(self) -> list[Target]:
@@ -87,6 +90,7 @@ class LearnerLaunches(Launches):
 
     def __init__(self, shared: Launches, person: str, limits: LaunchLimits) -> None:
         super().__init__(shared.record)
+        self.names = shared.names
         self._shared, self._person, self._limits = shared, person, limits
 
     def targets(self) -> list[Target]:

@@ -78,12 +78,12 @@ class RunTable(Canvas):
         self._draw()
 
     def _draw(self) -> None:
-        shown = self._followed.shown
-        rows = PlainData([self._row(entry) for entry in self._record.entries(LISTED_RUNS)])
+        shown, names = self._followed.shown, self._launches.names()
+        rows = PlainData([self._row(entry, names.get(entry.person)) for entry in self._record.entries(LISTED_RUNS)])
         self.param.update(rows=rows, shown=shown.run.id if shown else "")
 
-    def _row(self, entry: Entry) -> dict[str, Any]:
-        """Return the cells of a run by column, and what the page can do with it."""
+    def _row(self, entry: Entry, person: str | None) -> dict[str, Any]:
+        """Return the cells of a run by column, and what the page can do with it; ``person`` of a workshop launched it."""
         read = self._files(entry)
         last, outcome, known = read.last, read.outcome, read.annotations
         done = int(last["step"]) + 1 if last else 0
@@ -91,8 +91,9 @@ class RunTable(Canvas):
         seconds = outcome.measured_s if outcome else last["seconds"] if last else None
         unit = outcome.unit if outcome else last.get("unit", "s") if last else "s"
         error = outcome.error if outcome else None
+        name = f"{person}: {entry.name}" if person else entry.name
         cells = {
-            "name": Cell(entry.name, entry.name.casefold()),
+            "name": Cell(name, name.casefold()),
             "state": Cell(str(entry.state).lower(), str(entry.state)),
             "kind": Cell(entry.manner or "training", entry.manner),
             "steps": Cell(f"{done} of {entry.steps}", done),

@@ -127,6 +127,16 @@ def rows_of(panel: RunsPanel) -> list[dict[str, Any]]:
     return table_of(panel).rows.data  # type: ignore[attr-defined, no-any-return]
 
 
+def test_a_run_of_a_learner_has_the_name_of_the_learner(show: Show, record: Record) -> None:
+    for person in ("id-of-ada", "", "removed"):
+        record.submit(
+            name="waves", launcher="local", handle={}, digest="0", processes=1, steps=1, person=person, limit=9
+        )
+    panel = show()
+    panel.launches.names = lambda: {"id-of-ada": "Ada"}
+    assert sorted(row["cells"]["name"].text for row in rows_of(panel)) == ["Ada: waves", "waves", "waves"]
+
+
 def test_an_empty_record_shows_no_run(show: Show) -> None:
     panel = show()
 
