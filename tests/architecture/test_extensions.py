@@ -113,7 +113,7 @@ print(json.dumps({
     "choices": choices,
     "exports": [each["name"] for each in bar.exports],
     "suffixes": bar.suffixes,
-    "keys": [each["key"] for each in bar.views],
+    "keys": [each["key"] for each in bar.views if each["key"]],
     "places": [each["name"] for each in widgets.runs.bar.places],
     "tabs": widgets.side.tabs.titles,
     "stages": widgets.view("stages").pane.object,

@@ -66,7 +66,7 @@ def test_minutes_apply_to_the_parts_that_take_them(monkeypatch: pytest.MonkeyPat
     assert said == ["soak: Measure nothing."] * 2
     with pytest.raises(InputError, match="--minutes applies only to soak"):
         bench.run_benchmarks(["command"], said.append, minutes=2)
-    with pytest.raises(InputError, match="number of minutes: -1"):
+    with pytest.raises(InputError, match="--minutes: -1 should be more than 0"):
         bench.run_benchmarks(["soak"], said.append, minutes=-1)
 
 

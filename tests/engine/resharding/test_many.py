@@ -147,7 +147,7 @@ def test_a_list_of_one_is_planned_as_that_one() -> None:
         ({"tensors": [{**SPEC["tensors"][0], "source_spec": ["S0", "S0"]}]}, "tensors[0].source_spec[1]: axis 0 shards dims"),
         ({"tensors": [SPEC["tensors"][0], {**SPEC["tensors"][2], "source_partial": [0]}]}, "tensors[1].source_partial: axis 0"),
         ({"tensors": [{**SPEC["tensors"][0], "destination_spec": ["S2", "R"]}]}, "tensors[0].destination_spec[0]: S2 names"),
-        ({"tensors": SPEC["tensors"] * 3000}, "9000 tensors on 4 x 4 ranks exceed what can be planned"),
+        ({"tensors": SPEC["tensors"] * 3000}, "9000 tensors on 4 x 4 ranks are too large to plan"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_at_its_place(changes: dict[str, Any], words: str) -> None:

@@ -75,7 +75,7 @@ def test_a_run_that_cannot_be_resumed_is_refused(
         (["--checkpoint-every", "1.5"], "use a number of steps"),
         (["--keep-checkpoints", "3"], "add --checkpoint-every"),
         (["--checkpoint-every", "5", "--keep-checkpoints", "0"], "keep at least one checkpoint"),
-        (["--checkpoint-every", "5", "--rehearse"], "a dry run has no state"),
+        (["--checkpoint-every", "5", "--rehearse"], "a dry run has no training state"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

@@ -13,6 +13,8 @@ from random import Random
 
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
+from meshwave.designer.views.run_log import RunLog
+from meshwave.designer.views.run_table import RunTable
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
@@ -154,11 +156,14 @@ def _on_the_page() -> Iterator[Complaint]:
     launches = Launches(store)
     try:
         panel = RunsPanel(Session(load_design(example(SHOWN))), launches)
+        table, log = RunTable(panel.followed, launches, panel.resume), RunLog(panel.followed)
         for entry in store.entries():
-            panel._handle_msg({"type": "open", "run": entry.id})
+            table._handle_msg({"type": "show", "run": entry.id})
             panel._handle_msg({"type": "use_measured"})
             panel.refresh()
-        for words in (panel.bar.notice, panel.log, *(row["words"] for row in panel.runs)):
+        cells = (cell.text for row in table.rows.data for cell in row["cells"].values())  # type: ignore[attr-defined]
+        texts = (text for _, text in log.lines.data)  # type: ignore[attr-defined]
+        for words in (panel.bar.notice, *texts, *cells):
             yield from about_text(words) if words.strip() else ()
     finally:
         launches.close()
