@@ -67,6 +67,7 @@ def test_every_code_has_a_message(messages: dict[str, Message]) -> None:
     assert not missing
 
 
+@pytest.mark.slow
 def test_every_message_is_used(messages: dict[str, Message]) -> None:
     constants = {
         node.value

@@ -85,6 +85,7 @@ def entry(design: Design, title: str) -> Entry:
 # ---- the gallery ----
 
 
+@pytest.mark.slow
 def test_opening_sends_a_description_then_cards_then_done(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = opened(gallery, monkeypatch)
 

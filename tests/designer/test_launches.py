@@ -64,6 +64,7 @@ def test_a_learner_launches_within_limits_and_cancels_own_runs(shared: Launches)
     assert refused_code(small.submit, ada.open("threads"), spec, None) == "workshop_processes"
 
 
+@pytest.mark.slow
 def test_a_dry_run_has_a_result_once_it_is_over(shared: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshwave.designer.state.launches.usual_launcher", lambda *_: "threads")
     ada = LearnerLaunches(shared, "ada", LaunchLimits())

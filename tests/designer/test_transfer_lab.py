@@ -289,6 +289,7 @@ def test_a_refused_field_changes_nothing() -> None:
     assert opened.session.history == ("", "")
 
 
+@pytest.mark.slow
 def test_every_strategy_and_ordering_is_in_the_table_and_can_be_chosen() -> None:
     opened = Opened(rows())
     end = time.monotonic() + 20

@@ -136,6 +136,7 @@ def one_of_each_source_and_device(rows):
 
 
 @pytest.mark.parametrize("choose", [one_of_each_source_and_device, pytest.param(list, marks=pytest.mark.nightly)])
+@pytest.mark.slow
 def test_the_errors_behind_intervals_are_those_of_the_shipped_runs_and_constants(choose):
     """After a change of runs, constants or costs, ``make published`` writes them again."""
     stored = {run.id: asdict(run) for run in all_runs()}

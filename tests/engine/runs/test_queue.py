@@ -80,6 +80,7 @@ def test_a_queued_run_is_cancelled_at_once(launcher: LocalLauncher) -> None:
     assert active.wait(timeout_s=30) is State.CANCELLED
 
 
+@pytest.mark.slow
 def test_the_queue_survives_the_end_of_the_process_that_filled_it(tmp_path: Path) -> None:
     place = tmp_path / "home"
     owner, active = launch(place, draw("sleep"), tmp_path)
@@ -104,6 +105,7 @@ def test_the_queue_survives_the_end_of_the_process_that_filled_it(tmp_path: Path
         server.close()
 
 
+@pytest.mark.slow
 def test_a_run_is_left_to_the_living_process_that_queued_it(tmp_path: Path) -> None:
     place = tmp_path / "home"
     owner, active = launch(place, draw("sleep"), tmp_path)
@@ -146,6 +148,7 @@ def test_a_cancelled_run_does_not_start_again(launcher: LocalLauncher) -> None:
     assert read_attempts(run.folder) == []
 
 
+@pytest.mark.slow
 def test_a_run_whose_server_was_killed_is_started_again_by_the_next_one(tmp_path: Path) -> None:
     place = tmp_path / "home"
     owner, name = launch(place, draw("train", steps=100), tmp_path, Options(restarts=1))
