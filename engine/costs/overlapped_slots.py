@@ -70,6 +70,6 @@ def take_turns(first: Pieces, second: Pieces) -> tuple[Placed, Placed]:
     return placed
 
 
-def slot_seconds(first: Pieces, second: Pieces) -> float:
-    """Return the seconds of a slot."""
+def overlapped_seconds(first: Pieces, second: Pieces) -> float:
+    """Return the seconds of a slot of two actions."""
     return max(own[-1].end for own in take_turns(first, second))

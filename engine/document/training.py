@@ -73,6 +73,11 @@ class Training(Part):
         return self.lr * (self.min_lr_factor + (1 - self.min_lr_factor) * share)
 
     @property
+    def overlaps_slots(self) -> bool:
+        """True if the two actions of a slot overlap; actions that gather weights could free those of each other."""
+        return self.sharding != "parameters"
+
+    @property
     def shards_gradients(self) -> bool:
         """True if the backward of every microbatch leaves a device its share of the gradients."""
         return self.sharding in ("gradients", "parameters")

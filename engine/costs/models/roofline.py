@@ -33,7 +33,7 @@ from meshwave.engine.costs.network import (
     serial_network,
 )
 from meshwave.engine.costs.operators import Workload
-from meshwave.engine.costs.overlapped_slots import Pieces, scale_pieces, slot_seconds
+from meshwave.engine.costs.overlapped_slots import Pieces, overlapped_seconds, scale_pieces
 from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds, update_exchange_seconds
 from meshwave.engine.costs.sharding import block_collectives
 from meshwave.engine.costs.slot_pieces import SlotPieces
@@ -109,11 +109,8 @@ class OperatorCost(CostModel):
         return builder.build(program), builder.seconds
 
     def overlap_share(self, design: Design) -> float:
-        """Return the share of the hideable communication that the two actions of a slot hide.
-
-        Actions that gather weights run one after the other, since each could free those of the other.
-        """
-        return 0.0 if design.training.sharding == "parameters" else 1.0
+        """Return the share of the hideable communication that the two actions of a slot hide."""
+        return float(design.training.overlaps_slots)
 
     def measures_collectives(self, design: Design) -> bool:
         """Return whether the seconds of collectives are measured and thus already include their bottlenecks."""
@@ -143,7 +140,7 @@ class OperatorCost(CostModel):
             found = pieces_of.find(int(kinds.rank[kind]), int(kinds.stage[kind]), Op(int(kinds.op[kind])))
             return scale_pieces(found, float(seconds[kind]))
 
-        best = np.array([slot_seconds(*map(pieces, pair)) for pair in pairs.tolist()])
+        best = np.array([overlapped_seconds(*map(pieces, pair)) for pair in pairs.tolist()])
         return np.asarray(in_turn - share * (in_turn - best))
 
     def link_sharing(self, design: Design) -> LinkSharing:

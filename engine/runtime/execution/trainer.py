@@ -59,7 +59,7 @@ class Trainer:
         if world.size != layout.processes:
             params = {"processes": world.size, "devices": layout.processes, "meshes": program.ranks}
             raise Refusal("started_process_count", params)
-        if design.training.sharding == "parameters" and program.fused.any() and world.device.type != "cpu":
+        if not design.training.overlaps_slots and program.fused.any() and world.device.type != "cpu":
             raise Refusal("sharded_slots")
         self._learning_rate = design.training.learning_rate
         training, model, rank = design.training, design.model, layout.rank(process)
@@ -118,8 +118,7 @@ class Trainer:
             )
             for stage, module in self._modules.items()
         }
-        # Both computations of a slot may need the weights of a block that one of them has freed.
-        streams = make_streams(world.device, alternates=training.sharding != "parameters")
+        streams = make_streams(world.device, alternates=training.overlaps_slots)
         clock = make_clock(world.device)
         self.trace = StepTrace(clock)
         for number, layer in self._expert_layers().items():

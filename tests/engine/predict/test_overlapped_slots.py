@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwave.engine.costs.overlapped_slots import Piece, Pieces, join_pieces, slot_seconds, take_turns
+from meshwave.engine.costs.overlapped_slots import Piece, Pieces, join_pieces, overlapped_seconds, take_turns
 from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.document import parse_design
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -64,11 +64,11 @@ def slots_of(prediction: Prediction) -> tuple[np.ndarray, np.ndarray]:
 
 @given(pieces, pieces)
 def test_a_slot_is_bounded_by_its_resources_and_by_both_actions_in_turn(first: Pieces, second: Pieces) -> None:
-    found = slot_seconds(first, second)
+    found = overlapped_seconds(first, second)
     compute, waits = (sum(each) for each in zip(*first, *second, strict=True))
     assert max(compute, waits, sum(map(sum, first)), sum(map(sum, second))) <= found + 1e-9
     assert found <= compute + waits + 1e-9
-    assert slot_seconds(first, (Piece(0.0),)) == pytest.approx(sum(map(sum, first)))
+    assert overlapped_seconds(first, (Piece(0.0),)) == pytest.approx(sum(map(sum, first)))
 
 
 def test_the_turn_passes_at_each_wait() -> None:
