@@ -61,10 +61,10 @@ def _predict_slot(design: Design, rank: int, slot: Sequence[Action], shown: Acti
     """Return the spans of both actions; those of the action that is not shown have its name in their labels."""
     alone = [predict_block(design, rank, action.stage, action.op) for action in slot]
     spans, tp = BlockTimelineBuilder(design, rank, shown.op), design.meshes[rank].tp
-    reduces = INTER if len({design.cluster.node_of(device) for device in spans.block[:tp]}) > 1 else INTRA
+    reduction_lane = INTER if len({design.cluster.node_of(device) for device in spans.block[:tp]}) > 1 else INTRA
     for action, found, sections in zip(slot, alone, _slot_sections(design, rank, slot, alone), strict=True):
-        words = "" if action._replace(fused=0) == shown._replace(fused=0) else f" of {action}"
-        _add_spans(spans, found, sections, words, reduces)
+        suffix = "" if action._replace(fused=0) == shown._replace(fused=0) else f" of {action}"
+        _add_spans(spans, found, sections, suffix, reduction_lane)
     return spans.build("predicted")
 
 
@@ -72,16 +72,15 @@ def _slot_sections(
     design: Design, rank: int, slot: Sequence[Action], alone: Sequence[BlockTimeline]
 ) -> list[list[Section]]:
     """Return the sections of both actions: one after the other if nothing overlaps, else with all possible overlap."""
-    model, layers = operator_costs(design), layers_per_stage(design)
-    pieces_of = SlotPieces(design, model.prices(design), layers)
-    pieces = [
-        scale_pieces(pieces_of.find(rank, action.stage, action.op), found.timeline.makespan)
-        for action, found in zip(slot, alone, strict=True)
-    ]
+    model, seconds = operator_costs(design), [found.timeline.makespan for found in alone]
     if not model.overlap_share(design):
-        after = alone[0].timeline.makespan
-        return [[Section(0.0, found.timeline.makespan, n * after, True)] for n, found in enumerate(alone)]
-    return [list(_sections(*each)) for each in zip(pieces, take_turns(pieces[0], pieces[1]), strict=True)]
+        return [[Section(0.0, seconds[0], 0.0, True)], [Section(0.0, seconds[1], seconds[0], True)]]
+    pieces_of = SlotPieces(design, model.prices(design), layers_per_stage(design))
+    first, second = (
+        scale_pieces(pieces_of.find(rank, action.stage, action.op), each)
+        for action, each in zip(slot, seconds, strict=True)
+    )
+    return [list(_sections(*each)) for each in zip((first, second), take_turns(first, second), strict=True)]
 
 
 def _sections(pieces: Pieces, placed: Sequence[PlacedPiece]) -> Iterator[Section]:
@@ -104,26 +103,36 @@ class TimedPart(NamedTuple):
 
 
 def _add_spans(
-    spans: BlockTimelineBuilder, found: BlockTimeline, sections: Sequence[Section], words: str, reduces: int
+    spans: BlockTimelineBuilder, found: BlockTimeline, sections: Sequence[Section], suffix: str, reduction_lane: int
 ) -> None:
-    """Add the spans of an action; ``reduces`` is the lane of the reductions that spans of dense parts include."""
+    """Add the spans of an action.
+
+    Args:
+        spans: spans of the slot.
+        found: spans of the action alone.
+        sections: its sections.
+        suffix: end of the labels.
+        reduction_lane: lane of the reductions that spans of dense parts include.
+    """
     timeline, last = found.timeline, dict[int, int]()
     for span in timeline.start.argsort(kind="stable").tolist():
         device, lane = found.lanes[timeline.rank[span]]
-        label, step, sent = found.labels[span] + words, found.steps[span], float(found.sent[span])
+        label, step, sent = found.labels[span] + suffix, found.steps[span], float(found.sent[span])
         begins, ends = float(timeline.start[span]), float(timeline.end[span])
         cause = last.get(int(timeline.cause[span]), -1)
-        for start, end, computes in (_cut if step is None else _shift)(sections, begins, ends):
+        for start, end, computes in (_split_dense_part if step is None else _move_step)(sections, begins, ends):
             last[span] = number = len(spans)
             if step is None and not computes:
-                spans.add(BlockSpan(device, reduces, start, end, f"reduction of {label}", StepOp.REDUCE, 0.0, cause))
+                spans.add(
+                    BlockSpan(device, reduction_lane, start, end, f"reduction of {label}", StepOp.REDUCE, 0.0, cause)
+                )
             else:
                 spans.add(BlockSpan(device, lane, start, end, label, step, sent, cause))
             cause = number
 
 
-def _cut(sections: Sequence[Section], start: float, end: float) -> Iterator[TimedPart]:
-    """Yield the compute and the reductions of a dense part."""
+def _split_dense_part(sections: Sequence[Section], start: float, end: float) -> Iterator[TimedPart]:
+    """Yield the parts of a dense span, compute and reductions, at their times in the slot."""
     first, last = (_section_at(sections, time) for time in (start, end))
     for each in sections[first : last + 1]:
         begin, stop = max(start, each.begin), min(end, each.end)
@@ -131,8 +140,8 @@ def _cut(sections: Sequence[Section], start: float, end: float) -> Iterator[Time
             yield TimedPart(begin + each.shift, stop + each.shift, each.computes)
 
 
-def _shift(sections: Sequence[Section], start: float, end: float) -> Iterator[TimedPart]:
-    """Yield a step of an expert layer."""
+def _move_step(sections: Sequence[Section], start: float, end: float) -> Iterator[TimedPart]:
+    """Yield the span of a step of an expert layer, whole, at its time in the slot."""
     shift = sections[_section_at(sections, (start + end) / 2)].shift
     yield TimedPart(start + shift, end + shift, True)
 
