@@ -18,7 +18,7 @@ class Expense(NamedTuple):
     """For all steps of ``training.steps``."""
 
 
-def find_expense(design: Design, step_s: float, tokens: float, per_device_s: float | None) -> Expense | None:
+def _find_expense(design: Design, step_s: float, tokens: float, per_device_s: float | None) -> Expense | None:
     """Return the expense of a design; None if its rate is not given.
 
     Args:
@@ -34,12 +34,12 @@ def find_expense(design: Design, step_s: float, tokens: float, per_device_s: flo
     return Expense(step, step / tokens * 1e6, step * design.training.steps)
 
 
-def price(design: Design, step_s: float, tokens: float) -> Expense | None:
+def find_price(design: Design, step_s: float, tokens: float) -> Expense | None:
     """Return the price in the currency of ``cluster.price_per_device_hour``; None without that."""
     hour = design.cluster.price_per_device_hour
-    return find_expense(design, step_s, tokens, None if hour is None else hour / HOUR_S)
+    return _find_expense(design, step_s, tokens, None if hour is None else hour / HOUR_S)
 
 
-def energy_j(design: Design, step_s: float, tokens: float) -> Expense | None:
+def find_energy_j(design: Design, step_s: float, tokens: float) -> Expense | None:
     """Return the energy in joules; None without ``cluster.watts_per_device``."""
-    return find_expense(design, step_s, tokens, design.cluster.watts_per_device)
+    return _find_expense(design, step_s, tokens, design.cluster.watts_per_device)

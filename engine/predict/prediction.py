@@ -31,7 +31,7 @@ from meshwave.engine.experts import dropped_shares
 from meshwave.engine.findings import Problem, problems_of
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.schedule_prices import findings
-from meshwave.engine.predict.expenses import Expense, energy_j, price
+from meshwave.engine.predict.expenses import find_energy_j, find_price
 from meshwave.engine.predict.like_runs import Evidence, find_evidence
 from meshwave.engine.predict.link_flows import LinkFlows, find_flows
 from meshwave.engine.predict.link_load import Bounds, PortLoad, find_bounds, port_loads
@@ -140,6 +140,7 @@ class Prediction:
         busy = timeline.busy
         seconds = costs.unit == "s" and makespan > 0
         parameters, active_parameters = parameter_counts(self.design.model)
+        price, energy_j = (find(self.design, makespan, costs.tokens) for find in (find_price, find_energy_j))
         return {
             "name": self.design.name,
             "digest": self.program.digest,
@@ -150,8 +151,8 @@ class Prediction:
             "samples_per_s": costs.samples / makespan if makespan else 0.0,
             "tokens_per_s": costs.tokens / makespan if makespan else 0.0,
             "mfu": costs.model_flops / (costs.peak_flops * makespan) if seconds else None,
-            "price": _as_data(price(self.design, makespan, costs.tokens)) if seconds else None,
-            "energy_j": _as_data(energy_j(self.design, makespan, costs.tokens)) if seconds else None,
+            "price": price._asdict() if price and seconds else None,
+            "energy_j": energy_j._asdict() if energy_j and seconds else None,
             "fits": bool(self.memory.fits.all()),
             "capacity_bytes": costs.capacity_bytes,
             "meshes": list(timeline.meshes),
@@ -182,10 +183,6 @@ class Prediction:
         """Problems that do not prevent the simulation."""
         priced = pricing_model(self.design).warnings(self.design)
         return [*_memory_warnings(self), *priced, *_design_warnings(self.design)]
-
-
-def _as_data(expense: Expense | None) -> dict[str, float] | None:
-    return None if expense is None else expense._asdict()
 
 
 def predict(design: Design, program: Program | None = None) -> Prediction:
