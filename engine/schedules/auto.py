@@ -237,7 +237,7 @@ class _Trials:
 
     def __init__(self, shop: Shop, pipe: Pipe) -> None:
         self.tried: list[Candidate] = []
-        self._search_problem, self._judge = shop, pipe.prices.judge if pipe.prices else None
+        self._shop, self._judge = shop, pipe.prices.judge if pipe.prices else None
         self._seen: set[str] = set()
         self._best: tuple[Candidate, Program] | None = None
 
@@ -246,8 +246,8 @@ class _Trials:
         if program.digest in self._seen or (not proved and len(program.graph.stuck)):
             return
         self._seen.add(program.digest)
-        seconds = self._judge(program) if self._judge else _seconds(self._search_problem, _orders(program))
-        tried = Candidate(name, seconds, fits_memory(self._search_problem, program))
+        seconds = self._judge(program) if self._judge else _seconds(self._shop, _orders(program))
+        tried = Candidate(name, seconds, fits_memory(self._shop, program))
         self.tried.append(tried)
         if self._best is None or _result_sort_key(tried) < _result_sort_key(self._best[0]):
             self._best = tried, program
