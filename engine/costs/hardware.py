@@ -1,11 +1,11 @@
-"""Devices and node types by name: data sheets with their sources, from which the form and the command line draw."""
+"""Data sheets of devices, and types of node, by name and with their sources."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -93,15 +93,11 @@ def data_sheets() -> Mapping[str, DataSheet]:
     """Return the data sheets of all devices by name, those with fitted constants included."""
     fields = set(DataSheet.model_fields)
     fitted = [
-        DataSheet(vendor="NVIDIA", source=kind.origin["data sheet"], **_only(kind.model_dump(), fields))
+        DataSheet(vendor="NVIDIA", source=kind.origin["data sheet"], **kind.model_dump(include=fields))
         for kind in device_kinds().values()
     ]
     found = {each.name: each for each in (*fitted, *_table().devices)}
     return dict(sorted(found.items(), key=lambda item: (item[1].vendor != "NVIDIA", item[1].vendor, item[0])))
-
-
-def _only(values: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key in keys}
 
 
 def node_types() -> Mapping[str, NodeType]:
