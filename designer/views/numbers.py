@@ -190,12 +190,24 @@ def _describe_evidence(numbers: Values) -> Iterator[str]:
     yield f"Efficiency constants used for {evidence['device']}: {constants}."
 
 
-def _expense(key: str) -> Callable[[Values], float | None]:
-    return lambda numbers: numbers[key]["million_tokens"] if numbers[key] else None
+def _expense(key: str, label: str, rate: str, write: Callable[[float], str]) -> Figure:
+    """Return the figure of an expense, per million tokens; ``rate`` is that of the cluster from which it is computed."""
 
+    def describe_others(numbers: Values, value: float) -> str:
+        expense = numbers[key]
+        return f"One step: {write(expense['step'])}. Whole training: {write(expense['training'])}."
 
-def _other_expenses(expense: Mapping[str, float], write: Callable[[float], str]) -> str:
-    return f"A step: {write(expense['step'])}. All steps of the training: {write(expense['training'])}."
+    return Figure(
+        key.partition("_")[0],
+        label,
+        f"{label} of a million tokens: devices of the meshes × step time × {rate} (Cluster, Advanced).",
+        lambda numbers: numbers[key]["million_tokens"] if numbers[key] else None,
+        lambda numbers, value: write(value),
+        lambda numbers, value: "per million tokens",
+        better="less",
+        is_optional=True,
+        detail=describe_others,
+    )
 
 
 FIGURES = (
@@ -268,28 +280,8 @@ FIGURES = (
         better="less",
         detail=_shares_of_waiting,
     ),
-    Figure(
-        "price",
-        "Price",
-        "Price of a million tokens: devices of the meshes × step time × price per device-hour (Cluster, Advanced).",
-        _expense("price"),
-        lambda numbers, value: number(value),
-        lambda numbers, value: "per million tokens",
-        better="less",
-        is_optional=True,
-        detail=lambda numbers, value: _other_expenses(numbers["price"], number),
-    ),
-    Figure(
-        "energy",
-        "Energy",
-        "Energy of a million tokens: devices of the meshes × step time × watts per device (Cluster, Advanced).",
-        _expense("energy_j"),
-        lambda numbers, value: energy(value),
-        lambda numbers, value: "per million tokens",
-        better="less",
-        is_optional=True,
-        detail=lambda numbers, value: _other_expenses(numbers["energy_j"], energy),
-    ),
+    _expense("price", "Price", "price per device-hour", number),
+    _expense("energy_j", "Energy", "watts per device", energy),
 )
 
 

@@ -520,7 +520,7 @@ def test_price_and_energy_are_shown_where_the_cluster_has_a_rate(seconds: Design
     shown = {tile["key"]: tile for tile in strip(session.prediction)}
     assert "energy" not in shown
     assert shown["price"]["small"] == "per million tokens"
-    assert "All steps of the training: " in shown["price"]["help"]
+    assert "Whole training: " in shown["price"]["help"]
 
 
 def test_no_change_is_reported_as_such(seconds: Design) -> None:
