@@ -159,7 +159,9 @@ class FollowedRuns(param.Parameterized):
             self._update_shown(self.shown)
         drawn = [self.shown, *self._others] if self.shown is not None else self._others
         self.curves = [each.curves for each in drawn]
-        self.entries = self.record.entries(SHOWN_RUNS)
+        entries = self.record.entries(SHOWN_RUNS)
+        if entries != self.entries:  # param takes equal entries for changed ones
+            self.entries = entries
         self.status = self._status()
 
     def _status(self) -> dict[str, Any]:

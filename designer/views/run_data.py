@@ -120,10 +120,10 @@ class FollowedRun:
         return [f"the loss has been NaN since step {after + 1}: use a smaller training.lr, or set training.clip_norm"]
 
     def read_spans(self) -> bool:
-        """Read the timeline of a step if there are new spans; return whether there were."""
+        """Read the timeline of a step if there are new spans or the run has ended; return whether it was read."""
         if not self._loss_curve.steps or not self._spans.is_due(self.is_over):
             return False
-        found = self._spans.read_new()
+        found = self._spans.read_new(self.is_over)
         if found is not None:
             self.recording, self.measured = found, found.timeline()
             self._stragglers = [problem.message for problem in find_stragglers(found)]
@@ -217,21 +217,21 @@ class FollowedRun:
 
 
 class RecordedSpans:
-    """The recorded spans of a run, read when they have grown, and less often the longer it takes."""
+    """The recorded spans of a run, read when they have grown and when it has ended, and less often the longer it takes."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._size = 0
+        self._read = (0, False)  # bytes, and True if the run was over
         self._next_s = 0.0
 
     def is_due(self, is_over: bool) -> bool:
-        """Return whether the spans have grown and the next read is due."""
-        return (is_over or time.monotonic() >= self._next_s) and self._bytes() != self._size
+        """Return True if there may be new spans and the next read is due."""
+        return (is_over or time.monotonic() >= self._next_s) and (self._bytes(), is_over) != self._read
 
-    def read_new(self) -> Recording | None:
+    def read_new(self, is_over: bool) -> Recording | None:
         """Return the recording so far; None if it has no complete step."""
         with self.throttle():
-            self._size = self._bytes()  # before reading, so that spans written meanwhile are read next time
+            self._read = self._bytes(), is_over  # before reading, so that spans written meanwhile are read next time
             try:
                 found = read_recording(self._run.folder)
             except MeshwaveError:

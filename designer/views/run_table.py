@@ -72,9 +72,9 @@ class RunTable(Canvas):
         self._show_timeline = show_timeline
         self._launches = launches
         self._followed, self._record, self._resume = followed, followed.record, resume
-        self._read: dict[str, ReadRun] = {}  # of runs that are over
+        self._read: dict[str, tuple[int, ReadRun]] = {}  # runs that are over, with the time of their folder
         mirror(followed, self, "compared")
-        followed.param.watch(lambda *_: self._draw(), ["entries", "run", "outcomes"])
+        followed.param.watch(lambda *_: self._draw(), ["entries", "run", "comparison", "outcomes"])
         self._draw()
 
     def _draw(self) -> None:
@@ -106,17 +106,20 @@ class RunTable(Canvas):
         return {"id": entry.id, "cells": cells, **kept, "resumable": read.is_resumable}
 
     def _files(self, entry: Entry) -> ReadRun:
-        if entry.id in self._read:
-            return self._read[entry.id]
+        """Read the files of a run, which are read again when one is added or replaced after the run is over."""
         folder = self._record.folder(entry.id)
+        changed_ns = folder.stat().st_mtime_ns if folder.exists() else 0
+        known_ns, known = self._read.get(entry.id, (None, None))
+        if known is not None and known_ns == changed_ns:
+            return known
         found = ReadRun(
             Run(self._record, entry.id).latest(),
             read_outcome(entry, folder),
             read_annotations(folder),
             entry.state.is_over and bool(complete_checkpoints(folder)),
         )
-        if entry.state.is_over and found.outcome is not None:
-            self._read[entry.id] = found
+        if entry.state.is_over:
+            self._read[entry.id] = changed_ns, found
         return found
 
     def _entry(self, gesture: Mapping[str, Any]) -> Entry:

@@ -666,3 +666,27 @@ def test_a_run_is_compared_in_its_parts_and_calibrates_the_design_with_one_click
     assert re.fullmatch(r"[+−]?[01]\.\d%", cell), "the prediction lands on what was measured"
     session.undo()
     assert session.design == design
+
+
+def test_the_table_has_the_error_once_a_run_that_is_over_was_compared(show: Show, write: Write, record: Record) -> None:
+    run = write(losses=[5.5, 5.0], spans=2)
+    panel = show(run)
+    table = table_of(panel)
+    assert table.rows.data[0]["cells"]["error"].text == ""  # type: ignore[attr-defined]
+
+    record.move(run, State.SUCCEEDED)
+    panel.refresh()
+    assert table.rows.data[0]["cells"]["error"].text  # type: ignore[attr-defined]
+
+
+def test_the_table_is_drawn_again_for_changes_only(show: Show, write: Write) -> None:
+    write(State.CANCELLED)
+    panel = show()
+    table = table_of(panel)
+    drawn = table.rows
+    panel.refresh()
+    assert table.rows is drawn
+
+    write(State.CANCELLED)
+    panel.refresh()
+    assert len(table.rows.data) == 2  # type: ignore[attr-defined]
