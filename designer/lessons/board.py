@@ -11,22 +11,22 @@ import param
 import segno
 
 from meshwave.designer.kit.assets import module, style_sheets
-from meshwave.designer.kit.canvas import PlainData, plain_text, read_value
-from meshwave.designer.lessons.classroom_view import ClassroomView, lesson_outline, shown_challenge, step_title
+from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
+from meshwave.designer.lessons.classroom_view import lesson_outline, shown_challenge, step_title
 from meshwave.engine.lessons.classroom import Classroom, Person
 from meshwave.engine.lessons.progress import load_progress
 
 LONGEST_MESSAGE = 300
 
 
-class Board(ClassroomView):
+class Board(Canvas):
     """People, steps and scores of a workshop, and what the teacher announces.
 
     ``copy_design(person, challenge)`` copies the design that a person has open, or submitted to a challenge, into the
     teacher's library and returns its ID.
     """
 
-    state = param.String(default=PlainData({}), doc="See Board._update_state().")
+    state = param.String(default=PlainData({}), doc="See Board.refresh().")
 
     _esm = module("lessons/board.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/board.css")
@@ -35,8 +35,8 @@ class Board(ClassroomView):
     def __init__(
         self, classroom: Classroom, origin: str, copy_design: Callable[[str, str], str], **params: Any
     ) -> None:
-        super().__init__(classroom, **params)
-        self._copy_design = copy_design
+        super().__init__(**params)
+        self._classroom, self._copy_design = classroom, copy_design
         self._fixed = {
             "title": classroom.workshop.plan.title,
             "code": classroom.code,
@@ -46,7 +46,8 @@ class Board(ClassroomView):
         }
         self.refresh()
 
-    def _update_state(self) -> None:
+    def refresh(self) -> None:
+        """Show the state of the workshop."""
         classroom = self._classroom
         announcement = classroom.announcement
         self.state = PlainData(

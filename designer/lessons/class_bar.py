@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, style_sheets
-from meshwave.designer.kit.canvas import plain_text, read_value
-from meshwave.designer.lessons.classroom_view import ClassroomView, shown_challenge, step_title
+from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.lessons.classroom_view import shown_challenge, step_title
 from meshwave.designer.lessons.pane import LessonPane
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
@@ -18,7 +18,7 @@ from meshwave.engine.lessons.classroom import Classroom
 from meshwave.engine.lessons.workshop import Challenge, score_design
 
 
-class ClassBar(ClassroomView):
+class ClassBar(Canvas):
     """A strip at the bottom of the page, and a cover while the workshop is paused."""
 
     name_shown = param.String(default="", doc="The learner's name; empty after the teacher removed it.")
@@ -43,11 +43,13 @@ class ClassBar(ClassroomView):
         launches: Launches,
         **params: Any,
     ) -> None:
-        super().__init__(classroom, styles={"position": "absolute", "width": "0", "height": "0"}, **params)
-        self._person, self._session, self._lessons, self._launches = person, session, lessons, launches
+        super().__init__(styles={"position": "absolute", "width": "0", "height": "0"}, **params)
+        self._classroom, self._person, self._session = classroom, person, session
+        self._lessons, self._launches = lessons, launches
         self.refresh()
 
-    def _update_state(self) -> None:
+    def refresh(self) -> None:
+        """Show the state of the workshop."""
         classroom = self._classroom
         told = classroom.announcement
         learner = next((each for each in classroom.people() if each.id == self._person), None)

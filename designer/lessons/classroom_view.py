@@ -1,4 +1,4 @@
-"""Data of a workshop for the pages of learners and the board of the teacher."""
+"""Data of a workshop that the pages of learners and the board of the teacher show."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from meshwave.designer.kit.canvas import Canvas
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.lessons.classroom import Classroom
 from meshwave.engine.lessons.reading import FILE, find_lesson, lesson_folders
@@ -14,24 +13,6 @@ from meshwave.engine.lessons.workshop import Challenge
 
 LEADERS = 10
 """Places of a leaderboard that are shown."""
-
-
-class ClassroomView(Canvas):
-    """A widget that shows the state of a workshop."""
-
-    def __init__(self, classroom: Classroom, **params: Any) -> None:
-        super().__init__(**params)
-        self._classroom = classroom
-        self._shown = -1
-
-    def refresh(self) -> None:
-        """Show what changed in the workshop; cheap if nothing did."""
-        if self._shown != self._classroom.changes:
-            self._shown = self._classroom.changes
-            self._update_state()
-
-    def _update_state(self) -> None:
-        raise NotImplementedError
 
 
 class Outline(NamedTuple):
@@ -72,6 +53,6 @@ def shown_challenge(classroom: Classroom, challenge: Challenge, person: str = ""
         "title": challenge.title,
         "text": challenge.text,
         "own": f"Place {own['rank']}: {own['text']}" if own else "",
-        "can_confirm": own is not None and not own["run"],
+        "can_confirm": own is not None and (not own["run"] or bool(own["result"])),
         "leaders": board[:LEADERS],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,14 @@ from meshwave.designer.server.serve import find_free_port, read_design, run_serv
 from meshwave.designer.server.site import Site, is_loopback, parse_site
 from meshwave.designer.server.workshop_access import WorkshopAccess, request_user
 from meshwave.designer.state.studio import Draft, Studio
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.lessons.classroom import Classroom, workshop_folder
 from meshwave.engine.lessons.launch_limits import dry_run_result
 from meshwave.engine.lessons.progress import Course
 from meshwave.engine.lessons.workshop import read_workshop
+
+_log = logging.getLogger(__name__)
 
 REFRESH_INTERVAL_MS = 1000
 FOLLOW_INTERVAL_MS = 2000
@@ -90,8 +94,11 @@ def serve_workshop(
 
 def follow_runs(classroom: Classroom, studio: Studio) -> None:
     """Cancel runs of learners that take too long, and enter the results of dry runs of challenges."""
-    studio.launches.cancel_overdue(classroom.workshop.plan.limits)
-    classroom.enter_results(partial(dry_run_result, studio.record))
+    try:
+        studio.launches.cancel_overdue(classroom.workshop.plan.limits)
+        classroom.enter_results(partial(dry_run_result, studio.record))
+    except MeshwaveError as error:  # such as a full disk; tried again at the next check
+        _log.warning("%s", error)
 
 
 def check_encryption(address: str, certificate: Path | None, key: Path | None) -> None:
@@ -150,7 +157,7 @@ class WorkshopPages:
 
         widgets.lessons.param.watch(lambda *_: note(), "step")
         widgets.session.param.watch(lambda *_: note(), "design")
-        _refresh_regularly(bar.refresh)
+        _follow_changes(self._classroom, bar.refresh)
         return bar
 
     def _board_page(self) -> Viewable:
@@ -159,7 +166,7 @@ class WorkshopPages:
             return pn.pane.Str("Only the teacher opens the board.", margin=40)  # type: ignore[no-untyped-call]
         board = Board(self._classroom, self._origin, self._copy_design, sizing_mode="stretch_both", margin=0)
         pn.state.onload(_hide_token)
-        _refresh_regularly(board.refresh)
+        _follow_changes(self._classroom, board.refresh)
         return pn.Column(board, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
 
     def _copy_design(self, person: str, challenge: str) -> str:
@@ -173,9 +180,18 @@ class WorkshopPages:
         return self._studio.library.add(design.model_copy(update={"name": name}))
 
 
-def _refresh_regularly(refresh: Callable[[], Any]) -> None:
+def _follow_changes(classroom: Classroom, refresh: Callable[[], Any]) -> None:
+    """Refresh a widget of the page after each change of the workshop."""
+    shown = classroom.changes
+
+    def check() -> None:
+        nonlocal shown
+        if shown != classroom.changes:
+            shown = classroom.changes
+            refresh()
+
     assert pn.state.curdoc is not None
-    pn.state.curdoc.add_periodic_callback(refresh, REFRESH_INTERVAL_MS)
+    pn.state.curdoc.add_periodic_callback(check, REFRESH_INTERVAL_MS)
 
 
 def _hide_token() -> None:

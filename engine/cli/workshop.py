@@ -42,4 +42,6 @@ def _to_lines(results: Mapping[str, Any]) -> Iterable[str]:
         passed = sum(lesson["done"] for lesson in person["lessons"].values())
         yield f"{person['name']}: {passed} checks passed in {len(person['lessons'])} lessons"
     for name, board in results["challenges"].items():
-        yield from (f"{name}: {each['rank']}. {each['name']}, {each['text']}" for each in board)
+        for each in board:
+            measured = f" (dry run: {each['result']})" if each["result"] else ""
+            yield f"{name}: {each['rank']}. {each['name']}, {each['text']}{measured}"

@@ -1,4 +1,4 @@
-"""What the papers print beside what is simulated here: nothing is_different without a reason."""
+"""Results of the papers beside those simulated here; every difference has a reason."""
 
 from __future__ import annotations
 

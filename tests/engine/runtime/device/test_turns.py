@@ -14,7 +14,7 @@ from meshwave.engine.runtime.device.turns import Turns, keep_turn, wait_in_turn
 
 
 class Log:
-    """What two computations did, in order."""
+    """Actions of two computations, in order."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
