@@ -49,6 +49,11 @@ def test_the_page_fetches_nothing_from_elsewhere() -> None:
     assert matches(FETCHED, "static", "designer") == []
 
 
+def test_refusals_are_codes_of_the_catalogue() -> None:
+    """``Refusal``, ``RunRefusal`` and ``DesignError`` carry codes; their base classes would carry a sentence."""
+    assert matches(re.compile(r"raise (InputError|RunError)\("), "engine", "designer") == []
+
+
 def test_no_file_names_a_place_on_somebodys_machine() -> None:
     assert [
         found for found in matches(OF_A_MACHINE) if not found.startswith("tests/architecture/test_the_tree.py")
