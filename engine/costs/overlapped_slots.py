@@ -43,9 +43,9 @@ def scale_pieces(pieces: Pieces, seconds: float) -> Pieces:
 class PlacedPiece(NamedTuple):
     """A piece in its slot, in seconds from the start of the slot."""
 
-    start: float  # of its compute
-    moves: float  # when its collective starts
-    end: float  # of its collective
+    start: float
+    collective_start: float
+    end: float  # of the collective
 
 
 Placed = list[PlacedPiece]
@@ -61,11 +61,11 @@ def take_turns(first: Pieces, second: Pieces) -> tuple[Placed, Placed]:
         if len(own) < len(actions[turn]):
             compute, wait = actions[turn][len(own)]
             start = max(now, own[-1].end if own else 0.0)
-            now = moves = start + compute
+            now = collective_start = start + compute
             if wait > 0:
-                moves = max(now, link_free)
-                link_free = moves + wait
-            own.append(PlacedPiece(start, moves, moves + wait))
+                collective_start = max(now, link_free)
+                link_free = collective_start + wait
+            own.append(PlacedPiece(start, collective_start, collective_start + wait))
         turn = 1 - turn
     return placed
 

@@ -85,12 +85,12 @@ def _slot_sections(
 
 def _sections(pieces: Pieces, placed: Sequence[PlacedPiece]) -> Iterator[Section]:
     begin = 0.0
-    for (compute, wait), (start, moves, _) in zip(pieces, placed, strict=True):
+    for (compute, wait), (start, collective_start, _) in zip(pieces, placed, strict=True):
         if compute > 0:
             yield Section(begin, begin + compute, start - begin, True)
         begin += compute
         if wait > 0:
-            yield Section(begin, begin + wait, moves - begin, False)
+            yield Section(begin, begin + wait, collective_start - begin, False)
         begin += wait
 
 

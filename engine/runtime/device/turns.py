@@ -26,7 +26,7 @@ def wait_in_turn(work: Any) -> None:
 
 @contextmanager
 def keep_turn() -> Iterator[None]:
-    """Keep the turn, so that collectives of the other computation do not come between those of other threads."""
+    """Keep the turn while another thread issues collectives, whose order those of the other computation would change."""
     pair, _local.pair = getattr(_local, "pair", None), None
     try:
         yield
@@ -48,7 +48,7 @@ class Turns:
     def run(self, first: Compute, second: Compute) -> None:
         """Run both; if one fails, the other is not continued."""
         pair, jobs = _Pair(), self._jobs or self._start_thread()
-        self._jobs = None
+        self._jobs = None  # a pair that fails may leave its thread waiting; the next pair starts another one
         jobs.put(lambda: pair.run_second(second))
         pair.run_first(first)
         self._jobs = jobs

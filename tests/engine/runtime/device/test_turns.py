@@ -7,9 +7,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from meshwave.engine.costs.overlapped_slots import Piece, Pieces, PlacedPiece, join_pieces, take_turns
 from meshwave.engine.runtime.device.turns import Turns, keep_turn, wait_in_turn
 
 
@@ -29,15 +33,11 @@ class Log:
         return compute
 
     def collective(self, words: str) -> Collective:
-        return Collective(self, words)
+        return Collective(lambda: self.done.append(words))
 
 
-class Collective:
-    def __init__(self, log: Log, words: str) -> None:
-        self._log, self._words = log, words
-
-    def wait(self) -> None:
-        self._log.done.append(self._words)
+class Collective(NamedTuple):
+    wait: Callable[[], None]
 
 
 def test_the_turn_passes_at_every_wait_and_the_longer_one_ends_alone() -> None:
@@ -82,6 +82,41 @@ def test_the_thread_forgets_its_computation_and_ends_with_its_owner() -> None:
     gc.collect()
     threads[0].join(10)
     assert not threads[0].is_alive()
+
+
+times = st.integers(0, 4).map(float)
+pieces = st.lists(st.builds(Piece, times, times), max_size=6).map(join_pieces)
+
+
+class VirtualTime:
+    """Runs pieces in the time that they state; one collective moves at a time."""
+
+    def __init__(self) -> None:
+        self.now = self.link_free = 0.0
+
+    def computation(self, pieces: Pieces, placed: list[PlacedPiece]) -> Callable[[], None]:
+        def compute() -> None:
+            for compute_s, wait_s in pieces:
+                start = self.now
+                self.now = collective_start = end = start + compute_s
+                if wait_s:
+                    collective_start = max(self.now, self.link_free)
+                    self.link_free = end = collective_start + wait_s
+                placed.append(PlacedPiece(start, collective_start, end))
+                if wait_s:
+                    wait_in_turn(Collective(lambda end=end: self._advance(end)))
+
+        return compute
+
+    def _advance(self, end: float) -> None:
+        self.now = max(self.now, end)
+
+
+@given(pieces, pieces)
+def test_computations_take_turns_as_the_cost_model_predicts(first: Pieces, second: Pieces) -> None:
+    clock, placed = VirtualTime(), (list[PlacedPiece](), list[PlacedPiece]())
+    Turns().run(clock.computation(first, placed[0]), clock.computation(second, placed[1]))
+    assert placed == take_turns(first, second)
 
 
 def test_outside_a_slot_a_wait_only_waits() -> None:
