@@ -10,7 +10,7 @@ HOUR_S = 3600.0
 
 
 class Expense(NamedTuple):
-    """Expense of a training run of one kind, such as money or energy, which devices cause all the time."""
+    """Price or energy of a training run, which grows with its time and its devices."""
 
     step: float
     million_tokens: float

@@ -22,13 +22,13 @@ from meshwave.engine.document.devices import find_device_kind
 from meshwave.engine.units import percent_change
 
 FILE = "published_errors.json"
-NEAREST = 3
+LISTED_RUNS = 3
 """Similar runs that the evidence lists."""
-LIKE = 12
+INTERVAL_RUNS = 12
 """Most similar runs whose errors determine the interval."""
-FEWEST = 4
+MIN_INTERVAL_RUNS = 4
 """Fewest similar runs for which an interval is given."""
-SHARE_INSIDE = 0.8
+INTERVAL_SHARE = 0.8
 """Share of the similar runs that lie inside the interval."""
 
 
@@ -90,8 +90,8 @@ def find_evidence(design: Design) -> Evidence | None:
         return None
     arch = "moe" if design.model.moe else "dense"
     alike = [run for run in all_runs() if (run.device, run.arch) == (kind.name, arch)]
-    runs = sorted(alike, key=lambda run: _distance(design, run))[:LIKE]
-    return Evidence(kind.name, kind.constants.model_dump(), kind.origin, runs[:NEAREST], _interval(runs))
+    runs = sorted(alike, key=lambda run: _distance(design, run))[:INTERVAL_RUNS]
+    return Evidence(kind.name, kind.constants.model_dump(), kind.origin, runs[:LISTED_RUNS], _interval(runs))
 
 
 def _distance(design: Design, run: LikeRun) -> float:
@@ -106,8 +106,8 @@ def _distance(design: Design, run: LikeRun) -> float:
 
 
 def _interval(runs: Sequence[LikeRun]) -> tuple[float, float] | None:
-    if len(runs) < FEWEST:
+    if len(runs) < MIN_INTERVAL_RUNS:
         return None
     ratios = [1 / (1 + run.error) for run in runs]
-    low, high = np.quantile(ratios, [(1 - SHARE_INSIDE) / 2, (1 + SHARE_INSIDE) / 2])
+    low, high = np.quantile(ratios, [(1 - INTERVAL_SHARE) / 2, (1 + INTERVAL_SHARE) / 2])
     return float(low), float(high)
