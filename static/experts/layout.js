@@ -46,7 +46,7 @@ export function arrange(width, height, nodes, places, fullest) {
 const HEAD = { letter: 6.8, tag: 4, gap: 4, between: 6 }; // px of a wide font at its size
 
 /**
- * What the heads of all places have room for: the names of devices and the load, their numbers and the load, the load
+ * The most that fits the heads of all places: the names of devices and the load, their numbers and the load, the load
  * alone, or nothing.
  * @param {BoardLayout} layout @param {{devices: number[], load: string}[]} places
  * @returns {"names" | "numbers" | "load" | "none"}

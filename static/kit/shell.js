@@ -291,7 +291,7 @@ function walkMenu(panel) {
 const LONG_PRESS_MS = 550;
 const LONG_PRESS_PX = 8; // a finger that moves further does not press
 
-/** A menu at a point of the window. `element` belongs into the root of the widget. @param {string} label */
+/** A menu at a point of the window. The widget adds `element` to its root. @param {string} label */
 export function pointMenu(label) {
   const element = h("div.mw-drop", { popover: "auto", role: "menu", "aria-label": label });
   /** @type {HTMLElement | null} */
@@ -316,7 +316,7 @@ export function pointMenu(label) {
 
 /**
  * Call `show` with a point and the element there on a right click, Shift+F10, the menu key, or a long press of a
- * finger. It returns whether it showed a menu; if not, the browser shows its own.
+ * finger. It returns true if it showed a menu; otherwise the browser shows its own.
  * @param {HTMLElement} area @param {(at: Point, target: HTMLElement, isByKey: boolean) => boolean} show
  */
 export function openOnContext(area, show) {

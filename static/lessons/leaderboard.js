@@ -17,7 +17,7 @@ export function leaderboard(leaders, action = () => "") {
       h("td", {}, `${leader.rank}`),
       h("td", {}, leader.name),
       h("td", {}, leader.text),
-      h("td", {}, leader.run && (leader.result || "not over")),
+      h("td", {}, leader.run && (leader.result || "in progress")),
       h("td", {}, action(leader)),
     ),
   );

@@ -62,7 +62,7 @@ class Form extends Widget {
 
   // ── the search ──
 
-  /** Show the fields with all words of a text only; without words, all fields. @param {string} text */
+  /** Show only the fields that have all words of a text; without words, all fields. @param {string} text */
   find(text) {
     this.words = text.toLowerCase().split(/\s+/).filter(Boolean);
     this.showFound();
@@ -81,7 +81,7 @@ class Form extends Widget {
       if (isSearching) details.open = !details.hidden;
     }
     const isNone = isSearching && !find(this.root, ".mw-field:not([hidden])");
-    this.none.textContent = isNone ? "No setting has these words" : "";
+    this.none.textContent = isNone ? "No matching settings" : "";
   }
 
   /** @param {FieldData} field */

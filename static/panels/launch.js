@@ -15,7 +15,7 @@ export const render = ({ model }) => new LaunchBar(model).root;
 /** @extends {Widget<LaunchModel>} */
 class LaunchBar extends Widget {
   requested = -Infinity;
-  isAsking = false; // whether to launch although there is something to know
+  isAsking = false; // for a second press, which launches despite the warnings
 
   /** @param {LaunchModel} model */
   constructor(model) {

@@ -1,4 +1,4 @@
-// All runs in a table: sort and search it, write tags and notes, and act on a run through the menu of its row.
+// All runs in a table, to sort and to search, with tags and notes, and with a menu of actions for each run.
 
 /** @import { MenuEntry, Message } from "../kit/types" */
 /** @import { RunRow, RunTableModel } from "./types" */
@@ -122,7 +122,7 @@ class RunTable extends Widget {
     return row;
   }
 
-  // ── what can be done with a run ──
+  // ── actions ──
 
   /** @param {RunRow} row @returns {MenuEntry[]} */
   actions({ id, over, resumable, cells }) {
@@ -235,7 +235,7 @@ class Row {
   }
 }
 
-/** What the search looks at. @param {RunRow} row */
+/** The text in which the search looks. @param {RunRow} row */
 const textOf = ({ id, cells, tags, note }) =>
   [id, ...Object.values(cells).map(([text]) => text), ...tags, note].join(" ").toLowerCase();
 

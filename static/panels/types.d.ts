@@ -128,7 +128,7 @@ export interface GalleryModel extends OverlayModel {
 // ── launch, numbers, problems, side, top bar ──
 
 export interface LaunchModel extends Model {
-  /** `question`: what to know before a second press launches; empty if the first one does. */
+  /** `question`: warnings that a second press accepts; empty if the first press launches. */
   launchable: { allowed: boolean; label: string; reason: string; question: string };
   rehearsable: { allowed: boolean; reason: string };
   notice: string;

@@ -1,4 +1,4 @@
-// The menu of a place in the timeline: what can be done with the block, the lane and the time there.
+// The menu of a place in the timeline: actions on the block, the lane and the time there.
 
 /** @import { MenuEntry, Point } from "../kit/types" */
 /** @import { Chart } from "./timeline.js" */
@@ -50,9 +50,10 @@ function blockEntries(chart, place) {
 function pointEntries(chart, at) {
   const { frame, marks } = chart;
   const lane = laneAt(chart, at);
+  const name = lane?.kept ? "Unpin lane" : "Pin lane to the top";
   const mark = { text: "Toggle mark here", note: "X", choose: () => marks.toggle(frame.tick(at.x)) };
   return [
-    ...(lane ? [{ text: "Keep lane on top", note: "U", choose: () => chart.keepLane(lane) }] : []),
+    ...(lane ? [{ text: name, note: "U", choose: () => chart.keepLane(lane) }] : []),
     ...(at.x >= frame.left ? [mark] : []),
   ];
 }

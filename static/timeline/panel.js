@@ -189,7 +189,7 @@ export class Panel {
       h("p.mw-timeline-headline", {}, found.words),
       ...stack(found),
       found.can_change &&
-        section(h("span", {}, "Step time saved if one component takes", this.choice(), " less time"), this.whatIfs),
+        section(h("span", {}, "Step time saved if one component takes ", this.choice(), " less time"), this.whatIfs),
       by("By kind", ops),
       by("By stage", stages),
       Object.keys(found.by_mesh_s).length > 1 && by("By mesh", meshes),

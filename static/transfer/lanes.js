@@ -205,7 +205,7 @@ export class Lanes {
     return this.tops[lane + 1] - this.tops[lane];
   }
 
-  /** True if a lane is in view, and of it what is between two x. @param {number} lane */
+  /** True if the part of a lane between two x is in view. @param {number} lane */
   isVisible(lane, left = NAMES, right = left) {
     if (lane < 0 || right < NAMES || left > NAMES + this.width + 12) return false;
     const top = this.top(lane);

@@ -46,7 +46,7 @@ export function arrange(picture, layers, width, height) {
 }
 
 /**
- * What the boxes of all stages have room for, so that their labels have one form.
+ * The longest form of label that fits the boxes of all stages, so that all have the same.
  * @param {{width: number, height: number}[]} slots @param {number[]} layers @returns {Layout["label"]}
  */
 function labelForm(slots, layers) {

@@ -70,7 +70,7 @@ export interface Layout {
   routes: number[][];
   pitch: number;
   tallest: number;
-  /** What the box of each stage shows. */
+  /** The form of the label of each stage. */
   label: "none" | "number" | "number and share" | "layers and share";
   step: number;
 }

@@ -105,7 +105,7 @@ def test_the_timeline_offers_what_applies_to_the_block_under_the_pointer(whole_p
     menu = page.get_by_role("menu", name="Timeline")
 
     page.mouse.click(box["x"] + 120, box["y"] + 75, button="right")
-    expect(menu.get_by_role("menuitem")).to_contain_text(["Pin", "Zoom to block", "Keep lane on top", "Toggle mark"])
+    expect(menu.get_by_role("menuitem")).to_contain_text(["Pin", "Zoom to block", "Pin lane to the top", "Toggle mark"])
     shown = menu.bounding_box()
     assert shown
     assert (shown["x"], shown["y"]) == pytest.approx((box["x"] + 120, box["y"] + 75), abs=2)

@@ -286,7 +286,7 @@ def test_the_search_leaves_the_fields_with_its_words_and_opens_their_folds(shell
     expect(seed).to_be_visible()
     expect(layers).to_be_hidden()
     search.fill("no such setting")
-    expect(shell.page.get_by_text("No setting has these words")).to_be_visible()
+    expect(shell.page.get_by_text("No matching settings")).to_be_visible()
     search.fill("")
 
     expect(layers).to_be_visible()

@@ -134,7 +134,7 @@ def test_a_class_from_joining_to_its_results(
     expect(other.get_by_role("alert").filter(has_text="is not better")).to_be_visible()
     other.get_by_role("button", name="Confirm by a dry run").click()
     leaders = board.get_by_role("region", name="The fastest step")
-    expect(leaders).to_contain_text("not over")
+    expect(leaders).to_contain_text("in progress")
     other.keyboard.press("Escape")  # closes the challenges
     other.get_by_role("button", name="Cancel").click()
     expect(leaders).to_contain_text("no measurement: cancelled")
