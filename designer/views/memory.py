@@ -13,6 +13,7 @@ from meshwave.designer.state.design_session import Session
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.followed_runs import FollowedRuns
 from meshwave.designer.views.runs import followed_runs
+from meshwave.engine.costs.memory import PeakMemory
 from meshwave.engine.runs.accuracy import MeshMemory
 from meshwave.engine.units import quantity
 
@@ -23,7 +24,7 @@ class MemoryBars(Canvas):
     """Peak memory per device as bars of its categories; the Python side of ``static/panels/memory.js``."""
 
     bars = param.String(default=PlainData([]), doc="See _bar().")
-    capacity = param.Dict(default={}, doc="Memory of a device, in bytes and as text; empty if it is not known.")
+    capacity = param.Dict(default={}, doc="Memory of a device, in bytes and as text; empty without a prediction.")
 
     _esm = module("panels/memory.js")
     _stylesheets: ClassVar = style_sheets("panels/dock.css", "panels/memory.css")
@@ -37,32 +38,33 @@ class MemoryBars(Canvas):
 
     def _draw(self) -> None:
         prediction = self._session.prediction
-        memory = prediction.memory if prediction is not None else None
-        if prediction is None or memory is None:
+        if prediction is None:
             self.param.update(bars=PlainData([]), capacity={})
             return
-        names = [mesh.name for mesh in prediction.design.meshes][:MOST_MESHES]
         measured = {each.mesh: each for each in self._followed.memory}
-        bars = [bar for rank, name in enumerate(names) for bar in self._mesh_bars(name, rank, measured.get(name))]
-        size = memory.capacity_bytes
-        known = {"bytes": size, "text": quantity(size, "B")} if size else {}
-        self.param.update(bars=PlainData(bars), capacity=known)
-
-    def _mesh_bars(self, mesh: str, rank: int, measured: MeshMemory | None) -> Iterator[dict[str, Any]]:
-        memory = self._session.prediction.memory
-        assert memory is not None
-        predicted = {kind: float(sizes[rank]) for kind, sizes in memory.by_category.items()}
-        yield _bar(mesh, "predicted", predicted, sum(predicted.values()))
-        if measured is not None:
-            yield _bar(mesh, "measured", measured.measured, measured.measured_bytes)
+        names = [mesh.name for mesh in prediction.design.meshes][:MOST_MESHES]
+        bars = [
+            bar for rank, name in enumerate(names) for bar in _bars(prediction.memory, rank, name, measured.get(name))
+        ]
+        size = prediction.memory.capacity_bytes
+        self.param.update(bars=PlainData(bars), capacity={"bytes": size, "text": quantity(size, "B")})
 
 
-def _bar(mesh: str, kind: str, by_category: Mapping[str, float], total: float) -> dict[str, Any]:
-    """Return a bar: its mesh, whether it is predicted or measured, its total, and its parts with their texts."""
+def _bars(memory: PeakMemory, rank: int, mesh: str, measured: MeshMemory | None) -> Iterator[dict[str, Any]]:
+    """Yield the bar of the predicted memory of a mesh, and that of the measured one if it is known."""
+    predicted = {kind: float(sizes[rank]) for kind, sizes in memory.by_category.items()}
+    yield _bar(mesh, "predicted", predicted, sum(predicted.values()), memory.capacity_bytes)
+    if measured is not None:
+        yield _bar(mesh, "measured", measured.measured, measured.measured_bytes, memory.capacity_bytes)
+
+
+def _bar(mesh: str, kind: str, by_category: Mapping[str, float], total: float, capacity: float) -> dict[str, Any]:
+    """Return a bar: its mesh, its kind, its total, whether that is over the capacity, and its parts with their texts."""
     rest = total - sum(by_category.values())  # of what was measured, not all has a category
     sizes = {**by_category, **({"other": rest} if rest > 0.005 * total else {})}
     parts = {name: [size, quantity(size, "B")] for name, size in sizes.items() if size > 0}
-    return {"mesh": mesh, "kind": kind, "total": total, "text": quantity(total, "B"), "parts": parts}
+    text = quantity(total, "B")
+    return {"mesh": mesh, "kind": kind, "total": total, "text": text, "over": total > capacity, "parts": parts}
 
 
 @views.register("memory")

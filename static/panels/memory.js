@@ -12,7 +12,7 @@ export const render = ({ model }) => new Memory(model).root;
 class Memory extends Widget {
   legend = h("div.mw-memory-legend");
   body = h("tbody");
-  empty = h("p.mw-dock-empty", {}, "The cost model of the design has no memory.");
+  empty = h("p.mw-dock-empty", {}, "No prediction. Fix the problems of the design first.");
 
   /** @param {MemoryModel} model */
   constructor(model) {
@@ -50,7 +50,7 @@ class Memory extends Widget {
         { "data-kind": bar.kind },
         h("th", { scope: "row" }, isFirst ? bar.mesh : h("span.mw-sr", {}, bar.mesh)),
         h("td", {}, bar.kind),
-        h("td.mw-memory-total", { "data-over": Boolean(capacity.bytes && bar.total > capacity.bytes) }, bar.text),
+        h("td.mw-memory-total", { "data-over": bar.over }, bar.text),
         h("td.mw-memory-axis", {}, h("div.mw-memory-bar", {}, ...parts, line)),
       );
     });

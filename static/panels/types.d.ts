@@ -346,6 +346,8 @@ export interface MemoryBar {
   kind: "predicted" | "measured";
   total: number;
   text: string;
+  /** True if it is more than a device has. */
+  over: boolean;
   parts: Record<string, [number, string]>;
 }
 

@@ -14,6 +14,7 @@ import pytest
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.launches import Launches
 from meshwave.designer.views import run_data, runs
+from meshwave.designer.views.memory import MemoryBars
 from meshwave.designer.views.run_table import RunTable
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.designer.views.step_curve import SHOWN_VALUES, StepCurve
@@ -22,6 +23,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Options, Record, State, write_bundle
+from meshwave.engine.runs.accuracy import MeshMemory
 from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Recorder, read_recording
@@ -690,3 +692,19 @@ def test_the_table_is_drawn_again_for_changes_only(show: Show, write: Write) -> 
     write(State.CANCELLED)
     panel.refresh()
     assert len(table.rows.data) == 2  # type: ignore[attr-defined]
+
+
+def test_each_mesh_has_a_bar_of_its_predicted_memory_and_one_of_its_measured_memory(
+    show: Show, session: Session
+) -> None:
+    panel, capacity = show(), session.prediction.memory.capacity_bytes
+    first, *others = [mesh.name for mesh in session.design.meshes]
+    found = MeshMemory(first, 0.0, 2 * capacity, {}, {"weights": capacity}, "")
+    panel.followed.memory = [found]
+
+    bars = MemoryBars(session, panel.followed).bars.data  # type: ignore[attr-defined]
+    kinds = [(first, "predicted"), (first, "measured"), *((name, "predicted") for name in others)]
+    assert [(bar["mesh"], bar["kind"]) for bar in bars] == kinds
+    assert [bar["over"] for bar in bars] == [False, True] + [False] * len(others)
+    assert [sum(size for size, _ in bar["parts"].values()) for bar in bars] == [bar["total"] for bar in bars]
+    assert set(bars[1]["parts"]) == {"weights", "other"}
