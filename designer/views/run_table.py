@@ -94,7 +94,7 @@ class RunTable(Canvas):
         name = f"{person}: {entry.name}" if person else entry.name
         cells = {
             "name": Cell(name, name.casefold()),
-            "state": Cell(str(entry.state).lower(), str(entry.state)),
+            "state": Cell(entry.state, entry.state),
             "kind": Cell(entry.manner or "training", entry.manner),
             "steps": Cell(f"{done} of {entry.steps}", done),
             "loss": Cell(loss_text(loss) if last and "loss" in last else "", loss),

@@ -7,4 +7,4 @@ export const tableRow = ([name, ...cells]) =>
   h("tr", {}, h("th", { scope: "row" }, name), ...cells.map((cell) => h("td", {}, cell)));
 
 /** The state of a run. @param {string} state */
-export const stateBadge = (state) => h("span.mw-state", { "data-state": state.toUpperCase() }, state.toLowerCase());
+export const stateBadge = (state) => h("span.mw-state", { "data-state": state }, state.toLowerCase());
