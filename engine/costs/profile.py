@@ -192,7 +192,7 @@ class Fit(Part):
 
 
 def is_exact(sizes: Collection[object], coefficients: Iterable[float]) -> bool:
-    """Return whether a fit to samples of these sizes is exact by construction, so that r2 and residuals say nothing."""
+    """Return True if a fit to samples of these sizes is exact by construction, which makes its r2 meaningless."""
     return len(sizes) <= sum(each > 0 for each in coefficients)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwave.engine.costs.hardware import data_sheets, node_types
+from meshwave.engine.costs.presets import presets
 from meshwave.engine.document.devices import device_kinds
 
 
@@ -30,3 +31,11 @@ def test_a_node_type_is_a_cluster_of_a_known_device(name: str) -> None:
     assert cluster.devices == 3 * node.devices_per_node
     assert cluster.device == data_sheets()[node.device].device
     assert node.source
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_states_the_data_sheet_of_its_device(name: str) -> None:
+    device = presets()[name].cluster.device
+    sheet = data_sheets().get(device.name)
+
+    assert sheet is None or device == sheet.device.model_copy(update={"efficiency": device.efficiency})
