@@ -1,4 +1,4 @@
-"""Times of expert layers, measured by every process of a cluster; see :mod:`meshwave.engine.bench.expert_schedules`."""
+"""Timing of expert layers in all processes of a cluster; used by :mod:`meshwave.engine.bench.expert_schedules`."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ from meshwave.engine.runtime.experts.layer import GROUP_KINDS
 MOVES = (StepOp.ORDER, StepOp.RESTORE)
 SEED = 0
 TOKENS, HIDDEN, WIDTH, EXPERTS = 1024, 512, 32, 8
-"""Sizes of the layer whose products and moves are timed."""
+"""Sizes of the layer whose matrix products and token moves are timed."""
 TOLERANCE = 1e-4
-"""Relative difference allowed between outputs of the same layer: sums in another order, in single precision."""
+"""Maximum relative difference between outputs of one layer under two schedules: the order of float32 sums differs."""
 
 
 def measure_expert_layers(cluster: ProcessCluster, plan: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the medians of ``plan["rounds"]`` rounds on rank 0, None on the others.
+    """Measure expert layers and the speeds that predict them. Return the medians on rank 0, None on the other ranks.
 
-    ``plan`` is that of collectives with ``layers``, the fields of each layer, and the ``schedules`` of each.
+    ``plan`` is a plan of collectives (:attr:`.CollectivePlan.arguments`) with three more keys: ``layers``, the fields
+    of each layer; ``schedules``, the schedules to run for each layer; and ``rounds``, the number of rounds.
 
     Returns:
-        Seconds of ``collectives [cases][sizes]``; ``products`` in FLOP/s and ``moves`` in bytes/s; and ``runs``,
-        seconds ``[forward, backward, both]`` for each schedule of each layer.
+        ``collectives``, seconds ``[cases][sizes]``; ``products`` in FLOP/s; ``moves`` in bytes/s; and ``runs``, seconds
+        ``[forward, backward, both]`` for each schedule of each layer in order.
 
     Raises:
         RunError: the outputs of two schedules of a layer differ.
@@ -79,15 +80,16 @@ def measure_expert_layers(cluster: ProcessCluster, plan: Mapping[str, Any]) -> d
 
 
 def layer_from_json(fields: Mapping[str, Any]) -> Layer:
-    """Return a layer, given its fields as JSON has them."""
+    """Return the layer whose fields are given as plain JSON."""
     whole: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     return Layer(**whole)
 
 
 class ComputeSpeed:
-    """Speed at which a process computes while all of them compute, in processor time.
+    """Measurement of the compute speed of one process while all processes compute.
 
-    If there are more processes than cores, the time of a process is multiplied by the processes that share a core.
+    On CPUs it counts processor time. If there are more processes than cores, that time is multiplied by the number of
+    processes per core.
     """
 
     def __init__(self, cluster: ProcessCluster, device: torch.device) -> None:
@@ -106,7 +108,7 @@ class ComputeSpeed:
         self.bytes = sum(2 * step.bytes for step in (*steps, *backward_steps(steps)) if step.op in MOVES)
 
     def run_round(self) -> TimeStamps:
-        """Return the seconds ``[2]`` of products and of moves."""
+        """Return the seconds of one matrix product and of one token move, ``[2]``."""
         return np.array([self._time(work) for work in (self._product, self._move_tokens)])
 
     def _time(self, work: Callable[[], None]) -> float:
@@ -122,14 +124,14 @@ class ComputeSpeed:
         self._experts.forward(self._rows, [TOKENS])
 
     def _move_tokens(self) -> None:
-        """Move tokens to their slots and back, in a layer without messages and with few products."""
+        """Move tokens to their slots and back, in a layer without messages and with small matrix products."""
         y: Tensor = self._layer(self._rows.detach().requires_grad_())
         y.backward(self._rows)  # type: ignore[no-untyped-call]
         self._layer.zero_grad(set_to_none=True)
 
 
 class ComparedSchedules:
-    """One layer under several schedules, with the same weights and the same input."""
+    """One expert layer under several schedules, with the same weights and the same input."""
 
     def __init__(self, layer: Layer, schedules: Sequence[str], groups: GroupCache) -> None:
         self._name, self._device = f"mp={layer.mp} esp={layer.esp} tokens={layer.tokens}", groups.device
@@ -142,7 +144,7 @@ class ComparedSchedules:
         self._is_checked = False
 
     def run_round(self) -> TimeStamps:
-        """Return stamps ``[schedules, 3, 2]`` of forward, backward and both. The first round compares the outputs."""
+        """Return time stamps ``[schedules, 3, 2]`` of forward, backward and both. The first round compares the outputs."""
         results = [self._run(layer) for layer in self._layers]
         if not self._is_checked:
             self._check([y for y, _ in results])
@@ -160,7 +162,11 @@ class ComparedSchedules:
         return y.detach(), [(start, middle), (middle, end), (start, end)]
 
     def _check(self, outputs: Sequence[Tensor]) -> None:
-        """Compare the outputs of schedules whose gates see the same tokens."""
+        """Compare the outputs of schedules whose gates receive the same tokens.
+
+        Raises:
+            RunError: two outputs differ.
+        """
         self._is_checked = True
         comparable = [
             (layer, y)

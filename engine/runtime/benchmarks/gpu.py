@@ -1,13 +1,4 @@
-"""Benchmarks of one GPU: throughput of GPTs by size and training options, and properties that the runtime relies on.
-
-Each case trains one rank with the trainer of every run, in a process of its own: a case that fails or
-runs out of memory does not affect the others. The model FLOPs utilisation is given twice: relative to the rate
-of a large matrix product measured on this device just before, and relative to the data sheet's peak where
-:mod:`meshwave.engine.costs.presets` has the device.
-
-``python -m meshwave.engine.runtime.benchmarks.gpu PIECE`` measures one piece alone and prints JSON, for
-``scripts/gpu.py``. With ``--cpu`` it measures a small version on a machine without a GPU, as a check that it runs.
-"""
+"""Benchmarks of one GPU: throughput of GPT models by size and training options, and properties the runtime relies on."""
 
 from __future__ import annotations
 
@@ -35,9 +26,9 @@ Figures = dict[str, Any]
 
 MICROBATCHES = 4
 WARM_UP_STEPS, STEPS = 3, 8
-"""Steps that compile, fill caches and do not count; then steps that count."""
+"""Number of warm-up steps, which compile and fill caches and are not counted, and number of measured steps."""
 PROFILE = "this-machine.json"
-"""Name of the profile that ``meshwave calibrate`` keeps."""
+"""Name of the profile that ``meshwave calibrate`` writes."""
 ONE_GPU, NO_GPU = ProcessCluster(1, 1, uses_gpus=True), ProcessCluster(1, 1)
 SHARING = (2, 4, 8)
 """Numbers of processes that share the GPU and communicate over gloo."""
@@ -49,7 +40,7 @@ MULTI_RANK_NCCL = (2, 30)
 
 @dataclass(frozen=True)
 class TrainingCase:
-    """A GPT and its training options."""
+    """GPT model and its training options, as a benchmark case."""
 
     name: str
     layers: int = 24
@@ -63,7 +54,7 @@ class TrainingCase:
 
     @property
     def design(self) -> Design:
-        """The design, on one device; a run does not use the rates of its cluster."""
+        """Design of this case on one device. A run does not use the rates of its cluster."""
         link = {"latency_s": 1e-5, "bandwidth": 1e11}
         device = {"peak_flops": 1e15, "memory_bytes": 1e11, "memory_bandwidth": 1e12}
         one = {"nodes": 1, "devices_per_node": 1, "device": device, "intra_node": link, "inter_node": link}
@@ -107,7 +98,7 @@ CASES = (
 def benchmark_gpu(
     gpus: int, on_piece: Callable[[str], None] = lambda name: None, cases: Sequence[TrainingCase] = CASES
 ) -> Figures:
-    """Measure the device, then every case on it. A failure is recorded, and the other measurements continue.
+    """Measure the device, then train every case on it. A failed measurement is recorded, and the others continue.
 
     Raises:
         InputError: there is no GPU.
@@ -137,7 +128,7 @@ def _sharing_name(ranks: int) -> str:
 def benchmark_pieces(
     cases: Sequence[TrainingCase] = CASES, cluster: ProcessCluster = ONE_GPU
 ) -> dict[str, Callable[[], Figures]]:
-    """Return all measurements by name."""
+    """Return the functions that run each measurement, by name."""
     return {
         DEVICE: partial(_run_device, cluster),
         **{_sharing_name(ranks): partial(_run_sharing, ranks, cluster) for ranks in SHARING},
@@ -146,7 +137,7 @@ def benchmark_pieces(
 
 
 def figures_or_failure(measure: Callable[[], Figures]) -> Figures:
-    """Return the figures of a measurement, or its error under ``failed``."""
+    """Return the figures of a measurement, or its error message under ``failed``."""
     try:
         return measure()
     except MeshwaveError as error:
@@ -154,7 +145,7 @@ def figures_or_failure(measure: Callable[[], Figures]) -> Figures:
 
 
 def utilisation(found: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, float]:
-    """Return the model FLOPs utilisation of a case, relative to the measured and the data sheet's rate of its precision."""
+    """Return the model FLOPs utilisation of a case, relative to the measured rate and to the peak of the data sheet."""
     if "step_s" not in found or "failed" in device:
         return {}
     flops_per_s = found["model_flops"] / found["step_s"]
@@ -185,7 +176,7 @@ def _run_training(case: TrainingCase, cluster: ProcessCluster) -> Figures:
 
 
 def _predicted_memory_bytes(design: Design) -> float:
-    """Return the peak memory of one device by the cost model."""
+    """Return the peak memory of one device that the cost model predicts."""
     from meshwave.engine.costs import estimate
     from meshwave.engine.costs.memory import peak_memory
     from meshwave.engine.lowering.lower import lower
@@ -237,14 +228,14 @@ def _gpu_properties(device: Any) -> Figures:
 
 
 def preset_peak_flops(name: str) -> float | None:
-    """Return the peak FLOP/s of the preset of a device, such as ``H200`` for ``NVIDIA H200``; None without one."""
+    """Return the peak FLOP/s in the preset of a device, such as ``H200`` for ``NVIDIA H200``; None without a preset."""
     words = set(name.replace("-", " ").split())
     known = (preset.cluster.device for preset in presets().values())
     return max((device.peak_flops for device in known if device.name.split("-")[0] in words), default=None)
 
 
 def _clock_accuracy(device: Any) -> dict[str, float]:
-    """Return the time that a stamp costs the host, and the difference between stamps of the GPU and of the host."""
+    """Return the host time that recording a stamp takes, and the difference between stamps of the GPU and of the host."""
     from meshwave.engine.runtime.device.clock import make_clock
 
     clock, differences_ns = make_clock(device), []
@@ -264,7 +255,7 @@ def _clock_accuracy(device: Any) -> dict[str, float]:
 
 
 def train_case(cluster: ProcessCluster, argument: Mapping[str, Any]) -> Figures:
-    """Train one case and return its figures, or ``out_of_memory``."""
+    """Train one case and return its figures, or ``out_of_memory`` if the device has too little memory."""
     import torch
 
     from meshwave.engine.costs import layers_per_stage
@@ -298,10 +289,7 @@ def train_case(cluster: ProcessCluster, argument: Mapping[str, Any]) -> Figures:
 
 
 def time_host_all_reduce(cluster: ProcessCluster, visible: str | None) -> float:
-    """Return the median seconds of an all-reduce of tensors of one shared GPU over gloo, after checking the sum.
-
-    ``visible`` is the GPU, as in ``CUDA_VISIBLE_DEVICES``; None for tensors of the CPU.
-    """
+    """Return the median time in seconds of an all-reduce over gloo by processes that share a GPU. The sum is checked."""
     if visible is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible  # torch has not looked for GPUs yet
     import torch
@@ -328,7 +316,7 @@ def time_host_all_reduce(cluster: ProcessCluster, visible: str | None) -> float:
 
 
 def to_text(figures: Mapping[str, Any]) -> list[str]:
-    """Return lines about the device, about processes that share it, and one for each case."""
+    """Return text lines: the device, the processes that share it, and one line per case."""
     lines = [*_device_lines(figures["device"]), *map(_sharing_line, figures["gloo"])]
     lines.append(f"  {'':<46}{'tokens/s':>10}{'step':>10}{'memory':>10}{'of measured':>13}{'of peak':>9}")
     return [*lines, *(_case_line(case) for case in figures["cases"])]
@@ -367,7 +355,7 @@ def _case_line(case: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Print the figures of a piece, or the names of all pieces, or write the designs of the cases."""
+    """Print the figures of one measurement, or the names of all, or write the designs of the cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("piece", nargs="?", help="default: print the names of all pieces")
     parser.add_argument("--cpu", action="store_true", help="measure a small version on the CPU")
@@ -389,7 +377,7 @@ def main() -> None:
 
 
 def _write_designs(cases: Sequence[TrainingCase], folder: Path) -> dict[str, str]:
-    """Write a file for each case and return their paths by case."""
+    """Write the design of each case to a file in ``folder`` and return the paths by case name."""
     paths = {}
     for number, case in enumerate(cases):
         document = case.design.model_dump(mode="json")

@@ -1,13 +1,12 @@
-"""Measured and predicted times of transfer strategies, on a small cluster that is emulated on this machine.
+"""Measured and predicted times of transfer strategies on a small cluster that is emulated on this machine.
 
-Three nodes of two processes with emulated links run every strategy of every case in turns, so
-that other load on the machine affects all of them alike. A time lasts from the start of the first process,
-after a barrier, to the end of the last one, which then has its shard and has sent what it sends. The shortest
-turn counts, because other load can only add to it.
+Three nodes of two processes with emulated links run every strategy of every case in turns, so that other load on the
+machine affects all strategies alike. All processes start at a barrier. A measured time lasts from the first start of a
+process until the last process has received its shard and completed its sends. The shortest turn counts, because other
+load can only add to it.
 
-The prediction is that of :func:`meshwave.engine.resharding.played_seconds` with the emulated bandwidths, less
-the headers of packets, and with the latency of a message of one byte, the shortest of some measured
-first. Nothing in it is fitted to a transfer.
+The prediction is :func:`meshwave.engine.resharding.played_seconds` with the emulated bandwidths minus packet headers,
+and with the shortest of several measured latencies of a message of one byte. No parameter is fitted to a transfer.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster,
 from meshwave.engine.units import quantity
 
 BANDWIDTHS = 250e6, 50e6
-"""Bytes/s of a process's link and of a node's uplink, slow enough that two cores are no bottleneck."""
+"""Bandwidths of a process's link and of a node's uplink in bytes/s, slow enough that two cores are no bottleneck."""
 CLUSTER = ProcessCluster(3, 2, *BANDWIDTHS)
 PAYLOAD_SHARE = 0.992
-"""Share of a packet of 9000 bytes that is not headers."""
+"""Fraction of a packet of 9000 bytes that is not headers."""
 TURNS = 5
 PINGS = 21
 ITEM_BYTES = 4
 FASTEST_TOLERANCE = 1.05
-"""Ratio to the fastest time up to which a strategy counts as the fastest."""
+"""Maximum ratio to the shortest time for a strategy to count as the fastest."""
 LARGE_BYTES, RATIO_TOLERANCE = 4_000_000, 0.15
-"""Size from which bandwidth dominates, and the relative error allowed there for the ratio of two strategies."""
+"""Size above which bandwidth dominates, and the relative error allowed there for the time ratio of two strategies."""
 
 Side = tuple[tuple[int, ...], int, str]
-"""The axes of a mesh, its first rank, and its sharding spec."""
+"""Mesh axes, first rank and sharding spec of one side of a transfer."""
 
 
 @dataclass(frozen=True)
 class TransferCase:
-    """A tensor and its source and destination."""
+    """A transfer to measure: a tensor with its source and destination."""
 
     name: str
     shape: tuple[int, ...]
@@ -49,13 +48,13 @@ class TransferCase:
     destination: Side
 
     def plan(self, links: Links, strategy: str | None) -> Transfer:
-        """Plan the transfer by a strategy; None: the fastest by its prediction."""
+        """Plan the transfer with a strategy; None selects the strategy with the shortest predicted time."""
         source, destination = (self._side(side, links) for side in (self.source, self.destination))
         return plan_transfer(Tensor(self.shape, ITEM_BYTES), source, destination, links, strategy=strategy)
 
     @property
     def bytes(self) -> int:
-        """Size of the tensor."""
+        """Size of the tensor in bytes."""
         return prod(self.shape) * ITEM_BYTES
 
     @staticmethod
@@ -88,7 +87,7 @@ def benchmark_resharding(
     turns: int = TURNS,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Measure all strategies of each case.
+    """Measure every strategy on each case and return the measured and predicted times.
 
     Raises:
         InputError: this machine cannot emulate links.
@@ -121,7 +120,7 @@ def _links(cluster: ProcessCluster, latency_s: Sequence[float]) -> Links:
 
 
 def _row(case: TransferCase, links: Links, times: Sequence[Mapping[str, Sequence[Sequence[float]]]]) -> dict[str, Any]:
-    """Return predicted and measured seconds of a case; ``times[ranks][strategy][turns]`` are start and end."""
+    """Return predicted and measured seconds of a case; ``times[ranks][strategy][turns]`` are pairs of start and end."""
     predicted = {name: case.plan(links, name).played_s for name in strategies}
     measured = {}
     for name in strategies:
@@ -142,7 +141,7 @@ def _row(case: TransferCase, links: Links, times: Sequence[Mapping[str, Sequence
 
 
 def to_text(figures: Mapping[str, Any]) -> list[str]:
-    """Return a line for each case: measured and, in brackets, predicted seconds of each strategy."""
+    """Return one line per case: measured and, in brackets, predicted seconds of each strategy."""
     rows = figures["cases"]
     names = list(rows[0]["measured_s"]) if rows else []
     startup = (quantity(figures[f"latency_{where}_s"], "s") for where in ("inside", "between"))
@@ -172,7 +171,10 @@ def to_text(figures: Mapping[str, Any]) -> list[str]:
 
 
 def measure_transfers(cluster: ProcessCluster, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return start and end ``[cases][strategy][turns]`` of every turn on this process, and the latencies of links."""
+    """Return start and end of every turn on this process, ``[cases][strategy][turns]``, and the link latencies.
+
+    All times are in seconds.
+    """
     import torch
     import torch.distributed as dist
 
@@ -214,7 +216,7 @@ def _own_slice(resharding: Any) -> Any:
 
 
 def _latency(cluster: ProcessCluster) -> list[float]:
-    """Return the latency of a message of one byte inside a node and between nodes, in seconds, the same on all ranks."""
+    """Return the latency of a one-byte message within a node and between nodes in seconds; the same on all ranks."""
     import torch
     import torch.distributed as dist
 

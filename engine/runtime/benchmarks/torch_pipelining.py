@@ -1,21 +1,19 @@
 """Comparison of Meshwave's runtime with torch.distributed.pipelining.
 
-``python -m meshwave.engine.runtime.benchmarks.torch_pipelining FOLDER`` runs one process a rank. It reads ``job.json``
-in the folder and writes ``figures.json``. Both runtimes run the
-same stages (with the same weights), the same microbatches and the same order of
-computations in the same processes over the same backend: only the runtime differs. Neither
-updates weights, since torch.distributed.pipelining leaves that to its caller; gradients are dropped
-before each step. Before anything is timed, both run a step, and losses and gradients must agree.
+``python -m meshwave.engine.runtime.benchmarks.torch_pipelining FOLDER`` runs as one process per rank. It reads
+``job.json`` in the folder and writes ``figures.json``. Both runtimes run the same stages (with the same weights), the
+same microbatches and the same order of computations in the same processes over the same backend. Neither updates
+weights, since torch.distributed.pipelining leaves that to its caller; gradients are dropped before each step. Before
+the timing, both run one step, and their losses and gradients must agree.
 
-*Seconds of a step.* The two take turns, a few steps each, so that other load affects both alike. Each
-turn starts at a barrier and lasts until the slowest rank is done, by the host's clock on a CPU
-and by events on an accelerator. The median turn counts.
+*Step time.* The runtimes take turns, a few steps each, so that other load affects both alike. Each turn starts at a
+barrier and ends when the slowest rank is done, measured by the host's clock on a CPU and by events on an accelerator.
+The median turn counts.
 
-*Overhead of an action.* Processor time of the thread that runs the step, minus the time
-inside the model's forward and loss, inside autograd's engine and, in this runtime, inside
-deferred weight gradients, divided by the number of computations in the order. Waiting for a message
-takes no processor time and does not count; posting messages does. It is measured
-in separate steps. Python code of a module counts as computation on both sides.
+*Overhead per action.* Processor time of the thread that runs the step, minus the time inside the model's forward and
+loss, inside autograd's engine and, in Meshwave's runtime, inside deferred weight gradients, divided by the number of
+computations in the order. Waiting for a message takes no processor time and does not count; posting messages does. The
+overhead is measured in separate steps. Python code of a module counts as computation in both runtimes.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ WARM_UP_STEPS = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """Design, program and batch that both runtimes run on this process."""
+    """Design, program and batch that both runtimes run in this process."""
 
     design: Design
     program: Program
@@ -80,7 +78,7 @@ class Workload:
 
     @property
     def loss_scale(self) -> float:
-        """Factor of the loss of a microbatch."""
+        """Factor by which the loss of a microbatch is multiplied."""
         return 1 / self.program.microbatches
 
     def make_stages(self) -> dict[int, Stage]:
@@ -111,13 +109,13 @@ class Runtime(ABC):
     def _step(self) -> float: ...
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of this process by the name of their weight."""
+        """Return the weight gradients of this process by weight name."""
         named = (pair for module in self.modules.values() for pair in module.named_parameters())
         return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
 
 
 class MeshwaveRuntime(Runtime):
-    """Meshwave's own runtime: the executor of training runs."""
+    """Meshwave's own runtime: the executor that training runs use."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
@@ -151,26 +149,26 @@ class MeshwaveRuntime(Runtime):
 
 
 class LogitsStage(nn.Module):
-    """A stage that returns logits, because torch's schedule computes the loss."""
+    """Stage that returns logits, because torch's schedule computes the loss."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
         self.stage = stage
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the stage; the last one returns logits."""
+        """Compute the stage. The last stage returns logits."""
         x = self.stage.body(x)
         return x if self.stage.head is None else self.stage.head.logits(x)  # type: ignore[operator]
 
 
 class TorchRuntime(Runtime):
-    """torch.distributed.pipelining, with its own class of a schedule or its reader of CSV files."""
+    """torch.distributed.pipelining with one of its own schedule classes, or with a schedule read from a CSV file."""
 
     def __init__(self, workload: Workload, kind: str, folder: Path) -> None:
-        """``kind`` is a class of ``torch.distributed.pipelining.schedules``.
+        """Create the schedule ``kind``, a class name in ``torch.distributed.pipelining.schedules``.
 
         Raises:
-            RunError: torch's order of the schedule is another.
+            RunError: the order of actions in torch's schedule differs from that of the workload.
         """
         from torch.distributed.pipelining import PipelineStage, schedules
 
@@ -216,7 +214,7 @@ class TorchRuntime(Runtime):
 
 
 def compare_runtimes(workload: Workload, kind: str, folder: Path, *, turns: int, steps: int) -> dict[str, float]:
-    """Return the figures of both runtimes on the slowest rank, the same on all processes.
+    """Return the figures of both runtimes on the slowest rank; the result is the same in all processes.
 
     Raises:
         RunError: losses or gradients differ.
@@ -249,7 +247,7 @@ def _check_equal(ours: Runtime, torchs: Runtime) -> None:
 
 
 def _time_both(ours: Runtime, torchs: Runtime, world: World, turn: int, steps: int) -> tuple[float, float]:
-    """Return the step time of each runtime in one turn; they start alternately."""
+    """Return the step time of each runtime in one turn, in seconds. The runtime that goes first alternates."""
     if turn % 2:
         return _time_step(ours, world, steps), _time_step(torchs, world, steps)
     theirs = _time_step(torchs, world, steps)
@@ -257,7 +255,7 @@ def _time_both(ours: Runtime, torchs: Runtime, world: World, turn: int, steps: i
 
 
 def _time_step(runtime: Runtime, world: World, steps: int) -> float:
-    """Return the seconds of a step on the slowest process."""
+    """Return the time of a step on the slowest process, in seconds."""
     dist.barrier()
     if is_accelerator(world.device):
         begin = record_event()
@@ -275,21 +273,21 @@ def _time_step(runtime: Runtime, world: World, steps: int) -> float:
 
 
 def _max_over_processes(value: float, world: World) -> float:
-    """Return the largest value of all processes."""
+    """Return the maximum of a value over all processes."""
     largest = torch.tensor(value, dtype=torch.float64, device=world.device)
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     return float(largest)
 
 
 class ProcessorTimer:
-    """Processor time of this thread inside the functions that it wraps; nested calls count once."""
+    """Timer of the processor time that this thread spends in the wrapped functions; nested calls count once."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._is_inside = False
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``function`` so that the processor time of each call is added to ``seconds``."""
+        """Return a function that calls ``function`` and adds the processor time of the call to ``seconds``."""
 
         def wrapped(*arguments: Any, **options: Any) -> Any:
             if self._is_inside:
@@ -306,7 +304,7 @@ class ProcessorTimer:
 
 
 class _TimedEngine:
-    """Autograd's engine with timed backwards."""
+    """Proxy of autograd's engine that times every backward."""
 
     def __init__(self, engine: Any, timer: ProcessorTimer) -> None:
         self._engine = engine
@@ -317,7 +315,7 @@ class _TimedEngine:
 
 
 def _overhead(runtime: Runtime, steps: int) -> float:
-    """Return the processor seconds of a step on this process outside of computations."""
+    """Return the processor time of a step on this process that is spent outside computations, in seconds."""
     timer = ProcessorTimer()
     with _timed_computations(runtime, timer):
         dist.barrier()
@@ -329,7 +327,7 @@ def _overhead(runtime: Runtime, steps: int) -> float:
 
 @contextmanager
 def _timed_computations(runtime: Runtime, timer: ProcessorTimer) -> Iterator[None]:
-    """Wrap all functions that compute with the timer."""
+    """Wrap all functions that compute with the timer, within a ``with`` block."""
     heads = [module.head for module in runtime.modules.values() if module.head is not None]
     engine: Any = Variable._execution_engine
     wrapped: list[tuple[Any, str, Any]] = [
@@ -365,7 +363,7 @@ def _make_workload(document: Mapping[str, Any], world: World) -> Workload:
 
 
 def main(folder: Path) -> None:
-    """Compare the runtimes for all pairs of ``job.json``, and write ``figures.json``."""
+    """Compare the runtimes for all cases of ``job.json``, and write ``figures.json``."""
     torch.set_num_threads(1)  # one core for each process
     keep_freed_memory()
     job = json.loads((folder / "job.json").read_text())

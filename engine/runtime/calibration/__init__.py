@@ -1,6 +1,7 @@
-"""Measure the costs of this machine, or of a small cluster emulated on it, as a calibration profile.
+"""Measurement of the costs of this machine, or of a small cluster emulated on it, as a calibration profile.
 
-Nothing here imports torch: measurements run in their own processes (:mod:`.stage_timing`, :mod:`.link_timing`).
+This package does not import torch when it is imported: measurements run in their own processes (:mod:`.stage_timing`,
+:mod:`.link_timing`).
 """
 
 from meshwave.engine.runtime.calibration.machine_profile import (

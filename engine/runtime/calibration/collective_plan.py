@@ -1,4 +1,4 @@
-"""Plan of a measurement of collectives, and the profile that follows from its times."""
+"""Plan of a measurement of collectives, and the calibration profile computed from its times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ITEM_BYTES = 4
 
 @dataclass(frozen=True)
 class CollectiveCase:
-    """A collective over all groups of a kind at once."""
+    """A collective that all groups of one kind run at once."""
 
     collective: Name
     groups: tuple[tuple[int, ...], ...]
@@ -37,18 +37,18 @@ class CollectiveCase:
     esp: int | None = None
 
     def model_bytes(self, buffer_bytes: int) -> float:
-        """Return the bytes that the cost model counts for a buffer: for an all-gather those of one rank."""
+        """Return the bytes that the cost model counts for a buffer; for an all-gather, those that one rank contributes."""
         return buffer_bytes / len(self.groups[0]) if self.collective == "all_gather" else buffer_bytes
 
 
 @dataclass(frozen=True)
 class CollectivePlan:
-    """Collectives to measure. Groups of different kinds may be the same ranks, which are measured once."""
+    """Collectives to measure. Groups of different kinds that consist of the same ranks are measured once."""
 
     cases: Mapping[CollectiveCase, Sequence[Group]]
-    """The kinds of each case's groups."""
+    """Kinds of group that each case measures."""
     sizes: Sequence[int]
-    """Bytes of the whole buffer."""
+    """Sizes of the whole buffer in bytes."""
 
     @classmethod
     def for_layouts(
@@ -63,8 +63,8 @@ class CollectivePlan:
         Args:
             ranks: number of processes.
             layouts: pairs of ``mp`` and ``esp``.
-            sizes: bytes of the whole buffer, to be rounded up to a multiple of 4 bytes for each rank.
-            only: pairs of a collective and a kind of group; the plan has no others.
+            sizes: sizes of the whole buffer in bytes, to be rounded up to a multiple of 4 bytes for each rank.
+            only: pairs of a collective and a kind of group to include; None for all.
 
         Raises:
             InputError: a layout does not divide the ranks.
@@ -84,11 +84,11 @@ class CollectivePlan:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The plan as plain JSON, for the processes."""
+        """The plan as plain JSON, passed to the measuring processes."""
         return {"cases": [asdict(case) for case in self.cases], "sizes": self.sizes}
 
     def to_profile(self, cluster: ProcessCluster, machine: Machine, seconds: Sequence[Sequence[float]]) -> Profile:
-        """Return the profile that follows from ``seconds[cases][sizes]``."""
+        """Return the profile fitted to ``seconds[cases][sizes]``."""
         intra, inter = cluster.intra_bandwidth, cluster.inter_bandwidth
         measured = [
             each

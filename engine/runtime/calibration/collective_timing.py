@@ -1,9 +1,8 @@
-"""Times of collectives, measured in rounds by every process of a cluster.
+"""Timing of collectives in rounds, in every process of a cluster.
 
-A collective is timed over all groups of its kind at once, as a layer calls it. Its time lasts from the moment at
-which the last member of a group starts to the moment at which its last member ends; of several
-groups the slowest counts, of several rounds the median. All cases and sizes take their turn in
-every round, so that other load on the machine affects all of them alike.
+A collective is timed over all groups of one kind at once, as an expert layer calls it. Its time lasts from the last
+start to the last end among the members of a group. The slowest group and the median round count. All cases and sizes
+take their turn in every round, so that other load on the machine affects all of them alike.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from meshwave.engine.runtime.experts.overlap import OverlappedCombine
 from meshwave.engine.runtime.experts.steps import StepRunner
 
 WARM_UP_ROUNDS = 1
-"""Rounds that do not count: they open connections and touch memory."""
+"""Number of rounds that are not counted: they open connections and touch memory."""
 ITEM_BYTES = 4
 TimeStamps = NDArray[np.float64]
-"""Seconds; the last dim is start and end."""
+"""Time stamps in seconds; the last dim is start and end."""
 
 
 class CollectiveBuffers(NamedTuple):
-    """Group and scratch buffers of a collective on this process."""
+    """Group and scratch buffers of a collective in this process."""
 
     group: Group
     source: Tensor
@@ -68,7 +67,7 @@ def _run(start: Callable[[CollectiveBuffers, int], Any], buffers: CollectiveBuff
 
 
 def _overlap(buffers: CollectiveBuffers, items: int) -> Tensor:
-    """Run Parm's simultaneous all-to-all and all-gather as the expert layer does.
+    """Run the simultaneous all-to-all and all-gather of Parm's schedule S2 in the same way as the expert layer.
 
     Returns:
         ``[1, places, mp, chunk]`` of chunks for every rank, summed over the ranks of one place.
@@ -94,10 +93,10 @@ COLLECTIVES: Mapping[str, Callable[[CollectiveBuffers, int], object]] = {
 
 
 class CollectiveTimer:
-    """Times cases, each at all sizes.
+    """Timer of collectives, each at all sizes.
 
-    A case has a ``collective`` and ``groups``, the ranks of each; an overlap also has ``mp`` and ``esp``.
-    Sizes are bytes of the larger of the two buffers, multiples of 4 for each rank of a group.
+    A case has a ``collective`` and its ``groups`` of ranks; an overlap also has ``mp`` and ``esp``. Sizes are bytes of
+    the larger of the two buffers, multiples of 4 for each rank of a group.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class CollectiveTimer:
         self._buffers = [make_buffers(cluster, case, groups, source, target) for case in cases]
 
     def run_round(self) -> TimeStamps:
-        """Return stamps ``[cases, sizes, 2]`` of this process in one round."""
+        """Return the time stamps ``[cases, sizes, 2]`` of this process in one round."""
         stamps = np.zeros((len(self._cases), len(self._items), 2))
         for number, (case, buffers) in enumerate(zip(self._cases, self._buffers, strict=True)):
             collective = COLLECTIVES[case["collective"]]
@@ -121,13 +120,13 @@ class CollectiveTimer:
         return stamps
 
     def median_seconds(self, stamps: TimeStamps) -> list[list[float]]:
-        """Return the medians ``[cases][sizes]`` of stamps ``[ranks, rounds, cases, sizes, 2]``."""
+        """Return the median seconds ``[cases][sizes]`` of stamps ``[ranks, rounds, cases, sizes, 2]``."""
         by_case = (slowest_seconds(stamps[:, :, number], case["groups"]) for number, case in enumerate(self._cases))
         return [np.median(rounds, axis=0).tolist() for rounds in by_case]
 
 
 def measure_collectives(cluster: ProcessCluster, plan: Mapping[str, Any]) -> list[list[float]] | None:
-    """Return seconds ``[cases][sizes]`` on rank 0, None on the others.
+    """Return seconds ``[cases][sizes]`` on rank 0, None on the other ranks.
 
     ``plan`` is :attr:`.collective_plan.CollectivePlan.arguments` with the number of ``rounds``.
     """
@@ -138,7 +137,7 @@ def measure_collectives(cluster: ProcessCluster, plan: Mapping[str, Any]) -> lis
 
 
 def run_rounds(measurements: Sequence[Callable[[], TimeStamps]], rounds: int) -> list[TimeStamps]:
-    """Run measurements in turns, and return the stamps ``[rounds, ...]`` of each in the rounds that count."""
+    """Run measurements in turns. Return the stamps ``[rounds, ...]`` of each measurement without the warm-up rounds."""
     by_round: list[list[TimeStamps]] = []
     for number in range(WARM_UP_ROUNDS + rounds):
         by_round.append([measure() for measure in measurements])
@@ -149,25 +148,25 @@ def run_rounds(measurements: Sequence[Callable[[], TimeStamps]], rounds: int) ->
 
 
 def gather_stamps(stamps: TimeStamps) -> TimeStamps | None:
-    """Return the stamps ``[ranks, ...]`` of all processes on rank 0, None on the others."""
+    """Return the stamps ``[ranks, ...]`` of all processes on rank 0, None on the other ranks."""
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, stamps)
     return np.stack(gathered) if dist.get_rank() == 0 else None
 
 
 def slowest_seconds(stamps: TimeStamps, groups: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    """Return the seconds ``[...]`` of the slowest group, given stamps ``[ranks, ..., 2]``."""
+    """Return the seconds ``[...]`` of the slowest group, computed from stamps ``[ranks, ..., 2]``."""
     by_group = [stamps[members, ..., 1].max(axis=0) - stamps[members, ..., 0].max(axis=0) for members in groups]
     return np.asarray(np.max(by_group, axis=0))
 
 
 def process_device(cluster: ProcessCluster) -> torch.device:
-    """Return the device of this process."""
+    """Return the torch device of this process."""
     return accelerator_device(dist.get_rank()) if cluster.uses_gpus else torch.device("cpu")
 
 
 def synchronized_time_s(device: torch.device) -> float:
-    """Wait for the work of a device, and return the time of a clock that all processes of this machine share."""
+    """Wait for the queued work of a device, then return the time of a clock that all processes of this machine share."""
     synchronize(device)
     return time.perf_counter()
 
@@ -176,7 +175,7 @@ def synchronized_time_s(device: torch.device) -> float:
 
 
 class GroupCache:
-    """Groups of processes, each created once; all processes request the same groups in the same order."""
+    """Process groups, each created once; all processes request the same groups in the same order."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -184,7 +183,7 @@ class GroupCache:
         self._made: set[tuple[int, ...]] = set()
 
     def own_group(self, groups: Sequence[Sequence[int]]) -> Group:
-        """Return the one of ``groups`` that this process is in; together they contain every process."""
+        """Return the member of ``groups`` that contains this process; together the groups contain every process."""
         members = list(map(tuple, groups))
         missing = [group for group in members if group not in self._made]
         self._own |= make_groups(missing, dist.get_rank(), dist.get_backend(), MESSAGE_TIMEOUT, self.device)
@@ -192,7 +191,7 @@ class GroupCache:
         return next(self._own[group] for group in members if dist.get_rank() in group)
 
     def layer_groups(self, layer: Layer) -> dict[str, Group]:
-        """Return the groups of an expert layer over all processes, by their kind."""
+        """Return the groups of an expert layer over all processes, by kind."""
         return {kind: self.own_group(layer.groups(kind)) for kind in ("mp", "esp", "ep", "ep_esp")}
 
 
@@ -219,7 +218,7 @@ def make_buffers(
 
 
 def _parm_overlap(layer: Layer, runner: StepRunner) -> OverlappedCombine:
-    """Return the overlap of Parm's S2."""
+    """Return the overlapped combine step of Parm's schedule S2."""
     forward = expert_schedules["parm-s2"]().steps(layer)
     gather = next(number for number, step in enumerate(forward) if step.hidden and step.collective)
     combine = max(number for number, step in enumerate(forward[:gather]) if step.collective == "all_to_all")

@@ -1,4 +1,4 @@
-"""Contention: which messages and collectives to start at the same time, and the ratios that follow from their times."""
+"""Measurement of contention: cases of messages and collectives that start together, and ratios of their times."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster,
 
 ITEM_BYTES = 4
 MESSAGE_S = 0.1
-"""Duration of one message between emulated nodes, long beside its latency and the bursts of token buckets."""
+"""Duration of one message between emulated nodes in seconds, long compared with its latency and token-bucket bursts."""
 MIN_BYTES, MAX_BYTES, GPU_BYTES = 1 << 20, 1 << 24, 1 << 28
-"""Sizes of a message: the smallest on slow emulated links, the one without emulation, and the one between GPUs."""
+"""Message sizes in bytes: the minimum on emulated links, the size without emulation, and the size between GPUs."""
 MAX_RANKS_PER_NODE = 4
-"""Processes of a node that take part: two pairs inside it."""
+"""Maximum number of processes per node that take part: two pairs within the node."""
 Pair = tuple[int, int]
-"""Source and target process."""
+"""Source and target process of a message."""
 Times = Sequence[Sequence[Sequence[float]]]
-"""[repetitions][cases][flows] seconds; the flows of a case are its messages, then its ring."""
+"""Seconds ``[repetitions][cases][flows]``; the flows of a case are its messages in order, then its ring."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Flows:
 
 
 def message_bytes(cluster: ProcessCluster) -> int:
-    """Return the size of a message that takes long enough to time on the links of ``cluster``."""
+    """Return a message size for which a transfer over the links of ``cluster`` takes long enough to be timed."""
     if cluster.uses_gpus:
         return GPU_BYTES
     if cluster.inter_bandwidth is None:
@@ -41,18 +41,18 @@ def message_bytes(cluster: ProcessCluster) -> int:
 
 
 def ring_bytes(size: int, ranks: int) -> int:
-    """Return the buffer whose ring all-reduce sends ``size`` bytes over each link: it sends 2 (n - 1) / n of a buffer."""
+    """Return the size of the buffer whose ring all-reduce sends ``size`` bytes per link: 2 (n - 1) / n of the buffer."""
     unit = ITEM_BYTES * ranks
     return max(unit, round(size * ranks / (2 * (ranks - 1))) // unit * unit)
 
 
 def smallest_cluster(cluster: ProcessCluster) -> ProcessCluster:
-    """Return ``cluster`` without the nodes and processes that are not needed."""
+    """Return ``cluster`` without the nodes and processes that the contention cases do not need."""
     return replace(cluster, nodes=min(2, cluster.nodes), ranks_per_node=min(MAX_RANKS_PER_NODE, cluster.ranks_per_node))
 
 
 def contention_cases(cluster: ProcessCluster) -> dict[LinkKind, dict[str, Flows]]:
-    """Return the cases to measure on each kind of link, by name, except those that need a larger cluster."""
+    """Return the cases to measure on each kind of link, by name, without those that need a larger cluster."""
     per_node = cluster.ranks_per_node
     found: dict[LinkKind, dict[str, Flows]] = {}
     if per_node > 1:
@@ -82,7 +82,7 @@ def measure_contention(
     size: int | None = None,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> tuple[Contention, ...]:
-    """Measure every kind of link that ``cluster`` has; ``size`` is that of a message in bytes.
+    """Measure contention on every kind of link of ``cluster``; ``size`` is the size of a message in bytes.
 
     Raises:
         InputError: there is only one process, or this machine cannot emulate links.
@@ -117,11 +117,11 @@ def _ring_bytes_for(flows: Flows, size: int) -> int:
 def contention_from_times(
     kind: LinkKind, size: int, ranks: int, times: Mapping[str, Sequence[Sequence[float]]]
 ) -> Contention:
-    """Return the ratios that follow from the times of all cases.
+    """Return the contention ratios computed from the times of all cases.
 
-    ``times[case][repetitions][flows]`` are seconds, of messages of ``size`` bytes and a ring of ``ranks`` processes.
-    Each repetition is compared with the message alone of the same repetition, so that slow changes of the machine's
-    load cancel.
+    ``times[case][repetitions][flows]`` are seconds of messages of ``size`` bytes and of a ring of ``ranks`` processes.
+    Each repetition is compared with the time of a message alone in the same repetition, so that slow changes of the
+    machine's load cancel.
     """
     alone = [row[0] for row in times["alone"]]
     collective = [row[0] for row in times["collective"]]

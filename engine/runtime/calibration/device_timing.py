@@ -1,4 +1,4 @@
-"""Rates of one device: matrix products, copies, and the end of a step (clipping and the optimizer)."""
+"""Rates of one device: matrix products, memory copies, and the optimizer step with gradient clipping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPETITIONS = 9
 
 
 def time_optimizers(precision: str, device: torch.device) -> Iterator[dict[str, Any]]:
-    """Yield the seconds of the end of a step by optimizer: the norm of the gradients, clipping, the update."""
+    """Yield the times of an optimizer step in seconds, by optimizer: gradient norm, clipping and update."""
     dtype, clock = DTYPES[precision], make_clock(device)
     for name, kind in OPTIMIZERS.items():
         for clipped in (False, True):
@@ -54,7 +54,7 @@ def matrix_flops_per_s(precision: str, device: torch.device) -> float:
 
 
 def time_copies(device: torch.device) -> Iterator[tuple[float, float]]:
-    """Yield bytes, and the seconds in which the device copies them."""
+    """Yield pairs of a size in bytes and the time in seconds in which the device copies it."""
     clock = make_clock(device)
     for size in ACCELERATOR_COPY_BYTES if is_accelerator(device) else CPU_COPY_BYTES:
         source, target = torch.zeros(2, size, device=device, dtype=torch.uint8)
@@ -62,7 +62,7 @@ def time_copies(device: torch.device) -> Iterator[tuple[float, float]]:
 
 
 def _time_calls(work: Callable[[], object], clock: Clock) -> list[float]:
-    """Return the seconds of several calls, after one that does not count."""
+    """Return the times of several calls in seconds, without the first, which warms up."""
     work()
     clock.begin()
     stamps = [clock.stamp()]

@@ -1,10 +1,10 @@
-"""A small cluster of processes on this machine, for measurements, with emulated links of two speeds.
+"""Small cluster of processes on this machine with emulated links of two speeds, for measurements.
 
-The links are those of :mod:`meshwave.engine.runs.emulation.network`; they end with the processes. Processes
-listen inside their network namespaces only, and find each other through a file.
+The links are those of :mod:`meshwave.engine.runs.emulation.network`; they are removed when the processes end. Processes
+listen only inside their network namespaces, and find each other through a file.
 
-``python -m meshwave.engine.runtime.calibration.emulated_cluster FOLDER`` is the process that makes the network and forks
-the others. It imports torch once for all of them; its caller does not import torch.
+``python -m meshwave.engine.runtime.calibration.emulated_cluster FOLDER`` is the process that creates the network and
+forks the others. It imports torch once for all of them; its caller does not import torch.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ LOG = "log"
 
 @dataclass(frozen=True)
 class ProcessCluster:
-    """``nodes * ranks_per_node`` processes of this machine.
+    """Cluster of ``nodes * ranks_per_node`` processes on this machine.
 
-    Bandwidths, in bytes/s, are those of each link in each direction. Without them all processes share this
-    machine's loopback.
+    Bandwidths, in bytes/s, apply to each link in each direction. Without bandwidths all processes share the loopback
+    interface of this machine.
     """
 
     nodes: int
@@ -67,7 +67,7 @@ class ProcessCluster:
     inter_bandwidth: float | None = None
     """Bandwidth of the uplink that the processes of a node share."""
     uses_gpus: bool = False
-    """True if each process has its own GPU of this machine, and messages go over NCCL."""
+    """True if each process has its own GPU of this machine and messages are sent over NCCL."""
 
     def __post_init__(self) -> None:
         if (self.intra_bandwidth is None) != (self.inter_bandwidth is None):
@@ -86,17 +86,17 @@ class ProcessCluster:
 
     @property
     def is_emulated(self) -> bool:
-        """True if links are emulated."""
+        """True if links between the processes are emulated."""
         return self.intra_bandwidth is not None
 
     @property
     def node_by_rank(self) -> tuple[int, ...]:
-        """``[ranks]`` the node of each process."""
+        """Node of each process, ``[ranks]``."""
         return tuple(rank // self.ranks_per_node for rank in range(self.ranks))
 
     @property
     def topology(self) -> Topology | None:
-        """The emulated network; None without one."""
+        """Emulated network of the cluster; None if links are not emulated."""
         if self.intra_bandwidth is None or self.inter_bandwidth is None:
             return None
         return Topology(self.node_by_rank, self.intra_bandwidth, self.inter_bandwidth)
@@ -117,14 +117,15 @@ def run_in_cluster(
 
     Args:
         function: a name such as ``package.module:function``. It is called with the cluster and the argument, in a
-            process of a torch.distributed group over gloo, or over NCCL if each has a GPU. It returns plain JSON.
+            process of a torch.distributed group over gloo, or over NCCL if each process has a GPU. It returns plain
+            JSON.
         cluster: the processes.
         argument: plain JSON.
         on_line: called with every line that a process prints.
 
     Raises:
         InputError: this machine cannot emulate links.
-        RunError: a process failed; the error of the first one.
+        RunError: a process failed. The message is that of the first failure.
     """
     if cluster.is_emulated and (reason := missing_requirement()):
         raise Refusal("cluster_not_emulated", {"reason": reason})
@@ -143,7 +144,7 @@ def run_in_cluster(
 
 @contextmanager
 def _parent_process(folder: Path, uses_gpus: bool) -> Iterator[subprocess.Popen[str]]:
-    """Start the process that makes the network; at the end of the block, end it with all of its children."""
+    """Start the process that creates the network; at the end of the ``with`` block, end it and all of its children."""
     with (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "meshwave.engine.runtime.calibration.emulated_cluster", str(folder)],
@@ -174,7 +175,7 @@ def _parent_process(folder: Path, uses_gpus: bool) -> Iterator[subprocess.Popen[
 
 
 def raise_first_error(folder: Path, status: int) -> None:
-    """Raise the first error: when one process fails, the others fail a moment later."""
+    """Raise the error that occurred first. When one process fails, the others fail a moment later."""
     errors = [json.loads(path.read_text("utf-8")) for path in folder.glob("error-*.json")]
     if errors:
         first = min(errors, key=lambda error: error["time"])
@@ -214,12 +215,12 @@ def _find_function(name: str) -> Callable[[ProcessCluster, Any], Any]:
 
 
 def _is_orphaned(wait_s: float = 0.0) -> bool:
-    """Return whether the caller has ended or wants this to end: it has closed standard input."""
+    """Return True if the caller has closed standard input, because it ended or because it requests the end."""
     return bool(select.select([0], [], [], wait_s)[0])
 
 
 def _wait_for_children(alive: set[int]) -> int:
-    """Wait for all children and return the exit status; kill them if one fails or the caller has ended."""
+    """Wait for all child processes and return the exit status; kill them if one fails or the caller has ended."""
     failed = False
     try:
         while alive and not failed and not _is_orphaned(POLL_S):
@@ -259,7 +260,7 @@ def _run_process(
     argument: Any,
     rank: int,
 ) -> None:
-    """Run one process of the cluster in its namespace, and write its result."""
+    """Run one process of the cluster in its network namespace, and write its result."""
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # lines of processes do not mix
     try:
         if network is not None:

@@ -1,7 +1,7 @@
-"""Messages and collectives that start at the same time, timed until each has arrived.
+"""Timing of messages and collectives that start at the same time.
 
-Messages use the default group's connection of a pair over gloo, as those of a run do, and over NCCL a communicator
-for each direction of each pair; an all-reduce has a group of its own on both.
+Over gloo, a message uses the default group's connection between two processes, as in a run. Over NCCL it uses a
+communicator for each direction of each pair. An all-reduce has a process group of its own on both backends.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Work = Any  # torch.distributed's handle of something that is on its way
 
 
 def measure_flows(cluster: ProcessCluster, plan: Mapping[str, Any]) -> list[list[list[float]]] | None:
-    """Return seconds ``[rounds][cases][flows]`` on rank 0, None on the others.
+    """Return seconds ``[rounds][cases][flows]`` on rank 0, None on the other ranks.
 
-    Each of ``plan["cases"]`` has ``messages``, pairs of processes that send ``plan["bytes"]`` bytes, and a ``ring``
-    that all-reduces ``ring_bytes`` bytes; its flows are the messages in their order, then the ring. A flow lasts from
-    the moment at which the last process of the case starts until its last process has what it receives.
+    Each case in ``plan["cases"]`` has ``messages``, pairs of processes that send ``plan["bytes"]`` bytes, and a
+    ``ring`` that all-reduces ``ring_bytes`` bytes. The flows of a case are its messages in order, then its ring. The
+    time of a flow lasts from the start of the last process of the case until the last process has received its data.
     """
     with ThreadPoolExecutor(MAX_AWAITED_FLOWS) as pool:
         cases = FlowCases(cluster, plan, pool)
@@ -74,7 +74,7 @@ class FlowCases:
         return self._rank in case["ring"] or any(self._rank in pair for pair in case["messages"])
 
     def _run_case(self, number: int, ends: TimeStamps) -> None:
-        """Start all flows of a case at this process, and write their arrivals to ``ends [flows]``."""
+        """Start all flows of a case on this process, and write their arrival times to ``ends [flows]``."""
         case = self._cases[number]
         awaited = dict(self._receives(case))
         if self._rank in case["ring"]:
@@ -98,7 +98,7 @@ class FlowCases:
                 yield dist.isend(self._source, target, group=self._lanes.get((source, target)), tag=flow)
 
     def _finish_time(self, work: Work) -> float:
-        """Wait for ``work`` in its own thread, since flows may end in any order, and return the time."""
+        """Wait for ``work`` in a thread of its own, since flows may end in any order, and return the time of its end."""
         if not is_accelerator(self._device):
             work.wait()
         else:  # NCCL's wait blocks a stream, not the host
@@ -109,19 +109,19 @@ class FlowCases:
         return time.perf_counter()
 
     def flow_seconds(self, stamps: TimeStamps) -> list[list[list[float]]]:
-        """Return ``[rounds][cases][flows]`` of stamps ``[ranks, rounds, cases, flows, 2]``."""
+        """Return the seconds ``[rounds][cases][flows]`` computed from stamps ``[ranks, rounds, cases, flows, 2]``."""
         seconds = stamps[..., 1].max(axis=0) - stamps[..., 0].max(axis=0)
         return [[_case_seconds(case, row) for case, row in zip(self._cases, rows, strict=True)] for rows in seconds]
 
 
 def _case_seconds(case: Mapping[str, Any], seconds: TimeStamps) -> list[float]:
-    """Return the times of the flows that a case has, from an array padded to the most flows of a case."""
+    """Return the times of the flows of a case; the given array is padded to the largest number of flows of a case."""
     messages = len(case["messages"])
     return [float(each) for each in seconds[: messages + bool(case["ring"])]]
 
 
 def _rings(cases: Sequence[Mapping[str, Any]], ranks: int, groups: GroupCache) -> list[Any]:
-    """Return the group of each case's ring; None if the case has none or this process is not in it."""
+    """Return the ring group of each case; None if the case has no ring or this process is not a member."""
     others = ([[rank] for rank in range(ranks) if rank not in case["ring"]] for case in cases)
     return [
         groups.own_group([case["ring"], *alone]).handle if case["ring"] else None
@@ -130,7 +130,7 @@ def _rings(cases: Sequence[Mapping[str, Any]], ranks: int, groups: GroupCache) -
 
 
 def _lanes(pairs: Sequence[tuple[int, ...]], device: torch.device) -> dict[tuple[int, ...], Any]:
-    """Make a communicator for each direction of each pair, in one order for all processes, and connect it."""
+    """Create and connect a communicator for each direction of each pair, in the same order in all processes."""
     groups = {pair: dist.new_group(list(pair), timeout=MESSAGE_TIMEOUT, backend=dist.get_backend()) for pair in pairs}
     token = torch.zeros(1, device=device)
     for (source, target), group in groups.items():

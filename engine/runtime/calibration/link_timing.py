@@ -1,4 +1,4 @@
-"""Times of messages between two processes: half of a round trip over the runtime's own communicator."""
+"""Timing of messages between two processes: half of a round trip over the runtime's own communicator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ITEM_BYTES = 4
 
 
 def measure_links(cluster: ProcessCluster, plan: Mapping[str, Any]) -> list[list[float]] | None:
-    """Return the seconds ``[pairs][sizes]`` of a message one way on rank 0, None on the others.
+    """Return the one-way time of a message in seconds, ``[pairs][sizes]``, on rank 0; None on the other ranks.
 
     ``plan`` has ``pairs`` of processes, ``sizes`` in bytes and the number of ``rounds``. Pairs and sizes take turns in
     every round; the median over all rounds counts.
@@ -52,7 +52,7 @@ def measure_links(cluster: ProcessCluster, plan: Mapping[str, Any]) -> list[list
 
 
 def _time_round_trips(communicator: Communicator, pair: Sequence[int], items: int, device: torch.device) -> list[float]:
-    """Return the seconds of round trips at the first process of a pair, which posts its receive before it sends."""
+    """Return the times of round trips in seconds on the first process of a pair, which posts its receive first."""
     dist.barrier()
     first, second = pair
     if dist.get_rank() not in pair:
@@ -75,7 +75,7 @@ def _time_round_trips(communicator: Communicator, pair: Sequence[int], items: in
 
 
 def pipeline_layout(ranks: int) -> ProcessLayout:
-    """Return the layout of a pipeline with one process a rank."""
+    """Return the layout of a pipeline with one process per rank."""
     link = {"latency_s": 0.0, "bandwidth": 1e9}
     device = {"peak_flops": 1e12, "memory_bytes": 1e12, "memory_bandwidth": 1e11}
     meshes = [{"name": f"m{rank}", "devices": [rank]} for rank in range(ranks)]

@@ -1,4 +1,4 @@
-"""Calibration of this machine: all parts of a profile, measured in processes of their own, with progress."""
+"""Calibration of this machine: measures all parts of a profile in separate processes and reports progress."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ from meshwave.engine.runtime.calibration.contention_timing import measure_conten
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 
 PARTS = ("blocks", "links", "collectives", "contention")
-"""Parts of a calibration that can be measured alone. *blocks* includes optimizer, memory and the device's rates."""
+"""Parts of a calibration that can be measured alone. *blocks* includes optimizer, memory and the rates of the device.
+"""
 BLOCKS_S = 90.0
-"""Time for the rounds of blocks; a few rounds are measured even if they take longer."""
+"""Time for the rounds of blocks in seconds; a few rounds are measured even if they take longer."""
 LINK_BYTES = tuple(4**n for n in range(5, 12))  # 1 KiB to 4 MiB
 PART_SHARES: Mapping[str, float] = {"blocks": 0.68, "links": 0.08, "collectives": 0.2, "contention": 0.04}
-"""Approximate share of each part in the duration."""
+"""Approximate fraction of the duration that each part takes."""
 TERMS: Mapping[str, tuple[Term, ...]] = {
     "layer": ("action", "block", "products", "attention", "bytes"),
     "experts": ("block", "products", "attention", "bytes"),
@@ -50,24 +51,24 @@ TERMS: Mapping[str, tuple[Term, ...]] = {
     "embedding": ("action", "bytes"),
     "head": ("action", "products", "bytes"),
 }
-"""Terms of the cost of a kind of block. The ends of a model occur once a stage, so their constant is that of the
+"""Cost terms of each kind of block. A stage has at most one embedding and one head, so their constant is that of the
 action."""
 ALL_REDUCE_RANKS = (2, 4)
-"""Sizes of groups whose all-reduce is measured besides that of all processes."""
+"""Group sizes whose all-reduce is measured in addition to that of all processes."""
 DEFAULT_RANKS = 8
 BUSY_LOAD = 0.7
 """Load average, in cores, above which a measurement is reported as disturbed."""
 
 
 class CalibrationProgress(NamedTuple):
-    """Share of a calibration that is done, and a description of what runs."""
+    """Completed fraction of a calibration, and a description of the current measurement."""
 
     share: float
     message: str
 
 
 ProgressListener = Callable[[CalibrationProgress], None]
-"""Called with progress. An exception of the listener ends the calibration and its processes."""
+"""Callback for progress. An exception that it raises ends the calibration and its processes."""
 
 
 @dataclass(frozen=True)
@@ -75,40 +76,41 @@ class CalibrationOptions:
     """Options of a calibration."""
 
     cluster: ProcessCluster
-    """Processes for links, collectives and contention."""
+    """Processes that measure links, collectives and contention."""
     layouts: Sequence[tuple[int, int]]
     """Pairs of ``mp`` and ``esp`` whose collectives are measured."""
     parts: Sequence[str] = PARTS
     sizes: Sequence[int] = COLLECTIVE_BYTES
-    """Bytes of the buffers of collectives."""
+    """Buffer sizes of collectives in bytes."""
     rounds: int = 7
-    """Rounds of links, collectives and contention."""
+    """Number of rounds in which links, collectives and contention are measured."""
     precisions: Sequence[str] | None = None
-    """None: those suited to the device."""
+    """Precisions of the measured blocks; None selects those suited to the device."""
     has_experts: bool = False
-    """True to measure blocks with experts too."""
+    """True to measure blocks with experts as well."""
     uses_gpu: bool = False
     """True to measure blocks on a GPU."""
     blocks_s: float = BLOCKS_S
     stages: Sequence[Sequence[Any]] | None = None
-    """Fields of :class:`.stage_sizes.StageSize` for each stage to measure; None: those for the device."""
+    """Fields of :class:`.stage_sizes.StageSize` for each stage to measure; None selects the sizes for the device."""
     message_bytes: int | None = None
-    """Size of a message whose contention is measured, a multiple of 4; None: one that takes long enough."""
+    """Size in bytes of the messages that measure contention, a multiple of 4; None selects a sufficient size."""
     all_reduce_ranks: Sequence[int] = ()
-    """Sizes of smaller groups inside a node whose all-reduce is measured."""
+    """Sizes of smaller groups within a node whose all-reduce is measured."""
 
 
 def default_options() -> CalibrationOptions:
-    """Return the options of a calibration of this machine without emulated links."""
+    """Return the options for calibrating this machine without emulated links."""
     cluster = gpu_cluster(ProcessCluster(1, DEFAULT_RANKS))
     layouts = [(cluster.ranks, cluster.ranks)]
     return CalibrationOptions(cluster, layouts, uses_gpu=count_gpus() > 0, all_reduce_ranks=ALL_REDUCE_RANKS)
 
 
 def gpu_cluster(cluster: ProcessCluster) -> ProcessCluster:
-    """Return a cluster with one GPU a process if there are two GPUs or more, with at most as many processes as GPUs.
+    """Return a cluster with one GPU per process if this machine has several GPUs; otherwise ``cluster``.
 
-    The number of processes is a power of two. Emulated clusters use no GPUs.
+    It has as many processes as ``cluster``, but at most the largest power of two that does not exceed the number of
+    GPUs. Emulated clusters use no GPUs.
     """
     gpus = count_gpus()
     if cluster.is_emulated or cluster.nodes > 1 or gpus < 2:
@@ -117,7 +119,7 @@ def gpu_cluster(cluster: ProcessCluster) -> ProcessCluster:
 
 
 def count_gpus() -> int:
-    """Return the number of NVIDIA GPUs that processes would see, without importing torch."""
+    """Return the number of NVIDIA GPUs visible to child processes, without importing torch."""
     if shutil.which("nvidia-smi") is None:
         return 0
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout.count("GPU ")
@@ -126,7 +128,7 @@ def count_gpus() -> int:
 
 
 def describe_machine(cluster: ProcessCluster) -> Machine:
-    """Return a description of this machine, with its load before anything is measured."""
+    """Return a description of this machine and its load before the measurements."""
     return Machine(
         ranks=cluster.ranks,
         ranks_per_node=cluster.ranks_per_node,
@@ -140,11 +142,11 @@ def describe_machine(cluster: ProcessCluster) -> Machine:
 
 
 def calibrate_machine(options: CalibrationOptions, on_progress: ProgressListener = lambda progress: None) -> Profile:
-    """Measure part after part.
+    """Measure all requested parts of a profile, one after the other.
 
     Raises:
-        InputError: a part cannot be measured here.
-        RunError: there is no torch, or a process failed.
+        InputError: a part cannot be measured on this machine.
+        RunError: torch is not installed, or a process failed.
     """
     if len({*options.parts} - {*PARTS}) or not options.parts:
         params = {"parts": ", ".join(options.parts) or "none", "known": ", ".join(PARTS)}
@@ -171,7 +173,7 @@ def calibrate_machine(options: CalibrationOptions, on_progress: ProgressListener
 
 
 def _line_listener(on_progress: ProgressListener, start: float, share: float) -> Callable[[str], None]:
-    """Return a reader of the lines of a part's processes, which reports progress after each line."""
+    """Return a callback for the output lines of a measurement that reports progress after each line."""
     last = CalibrationProgress(start, "starting the processes")
 
     def on_line(line: str) -> None:
@@ -258,7 +260,7 @@ def _measure_contention(options: CalibrationOptions, profile: Profile, on_line: 
 
 
 def _round_listener(on_line: OnLine, number: int, count: int, part: str = "collectives") -> OnLine:
-    """Return a callback that reads output lines of one of ``count`` measurements and reports the share of all that is done."""
+    """Return a callback for the output lines of measurement ``number`` of ``count`` that reports the total progress."""
 
     def on_round(line: str) -> None:
         words = line.split()
@@ -296,7 +298,8 @@ MEASUREMENTS: Mapping[str, Callable[[CalibrationOptions, Profile, OnLine], Profi
 def fit_blocks(found: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
     """Yield each kind of block in each precision with its samples and the lines fitted to them.
 
-    A joining layer is a layer with one more product, so that its lines are fitted to the samples of both.
+    A layer that joins a skip connection is a layer with one more matrix product, so its lines are fitted to the samples
+    of both kinds.
     """
     samples_by_kind = {
         (each["precision"], each["kind"]): [BlockSample.model_validate(one, strict=False) for one in each["samples"]]
@@ -309,7 +312,7 @@ def fit_blocks(found: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
 
 
 def fit_phase(kind: str, phase: Phase, samples: Sequence[BlockSample]) -> Fit:
-    """Fit the terms of a phase to all samples that have it."""
+    """Fit the cost terms of a phase to all samples of that phase."""
     terms = TERMS[kind]
     rows = [sample.phases[phase].terms(sample.blocks) for sample in samples if phase in sample.phases]
     seconds = np.array([sample.phases[phase].seconds for sample in samples if phase in sample.phases])
@@ -318,14 +321,14 @@ def fit_phase(kind: str, phase: Phase, samples: Sequence[BlockSample]) -> Fit:
 
 
 def fit_link(pair: Pair, samples: Sequence[Sequence[float]]) -> LinkLine:
-    """Fit latency and seconds per byte to samples of bytes and seconds."""
+    """Fit latency and seconds per byte to samples of message size in bytes and time in seconds."""
     points = tuple((float(size), float(seconds)) for size, seconds in samples)
     line = fit_line(points)
     return LinkLine(pair=pair, alpha_s=line.alpha_s, beta_s_per_byte=line.beta_s_per_byte, r2=line.r2, samples=points)
 
 
 def fit_optimizer(optimizer: Any, precision: Any, clipped: bool, samples: Sequence[Sequence[float]]) -> OptimizerLine:
-    """Fit a constant and seconds per parameter to samples of parameters and seconds."""
+    """Fit a constant and seconds per parameter to samples of parameter count and time in seconds."""
     points = tuple((float(parameters), float(seconds)) for parameters, seconds in samples)
     line = fit_line(points)
     return OptimizerLine(

@@ -1,4 +1,4 @@
-"""Sizes of the stages that a calibration measures, and the smallest design with such a stage."""
+"""Sizes of the stages that a calibration measures, and the smallest design that contains such a stage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MICROBATCHES = 2
 
 
 class StageSize(NamedTuple):
-    """A stage of ``blocks`` blocks of a kind, and the shape of a microbatch."""
+    """Size of a measured stage: ``blocks`` blocks of one kind, and the shape of a microbatch."""
 
     kind: BlockKind
     blocks: int
@@ -24,7 +24,7 @@ class StageSize(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """Attention heads, of 64 features each."""
+        """Number of attention heads, of 64 features each."""
         return max(1, self.hidden // 64)
 
 
@@ -72,14 +72,14 @@ ACCELERATOR_SIZES: Sizes = {
 
 
 def stage_sizes(*, is_accelerator: bool, has_experts: bool) -> list[StageSize]:
-    """Return the sizes to measure on a kind of device, those of experts only where they are asked for."""
+    """Return the stage sizes to measure on a kind of device; stages with experts only if ``has_experts``."""
     sizes = ACCELERATOR_SIZES if is_accelerator else CPU_SIZES
     kinds = [kind for kind in sizes if has_experts or kind != "experts"]
     return [StageSize(kind, *size) for kind in kinds for size in sizes[kind]]
 
 
 def stage_design(size: StageSize, precision: str) -> Design:
-    """Return the smallest design whose model has such a stage."""
+    """Return the smallest design whose model contains a stage of this size."""
     has_skips = size.kind == "joining"
     moe = {"experts": size.experts, "top_k": min(2, size.experts), "capacity_factor": 1.25, "every": 1}
     device = {"peak_flops": 1e12, "memory_bytes": 1e12, "memory_bandwidth": 1e11}

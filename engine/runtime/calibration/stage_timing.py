@@ -1,8 +1,8 @@
-"""Times of stages and the bytes that they keep: the runtime's own stages in one process, all sizes in turns.
+"""Timing and memory of stages: the runtime's own stages in one process, all sizes in turns.
 
-Each stage consists of blocks of one kind. Its microbatches run forward one after the other and then backward,
-as in a schedule, so that saved tensors have left the caches when their backward comes. Every round runs
-all stages in all modes, so that other load on the machine affects all of them alike; medians count.
+Each stage consists of blocks of one kind. All its microbatches run forward and then backward, as in a schedule, so that
+saved tensors have left the caches when their backward starts. Every round runs all stages in all modes, so that other
+load on the machine affects all of them alike; medians count.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ MODES: tuple[Mode, ...] = ("whole", "split", "recomputed")
 def measure_stages(cluster: ProcessCluster, plan: Mapping[str, Any]) -> dict[str, Any]:
     """Measure blocks, optimizer, memory and matrix rate of this process's device, as the sections of a profile.
 
-    ``plan`` has ``precisions`` (null: those suited to the device), ``sizes`` (null: those for the device),
-    whether ``experts`` are measured, and the ``seconds`` for the rounds.
+    ``plan`` has ``precisions`` (null: those suited to the device), ``sizes`` (null: those for the device), ``experts``
+    (true to measure blocks with experts), and ``seconds``, the time for the rounds.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # as in a process of a run
     keep_freed_memory()
@@ -91,7 +91,7 @@ def _report(rounds: int, share: float, precision: str, number: int, count: int) 
 
 @dataclass(frozen=True)
 class BlockSamples:
-    """Samples of blocks by kind."""
+    """Measured samples of blocks by kind."""
 
     times: Mapping[BlockKind, list[BlockSample]]
     kept_bytes: Mapping[BlockKind, list[tuple[float, float]]]
@@ -105,7 +105,7 @@ def measure_blocks(
     seconds: float,
     report: Callable[[int, float], None],
 ) -> BlockSamples:
-    """Run the stages in rounds for about ``seconds``; ``report`` is called with the rounds so far and their share."""
+    """Run the stages in rounds for about ``seconds``. ``report`` receives the number of rounds and the done fraction."""
     stages = [TimedStage(size, precision, device) for size in sizes]
     gc.collect()
     gc.freeze()  # as in a run: collections do not visit torch's modules
@@ -127,7 +127,7 @@ def measure_blocks(
 
 
 class TimedStage:
-    """A stage of blocks of one kind, in all modes."""
+    """A stage of blocks of one kind, timed in all modes."""
 
     def __init__(self, size: StageSize, precision: str, device: torch.device) -> None:
         self.size, self._device = size, device
@@ -179,7 +179,7 @@ class TimedStage:
         return TimedResults(results, [(end - start) / 1e9 for start, end in zip(times[:-1], times[1:], strict=True)])
 
     def median_sample(self) -> BlockSample:
-        """Return the medians of all rounds that count."""
+        """Return the medians over all rounds except warm-up."""
         size, model = self.size, self._inputs.design.model
         phases = {
             phase: timed_phase(self._operators, phase, size.blocks, max(1e-9, median(self._seconds[phase])))
@@ -198,7 +198,7 @@ class TimedStage:
         )
 
     def kept_bytes(self) -> tuple[float, float]:
-        """Return the bytes that a forward keeps, by the formulas and as allocated."""
+        """Return the bytes that a forward keeps for its backward, as predicted by the formulas and as allocated."""
         predicted = self.size.blocks * sum(operator.kept_bytes for operator in self._operators)
         local, targets = self._locals["whole"], self._inputs.targets
         local.forward(self._inputs.copy_input(), targets)  # makes the copies of the weights
@@ -214,7 +214,7 @@ class TimedStage:
 
 
 class TimedResults(NamedTuple):
-    """Results and times of microbatches."""
+    """Results and times of a series of microbatches."""
 
     results: list[Any]
     seconds: list[float]
@@ -222,7 +222,7 @@ class TimedResults(NamedTuple):
 
 @dataclass(frozen=True)
 class StageInputs:
-    """The input of a stage and the gradient of its output."""
+    """Input of a stage and gradient of its output, for timing."""
 
     design: Design
     x: Tensor
@@ -231,7 +231,7 @@ class StageInputs:
 
     @classmethod
     def draw(cls, size: StageSize, design: Design, device: torch.device) -> StageInputs:
-        """Draw random tensors of the shapes of a stage."""
+        """Draw random tensors with the shapes of a stage."""
         dtype = MESSAGE_DTYPES[design.training.precision]
         shape = (size.batch, size.sequence)
         tokens = torch.randint(size.vocab, shape, device=device)
@@ -246,12 +246,12 @@ class StageInputs:
         )
 
     def copy_input(self) -> Tensor:
-        """Return a copy of the input, which the stage keeps like a received message."""
+        """Return a copy of the input, which the stage keeps in the same way as a received message."""
         return self.x.clone()
 
 
 def make_stage(size: StageSize, design: Design, device: torch.device) -> Stage:
-    """Make a stage of blocks alone; the other stages of its model have the rest."""
+    """Build a stage that consists of blocks only; the other parts of the model are on other stages."""
     split, stage = {
         "layer": ([0, size.blocks, 0], 1),
         "experts": ([0, size.blocks, 0], 1),
@@ -265,7 +265,7 @@ def make_stage(size: StageSize, design: Design, device: torch.device) -> Stage:
 
 
 def block_operators(size: StageSize, design: Design) -> tuple[Operator, ...]:
-    """Return the operators of one block, as the cost model has them."""
+    """Return the operators of one block in the cost model."""
     mesh = design.meshes[0]
     load = workload(design, mesh)
     if size.kind == "experts":

@@ -1,9 +1,9 @@
-"""An all-to-all that uses both directions of a link at once.
+"""All-to-all that uses both directions of a link at once.
 
-Gloo's own all-to-all posts each send before the receive from the same peer. The member that comes last finds its peer
-ready and sends everything before it announces its receive, so that the two directions run one after the other; between
-two nodes that takes up to twice as long. Here all receives of large messages are posted first. NCCL starts when all
-members are ready, so its own all-to-all is used.
+Gloo's own all-to-all posts each send before the receive from the same peer. The last member to arrive finds its peer
+ready and sends all its data before it announces its receive, so that the two directions run one after the other;
+between two nodes that takes up to twice as long. Here the receives of all large messages are posted first. NCCL starts
+when all members are ready, so its own all-to-all is used.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SMALL_BYTES = 16_384
 
 
 class PostedMessages(NamedTuple):
-    """Messages in flight."""
+    """Sends and receives in flight."""
 
     works: list[Any]
 
     def wait(self) -> None:
-        """Wait until all have arrived and are sent."""
+        """Wait until all messages have arrived and are sent."""
         for work in self.works:
             work.wait()
 
@@ -38,7 +38,7 @@ class PostedMessages(NamedTuple):
 def start_all_to_all(
     group: Group, output: Tensor, input: Tensor, output_rows: Sequence[int], input_rows: Sequence[int]
 ) -> Any:
-    """Start to send rows of ``input`` to each member and to receive rows of ``output`` from each.
+    """Start to send rows of ``input`` to each member and to receive rows of ``output`` from each member.
 
     Args:
         group: the group.

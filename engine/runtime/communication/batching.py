@@ -17,13 +17,14 @@ from meshwave.engine.runtime.device.accelerator import record_event, use_stream
 
 
 class MessageBatch:
-    """Sends and receives between this process and one other.
+    """Batch of sends and receives between this process and one other process.
 
-    The last of them issues the batch, which completes as a whole. It keeps the tensors alive until then.
+    The last operation that is added issues the batch, which completes as a whole. The batch keeps the tensors alive
+    until then.
     """
 
     def __init__(self, size: int, side: torch.Stream | None) -> None:
-        """Make a batch of ``size`` operations; on a GPU the stream ``side`` records when it is complete."""
+        """Create a batch of ``size`` operations. On a GPU the stream ``side`` records when the batch is complete."""
         self._size, self._side = size, side
         self._operations: list[dist.P2POp] = []
         self._works: list[Any] = []
@@ -31,7 +32,7 @@ class MessageBatch:
         self.arrival: torch.Event | None = None
 
     def add(self, operation: dist.P2POp) -> None:
-        """Add a send or a receive, and issue the batch if it is the last one."""
+        """Add a send or a receive; issue the batch when all operations are added."""
         self._operations.append(operation)
         if len(self._operations) == self._size:
             self._works, self._is_issued = dist.batch_isend_irecv(self._operations), True
@@ -40,11 +41,11 @@ class MessageBatch:
 
     @property
     def is_issued(self) -> bool:
-        """True if all operations were added."""
+        """True if all operations are added, so that the batch is issued."""
         return self._is_issued
 
     def wait(self) -> None:
-        """Wait for all operations: the host with gloo, the current stream with NCCL."""
+        """Make the host (with gloo) or the current stream (with NCCL) wait for all operations."""
         assert self._is_issued, "a rank issues all sends of a batch before it waits for a message of the batch"
         for work in self._works:
             work.wait()
@@ -52,7 +53,7 @@ class MessageBatch:
             self._works, self._operations = [], []  # gloo allows one wait for a message
 
     def is_complete(self) -> bool:
-        """Return whether all operations are known, without waiting, to be complete."""
+        """Return True if all operations are known to be complete, without waiting for them."""
         return self._is_issued and all(work.is_completed() for work in self._works)
 
     def _record_arrival(self, side: torch.Stream) -> None:
@@ -63,7 +64,7 @@ class MessageBatch:
 
 
 class MessageBatches:
-    """The batches that a rank takes part in, each once a step."""
+    """The message batches of a rank, by number; each batch is issued once per step."""
 
     def __init__(self, program: Program, rank: int) -> None:
         self._batch_of = dict(_batched_messages(program, rank))
@@ -71,11 +72,11 @@ class MessageBatches:
         self._open: dict[int, MessageBatch] = {}
 
     def __contains__(self, producer: Action) -> bool:
-        """Return whether the message of an action's tensor is in a batch."""
+        """Return True if the message that carries the tensor of ``producer`` is part of a batch."""
         return producer in self._batch_of
 
     def add(self, producer: Action, operation: dist.P2POp, side: torch.Stream | None = None) -> MessageBatch:
-        """Add an operation to the batch of its message and return the batch; the last operation issues it."""
+        """Add an operation to the batch of its message and return the batch. The last operation issues the batch."""
         number = self._batch_of[producer]
         batch = self._open.pop(number, None) or MessageBatch(self._sizes[number], side)
         batch.add(operation)
@@ -87,14 +88,14 @@ class MessageBatches:
 def message_producer(message: Action) -> tuple[Action, int]:
     """Return the action that produces the tensor of a SEND or RECV, and the stage that consumes it.
 
-    The action names the consumer as its ``other`` stage where the tensor skips stages.
+    If the tensor skips stages, the action names the consumer as its ``other`` stage.
     """
     is_forward, source, target, mb = message_key(message)
     return Action(Op.F if is_forward else Op.B, source, mb, 0, target if message.other >= 0 else -1), target
 
 
 def batched_pairs(program: Program) -> Sequence[tuple[int, int]]:
-    """Return all pairs of ranks (lower, higher) that issue batches, ascending."""
+    """Return the pairs (lower, higher) of ranks that exchange batches, in ascending order."""
     sends = np.flatnonzero(program.batch >= 0) if program.batched else np.empty(0, np.int64)
     ends = zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)
     return sorted({(min(pair), max(pair)) for pair in ends})

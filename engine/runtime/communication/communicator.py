@@ -1,4 +1,4 @@
-"""Communication of one process with the others of a run, whatever the backend."""
+"""Communication of one process with the other processes of a run, independent of the backend."""
 
 from __future__ import annotations
 
@@ -33,56 +33,58 @@ class MessageFormat(NamedTuple):
     dtype: torch.dtype
 
     def shape_of(self, tensors: int) -> tuple[int, ...]:
-        """Return the shape of a message that holds several tensors, concatenated along the last dim."""
+        """Return the shape of a message with several tensors, which are concatenated along the last dim."""
         *rows, hidden = self.shape
         return *rows, tensors * hidden
 
 
 GradientGroups = Sequence[tuple[int, tuple[int, ...]]]
-"""Stages, each with processes that reduce gradients of it together."""
+"""Pairs of a stage and the processes that reduce its gradients together."""
 BoundaryTransfers = Mapping[tuple[int, int, int], Transfer]
-"""Transfers that reshard messages, by source rank, target rank and number of tensors; their ranks are processes.
-Without a transfer, process ``i`` of a mesh sends to process ``i`` of the other."""
+"""Transfers that reshard messages, by source rank, target rank and number of tensors; the ranks of a transfer are
+processes. At a boundary without a transfer, process ``i`` of the source mesh sends to process ``i`` of the target mesh.
+"""
 
 
 class PendingTensor(ABC):
-    """A tensor in flight."""
+    """Tensor in flight, from a message or a collective."""
 
     @abstractmethod
     def wait(self) -> Tensor:
-        """Return the tensor on the run's device, ready for work that is issued afterwards."""
+        """Return the tensor on the run's device, ready for operations that are issued afterwards."""
 
     @property
     def arrival(self) -> Stamp | None:
-        """Time of arrival, if known; it may be earlier than the wait."""
+        """Time at which the tensor arrived, which may be before the wait; None if unknown."""
         return None
 
     @property
     def departure(self) -> Stamp | None:
-        """Time at which it was sent, if known and later than it was requested."""
+        """Time at which the tensor was sent, if it is known and later than the request; otherwise None."""
         return None
 
 
 class PendingSend(Protocol):
-    """A message that is being sent; its tensors must stay alive until it is complete."""
+    """Message that is being sent; its tensors must stay alive until the send is complete."""
 
     def wait(self) -> object:
-        """Wait until it is complete."""
+        """Wait until the send is complete."""
 
     def is_complete(self) -> bool:
-        """Return whether it is known, without waiting, to be complete."""
+        """Return True if the send is known to be complete, without waiting for it."""
 
 
 class Communicator(ABC):
-    """Sends and receives the messages of one process.
+    """Sender and receiver of the messages of one process.
 
-    A message is named by its *producer*, the action that produces its tensor: ``forward(2, 0)`` is the output of stage
-    2, ``backward(2, 0)`` the gradient of its input. A tensor that skips stages also names the other stage.
+    A message is identified by its *producer*, the action that produces its tensor: ``forward(2, 0)`` is the output of
+    stage 2, ``backward(2, 0)`` the gradient of its input. A tensor that skips stages also names the other stage.
 
-    A sent message is kept until its acknowledgement, a later message from its consumer, has arrived, or to the end of
-    the step; gloo does not tell otherwise that a message is sent. Waiting for it then takes no time. Where a transfer
-    splits the message among processes of the other mesh, some of them may still be sending it on to each other. That
-    cannot deadlock: what they need precedes the acknowledgement in the program, and this process has sent its part.
+    A sent message is kept until its acknowledgement, a later message from its consumer, has arrived, or until the end
+    of the step, because gloo does not report that a message is sent. Waiting for the send then takes no time. If a
+    transfer splits the message among the processes of the other mesh, some of them may still forward it to each other.
+    This cannot deadlock: the messages that they need precede the acknowledgement in the program, and this process has
+    sent its part.
     """
 
     _transport: Transport
@@ -96,7 +98,7 @@ class Communicator(ABC):
         gradient_groups: GradientGroups,
         transfers: BoundaryTransfers,
     ) -> None:
-        """Prepare the messages of ``process``; all processes pass the same gradient groups."""
+        """Prepare the messages of ``process``. All processes must pass the same gradient groups."""
         self._gradient_groups = gradient_groups
         self._layout = layout
         self._transfers = transfers
@@ -114,7 +116,7 @@ class Communicator(ABC):
         self._producers = layout.program.stages + len(layout.program.distant_skips)  # per microbatch and direction
 
     def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
-        """Return a function that starts to send a tensor to a rank; it does not wait for the receivers."""
+        """Return a function that starts to send a tensor to a rank without waiting for the receivers."""
         start, sending = self._bind_send(producer, rank), self._sending
 
         def send(tensor: Tensor) -> None:
@@ -159,17 +161,17 @@ class Communicator(ABC):
         return receive
 
     def _release(self, acknowledged: Sequence[Action]) -> None:
-        """Release messages that their consumers have received."""
+        """Release the sent messages whose consumers have acknowledged them."""
         for producer in acknowledged:
             if producer in self._sending:
                 self._sending.pop(producer).wait()
 
     def _tensors(self, producer: Action) -> int:
-        """Return the number of tensors that the message of an action holds."""
+        """Return the number of tensors in the message of an action."""
         return self._layout.program.tensors_from(producer)
 
     def _resharding(self, source: int, target: int, tensors: int) -> Resharding | None:
-        """Return the transfer from a rank to another; None if process ``i`` of a mesh sends to process ``i`` of the other."""
+        """Return the resharding of a boundary; None if process ``i`` of one mesh sends to process ``i`` of the other."""
         key = source, target, tensors
         if key in self._transfers and key not in self._reshardings:
             self._reshardings[key] = Resharding(
@@ -178,19 +180,19 @@ class Communicator(ABC):
         return self._reshardings.get(key)
 
     def tag(self, producer: Action) -> int:
-        """Return the number of a message among all that a step can have."""
+        """Return the tag of a message, which is unique within a step."""
         program = self._layout.program
         skips = producer.other >= 0
         place = program.stages + program.distant_skips.index(_skipped_stages(producer)) if skips else producer.stage
         return ((producer.op == Op.B) * self._producers + place) * program.microbatches + producer.microbatch
 
     def _first_tag(self, producer: Action) -> int:
-        """Return the first tag of a resharded message, above the tags of direct messages."""
+        """Return the first tag of a resharded message; it is above the tags of direct messages."""
         return self.tags + self.tag(producer) * self._tags_per_transfer
 
     @property
     def tags(self) -> int:
-        """Number of messages that a step can have."""
+        """Maximum number of messages in a step."""
         return 2 * self._producers * self._layout.program.microbatches
 
     @abstractmethod
@@ -202,7 +204,7 @@ class Communicator(ABC):
         """Return a function that starts to receive a tensor from a process."""
 
     def _bind_batched_send(self, producer: Action, process: int) -> Callable[[Tensor], PendingSend]:
-        """Return a function that adds a send to its batch."""
+        """Return a function that adds the send of a tensor to its batch."""
 
         def send(tensor: Tensor) -> PendingSend:
             return self._add_to_batch(producer, dist.isend, tensor.to(self._transport.device).contiguous(), process)
@@ -210,7 +212,7 @@ class Communicator(ABC):
         return send
 
     def _bind_batched_receive(self, producer: Action, process: int) -> Callable[[], PendingTensor]:
-        """Return a function that adds a receive to its batch."""
+        """Return a function that adds the receive of a tensor to its batch."""
         shape, dtype = self._message.shape_of(self._tensors(producer)), self._message.dtype
 
         def receive() -> PendingTensor:
@@ -221,19 +223,19 @@ class Communicator(ABC):
 
     @abstractmethod
     def _add_to_batch(self, producer: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> MessageBatch:
-        """Add a send or a receive, which ``start`` starts, to its batch."""
+        """Add a send or a receive to its batch, which starts the operation by calling ``start``."""
 
     @abstractmethod
     def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
-        """Start to sum ``flat``, gradients of ``stage``, over ``members``."""
+        """Start an all-reduce that sums ``flat``, the gradients of ``stage``, over ``members``."""
 
     @abstractmethod
     def scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
-        """Start to sum ``flat``, gradients of ``stage``, over ``members``, each of which gets an equal part."""
+        """Start a reduce-scatter that sums ``flat``, gradients of ``stage``, over ``members``; each gets an equal part."""
 
     @abstractmethod
     def gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
-        """Start to gather equal parts of weights of ``stage`` from ``members`` into ``whole``."""
+        """Start an all-gather of equal parts of the weights of ``stage`` from ``members`` into ``whole``."""
 
     @abstractmethod
     def sum_over_processes(self, values: Sequence[Tensor | float]) -> Tensor:
@@ -247,7 +249,7 @@ class Communicator(ABC):
         self._forwarding.clear()
 
     def _direct_pairs(self) -> list[tuple[int, int]]:
-        """Return every pair of processes (source, target) that exchanges messages without a transfer, ascending."""
+        """Return the pairs (source, target) of processes that exchange messages without resharding, in ascending order."""
         resharded = {(source, target) for source, target, _ in self._transfers}
         pairs = {(source, target) for source, target, _ in self._layout.message_sizes()} - resharded
         return sorted(
@@ -257,7 +259,7 @@ class Communicator(ABC):
         )
 
     def _batched_pairs(self) -> list[tuple[int, int]]:
-        """Return all pairs of processes (lower, higher) that issue batches, ascending."""
+        """Return the pairs (lower, higher) of processes that exchange batches, in ascending order."""
         return sorted(
             (min(pair), max(pair))
             for ranks in batched_pairs(self._layout.program)
@@ -276,7 +278,7 @@ class Communicator(ABC):
 
 
 def _acknowledged_messages(program: Program, rank: int) -> dict[Action, list[Action]]:
-    """Return the messages sent by ``rank`` that each message it receives acknowledges, by producer."""
+    """Return, for each message that ``rank`` receives, the sent messages that it acknowledges; keys are producers."""
     messages, answer = find_acknowledgements(program)
     found: dict[Action, list[Action]] = {}
     for number in np.flatnonzero((answer >= 0) & (program.rank[messages.send] == rank)).tolist():
@@ -287,17 +289,17 @@ def _acknowledged_messages(program: Program, rank: int) -> dict[Action, list[Act
 
 
 def _skipped_stages(producer: Action) -> tuple[int, int]:
-    """Return the lower and the higher stage that a tensor skips between, or its gradient."""
+    """Return the lower and the higher stage of a skip connection, given the producer of its tensor or gradient."""
     return min(producer.stage, producer.other), max(producer.stage, producer.other)
 
 
 def _required_tags(transfer: Transfer) -> int:
-    """Return the largest number of messages between any pair of processes."""
+    """Return the largest number of messages between any pair of processes of a transfer."""
     return max(Counter((move.source, move.target) for move in transfer.moves).values(), default=0)
 
 
 class _Acknowledgement(PendingTensor):
-    """A message whose arrival acknowledges messages that were sent before."""
+    """Received message whose arrival acknowledges messages that this process sent before."""
 
     def __init__(self, pending: PendingTensor, release: Callable[[], None]) -> None:
         self._pending, self._release = pending, release
@@ -317,10 +319,10 @@ class _Acknowledgement(PendingTensor):
 
 
 class _ReshardedTensor(PendingTensor):
-    """The shard that this process receives of a resharded message."""
+    """Shard of a resharded message that this process receives."""
 
     def __init__(self, pending: PendingReshard, host_stamps: bool) -> None:
-        """Wrap a transfer; ``host_stamps``: the run is stamped by the host's clock, otherwise by the GPU's."""
+        """Wrap a transfer. ``host_stamps`` is True if the run reads time stamps from the host's clock, not the GPU's."""
         self._pending, self._host_stamps = pending, host_stamps
 
     def wait(self) -> Tensor:
@@ -335,7 +337,7 @@ class _ReshardedTensor(PendingTensor):
 
 
 class _BatchedTensor(PendingTensor):
-    """A tensor that arrives with its batch."""
+    """Received tensor that arrives together with its batch."""
 
     def __init__(self, batch: MessageBatch, tensor: Tensor, device: torch.device) -> None:
         self._batch, self._tensor, self._device = batch, tensor, device

@@ -1,4 +1,4 @@
-"""Communication from accelerator to accelerator, with the backend of the device, such as NCCL."""
+"""Communication between accelerators with the backend of the device, such as NCCL."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Pair = tuple[int, int]
 
 
 class DeviceCommunicator(Communicator):
-    """Sends from device to device: one communicator for each direction of each pair of processes.
+    """Communicator that sends from device to device, with one backend communicator per direction and pair of processes.
 
-    NCCL and its kin have no tags: messages are matched by their order, which the program keeps for each pair. Operations of one
-    communicator run one after the other, so with one for both directions a send could wait behind the receive that it
-    is the condition of. MessageBatches have one communicator for each pair, on which both ends issue the same batches in the
-    same order.
+    NCCL and similar backends have no tags: messages are matched by their order, which the program fixes for each pair.
+    Operations of one backend communicator run one after the other. With a single one for both directions, a send could
+    be queued behind the receive that depends on it. Batches have one communicator per pair, on which both processes
+    issue the same batches in the same order.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class DeviceCommunicator(Communicator):
         self._transport = DeviceTransport(sorted(pairs), process, device, timeout)
 
     def _make_pairs(self, pairs: Sequence[Pair], backend: str, timeout: timedelta) -> dict[Pair, Any]:
-        """Create a process group for each pair, and return those of this process."""
+        """Create a process group for each pair of processes, and return the groups of this process."""
         groups = {pair: dist.new_group(pair, timeout=timeout, backend=backend) for pair in pairs}
         return {pair: group for pair, group in groups.items() if self._process in pair}
 
     def _warm_up(self) -> None:
-        """Create all communicators in one order; the first use of one waits for all its members."""
+        """Create all backend communicators in one order, because the first use of each waits for all its members."""
         token = torch.zeros(1, device=self._device)
         for (source, target), group in self._directions.items():
             if source == self._process:
@@ -100,7 +100,7 @@ class DeviceCommunicator(Communicator):
         return send
 
     def _release_complete(self) -> None:
-        """Release the oldest messages that the device reports as sent, without their acknowledgements."""
+        """Release the oldest messages that the device reports as sent, before they are acknowledged."""
         sending = self._sending
         for producer in list(takewhile(lambda each: sending[each].is_complete(), sending)):
             del sending[producer]
@@ -131,7 +131,7 @@ class DeviceCommunicator(Communicator):
         return self._batches.add(producer, operation, self._batch_sides[pair])
 
     def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
-        """Start to sum gradients on the device."""
+        """Start an all-reduce of gradients on the device."""
         key = stage, members
         if key not in self._groups:
             return CompleteTensor(flat)
@@ -139,7 +139,7 @@ class DeviceCommunicator(Communicator):
         return _DeviceTensor(work, flat, self._sides[key])
 
     def scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
-        """Start to sum gradients on the device."""
+        """Start a reduce-scatter of gradients on the device."""
         key = stage, members
         if key not in self._groups:
             return CompleteTensor(flat)
@@ -148,7 +148,7 @@ class DeviceCommunicator(Communicator):
         return _DeviceTensor(work, part, self._sides[key], flat)
 
     def gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
-        """Start to gather weights on the device."""
+        """Start an all-gather of weights on the device."""
         key = stage, members
         if key not in self._groups:
             return CompleteTensor(whole.copy_(part))
@@ -156,17 +156,17 @@ class DeviceCommunicator(Communicator):
         return _DeviceTensor(work, whole, self._sides[key], part)
 
     def sum_over_processes(self, values: Sequence[Tensor | float]) -> Tensor:
-        """Return the float64 sums of all processes, on the device."""
+        """Return the float64 sum of each value over all processes, computed on the device."""
         sums = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self._device) for value in values])
         dist.all_reduce(sums)
         return sums
 
 
 class _DeviceTensor(PendingTensor):
-    """A tensor in flight to a device; a stream of its communicator records the arrival.
+    """Tensor in flight to a device; a stream of its communicator records the arrival.
 
-    ``Work.wait`` blocks the current stream, not the host. The tensor was allocated on the stream of the computations
-    and is referenced here until that stream has waited for it, so the allocator needs no ``record_stream``.
+    ``Work.wait`` blocks the current stream, not the host. The tensor was allocated on the compute stream and is
+    referenced here until that stream has waited for it, so the allocator needs no ``record_stream``.
     """
 
     def __init__(self, work: Work, tensor: Tensor, side: torch.Stream, source: Tensor | None = None) -> None:

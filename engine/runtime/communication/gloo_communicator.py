@@ -1,4 +1,4 @@
-"""Communication with gloo, through the memory of the host."""
+"""Communication through host memory with gloo."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from meshwave.engine.runtime.resharding import GlooTransport
 
 
 class GlooCommunicator(Communicator):
-    """Sends host memory with gloo; tensors of a GPU are copied to the host and back.
+    """Communicator that sends host memory with gloo; tensors of a GPU are copied to the host and back.
 
-    A send is a rendezvous, so both directions of a pair flow at once only if receives are posted first; the program
-    posts them ahead. Tags keep messages apart.
+    A send waits for its receive, so both directions of a pair carry data at once only if receives are posted first; the
+    program posts them ahead. Tags distinguish messages.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class GlooCommunicator(Communicator):
         return self._batches.add(producer, dist.P2POp(start, tensor, process, tag=self.tag(producer)))
 
     def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
-        """Start to sum gradients in the memory of the host."""
+        """Start an all-reduce of gradients in host memory."""
         if (stage, members) not in self._groups:
             return CompleteTensor(flat)
         host = flat.to("cpu")
@@ -80,7 +80,7 @@ class GlooCommunicator(Communicator):
         return _HostReduction(work, host, self._device)
 
     def scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
-        """Start to sum gradients in the memory of the host."""
+        """Start a reduce-scatter of gradients in host memory."""
         if (stage, members) not in self._groups:
             return CompleteTensor(flat)
         host = flat.to("cpu")
@@ -89,7 +89,7 @@ class GlooCommunicator(Communicator):
         return _HostTensor(work, part, self._device)
 
     def gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
-        """Start to gather weights in the memory of the host."""
+        """Start an all-gather of weights in host memory."""
         if (stage, members) not in self._groups:
             return CompleteTensor(whole.copy_(part))
         host = whole if whole.device.type == "cpu" else torch.empty_like(whole, device="cpu")
@@ -97,40 +97,40 @@ class GlooCommunicator(Communicator):
         return _GatheredTensor(work, host, whole)
 
     def sum_over_processes(self, values: Sequence[Tensor | float]) -> Tensor:
-        """Return the float64 sums of all processes, on the host."""
+        """Return the float64 sum of each value over all processes, computed on the host."""
         sums = torch.tensor([float(value) for value in values], dtype=torch.float64)
         dist.all_reduce(sums)
         return sums
 
 
 class SentTensor(NamedTuple):
-    """A tensor that is being sent; both fields must stay alive until that is complete."""
+    """Tensor that is being sent; both fields must stay alive until the send is complete."""
 
     work: Work
     tensor: Tensor
 
     def wait(self) -> None:
-        """Wait until it is sent."""
+        """Wait until the tensor is sent."""
         self.work.wait()
 
     def is_complete(self) -> bool:
-        """Return True if the tensor is known to be sent; with gloo that is known only after a wait."""
+        """Return True if the tensor is known to be sent. With gloo this is known only after a wait."""
         return bool(self.work.is_completed())
 
 
 class CompleteTensor(PendingTensor):
-    """A tensor that needs no communication."""
+    """Tensor that is available without communication."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
 
     def wait(self) -> Tensor:
-        """Return the tensor."""
+        """Return the tensor at once."""
         return self._tensor
 
 
 class _HostTensor(PendingTensor):
-    """A tensor that arrives in the memory of the host."""
+    """Tensor in flight to host memory."""
 
     def __init__(self, work: Work, host: Tensor, device: torch.device) -> None:
         self._work, self._host, self._device = work, host, device
@@ -141,7 +141,7 @@ class _HostTensor(PendingTensor):
 
 
 class _GatheredTensor(PendingTensor):
-    """A tensor that is gathered in the memory of the host, into its place on the device."""
+    """All-gathered tensor that arrives in host memory and is then copied to the device."""
 
     def __init__(self, work: Work, host: Tensor, whole: Tensor) -> None:
         self._work, self._host, self._whole = work, host, whole
@@ -152,7 +152,7 @@ class _GatheredTensor(PendingTensor):
 
 
 class _HostReduction(_HostTensor):
-    """A reduction in the memory of the host. Unlike a message, it notifies of its completion."""
+    """Reduction in host memory. Unlike a message, it reports its time of completion."""
 
     def __init__(self, work: Work, host: Tensor, device: torch.device) -> None:
         super().__init__(work, host, device)

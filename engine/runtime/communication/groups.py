@@ -1,4 +1,4 @@
-"""Groups of processes that compute together."""
+"""Process groups for collectives within a stage."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 
 @dataclass(frozen=True)
 class Group:
-    """A group that this process is in."""
+    """Process group that contains this process."""
 
     members: tuple[int, ...]
-    index: int  # of this process among the members
-    handle: Any = None  # torch's process group, if there are several members
-    divides_tokens: bool = False  # its members divide the tokens outside attention and MLP (sequence parallelism)
+    index: int  # position of this process among the members
+    handle: Any = None  # torch's process group; None if there is one member
+    divides_tokens: bool = False  # True with sequence parallelism: members split the tokens outside attention and MLP
 
     @property
     def size(self) -> int:
@@ -30,20 +30,20 @@ class Group:
         return len(self.members)
 
     def part(self, whole: int) -> range:
-        """Return this process's share of ``whole`` items; shares are even, and the first ones get one more."""
+        """Return this process's share of ``whole`` items as a range. Shares are even; the first ones get one item more."""
         each, more = divmod(whole, self.size)
         first = self.index * each + min(self.index, more)
         return range(first, first + each + (self.index < more))
 
 
 ALONE = Group((0,), 0)
-"""The group of a process that computes alone, whatever its number."""
+"""Group of a single process, whatever its number."""
 
 
 def make_groups(
     members: Iterable[tuple[int, ...]], process: int, backend: str, timeout: timedelta, device: torch.device
 ) -> dict[tuple[int, ...], Group]:
-    """Create groups, and return those that ``process`` is in by their members.
+    """Create groups and return those that contain ``process``, by their members.
 
     Every process passes the members of all groups in the same order, as torch.distributed requires. NCCL groups are
     used once in that order, because the first use of a group waits for all its members.

@@ -1,4 +1,4 @@
-"""The layout of a run's processes: pipeline ranks x data-parallel x tensor-parallel coordinates."""
+"""Layout of the processes of a run: pipeline ranks x data-parallel x tensor-parallel coordinates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwave.engine.program.program import Program
 
 
 class MeshShape(NamedTuple):
-    """The degrees of data and tensor parallelism of a mesh; their product is its number of processes."""
+    """Degrees of data and tensor parallelism of a mesh; their product is its number of processes."""
 
     dp: int = 1
     tp: int = 1
@@ -22,10 +22,10 @@ class MeshShape(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessLayout:
-    """The processes of a run and their places in its program.
+    """Layout of the processes of a run: their pipeline ranks and their positions within the mesh of each rank.
 
-    Processes are numbered rank by rank. Those of a rank, which is a mesh, are row-major over a data-parallel and a
-    tensor-parallel index; each has an index within its rank.
+    Processes are numbered rank by rank. The processes of a rank form a mesh in row-major order over a data-parallel and
+    a tensor-parallel index; each has an index within its rank.
     """
 
     program: Program
@@ -33,7 +33,7 @@ class ProcessLayout:
 
     @cached_property
     def _firsts(self) -> tuple[int, ...]:
-        """``[ranks + 1]``: the first process of each rank, and the number of processes."""
+        """First process of each rank, then the number of processes, ``[ranks + 1]``."""
         return tuple(accumulate((shape.dp * shape.tp for shape in self.shapes), initial=0))
 
     @property
@@ -50,7 +50,7 @@ class ProcessLayout:
         return process - self._firsts[self.rank(process)]
 
     def mesh_shape(self, process: int) -> MeshShape:
-        """Return the shape of a process's mesh."""
+        """Return the shape of the mesh that contains a process."""
         return self.shapes[self.rank(process)]
 
     def dp_index(self, process: int) -> int:
@@ -62,7 +62,7 @@ class ProcessLayout:
         return self.index_in_rank(process) % self.mesh_shape(process).tp
 
     def process(self, rank: int, index: int) -> int:
-        """Return the process with an index within its rank."""
+        """Return the process with a given index within its rank."""
         return self._firsts[rank] + index
 
     def mesh(self, rank: int) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ class ProcessLayout:
         return int(self.program.placement[self.program.replica[microbatch], stage])
 
     def stage_processes(self, stage: int, tp_index: int = 0) -> tuple[int, ...]:
-        """Return the processes that hold the same tensor-parallel part of a stage, ascending."""
+        """Return the processes that hold the same tensor-parallel part of a stage, in ascending order."""
         return tuple(
             process
             for rank in self.program.ranks_of(stage)
@@ -100,16 +100,16 @@ class ProcessLayout:
         return tuple(sorted({process for stage in ends for process in self.stage_processes(stage, tp_index)}))
 
     def all_processes(self, stage: int) -> tuple[int, ...]:
-        """Return the processes that hold any part of a stage, ascending."""
+        """Return the processes that hold any part of a stage, in ascending order."""
         return tuple(process for rank in self.program.ranks_of(stage) for process in self.mesh(rank))
 
     def microbatches(self, rank: int) -> list[int]:
-        """Return the microbatches whose first or last stage is on a rank, which needs their inputs or targets."""
+        """Return the microbatches whose first or last stage is on a rank, so that it needs their inputs or targets."""
         ends = (0, self.program.stages - 1)
         return [mb for mb in range(self.program.microbatches) if rank in {self.rank_of(stage, mb) for stage in ends}]
 
     def gradient_groups(self, stages: Iterable[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """Return (stage, processes) of every group of several processes that reduces gradients of ``stages``."""
+        """Return (stage, processes) of every group of several processes that reduces gradients of one of ``stages``."""
         found = [
             (stage, self.stage_processes(stage, tp_index))
             for stage in stages
@@ -123,14 +123,14 @@ class ProcessLayout:
         return set(program.stage[program.op == Op.I].tolist())
 
     def reduced_stages(self) -> list[int]:
-        """Return the stages whose gradients the program reduces, ascending."""
+        """Return the stages whose gradients the program reduces, in ascending order."""
         program = self.program
         return sorted(set(program.stage[program.op == Op.REDUCE_GRAD].tolist()))
 
     def message_sizes(self) -> list[tuple[int, int, int]]:
-        """Return every (source rank, target rank, tensors) of the program's messages, ascending.
+        """Return every (source rank, target rank, number of tensors) of the program's messages, in ascending order.
 
-        Messages of a boundary hold different numbers of tensors where skip connections cross it.
+        Messages at one boundary contain different numbers of tensors if skip connections cross it.
         """
         program, sends = self.program, self.program.is_send
         columns = (program.rank, program.peer, program.tensors)

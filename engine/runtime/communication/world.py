@@ -1,4 +1,4 @@
-"""Joins the processes of a run, with the devices and the backend that the machine has."""
+"""Joining the processes of a run, and the choice of device and backend."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from meshwave.engine.runtime.device.streams import set_stream_environment
 from meshwave.engine.units import quantity
 
 TIMEOUT = timedelta(minutes=5)
-"""Timeout of one message or collective."""
+"""Timeout of a single message or collective."""
 PINGS = 30
-"""Round trips whose minimum is the latency between hosts."""
+"""Number of round trips; the shortest one gives the latency between hosts."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among the processes of a run."""
+    """Process of a run: its number, its device, and its connection to the other processes."""
 
     process: int
     size: int
     device: torch.device
-    backend: str  # "gloo", or that of the device, such as "nccl"
-    computation: str = ""  # where it computes, for people
-    communication: str = ""  # how its messages travel, for people
+    backend: str  # "gloo", or the device's own, such as "nccl"
+    computation: str = ""  # description of the device for the user
+    communication: str = ""  # description of the message transport for the user
 
     @property
     def sends_between_devices(self) -> bool:
-        """True if messages go from device to device, and not through the memory of the host."""
+        """True if messages are sent from device to device, not through host memory."""
         return self.backend != "gloo"
 
     def communicator(
@@ -67,7 +67,7 @@ class World:
         gradient_groups: GradientGroups,
         transfers: BoundaryTransfers | None = None,
     ) -> Communicator:
-        """Return the communicator of this process. All processes call it with the same groups."""
+        """Return the communicator of this process. All processes must call this method with the same groups."""
         kind = DeviceCommunicator if self.sends_between_devices else GlooCommunicator
         return kind(layout, self.process, message, self.device, gradient_groups, transfers or {}, TIMEOUT)
 
@@ -77,9 +77,7 @@ class World:
 
 
 def join_run(folder: Path, environment: Mapping[str, str] = os.environ, *, computes: bool = True) -> World:
-    """Join the other processes: through ``MASTER_ADDR`` if it is set (torchrun), else through a file in ``folder``.
-
-    A process that does not compute uses a GPU only if messages go from GPU to GPU.
+    """Join the processes of a run: through ``MASTER_ADDR`` if it is set (torchrun), else through a file in ``folder``.
 
     Raises:
         InputError: RANK or WORLD_SIZE is not set, or the description of the emulated network is damaged.
@@ -111,12 +109,12 @@ def join_run(folder: Path, environment: Mapping[str, str] = os.environ, *, compu
 
 
 def leave_run() -> None:
-    """Leave the other processes."""
+    """Leave the process group of the run."""
     dist.destroy_process_group()
 
 
 def _emulated_topology(folder: Path) -> Topology | None:
-    """Return the emulated network of the run folder, if this process is in it."""
+    """Return the emulated network of the run folder if this process runs in it, otherwise None."""
     inside = sys.platform.startswith("linux") and INTERFACE in (name for _, name in socket.if_nameindex())
     return read_topology(folder) if inside else None
 
@@ -148,13 +146,13 @@ def choose_device(
     """Choose the device and the backend of a process.
 
     Args:
-        local_rank: its number among the processes of this machine.
-        local_size: how many processes this machine runs.
-        emulated: the network is emulated; messages between GPUs would bypass it.
-        computes: it computes, rather than waits.
+        local_rank: number of the process among those of this machine.
+        local_size: number of processes on this machine.
+        emulated: True if the network is emulated; messages between GPUs would bypass it.
+        computes: False if the process waits instead of computing.
 
     Returns:
-        Device, backend, and for people where it computes and how its messages travel.
+        Device, backend, and two descriptions for the user: of the device, and of the transport of messages.
     """
     gpus = accelerator_count()
     if not gpus:

@@ -1,1 +1,1 @@
-"""The device of a process: accelerators of any kind, streams, clocks and memory."""
+"""Device of a process: accelerators of any kind, streams, clocks and memory."""

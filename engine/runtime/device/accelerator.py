@@ -1,6 +1,6 @@
 """Accelerators of any kind, through ``torch.accelerator`` and ``torch.get_device_module``.
 
-CUDA, ROCm (which torch calls ``cuda``), XPU and a simulated accelerator such as ``torch_openreg`` take the same path.
+The same code serves CUDA, ROCm (which torch calls ``cuda``), XPU and a simulated accelerator such as ``torch_openreg``.
 No other package names a kind of accelerator.
 """
 
@@ -17,11 +17,11 @@ from torch import Tensor
 from meshwave.engine.findings import RunRefusal
 
 UNSUITABLE_TYPES = ("mps",)
-"""Accelerators without collectives, streams and float64, which runs need."""
+"""Types of accelerators that lack the collectives, streams or float64 that runs need."""
 
 
 def accelerator_type() -> str | None:
-    """Return torch's name for the available accelerators, such as ``"cuda"``; None where runs compute on the CPU."""
+    """Return torch's name for the available accelerators, such as ``"cuda"``; None if runs compute on the CPU."""
     found = torch.accelerator.current_accelerator(check_available=True)
     return None if found is None or found.type in UNSUITABLE_TYPES else found.type
 
@@ -54,7 +54,7 @@ def select_device(device: torch.device) -> None:
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Return whether work on ``device`` is queued, so that a call returns before its work is done."""
+    """Return True if work on ``device`` is queued, so that a call returns before its work is done."""
     return device.type != "cpu"
 
 
@@ -75,9 +75,9 @@ def device_properties(device: torch.device) -> Any:
 
 
 def device_backend(device: torch.device) -> str | None:
-    """Return the backend that sends tensors from device to device, such as ``"nccl"``.
+    """Return the torch.distributed backend that sends tensors from device to device, such as ``"nccl"``.
 
-    None for a CPU and where this torch lacks the backend: messages then pass through the memory of the host.
+    None for a CPU, and if the installed torch lacks the backend: messages then pass through host memory.
     """
     if not is_accelerator(device):
         return None
@@ -86,25 +86,25 @@ def device_backend(device: torch.device) -> str | None:
 
 
 def is_autocast(x: Tensor) -> bool:
-    """Return whether autocast applies to operations on ``x``, a tensor of an accelerator."""
+    """Return True if autocast applies to operations on ``x``, a tensor of an accelerator."""
     return is_accelerator(x.device) and torch.is_autocast_enabled(x.device.type)
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until all queued work of a device is done; work of a CPU always is."""
+    """Wait until all queued work of a device is done. Work on a CPU is never queued."""
     if is_accelerator(device):
         torch.accelerator.synchronize(device)
 
 
 def synchronize_stream(device: torch.device) -> None:
-    """Wait until the work that was queued on the current stream of a device is done."""
+    """Wait until the work queued on the current stream of a device is done."""
     if is_accelerator(device):
         torch.accelerator.current_stream(device).synchronize()
 
 
 @contextmanager
 def use_stream(stream: torch.Stream) -> Iterator[None]:
-    """Queue the work of the block on ``stream``."""
+    """Queue the work of a ``with`` block on ``stream``."""
     outer = torch.accelerator.current_stream(stream.device)
     torch.accelerator.set_stream(stream)
     try:
@@ -114,7 +114,7 @@ def use_stream(stream: torch.Stream) -> Iterator[None]:
 
 
 def record_event() -> torch.Event:
-    """Record an event with its time on the current stream and return it."""
+    """Record an event with timing enabled on the current stream and return it."""
     event = torch.Event(enable_timing=True)
     event.record()
     return event

@@ -18,37 +18,38 @@ from meshwave.engine.runs.recording import ClockOffset, Clocks, ProcessClock
 from meshwave.engine.runtime.device.accelerator import is_accelerator
 
 PINGS = 50
-"""Pings of each process. The one with the shortest round trip gives the offset of its clock (Cristian, "Probabilistic
-clock synchronization", 1989)."""
+"""Number of pings per process. The ping with the shortest round trip gives the offset of its clock (Cristian,
+"Probabilistic clock synchronization", 1989)."""
 SAME_HOST_PINGS = 5
-"""Pings of a process that reads the same clock; its offset is zero, so fewer pings suffice."""
+"""Number of pings to a process on the same host, which reads the same clock; its offset is zero, so fewer pings
+suffice."""
 BASE_EVENTS = 3
-"""Pairs of an event and a time of the host, of which the closest pair counts: an interrupt can spoil one."""
+"""Number of pairs of an event and a host time. The closest pair counts, because an interrupt can delay one of them."""
 Stamp = int | torch.Event
-"""Nanoseconds of the host's clock, or an event whose time is known once its work is done."""
+"""Time stamp: nanoseconds of the host's clock, or an event whose time is known when its work is done."""
 
 
 class Clock(ABC):
-    """Takes stamps during a step and turns them into nanoseconds after it.
+    """Source of time stamps during a step, which are converted to nanoseconds after the step.
 
     The nanoseconds are those of ``time.perf_counter_ns``, one clock for all processes of a host.
     """
 
     @abstractmethod
     def begin(self) -> None:
-        """Start a step."""
+        """Prepare the clock for a step."""
 
     @abstractmethod
     def stamp(self) -> Stamp:
-        """Mark the end of the work that has been issued so far, without waiting for it."""
+        """Return a stamp for the end of the work issued so far, without waiting for that work."""
 
     @abstractmethod
     def nanoseconds(self, stamps: Sequence[Stamp]) -> NDArray[np.int64]:
-        """Return the times ``[stamps]`` at which the marked work was done. May wait for that work."""
+        """Return the times ``[stamps]`` in nanoseconds at which the stamped work was done. May wait for that work."""
 
 
 class HostClock(Clock):
-    """Clock for work that is done when the call returns."""
+    """Clock for work that is complete when the call returns."""
 
     def begin(self) -> None:
         """Do nothing: host time needs no reference."""
@@ -56,16 +57,16 @@ class HostClock(Clock):
     stamp = staticmethod(time.perf_counter_ns)  # without a wrapper, since every action takes three stamps
 
     def nanoseconds(self, stamps: Sequence[Stamp]) -> NDArray[np.int64]:
-        """Return the stamps, which are nanoseconds already."""
+        """Return the stamps, which already are nanoseconds."""
         return np.array(stamps, np.int64)
 
 
 class AcceleratorClock(Clock):
-    """Clock for work that is only queued when the call returns: events on the current stream.
+    """Clock for queued work: its stamps are events on the current stream.
 
-    At the start of a step, an event between two times of the host on an idle device relates the device's time to the
-    host's, to within half of the time between the two. Events are reused in the next step, after the caller has asked
-    for their times.
+    At the start of a step, an event on the idle device between two readings of the host's clock relates the device's
+    time to the host's. The error is at most half of the time between the readings. Events are reused in the next step,
+    after their times have been read.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -82,7 +83,7 @@ class AcceleratorClock(Clock):
         _, self._base_ns, self._base = min(bases, key=lambda base: base[0])
 
     def _base_event(self) -> tuple[int, int, torch.Event]:
-        """Return the nanoseconds that an event took on the idle device, the host's time at their middle, the event."""
+        """Return the duration of an event on the idle device in ns, the host time at its middle, and the event."""
         before = time.perf_counter_ns()
         event = self.stamp()
         event.synchronize()
@@ -97,7 +98,7 @@ class AcceleratorClock(Clock):
         return event
 
     def nanoseconds(self, stamps: Sequence[Stamp]) -> NDArray[np.int64]:
-        """Return the times of events and of the host as times of the host, when the device is idle."""
+        """Return the times of events and host stamps as host times in nanoseconds, when the device is idle."""
         torch.accelerator.synchronize(self._device)
         # One event often stands for several stamps.
         times = {id(stamp): self._host_ns(stamp) for stamp in stamps if not isinstance(stamp, int)}
@@ -116,7 +117,7 @@ class ClockComparison:
     """Offsets of the clocks of all processes of a run from the clock of process 0."""
 
     def __init__(self, process: int, size: int, backend: str) -> None:
-        """Agree on who shares a host; all processes call it, while no other messages are under way.
+        """Find the processes that share a host. All processes call this while no other messages are in flight.
 
         Args:
             process: number of this process.
@@ -132,7 +133,7 @@ class ClockComparison:
         self._sightings: list[list[ClockOffset]] = [[] for _ in range(size)]
 
     def measure_offsets(self) -> None:
-        """Compare the clocks now, one process after the other; all processes call it."""
+        """Compare the clocks of all processes, one process after the other; all processes call this method."""
         for other in range(1, self._size):
             pings = SAME_HOST_PINGS if self._shares_host[other] else PINGS
             if self._process == 0:
@@ -144,7 +145,7 @@ class ClockComparison:
 
     @property
     def clocks(self) -> Clocks:
-        """The comparisons so far, as process 0 knows them."""
+        """All comparisons so far; available on process 0."""
         rows = zip(self._shares_host, map(tuple, self._sightings), strict=True)
         return Clocks(tuple(ProcessClock(*row) for row in rows))
 
@@ -165,7 +166,7 @@ class ClockComparison:
 
 
 def _host_number() -> int:
-    """Return a number for the machine whose clock this is; containers and namespaces on a machine share its clock."""
+    """Return a number that identifies the host whose clock this process reads; containers of a host share its clock."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

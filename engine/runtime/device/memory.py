@@ -1,4 +1,4 @@
-"""Memory of a process: bytes that torch allocates during a block of code, and settings of the allocators."""
+"""Memory of a process: bytes that torch allocates during a block of code, and settings of its allocators."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ALLOCATOR_VARIABLES = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc not to return the memory of freed tensors to the kernel.
+    """Configure glibc to keep the memory of freed tensors instead of returning it to the kernel.
 
-    Fetching it again, zeroed and page by page, takes one to two percent of a step on a CPU. Does nothing where there is
-    no glibc.
+    Requesting the memory again, zeroed and page by page, takes one to two percent of a step on a CPU. Without glibc the
+    call has no effect.
     """
     if sys.platform != "linux":
         return
@@ -43,9 +43,9 @@ def keep_freed_memory() -> None:
 
 
 def use_expandable_segments() -> None:
-    """Let CUDA's allocator grow its segments in place, so that tensors of changing sizes leave no holes.
+    """Configure CUDA's allocator to grow its segments in place, which avoids fragmentation by changing tensor sizes.
 
-    To be called before the first tensor. Does nothing where the user has configured the allocator.
+    Must be called before the first tensor is allocated. Has no effect if the user has configured the allocator.
     """
     if accelerator_type() == "cuda" and not ALLOCATOR_VARIABLES & set(os.environ):
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
@@ -54,39 +54,39 @@ def use_expandable_segments() -> None:
 # ---- counts ----
 
 COUNTED_STEP = 4
-"""The step whose memory is counted: by then all state exists. A shorter run counts its last step."""
+"""Number of the step whose memory is counted: by then all training state exists. A shorter run counts its last step."""
 LOG_LEVEL, ERROR_LEVEL = "FLAGS_caffe2_log_level", 2
-"""Level of torch's own log. Lower levels warn of memory that was allocated before a count and is freed during it."""
+"""Level of torch's own log. Lower levels warn about memory that was allocated before a count and is freed during it."""
 KEEP_SUM = "FLAGS_caffe2_report_cpu_memory_usage"
-"""Flag of the CPU allocator: it keeps the sum of the bytes that any thread allocates and frees, not only profiled threads.
-It also logs each of them, below the level of errors."""
+"""Flag of the CPU allocator: it sums the bytes that any thread allocates and frees, not only profiled threads. It also
+logs each allocation, below the level of errors."""
 
 
 def counted_step(steps: int) -> int | None:
-    """Return the step of a run whose memory is counted; None if only the first step would be left for timing."""
+    """Return the step of a run whose memory is counted; None if that would leave only the first step for timing."""
     return min(steps - 1, COUNTED_STEP) if steps > 2 else None
 
 
 class MemoryCount:
     """Peak memory of a step: from torch's allocator on an accelerator, from a count of all allocations on a CPU.
 
-    On a CPU, torch's profiler sees each tensor that is allocated and freed, those inside an operation too. It does not
-    see what gloo's own threads free once a message is gone; the sum of torch's allocator includes that. Counting takes
-    time, so that a counted step is not to be timed.
+    On a CPU, torch's profiler counts every tensor that is allocated and freed, including tensors inside an operation.
+    It misses the memory that gloo's own threads free after a message; the sum of torch's allocator includes that
+    memory. Counting takes time, so a counted step should not be timed.
     """
 
     def __init__(self, device: torch.device, resident: Mapping[str, Iterable[Tensor]]) -> None:
-        """``resident`` holds the tensors that exist before the step, by category."""
+        """Prepare a count. ``resident`` contains the tensors that exist before the step, by category."""
         self._device = device
         self._resident = {category: float(_storage_bytes(tensors)) for category, tensors in resident.items()}
         self._before = 0.0
-        self._within = 0.0  # the most that the step held besides
+        self._within = 0.0  # peak bytes of the step in addition to the resident tensors
         self._profile: profile | None = None
         self._flags = Flags({LOG_LEVEL: ctypes.c_int(ERROR_LEVEL), KEEP_SUM: ctypes.c_bool(True)})
 
     @property
     def slows_step(self) -> bool:
-        """True if counting takes time, so that the step is not to be timed."""
+        """True if counting slows the step, so that its duration must not be used."""
         return not is_accelerator(self._device)
 
     def __enter__(self) -> MemoryCount:
@@ -110,7 +110,7 @@ class MemoryCount:
             self._within = torch.accelerator.max_memory_allocated(self._device) - self._before
 
     def result(self, step: int) -> MeasuredMemory:
-        """Return the count by category. An accelerator also holds other memory, such as workspaces of libraries."""
+        """Return the counted bytes by category. An accelerator also holds other memory, such as library workspaces."""
         other = {} if self.slows_step else {"other": self._before - sum(self._resident.values())}
         categories = {**self._resident, **other, WITHIN: self._within}
         how = "count of all allocations of torch" if self.slows_step else "statistics of torch's allocator"
@@ -118,7 +118,7 @@ class MemoryCount:
 
 
 class AllocationCount:
-    """Bytes that a block of code allocates and does not free, as ``bytes`` after the block."""
+    """Context manager that counts the bytes that its block allocates and does not free; the result is ``bytes``."""
 
     bytes = 0
 
@@ -143,7 +143,7 @@ class AllocationCount:
 
 
 def peak_allocated_bytes(device: torch.device) -> int | None:
-    """Return the most bytes that tensors of this process occupied on an accelerator at once; None for a CPU."""
+    """Return the peak of the bytes that tensors of this process occupied on an accelerator; None for a CPU."""
     return torch.accelerator.max_memory_allocated(device) if is_accelerator(device) else None
 
 
@@ -155,7 +155,7 @@ def _start_profile() -> profile:
 
 
 def _storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Return the size of the storages of tensors; a shared storage counts once."""
+    """Return the size in bytes of the storages of tensors; a shared storage counts once."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values())
 
@@ -163,7 +163,7 @@ def _storage_bytes(tensors: Iterable[Tensor]) -> int:
 def _peak_bytes(ended: profile) -> int:
     """Return the peak of (allocated - freed) bytes since the profile began.
 
-    The allocator's sum includes what is freed by threads that the profiler does not see.
+    The allocator's sum includes memory that is freed by threads that the profiler does not observe.
     """
     assert ended.kineto_results is not None, "a profile that has ended"
     try:
@@ -179,7 +179,7 @@ def _peak_of_all_threads(results: Any) -> int:
 
 
 def _changes(results: Any) -> list[int]:
-    """Return the bytes ``[events]`` that profiled threads allocate, negative where they free, in order of time."""
+    """Return the bytes ``[events]`` that profiled threads allocate (negative if they free them), in order of time."""
     events = ((int(event.start_ns()), int(event.nbytes())) for event in results.events() if event.name() == "[memory]")
     return [size for _, size in sorted(events)]
 
@@ -192,17 +192,17 @@ def _allocations(events: Iterable[Any]) -> Iterator[Any]:
 
 
 class Flags:
-    """Flags of torch's core that otherwise only its environment or C++ sets before it starts.
+    """Flags of torch's core that otherwise can be set only by environment variables or C++ before it starts.
 
-    A flag may need those before it: from the first one that this torch lacks, none is set.
+    A flag may depend on earlier ones: if this version of torch lacks a flag, neither it nor any later flag is set.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """``values`` are ctypes values by the name of their flag."""
+        """Store ``values``, ctypes values by flag name, for :meth:`swap`."""
         self._other = dict(values)
 
     def swap(self) -> None:
-        """Exchange the values of the flags and the values held here."""
+        """Exchange the stored values with the current values of the flags."""
         for name, value in self._other.items():
             try:
                 flag = type(value).in_dll(_core(), name)

@@ -1,4 +1,4 @@
-"""Software and hardware below torch: library versions, device names, properties of CUDA's allocator."""
+"""Report on torch, its libraries and devices: versions, device names, and properties of CUDA's allocator."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from meshwave.engine.runtime.device.accelerator import (
 def torch_report() -> dict[str, Any]:
     """Return the properties of torch that ``meshwave doctor`` reports.
 
-    ``gloo`` and ``nccl`` say whether the backends are available, NCCL by its version where there is a GPU for it;
-    ``cuda`` is the CUDA that torch was built for, or None; ``gpus`` are the names of the accelerators.
+    ``gloo`` and ``nccl`` tell whether the backends are available (for NCCL its version if there is a GPU for it);
+    ``cuda`` is the CUDA version that torch was built for, or None; ``gpus`` are the names of the accelerators.
     """
     has_backends = dist.is_available()
     devices = [accelerator_device(index) for index in range(accelerator_count())]
@@ -44,12 +44,12 @@ def nccl_version() -> tuple[int, ...]:
 
 
 def device_memory_bytes(device: torch.device) -> int:
-    """Return the size of an accelerator's memory."""
+    """Return the memory size of an accelerator in bytes."""
     return int(torch.get_device_module(device).get_device_properties(device).total_memory)
 
 
 def are_segments_expandable() -> bool:
-    """Return whether all memory that CUDA's allocator holds is in segments that grow in place."""
+    """Return True if all memory of CUDA's allocator is in segments that grow in place."""
     segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     return all(segment.get("is_expandable") for segment in segments)
 

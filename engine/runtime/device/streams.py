@@ -1,4 +1,4 @@
-"""Two computations at once: on two streams of an accelerator; in turn on a CPU."""
+"""Execution of two computations at once: on two streams of an accelerator, or in turns on a CPU."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ STREAM_ENVIRONMENT = {
 }
 """Settings of CUDA and NCCL that keep independent streams from blocking each other.
 
-A stream that waits for a message occupies a hardware queue, of which a device has eight by default. With more streams
-than queues, a stream that shares the queue waits too, perhaps with the work that the message answers. And torch assigns
-its own streams and NCCL's from one pool of 32 in turn, unless NCCL's have a higher priority, which also lets messages
-overtake queued work."""
+A stream that waits for a message occupies a hardware queue, of which a device has eight by default. If there are more
+streams than queues, a stream that shares the queue waits too, possibly with the work that must run before the message
+can be sent. Torch also assigns its own streams and NCCL's from one pool of 32 in turn, unless NCCL's have a higher
+priority, which also allows messages to overtake queued work.
+"""
 
 
 def set_stream_environment() -> None:
-    """Set the variables that CUDA and NCCL read when they start, unless the user has set them.
+    """Set the environment variables that CUDA and NCCL read when they start, unless the user has set them.
 
-    To be called before the first use of an accelerator.
+    Must be called before the first use of an accelerator.
     """
     for name, value in STREAM_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 class Streams:
-    """The single stream of a CPU: of two computations in a slot, one computes while the other waits for a collective."""
+    """Single stream of a CPU: of the two computations in a slot, one computes while the other waits for a collective."""
 
     def __init__(self, *, alternates: bool = True) -> None:
-        """Set up the stream; without ``alternates``, the computations of a slot run one after the other."""
+        """Set up the stream. If ``alternates`` is False, the computations of a slot run one after the other."""
         self._turns = Turns() if alternates else None
 
     def backward(self, forward: Action, compute: Compute) -> None:
-        """Run the backward of the action ``forward`` by itself."""
+        """Run the backward of the action ``forward`` alone."""
         compute()
 
     def overlap(self, forward: Action | None, run_forward: Compute, backward_of: Action, run_backward: Compute) -> None:
         """Run a forward and a backward in one slot.
 
         Args:
-            forward: the action of the forward; None if it leaves no graph, so that its stream does not matter.
-            run_forward: computes it.
-            backward_of: the forward that the backward belongs to.
+            forward: the action of the forward; None if it leaves no graph, so that its stream is irrelevant.
+            run_forward: computes the forward.
+            backward_of: the action whose backward is run.
             run_backward: computes the backward.
         """
         if self._turns is None:
@@ -59,15 +60,13 @@ class Streams:
 
 
 class AcceleratorStreams(Streams):
-    """A main stream, which runs everything else, and a side stream for slots of two computations.
+    """Main stream of an accelerator, and a side stream for slots of two computations.
 
-    autograd runs the backward of an operation on the stream that ran the operation. The forward
-    of a slot therefore takes the stream that the forward of its backward did not take. Work on
-    the side stream begins after all earlier work of the main stream and ends before all later work
-    of the main stream, so that memory which one of them has freed is never still in use by
-    the other. The host issues the whole forward of a slot before its backward. The program
-    decides this alike for all processes, so that collectives of one group are issued in one order by all of them,
-    whichever streams they are on.
+    Autograd runs the backward of an operation on the stream of its forward. The forward of a slot therefore uses the
+    stream that the forward of the slot's backward did not use. Work on the side stream begins after all earlier work of
+    the main stream and ends before all later work of the main stream, so that memory freed on one stream is never still
+    in use by the other. The host issues the whole forward of a slot before its backward. The program fixes this order
+    for all processes, so that they issue the collectives of a group in the same order on any stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -75,10 +74,10 @@ class AcceleratorStreams(Streams):
         _expect_weights_on_both_streams()
         self._device = device
         self._side = torch.Stream(device)
-        self._on_side: set[Action] = set()  # forwards that ran on the side stream and whose backward is to come
+        self._on_side: set[Action] = set()  # forwards on the side stream whose backward has not run
 
     def backward(self, forward: Action, compute: Compute) -> None:
-        """Run the backward of the action ``forward`` by itself."""
+        """Run the backward of the action ``forward`` alone."""
         if forward in self._on_side:
             self._on_side.discard(forward)
             self._run_joined(compute)
@@ -102,7 +101,7 @@ class AcceleratorStreams(Streams):
         self._run_joined(both)
 
     def _run_joined(self, compute: Compute) -> None:
-        """Let the side stream start after the main stream's work so far, and the main stream go on after it."""
+        """Run ``compute`` with the side stream ordered after all earlier and before all later work of the main stream."""
         main = torch.accelerator.current_stream(self._device)
         self._side.wait_stream(main)
         compute()
@@ -112,8 +111,8 @@ class AcceleratorStreams(Streams):
 def _expect_weights_on_both_streams() -> None:
     """Silence torch's warning about gradients that are accumulated on another stream.
 
-    A gradient is accumulated on the stream that first used its weight, and autograd waits for it. Since torch 2.10 it
-    also warns that this may be a mistake, which it is not here.
+    A gradient is accumulated on the stream that first used its weight, and autograd waits for it. Since torch 2.10
+    autograd warns that this may be a mistake, which does not apply here.
     """
     set_warning = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
     if set_warning is not None:
@@ -121,5 +120,5 @@ def _expect_weights_on_both_streams() -> None:
 
 
 def make_streams(device: torch.device, *, alternates: bool = True) -> Streams:
-    """Return the streams that a process computes on; see :class:`Streams` for ``alternates``."""
+    """Return the streams on which a process computes; see :class:`Streams` for ``alternates``."""
     return AcceleratorStreams(device) if is_accelerator(device) else Streams(alternates=alternates)

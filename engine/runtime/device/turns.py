@@ -1,4 +1,4 @@
-"""Two computations in turn on one device: one goes on while the other waits for a collective."""
+"""Execution of two computations in turns on one device: one continues while the other waits for a collective."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Compute = Callable[[], None]
 FIRST, SECOND = range(2)
 
 _local = threading.local()
-"""The pair that this thread computes for, and which of the two computations it runs."""
+"""The pair of computations that this thread belongs to, and the index of its computation in the pair."""
 
 
 def wait_in_turn(work: Any) -> None:
-    """Wait for a collective; in a slot of two, the other computation goes on first."""
+    """Wait for a collective. In a slot of two computations, the other one continues first."""
     pair = getattr(_local, "pair", None)
     if pair is not None:
         pair.pass_turn(_local.place)
@@ -26,7 +26,7 @@ def wait_in_turn(work: Any) -> None:
 
 @contextmanager
 def keep_turn() -> Iterator[None]:
-    """Keep the turn while another thread issues collectives, whose order those of the other computation would change."""
+    """Do not pass the turn while another thread issues collectives, so that their order is the same on all processes."""
     pair, _local.pair = getattr(_local, "pair", None), None
     try:
         yield
@@ -35,18 +35,18 @@ def keep_turn() -> Iterator[None]:
 
 
 class Turns:
-    """Runs two computations, of which one computes at a time.
+    """Executor of two computations, of which one computes at a time.
 
-    The turn passes at every wait for a collective, whether it has ended or not. All members of a group therefore issue
-    their collectives in one order, as torch.distributed requires, and need no second group. The first computation runs
-    on the calling thread, the second one on a thread that is kept.
+    The turn passes at every wait for a collective, whether the collective has ended or not. All members of a group
+    therefore issue their collectives in one order, as torch.distributed requires, and need no second group. The first
+    computation runs on the calling thread, the second one on a thread that is reused.
     """
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Compute | None] | None = None
 
     def run(self, first: Compute, second: Compute) -> None:
-        """Run both; if one fails, the other is not continued."""
+        """Run both computations; if one fails, the other is not continued."""
         pair, jobs = _Pair(), self._jobs or self._start_thread()
         self._jobs = None  # a pair that fails may leave its thread waiting; the next pair starts another one
         jobs.put(lambda: pair.run_second(second))
@@ -54,13 +54,13 @@ class Turns:
         self._jobs = jobs
 
     def _start_thread(self) -> SimpleQueue[Compute | None]:
-        """Start a thread that ends with this object, and return the queue of its computations."""
+        """Start a thread that ends when this object is deleted, and return the queue of its computations."""
         jobs: SimpleQueue[Compute | None] = SimpleQueue()
 
         def work() -> None:
             while (job := jobs.get()) is not None:
                 job()
-                del job  # and the tensors of the computation
+                del job  # so that the tensors of the computation are freed
 
         threading.Thread(target=work, name="second-of-a-slot", daemon=True).start()
         weakref.finalize(self, jobs.put, None)
@@ -68,7 +68,7 @@ class Turns:
 
 
 class _Pair:
-    """Two computations that pass the turn to each other."""
+    """Pair of computations that pass the turn to each other."""
 
     def __init__(self) -> None:
         self._turn = threading.Semaphore(0), threading.Semaphore(0)
@@ -76,7 +76,7 @@ class _Pair:
         self._error: BaseException | None = None
 
     def run_first(self, compute: Compute) -> None:
-        """Run the first computation, then the rest of the second one."""
+        """Run the first computation, then wait for the rest of the second one."""
         self._run(FIRST, compute)
         if not self._has_ended[SECOND]:
             self._turn[SECOND].release()
@@ -85,7 +85,7 @@ class _Pair:
             raise self._error
 
     def run_second(self, compute: Compute) -> None:
-        """Run the second computation, beginning with its first turn."""
+        """Run the second computation when it first receives the turn."""
         self._turn[SECOND].acquire()
         try:
             self._run(SECOND, compute)
@@ -103,7 +103,7 @@ class _Pair:
         self._has_ended[place] = True
 
     def pass_turn(self, place: int) -> None:
-        """Let the other computation go on until it waits or ends."""
+        """Pass the turn to the other computation until it waits or ends."""
         other = 1 - place
         if self._has_ended[other]:
             return

@@ -1,1 +1,1 @@
-"""Dry runs: processes exchange real messages, and wait for the modelled time where they would compute."""
+"""Dry runs: processes exchange real messages, and wait for the modelled time instead of computing."""

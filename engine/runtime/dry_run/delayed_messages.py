@@ -1,4 +1,4 @@
-"""Messages and reductions of a dry run: real ones, delivered when the modelled links would have delivered them."""
+"""Messages and reductions of a dry run: real messages, delivered at the time at which the modelled links deliver them."""
 
 from __future__ import annotations
 
@@ -26,42 +26,43 @@ from meshwave.engine.runtime.device.accelerator import synchronize_stream
 from meshwave.engine.runtime.device.clock import Stamp
 
 LOOPBACK_BYTES_PER_S = 5e8
-"""Rate of messages between processes that this machine certainly reaches, summed over all processes."""
+"""Conservative bandwidth of messages between processes on this machine in bytes/s, summed over all processes."""
 MESSAGE_MEMORY_FRACTION = 0.25
-"""Share of this machine's memory that messages of all processes may use."""
+"""Fraction of this machine's memory that messages of all processes may occupy."""
 MIN_LATE_NS = 200_000
-"""A shorter wait may be the overhead of waiting on a busy machine, for a message that arrived long before."""
+"""Shortest wait that counts as lateness. A shorter one may be overhead of a busy machine, for a message that had
+arrived."""
 MIN_LATE_FRACTION = 0.1
-"""A wait that is a smaller part of the time since the message was due may be overhead too, because such a message has
-usually arrived before."""
+"""Shortest wait that counts as lateness, as a fraction of the time since the message was due. A shorter one may be
+overhead too, because such a message has usually arrived before."""
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine."""
+    """Return the memory of this machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class SharedTimes:
-    """Times that all processes of a host share in a file, in nanoseconds of their common clock.
+    """Times in nanoseconds that all processes of a host share through a file; they read the same clock.
 
-    Nothing is reset between steps: times of an earlier step are in the past.
+    The file is not reset between steps, because times of an earlier step are in the past.
 
     Attributes:
-        arrivals: ``[tags, lanes]`` when what each process of a mesh sends arrives.
-        gradients_ready: ``[stages, processes]`` when the gradients of a process are complete.
-        norm_ready: ``[processes]`` when all gradients are reduced.
-        step_ends: ``[processes]`` when the last step ended.
-        flows_ready: ``[cells]`` when the members of the flows of shared links are ready.
+        arrivals: ``[tags, lanes]`` arrival times of the messages that each process of a mesh sends.
+        gradients_ready: ``[stages, processes]`` times at which the gradients of a process are complete.
+        norm_ready: ``[processes]`` times at which all gradients are reduced.
+        step_ends: ``[processes]`` ends of the last step.
+        flows_ready: ``[cells]`` times at which the members of the flows on shared links are ready.
     """
 
     def __init__(self, path: Path, layout: ProcessLayout, tags: int, cells: int = 0) -> None:
-        """Map the file.
+        """Map the file into memory.
 
         Args:
             path: the file; the first process creates it.
             layout: the layout of the processes.
-            tags: the number of messages that a step can have.
-            cells: the number of places in which flows are announced.
+            tags: the maximum number of messages in a step.
+            cells: the number of cells in which processes announce flows.
         """
         lanes, stages = max(len(layout.mesh(rank)) for rank in range(len(layout.shapes))), layout.program.stages
         lengths = [tags * lanes, stages * layout.processes, layout.processes, layout.processes, cells]
@@ -75,10 +76,10 @@ class SharedTimes:
 
 
 class DelayedCommunicator:
-    """A real communicator whose messages are delivered when the modelled links would have delivered them.
+    """Communicator whose real messages are delivered at the time at which the modelled links deliver them.
 
-    On shared links that are not emulated, this is when the flow of the message is complete. Emulated links take their
-    own time; the wait adds what they lack of the modelled latency.
+    On shared links that are not emulated, a message is delivered when its simulated flow is complete. Emulated links
+    delay messages themselves; the wait only adds the part of the modelled latency that they lack.
     """
 
     def __init__(
@@ -96,14 +97,14 @@ class DelayedCommunicator:
         """Wrap a communicator.
 
         Args:
-            communicator: sends and receives.
+            communicator: sends and receives the messages.
             layout: the layout of the processes.
-            world: this process among the others.
-            device: the device that waits.
+            world: this process and its connection to the others.
+            device: the simulated device, which waits.
             waits: the modelled times.
             shared: the times that processes share.
             resharded: (source rank, target rank) of boundaries where a tensor may come from any process of the source.
-            emulates_links: the links of this run are emulated.
+            emulates_links: True if the links of this run are emulated.
         """
         self._communicator, self._shared = communicator, shared
         self._layout, self._world, self._device = layout, world, device
@@ -117,7 +118,7 @@ class DelayedCommunicator:
         self._flow = {name: -1 if emulates_links else waits.flow(row) for name, row in row_of.items()}
 
     def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
-        """Return a function that shares when a tensor arrives, and starts to send it."""
+        """Return a function that publishes the arrival time of a tensor and starts to send it."""
         send, device = self._communicator.sender(producer, rank), self._device
         transfer_ns = self._transfer_ns[self._rank, _key_of_message(producer)]
         arrivals, lane = self._shared.arrivals[self._communicator.tag(producer)], self._lane
@@ -129,7 +130,7 @@ class DelayedCommunicator:
         return start
 
     def receiver(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
-        """Return a function that starts to receive a tensor."""
+        """Return a function that starts to receive a tensor from a rank."""
         receive, device, world = self._communicator.receiver(producer, rank), self._device, self._world
         flow = self._flow[rank, _key_of_message(producer)]
         due = (
@@ -138,7 +139,7 @@ class DelayedCommunicator:
         return lambda: DelayedTensor(receive(), device, world, due)
 
     def _bind_due(self, tag: int, source: int) -> Callable[[], int]:
-        """Return a function that returns when a message from a rank is due."""
+        """Return a function that returns the time at which a message from a rank is due, in nanoseconds."""
         is_resharded = (source, self._rank) in self._resharded
         lanes = slice(None) if is_resharded else slice(self._lane, self._lane + 1)
         arrivals = self._shared.arrivals[tag, lanes]
@@ -157,7 +158,7 @@ def _key_of_message(producer: Action) -> tuple[bool, int, int, int]:
 
 
 class DelayedTensor(PendingTensor):
-    """A tensor that is delivered when it is due."""
+    """Received tensor that is not delivered before it is due."""
 
     def __init__(
         self,
@@ -171,17 +172,17 @@ class DelayedTensor(PendingTensor):
 
         Args:
             pending: the tensor.
-            device: the device that waits.
-            world: this process among the others.
-            due: returns when it is due, once it has arrived.
-            departure: returns when a reduction began, given when it was due.
+            device: the simulated device, which waits.
+            world: this process and its connection to the others.
+            due: returns the time at which the tensor is due, after it has arrived.
+            departure: returns the start time of a reduction, given the time at which it was due.
         """
         self._pending, self._device, self._world, self._due = pending, device, world, due
         self._find_departure = departure
         self._arrival_ns = self._departure_ns = 0
 
     def wait(self) -> Tensor:
-        """Wait until the tensor has arrived and is due."""
+        """Wait until the tensor has arrived and is due, and return it."""
         requested = time.perf_counter_ns()
         tensor = self._pending.wait()
         synchronize_stream(self._world.device)
@@ -192,17 +193,17 @@ class DelayedTensor(PendingTensor):
 
     @property
     def arrival(self) -> Stamp | None:
-        """The time when the message was due, or arrived if that was later."""
+        """Time at which the message was due, or at which it arrived if that was later."""
         return self._arrival_ns or None
 
     @property
     def departure(self) -> Stamp | None:
-        """The time when the reduction began."""
+        """Time at which the reduction started; None for a message."""
         return self._departure_ns or None
 
 
 class _Reductions(PendingTensor):
-    """Several reductions, which are complete with the last one."""
+    """Group of reductions, complete when the last one is."""
 
     def __init__(self, pending: Sequence[PendingTensor]) -> None:
         self._pending = pending
@@ -213,23 +214,23 @@ class _Reductions(PendingTensor):
 
 
 def is_late(due_ns: int, requested_ns: int, arrived_ns: int) -> bool:
-    """Return whether a tensor arrived during the wait for it, and not before.
+    """Return True if a tensor arrived during the wait for it, False if it had arrived before.
 
     Args:
-        due_ns: when it was due; 0 if unknown.
-        requested_ns: when the wait began.
-        arrived_ns: when the wait ended.
+        due_ns: time at which the tensor was due; 0 if unknown.
+        requested_ns: start of the wait.
+        arrived_ns: end of the wait.
     """
     since_due = requested_ns - due_ns if due_ns else 0
     return arrived_ns - requested_ns > max(MIN_LATE_NS, MIN_LATE_FRACTION * since_due)
 
 
 ReductionGroups = Mapping[int, Sequence[tuple[tuple[int, ...], float]]]
-"""Groups of processes that reduce the gradients of each stage, and the bytes."""
+"""Groups of processes that reduce the gradients of each stage, with the size of the gradients in bytes."""
 
 
 def reduction_groups(design: Design, layout: ProcessLayout, layers: tuple[int, ...]) -> ReductionGroups:
-    """Return the groups that reduce each stage, in the same order on all processes."""
+    """Return the groups of processes that reduce each stage, in the same order on all processes."""
     process = dict(
         zip((device for mesh in design.meshes for device in mesh.devices), range(layout.processes), strict=True)
     )
@@ -245,7 +246,10 @@ def reduction_groups(design: Design, layout: ProcessLayout, layers: tuple[int, .
 
 
 class WaitingUpdate:
-    """Reduces gradients in the modelled time, with messages as large as that time allows, and updates no weights."""
+    """Update step of a dry run: reduces gradients in the modelled time and updates no weights.
+
+    Its messages are as large as this machine can send in that time.
+    """
 
     def __init__(
         self,
@@ -260,7 +264,7 @@ class WaitingUpdate:
         *,
         emulates_links: bool,
     ) -> None:
-        """Allocate the messages; over emulated links they have their full size and are not delayed."""
+        """Allocate the messages. Over emulated links they have their full size and are not delayed."""
         self._layout, self._world, self._device, self._shared = layout, world, device, shared
         self._communicator, self._emulates_links, self._links = communicator, emulates_links, links
         program, mine = layout.program, layout.program.rows(layout.rank(world.process))
@@ -280,14 +284,14 @@ class WaitingUpdate:
         self._complete_ns = 0
 
     def _elements(self, stage: int, members: int, size: float) -> int:
-        """Return how many elements are really reduced for gradients of ``size`` bytes."""
+        """Return the number of float32 elements that are sent to represent gradients of ``size`` bytes."""
         fits = size
         if not self._emulates_links:
             fits = LOOPBACK_BYTES_PER_S * self._reduction_ns[stage] / 1e9 / (2 * members)
         return max(1, int(min(self._max_bytes, size, fits)) // 4)
 
     def reduce(self, stage: int) -> None:
-        """Share when the gradients of this process are complete, and start to reduce them."""
+        """Publish the time at which the gradients of this process are complete, and start to reduce them."""
         self._shared.gradients_ready[stage, self._world.process] = self._device.free_ns
         if self._links is not None and self._flow[stage] >= 0:
             place = self._stage_processes(stage).index(self._world.process)
@@ -296,7 +300,7 @@ class WaitingUpdate:
         self._reducing.append((stage, _Reductions(started)))
 
     def collect_gradients(self) -> dict[int, PendingTensor]:
-        """Wait for all reductions one after the other, and for those of all processes if gradients are clipped."""
+        """Wait for all reductions in order, and for the reductions of all processes if gradients are clipped."""
         self._complete_ns, found = 0, dict[int, PendingTensor]()
         for stage, pending in self._reducing:
             found[stage] = DelayedTensor(pending, self._device, self._world, *self._bind_times(stage))
@@ -312,7 +316,7 @@ class WaitingUpdate:
         return [process for rank in self._layout.program.ranks_of(stage) for process in self._layout.mesh(rank)]
 
     def _bind_times(self, stage: int) -> tuple[Callable[[], int], Callable[[int], int] | None]:
-        """Return functions for when a reduction is due and when it began; emulated links take their own time."""
+        """Return functions for the due time and the start time of a reduction; over emulated links it is due at once."""
         if self._emulates_links:
             return lambda: 0, None
         links, flow = self._links, self._flow.get(stage, -1)
@@ -325,7 +329,7 @@ class WaitingUpdate:
         return self._complete_ns
 
     def _due_ns(self, stage: int) -> int:
-        """Return when a reduction is due, which starts when all gradients and the previous reduction are complete."""
+        """Return the end of a reduction in ns. It starts when all gradients and the previous reduction are complete."""
         ready = int(self._shared.gradients_ready[stage, self._stage_processes(stage)].max())
         self._complete_ns = max(self._complete_ns, ready) + self._reduction_ns[stage]
         return self._complete_ns

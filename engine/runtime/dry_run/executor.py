@@ -1,8 +1,8 @@
-"""A dry run in one process: it executes the program with real messages, and waits where training computes.
+"""Dry run in one process: executes the program with real messages, and waits for the modelled time of computations.
 
-Tensors have their true shapes and dtypes, as far as this machine can send them in the modelled time. Where the network
-is not emulated, a message is delivered when the modelled links would have delivered it. Processes share the times that
-this needs in :class:`~meshwave.engine.runtime.dry_run.delayed_messages.SharedTimes`.
+Tensors have the shapes and dtypes of training, unless this machine cannot send them in the modelled time. If the
+network is not emulated, a message is delivered at the time at which the modelled links deliver it. Processes share the
+times that this needs in :class:`~meshwave.engine.runtime.dry_run.delayed_messages.SharedTimes`.
 """
 
 from __future__ import annotations
@@ -63,19 +63,20 @@ from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
 from meshwave.engine.units import quantity
 
 FindPieces = Callable[[int], Pieces]
-"""Returns the pieces of a computation alone, in nanoseconds, given its row in the program."""
+"""Function that returns the pieces of a computation that runs alone, in nanoseconds, given its row in the program."""
 NEGLIGIBLE_BYTES = 2**14
-"""A message up to this size takes as long as an empty one."""
+"""Largest message, in bytes, that takes no longer than an empty one."""
 LATENESS_FRACTION = 0.01
-"""Share of the shortest action by which a message may be late that takes no time in the model."""
+"""Permitted lateness of a message with zero modelled duration, as a fraction of the shortest action."""
 COLLECTIVE_BYTES_PER_S = LOOPBACK_BYTES_PER_S / 2
-"""Rate of collectives that this machine certainly reaches: members wait for each other and sum."""
+"""Conservative bandwidth of collectives on this machine in bytes/s: members wait for each other and sum tensors."""
 EMULATED_LATENCY_NS = 100_000
-"""Latency of a small message between emulated hosts."""
+"""Latency of a small message between emulated hosts in nanoseconds."""
 CONCURRENT_MESSAGES = 8
-"""Estimate of the messages that a process holds at once."""
+"""Estimated number of messages that a process holds at the same time."""
 START_LEAD_NS = 500_000
-"""Time from the last process's arrival to the start of a step, for each process; by then all know it."""
+"""Time between the arrival of the last process and the start of a step, in ns per process, so that all learn the start.
+"""
 NO_PRIORITY_NOTE = (
     "other work on this machine may delay the waits, because this user may not raise their priority; keep it idle"
 )
@@ -83,9 +84,9 @@ NO_PRIORITY_NOTE = (
 
 @dataclass(frozen=True)
 class DryRunStep:
-    """One step: its duration in modelled time, and the times that this process measured.
+    """Result of a dry-run step: its duration in modelled time, and the times that this process measured.
 
-    The times are relative to the start of the first step, so that they are exact in whole nanoseconds of any scale.
+    The times are relative to the start of the first step, so that whole nanoseconds are exact at any time scale.
     """
 
     seconds: float
@@ -93,21 +94,21 @@ class DryRunStep:
 
 
 class DryRunner:
-    """One process of a dry run."""
+    """Dry run of one process: waits for the modelled time of each action and exchanges real messages."""
 
     def __init__(self, job: Job, world: World, folder: Path) -> None:
         """Prepare the waits and the messages of this process.
 
         Args:
             job: the design and its program.
-            world: this process among the others.
+            world: this process and its connection to the others.
             folder: the run folder.
         """
         assert job.rehearsal is not None and job.rehearsal.scale is not None, "the launcher sets the scale"
         design, program, layout, process = job.design, job.program, job.layout, world.process
         costs, self._scale = estimate(design, program), job.rehearsal.scale
         self.unit = costs.unit
-        """Unit of its times."""
+        """Unit of the modelled times."""
         self._world, self._process, self._rank = world, process, layout.rank(process)
         durations = action_durations(program, costs)
         smaller, size_note = shrink_to_fit(job, costs, self._scale, durations)
@@ -156,15 +157,15 @@ class DryRunner:
         texts = [exchange_note, "" if raise_priority(_threads()) else NO_PRIORITY_NOTE]
         self.notes = [RunNote(dry_run_note(durations, self._scale, costs.unit)), size_note]
         self.notes += [RunNote(text) for text in texts if text]
-        """Notes for people about this dry run."""
+        """Notes for the user about this dry run."""
 
     @property
     def progress(self) -> Progress:
-        """The position of this process in its program."""
+        """Position of this process in its program."""
         return self._executor.progress
 
     def step(self) -> DryRunStep:
-        """Run one step; all processes begin and end it together."""
+        """Run one step, which all processes begin and end together, and return its duration and times."""
         if not self._start_ns:
             self._synchronize()
             self._origin_ns = self._start_ns
@@ -183,7 +184,7 @@ class DryRunner:
         return DryRunStep((ended - began) / 1e9 / self._scale, times)
 
     def _synchronize(self) -> int:
-        """Wait for the others, set the start of the next step, and return when the last process ended this one."""
+        """Wait for all processes, set the start of the next step, and return the end of this step on the last process."""
         self._shared.step_ends[self._process] = time.perf_counter_ns()
         self._communicator.sum_over_processes([0.0])
         last = int(self._shared.step_ends.max())
@@ -192,7 +193,7 @@ class DryRunner:
 
 
 def _bind_pieces(job: Job, costs: Costs, rank: int, scale: float) -> FindPieces:
-    """Return a function that returns the pieces of a computation of a rank alone, in nanoseconds, given its row."""
+    """Return a function that maps a row of the program to the pieces of its computation alone, in nanoseconds."""
     program = job.program
     pieces_of = SlotPieces(job.design, operator_costs(job.design).prices(job.design), costs.layers)
     alone_ns = (costs.seconds + costs.overlap_saved) * (scale * 1e9)
@@ -205,15 +206,15 @@ def _bind_pieces(job: Job, costs: Costs, rank: int, scale: float) -> FindPieces:
 
 
 def _threads() -> list[int]:
-    """Return all threads of this process, those that send its messages included."""
+    """Return the ids of all threads of this process, including the threads that send its messages."""
     tasks = Path("/proc/self/task")
     return [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
 
 
 def shrink_to_fit(job: Job, costs: Costs, scale: float, durations: ActionDurations) -> tuple[Design, RunNote]:
-    """Return a design whose messages this machine can hold and send in the modelled time, and a note about them.
+    """Return a design whose messages this machine can store and send in the modelled time, and a note about them.
 
-    It is the job's own design if its messages fit. Emulated links take the time that they take.
+    If the messages fit, it is the design of the job itself. Over emulated links the duration does not limit their size.
     """
     sends = np.flatnonzero(job.program.is_send)
     largest = float(costs.bytes[sends].max(initial=0.0))
@@ -239,7 +240,7 @@ def shrink_to_fit(job: Job, costs: Costs, scale: float, durations: ActionDuratio
 
 
 def _sendable_ratio(job: Job, costs: Costs, scale: float, durations: ActionDurations, sends: NDArray[np.intp]) -> float:
-    """Return the share of each message's bytes that the loopback sends in the message's modelled time."""
+    """Return the fraction of each message's bytes that the loopback interface can send in the message's modelled time."""
     lanes = np.array([shape.dp * shape.tp for shape in job.layout.shapes])[job.program.rank[sends]]
     mesh_bytes = costs.bytes[sends] * lanes
     sendable = LOOPBACK_BYTES_PER_S * scale * (costs.seconds[sends] + LATENESS_FRACTION * durations.shortest)
@@ -248,9 +249,9 @@ def _sendable_ratio(job: Job, costs: Costs, scale: float, durations: ActionDurat
 
 
 def _exchange_ratio(job: Job, smaller: Design, waits: Waits, durations: ActionDurations) -> tuple[float, str]:
-    """Return the share of the bytes of collectives inside stages that is sent, and a note; "" if there are none.
+    """Return the fraction of the bytes of collectives inside stages that is sent, and a note, "" if there are none.
 
-    Emulated links carry all of them, as far as they fit into memory.
+    Over emulated links only memory limits the fraction.
     """
     flows, program = waits.flows, job.program
     rows = np.flatnonzero(program.is_compute & (flows.first >= 0)) if flows else np.zeros(0, np.int64)
@@ -259,7 +260,7 @@ def _exchange_ratio(job: Job, smaller: Design, waits: Waits, durations: ActionDu
     network, first = flows.network, flows.first[rows]
     leaves = np.array([port.kind in ("link-out", "nic-out") for port in network.ports])[network.use_port]
     sent = np.add.reduceat(np.where(leaves, network.use_weight, 0.0), network.use_ptr[:-1])[flows.kind[first]]
-    mesh_bytes = flows.size[first] * sent  # of one exchange of all processes of a mesh
+    mesh_bytes = flows.size[first] * sent  # bytes of one exchange by all processes of a mesh
     largest = float(mesh_bytes.max())
     ratio = min(1.0, MESSAGE_MEMORY_FRACTION * memory_bytes() / (2 * largest * program.ranks))
     if not job.emulates_links:
@@ -280,7 +281,7 @@ def _exchange_ratio(job: Job, smaller: Design, waits: Waits, durations: ActionDu
 
 
 def _shrink_messages(design: Design, ratio: float) -> Design:
-    """Return a design whose messages hold at most ``ratio`` of the bytes."""
+    """Return a design whose messages have at most the fraction ``ratio`` of the bytes."""
     if ratio >= 1:
         return design
     model = design.model
@@ -290,7 +291,7 @@ def _shrink_messages(design: Design, ratio: float) -> Design:
 
 
 class WaitingStage:
-    """A stage of a dry run: takes and returns tensors of the true shapes, and computes nothing."""
+    """Stage of a dry run: takes and returns tensors of the same shapes as in training, and computes nothing."""
 
     recomputes = False  # the wait includes the recomputation
 
@@ -315,17 +316,17 @@ class WaitingStage:
         self._gradient = None if is_first else tensor_from(backward(stage, 0))
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
-        """Return an output of the true shape."""
+        """Return an output of zeros with the shape that training returns."""
         return self._y, Saved(self._y, None, None, self._skips, self._skip_outputs)
 
     def backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()) -> Tensor | None:
-        """Return a gradient of the true shape."""
+        """Return an input gradient of zeros with the shape that training returns."""
         return self._gradient
 
     def input_gradient(
         self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()
     ) -> tuple[Tensor | None, list[DeferredGradient]]:
-        """Return a gradient of the true shape."""
+        """Return an input gradient of zeros with the shape that training returns, and no deferred gradients."""
         return self._gradient, []
 
     def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
@@ -336,10 +337,10 @@ class WaitingStage:
 
 
 class WaitingExecutor(Executor):
-    """Executes the same actions, and waits for the modelled time of each.
+    """Executor of a dry run: runs the same actions as training, and waits for the modelled time of each.
 
-    A computation with communication inside waits in equal parts, with a real exchange after each. On emulated links,
-    the two computations of a slot take turns at their exchanges, as in training.
+    A computation that contains communication waits in equal parts, with a real exchange after each part. On emulated
+    links, the two computations of a slot alternate at their exchanges, as in training.
     """
 
     def __init__(
@@ -367,7 +368,7 @@ class WaitingExecutor(Executor):
         return [slot._replace(run=wrapper(slot)) if wrapper else slot for slot, wrapper in wrapped]
 
     def _record_departure(self, slot: Slot) -> Callable[[], None]:
-        """Return a send whose start is the modelled end of the action that produced the tensor."""
+        """Return a function that sends, and records the modelled end of the producing action as the start of the send."""
 
         def send() -> None:
             slot.run()
@@ -376,7 +377,7 @@ class WaitingExecutor(Executor):
         return send
 
     def _wait_after(self, slot: Slot) -> Callable[[], None]:
-        """Return a slot that waits for its modelled time."""
+        """Return a function that runs a slot and waits for its modelled time."""
         device, wait = self._device, self._bind_wait(slot)
 
         def run() -> None:
@@ -389,7 +390,7 @@ class WaitingExecutor(Executor):
         return run
 
     def _bind_wait(self, slot: Slot) -> Callable[[], None]:
-        """Return a function that waits for the time of a slot, in parts if it communicates in between."""
+        """Return a function that waits for the modelled time of a slot, in parts if it contains communication."""
         row = self._first_row + slot.row
         device, total_ns, sends = self._device, int(self._waits.ns[row]), self._waits.flows_sent(row)
         flows = self._waits.exchanges(row)
@@ -414,7 +415,7 @@ class WaitingExecutor(Executor):
         return wait
 
     def _bind_turns(self, row: int, flow: int, find_pieces: FindPieces) -> Callable[[], None]:
-        """Return a computation of a slot: it waits for each of its pieces, and exchanges in turn with the other one."""
+        """Return a function that waits for each piece of a computation and passes the turn at each exchange."""
         assert self._collectives is not None, "a computation with exchanges"
         pieces = find_pieces(self._first_row + row)
         whole = sum(piece.wait_s for piece in pieces) or 1.0
@@ -436,7 +437,7 @@ class WaitingExecutor(Executor):
             self._device.extend_until(self._exchange_end(flow, requested, arrived))
 
     def _exchange_end(self, flow: int, requested: int, arrived: int) -> int:
-        """Return when an exchange ends: by the shared links, or by emulated ones plus the latency that they lack."""
+        """Return the end of an exchange in ns: that of its flow, or over emulated links arrival plus missing latency."""
         if self._device.shares_links:
             due = self._device.wait_for_flow(flow)
             return max(due, arrived) if is_late(due, requested, arrived) else due
@@ -447,14 +448,14 @@ class WaitingExecutor(Executor):
 
 
 class _Exchange(NamedTuple):
-    """The collectives of a piece, which have started."""
+    """Collectives of a piece that have been started."""
 
     works: Sequence[Any]
     extend: Callable[[int, int, int], None]
     flow: int
 
     def wait(self) -> None:
-        """Wait until all have ended."""
+        """Wait until all collectives have ended."""
         requested = time.perf_counter_ns()
         for work in self.works:
             work.wait()

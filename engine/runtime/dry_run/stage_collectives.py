@@ -1,8 +1,8 @@
-"""Collectives inside the stages of a dry run: over the groups that training uses, with the bytes of the model.
+"""Collectives inside the stages of a dry run: over the same groups as in training, with the modelled number of bytes.
 
-A stage communicates in each of its layers. A dry run alternates exchanges and waits as often as the cost model does
-(:data:`meshwave.engine.costs.network.MAX_EXCHANGE_PHASES`), with the bytes of all layers spread evenly over these parts.
-Collectives of one part that have the same name and group are one.
+A stage communicates in each of its layers. A dry run alternates exchanges and waits as often as the cost model
+(:data:`meshwave.engine.costs.network.MAX_EXCHANGE_PHASES`), with the bytes of all layers divided evenly among these
+parts. Collectives of one part with the same name and group are merged.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from meshwave.engine.runtime.experts.build import ExpertLayers
 from meshwave.engine.runtime.experts.layer import device_groups
 
 StartCollective = Callable[[], Any]
-"""Starts a collective and returns a handle with ``wait()``."""
+"""Function that starts a collective and returns a handle with ``wait()``."""
 Matrix = NDArray[np.float64]
 TENSOR_PARALLEL = "tp"
-"""Kind of the tensor-parallel group, besides the kinds of groups of an expert layer."""
+"""Key of the tensor-parallel group, in addition to the kinds of groups of an expert layer."""
 
 
 class Collective(NamedTuple):
-    """Key of a collective of a stage: its operation, and the group of processes that it connects."""
+    """Key of a collective inside a stage: its operation, and the kind of process group."""
 
-    name: str  # as torch names it
+    name: str  # name of the torch.distributed operation
     group: str  # kind of group
 
 
 class CollectiveBytes(NamedTuple):
-    """Bytes that the collectives of a forward or backward of a stage move."""
+    """Bytes that the collectives in a forward or backward of a stage transfer."""
 
-    sizes: Counter[Collective]  # the larger one of input and output
-    pairs: dict[Collective, Matrix]  # of an all-to-all, between the devices of a block of experts
+    sizes: Counter[Collective]  # size of the input or the output, whichever is larger
+    pairs: dict[Collective, Matrix]  # bytes of an all-to-all between each two devices of a block of experts
 
     def __add__(self, other: CollectiveBytes) -> CollectiveBytes:  # type: ignore[override]
         pairs = dict(self.pairs)
@@ -58,12 +58,12 @@ class CollectiveBytes(NamedTuple):
 
 
 class StageCollectives:
-    """The collectives inside stages that a process takes part in."""
+    """Collectives inside stages in which a process takes part."""
 
     def __init__(
         self, design: Design, layout: ProcessLayout, layers: Sequence[int], world: World, ratio: float
     ) -> None:
-        """Create the groups; ``ratio`` is the share of the bytes that is really sent."""
+        """Create the process groups. ``ratio`` is the fraction of the modelled bytes that is sent."""
         self._design, self._layout, self._ratio = design, layout, ratio
         self._rank = layout.rank(world.process)
         self._stages = blocks_of_stages(design, layers)
@@ -81,7 +81,7 @@ class StageCollectives:
         self._buffers = torch.zeros(2, 0, device=world.device)
 
     def bind(self, actions: Sequence[Action], share: float) -> list[StartCollective]:
-        """Return the collectives with a share of the bytes of the computations of a slot."""
+        """Return functions that start the collectives of ``actions``, with the fraction ``share`` of their bytes."""
         total = sum((self._action_bytes(action) for action in actions), start=CollectiveBytes(Counter(), {}))
         share *= self._ratio
         starts = [self._bind_ring(key, size * share) for key, size in total.sizes.items()]
@@ -97,7 +97,7 @@ class StageCollectives:
         return forward + backward if self._design.pipeline.recomputes(action.stage) else backward
 
     def _stage_bytes(self, stage: int) -> tuple[CollectiveBytes, CollectiveBytes]:
-        """Return the bytes of a forward and of a backward."""
+        """Return the bytes of the collectives in a forward and in a backward of a stage."""
         mesh, layers = self._design.meshes[self._rank], self._stages[stage].experts
         all_reduce = Collective("all_reduce", TENSOR_PARALLEL)
         reduced = reduced_bytes(self._design, mesh, self._stages[stage])
@@ -157,9 +157,9 @@ class StageCollectives:
 
 
 def _split_into_rows(table: Matrix) -> tuple[int, NDArray[np.int64]]:
-    """Return the elements of a row, and how many rows each member sends to each.
+    """Return the number of elements in a row, and the number of rows that each member sends to each other member.
 
-    A row is as small as the smallest message, but not smaller than what deserves a message of its own.
+    A row is as small as the smallest message, but not smaller than ``SMALL_BYTES`` unless all messages are.
     """
     row_items = max(1, int(max(table[table > 0].min(), min(SMALL_BYTES, table.max())) / ITEM_BYTES))
     return row_items, np.rint(table / (row_items * ITEM_BYTES)).astype(np.int64)

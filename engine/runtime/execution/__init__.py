@@ -1,1 +1,1 @@
-"""Execution of a program as training: stages, data, optimizer, and the loop over a rank's actions."""
+"""Execution of a program as training: stages, data, optimizer, and the executor of a rank's actions."""

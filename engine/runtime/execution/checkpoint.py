@@ -1,8 +1,8 @@
-"""Checkpoints: the state of a training run on disk, from which any layout of the same model goes on.
+"""Checkpoints: the state of a training run on disk, from which a run with any layout of the same model can resume.
 
-A checkpoint is a folder of torch.distributed.checkpoint, ``checkpoints/step-N`` of the run folder. Each process writes
-the parts that it holds, at most once among its copies, in a thread beside training. The folder gets its name when all
-parts are on disk with their checksums, so that a folder of that name is complete.
+A checkpoint is a folder of torch.distributed.checkpoint, ``checkpoints/step-N`` of the run folder. Of the copies of a
+part, one process writes it, in a thread beside training. The folder is renamed to this name when all parts are on disk
+with their checksums, so a folder of this name is complete.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 WEIGHTS = "weights/"
 """Prefix of the names of weights in the training state."""
 TIMEOUT = timedelta(minutes=30)
-"""Longest time that a process waits until the others have written their parts."""
+"""Longest wait of a process for the others to write their parts."""
 
 
 class Elements(NamedTuple):
-    """Consecutive elements of a tensor."""
+    """Range of consecutive elements of a flattened tensor."""
 
-    shape: tuple[int, ...]  # of the whole tensor
+    shape: tuple[int, ...]  # shape of the whole tensor
     span: range
 
     def boxes(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield the offsets and the sizes of boxes that hold the elements, in their order."""
+        """Yield the offsets and sizes of boxes that together contain the elements, in order."""
         yield from _boxes(self.shape, self.span.start, self.span.stop)
 
 
 def _boxes(shape: Sequence[int], first: int, last: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the boxes of the elements from ``first`` to ``last``: parts of rows before and after whole rows."""
+    """Yield the boxes that contain elements ``first`` to ``last``: parts of rows before and after whole rows."""
     if not shape:
         yield [], []
         return
@@ -67,7 +67,7 @@ def _boxes(shape: Sequence[int], first: int, last: int) -> Iterator[tuple[list[i
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a whole tensor that a process holds; torch.distributed.checkpoint calls its methods."""
+    """Part of a whole tensor that this process holds; torch.distributed.checkpoint calls its methods."""
 
     tensor: Tensor
     shard: WeightShard | None = None  # None: the whole tensor
@@ -75,12 +75,12 @@ class Part:
 
     @property
     def whole_size(self) -> torch.Size:
-        """The size of the whole tensor."""
+        """Size of the whole tensor."""
         shape = torch.Size(self.elements.shape) if self.elements else self.tensor.shape
         return torch.Size(self.shard.whole_shape(shape)) if self.shard else shape
 
     def pieces(self) -> Iterator[tuple[torch.Size, Tensor]]:
-        """Yield each contiguous piece of the whole tensor with its offsets in it."""
+        """Yield each contiguous piece of the part with its offsets in the whole tensor."""
         if self.elements is None:
             yield from self._shard_pieces([0] * self.tensor.dim(), self.tensor)
             return
@@ -94,7 +94,7 @@ class Part:
         if self.shard is None:
             yield torch.Size(offsets), box
             return
-        dim, start = self.shard.dim, 0  # of a piece in the shard
+        dim, start = self.shard.dim, 0  # start of the piece in the shard
         held = range(offsets[dim], offsets[dim] + box.shape[dim])
         for piece in self.shard.pieces:
             first, last = max(start, held.start), min(start + len(piece), held.stop)
@@ -104,15 +104,15 @@ class Part:
             start += len(piece)
 
     def piece_at(self, offsets: torch.Size) -> Tensor:
-        """Return the piece that starts at these offsets of the whole tensor."""
+        """Return the piece that starts at the given offsets of the whole tensor."""
         return next(piece for start, piece in self.pieces() if start == offsets)
 
     def copy_to_host(self) -> Part:
-        """Return a copy in the memory of the host, which training does not change."""
+        """Return a copy in host memory that training does not change."""
         return replace(self, tensor=self.tensor.detach().to("cpu", copy=True))
 
     def size(self) -> torch.Size:
-        """Return the size of the whole tensor, for the check of a checkpoint that is loaded."""
+        """Return the size of the whole tensor, against which a loaded checkpoint is checked."""
         return self.whole_size
 
     def __create_chunk_list__(self) -> list[Any]:
@@ -136,26 +136,28 @@ class Part:
 
 
 State = Mapping[str, Part]
-"""The parts that a process holds, by their names in the whole training state."""
+"""Parts of the training state that a process holds, by name."""
 
 
 def prepare() -> None:
-    """Import torch.distributed.checkpoint, which takes a second, before the first checkpoint needs it."""
+    """Import torch.distributed.checkpoint, which takes a second, before the first checkpoint is due."""
     for name in ("default_planner", "filesystem", "state_dict_loader", "state_dict_saver"):
         import_module(f"torch.distributed.checkpoint.{name}")
 
 
 class Checkpointer:
-    """Writes checkpoints of a run while training continues.
+    """Writer of a run's checkpoints while training continues.
 
-    All processes of a run make one, and call :meth:`save` after the same steps.
+    All processes of a run create one, and call :meth:`save` after the same steps.
     """
 
     def __init__(self, folder: Path, about: Checkpoint, state: State, keep: int) -> None:
-        """Write to ``folder``; ``about`` describes the run, and the newest ``keep`` checkpoints are kept."""
+        """Write to ``folder``. ``about`` describes the run; only the newest ``keep`` checkpoints are kept."""
         self._folder, self._about, self._state, self._keep = folder, about, state, keep
         self._process, self._size = dist.get_rank(), dist.get_world_size()
-        self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)  # its thread must not meet those of training
+        self._group = dist.new_group(
+            backend="gloo", timeout=TIMEOUT
+        )  # the writer thread must not share a group with training
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 
@@ -163,24 +165,24 @@ class Checkpointer:
         """Start to write the state after ``steps`` steps of training.
 
         Raises:
-            OSError: the checkpoint before could not be written.
+            OSError: the previous checkpoint could not be written.
         """
         self.wait()
         staged = {name: part.copy_to_host() for name, part in self._state.items()}
         self._pending = self._pool.submit(self._write, steps, staged)
 
     def wait(self) -> None:
-        """Wait until all that was started is on disk.
+        """Wait until all started checkpoints are on disk.
 
         Raises:
-            OSError: it could not be written.
+            OSError: a checkpoint could not be written.
         """
         if self._pending is not None:
             self._pending.result()
             self._pending = None
 
     def close(self) -> None:
-        """Wait for the last checkpoint and end the thread."""
+        """Wait for the last checkpoint and end the writer thread."""
         try:
             self.wait()
         finally:
@@ -191,7 +193,7 @@ class Checkpointer:
         from torch.distributed.checkpoint.state_dict_saver import save
 
         target = step_folder(self._folder, steps)
-        if target.exists():  # the run goes on from this one
+        if target.exists():  # the run resumed from this checkpoint
             return
         unfinished = target.with_suffix(".tmp")
         writer = FileSystemWriter(unfinished, single_file_per_rank=True, sync_files=True, overwrite=True)
@@ -203,7 +205,7 @@ class Checkpointer:
             self._remove_old()
 
     def _checksums(self, folder: Path) -> dict[str, str]:
-        """Return the checksum of each file, which all processes compute together."""
+        """Return the SHA-256 of each file in ``folder`` by name; all processes compute a share of them."""
         own = {path.name: checksum(path) for path in share_of_files(folder, self._process, self._size)}
         found: list[dict[str, str]] = [{}] * self._size
         dist.all_gather_object(found, own, group=self._group)
@@ -216,12 +218,12 @@ class Checkpointer:
 
 
 def load(folder: Path, state: State) -> int:
-    """Load the state of a checkpoint into the parts of this process and return its number of steps.
+    """Load a checkpoint into the parts of this process and return the number of training steps before it.
 
-    All processes of a run call it together.
+    All processes of a run call this function together.
 
     Raises:
-        RunError: a file of the checkpoint is missing or damaged, or the checkpoint is of another model.
+        RunError: a file of the checkpoint is missing or damaged, or the checkpoint belongs to another model.
     """
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
@@ -234,7 +236,9 @@ def load(folder: Path, state: State) -> int:
 
 
 def read_whole_state(folder: Path, wants: Callable[[str], bool]) -> Iterator[tuple[str, Tensor]]:
-    """Yield each whole tensor of a checkpoint whose name is wanted, with its name; one process is enough.
+    """Yield the name and the whole tensor of each entry of a checkpoint for which ``wants`` returns True.
+
+    A single process can call this function.
 
     Raises:
         RunError: the checkpoint is damaged.
@@ -256,17 +260,17 @@ def _read(reader: FileSystemReader, state: State, folder: Path, *, alone: bool =
 
     try:
         load_parts(dict(state), storage_reader=reader, planner=_load_planner(), no_dist=alone)
-    except (Exception, CheckpointException) as error:  # torch's own is not an Exception
+    except (Exception, CheckpointException) as error:  # CheckpointException is not an Exception
         raise RunRefusal("checkpoint_not_loaded", {"checkpoint": folder.name, "reason": str(error)}) from error
 
 
 def share_of_files(folder: Path, process: int, processes: int) -> list[Path]:
-    """Return the files of a checkpoint whose checksums are a process's to compute."""
+    """Return the checkpoint files whose checksums process number ``process`` computes."""
     return sorted(path for path in folder.iterdir() if path.name != MANIFEST)[process::processes]
 
 
 def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a file as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -287,7 +291,7 @@ def _load_planner() -> Any:
 
     class Planner(DefaultLoadPlanner):
         def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
-            # The base class would replace what it does not know, such as a part.
+            # The base class would replace values of unknown types, such as Part.
             self.state_dict = self.original_state_dict = state_dict
             self.metadata, self.is_coordinator = metadata, is_coordinator
 

@@ -1,4 +1,4 @@
-"""Training data: bytes of a text file, or random examples of a model. Every process computes its share alone."""
+"""Training data: bytes of a text file, or random examples of a model. Every process reads its share independently."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DEFAULT_TEXT = Path(__file__).parent / "texts" / "default.txt"
 
 
 class Text:
-    """The bytes of a file, memory-mapped, so that processes of a machine share its pages."""
+    """Memory-mapped bytes of a text file, so that the processes of a machine share its pages."""
 
     def __init__(self, path: Path, window: int) -> None:
-        """Open ``path`` for windows of ``window`` bytes.
+        """Open ``path`` for random windows of ``window`` bytes.
 
         Raises:
             InputError: the file is missing or shorter than one window.
@@ -35,17 +35,17 @@ class Text:
         self._bytes: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
 
     def draw_window(self, rng: Generator) -> NDArray[np.uint8]:
-        """Return a random window."""
+        """Return a random window of bytes."""
         start = int(rng.integers(len(self._bytes) - self._window + 1))
         return np.asarray(self._bytes[start : start + self._window])
 
 
 class TrainingBatches:
-    """The microbatches of one data-parallel replica.
+    """Microbatches of one data-parallel replica.
 
-    A sequence is drawn with a counter-based generator (Philox), keyed by the seed, the step and the sequence's number
-    in the global batch. Processes exchange nothing, a resumed run continues where it stopped, and ``dp=1`` draws the
-    same global batch as ``dp=8``.
+    A sequence is drawn with a counter-based generator (Philox), keyed by the seed, the step and the sequence's index in
+    the global batch. Processes exchange no data, a resumed run continues with the same sequences, and ``dp=1`` draws
+    the same global batch as ``dp=8``.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class TrainingBatches:
         share: range | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Prepare the data.
+        """Open the training text if the model needs one.
 
         Args:
-            text: the training text, for models that need one.
-            model: draws the examples.
-            seed: of the random generator.
-            microbatches: the number of microbatches of each replica.
-            micro_batch_size: the sequences of a microbatch of each replica.
-            share: the sequences of this replica among those of all replicas; None: the first replica's.
-            device: where the tensors are returned.
+            text: path of the training text, for models that need one.
+            model: model that draws the examples.
+            seed: seed of the random generator.
+            microbatches: number of microbatches per replica and step.
+            micro_batch_size: number of sequences per microbatch of a replica.
+            share: indices of this replica's sequences among those of all replicas; None for the first replica.
+            device: device of the returned tensors.
 
         Raises:
             InputError: the text is missing or too short.
@@ -82,19 +82,20 @@ class TrainingBatches:
         self._device = device
 
     def step(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        """Return inputs and targets of all microbatches of a step."""
+        """Return inputs and targets of all microbatches of a step, ``[microbatches]``."""
         return [self.microbatch(step, mb) for mb in range(self._microbatches)]
 
     def microbatch(self, step: int, mb: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a microbatch; for a language model int64 ``[micro_batch_size, sequence]``."""
+        """Return inputs and targets of a microbatch, for language models int64 ``[micro_batch_size, sequence]``."""
         examples = [self._example(step, self._sequence(mb, row)) for row in self._share]
         inputs, targets = (torch.from_numpy(np.stack(column)) for column in zip(*examples, strict=True))
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
 
     def _sequence(self, mb: int, row: int) -> int:
-        """Return the number of a row of a microbatch in the global batch, where a replica's sequences are consecutive.
+        """Return the index in the global batch of a row of a microbatch.
 
-        Each ``micro_batch_size`` rows belong to the next replica of the first mesh.
+        A replica's sequences are consecutive in the global batch. Each ``micro_batch_size`` rows of a microbatch belong
+        to the next replica of the first mesh.
         """
         replica, place = divmod(row, self._micro_batch_size)
         return (replica * self._microbatches + mb) * self._micro_batch_size + place

@@ -1,4 +1,4 @@
-"""Execution of a rank's program: one method for each kind of action, one table, one loop."""
+"""Execution of a rank's program: one method per kind of action, one table of bound actions, one loop."""
 
 from __future__ import annotations
 
@@ -21,41 +21,42 @@ from meshwave.engine.runtime.execution.stages import Saved, Tensors
 from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
 
 Batch = Mapping[int, tuple[Tensor, Tensor]]
-"""Inputs and targets by microbatch, for those whose first or last stage is on this rank."""
+"""Inputs and targets by microbatch, for microbatches whose first or last stage is on this rank."""
 
 RunAction = Callable[[], None]
 
 Inputs = tuple[Any, tuple[Tensor, ...]]
-"""Inputs of a computation: from the neighbouring stage (None for the backward of a loss), and from skip connections."""
+"""Inputs of a computation: the tensor of the adjacent stage (None for the backward of a loss), and those of skip
+connections."""
 
 
 class ComputeStage(Protocol):
-    """A :class:`~meshwave.engine.runtime.execution.stages.LocalStage`, or a stage of a dry run."""
+    """Interface of a stage: a :class:`~meshwave.engine.runtime.execution.stages.LocalStage`, or a stage of a dry run."""
 
     recomputes: bool
     skip_sources: tuple[int, ...]
     skip_targets: tuple[int, ...]
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
-        """Compute the output of a microbatch."""
+        """Compute the output of a microbatch, and return it with the tensors that its backward needs."""
 
     def backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()) -> Tensor | None:
-        """Compute all gradients of a microbatch, and return that of the input."""
+        """Compute all gradients of a microbatch, and return the gradient of the input."""
 
     def input_gradient(
         self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()
     ) -> tuple[Tensor | None, list[DeferredGradient]]:
-        """Compute the gradient of the input only."""
+        """Compute only the gradient of the input, and return it with the deferred weight gradients."""
 
     def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
-        """Compute the deferred gradients of a microbatch."""
+        """Compute the deferred weight gradients of a microbatch."""
 
     def drop_cast_weights(self) -> None:
-        """Drop tensors that were computed from the weights, because the weights have changed."""
+        """Drop the copies of the weights in the compute dtype, because the weights have changed."""
 
 
 class Messenger(Protocol):
-    """A :class:`~meshwave.engine.runtime.communication.communicator.Communicator`, or the messages of a dry run."""
+    """Interface for messages, of a :class:`~meshwave.engine.runtime.communication.communicator.Communicator` for example."""
 
     def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
         """Return a function that starts to send a tensor to a rank."""
@@ -68,20 +69,20 @@ class Messenger(Protocol):
 
 
 class WeightUpdate(Protocol):
-    """An :class:`~meshwave.engine.runtime.execution.update.OptimizerUpdate`, or the waits of a dry run."""
+    """Interface for updates, of an :class:`~meshwave.engine.runtime.execution.update.OptimizerUpdate` for example."""
 
     def reduce(self, stage: int) -> None:
         """Start to reduce the gradients of a stage."""
 
     def collect_gradients(self) -> dict[int, PendingTensor]:
-        """Wait for all reductions, and return the last one of each stage."""
+        """Wait for all reductions, and return the last reduction of each stage."""
 
     def apply(self) -> None:
         """Update the weights."""
 
 
 class ExecutionError(RunError):
-    """An action failed: "rank 3, action 17 of 64, 3F2: RuntimeError('...')"."""
+    """Error of a failed action, such as "rank 3, action 17 of 64, 3F2: RuntimeError('...')"."""
 
     def __init__(self, message: str, rank: int, action: Action) -> None:
         super().__init__(message)
@@ -91,18 +92,18 @@ class ExecutionError(RunError):
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Measured times of one step of one rank: a row for each action, in nanoseconds of the host's clock."""
+    """Measured times of one step of one rank, one row per action, in nanoseconds of the host's clock."""
 
-    start: NDArray[np.int64]  # when its inputs (those of both actions of a slot) were ready; for a RECV, when posted
-    end: NDArray[np.int64]  # when it ended; for a RECV or REDUCE_GRAD, when its tensor had arrived
-    wait: NDArray[np.int64]  # how long the rank waited for its inputs; for a RECV, how long its consumer waited
-    losses: list[Tensor]  # of the microbatches whose last stage is on this rank
+    start: NDArray[np.int64]  # time at which its inputs (of both actions of a slot) were ready; for a RECV, when posted
+    end: NDArray[np.int64]  # end of the action; for a RECV or REDUCE_GRAD, arrival of its tensor
+    wait: NDArray[np.int64]  # time for which the rank waited for its inputs; for a RECV, for which its consumer waited
+    losses: list[Tensor]  # losses of the microbatches whose last stage is on this rank
 
 
 class Computation(NamedTuple):
-    """An action that takes tensors, perhaps after a wait, and computes."""
+    """Action that takes input tensors, possibly after a wait, and computes."""
 
-    forward: Action  # itself, or the forward that it is the backward of
+    forward: Action  # the action, or for a backward the forward that it belongs to
     take_inputs: Callable[[], Inputs]
     compute: Callable[[Inputs], None]
 
@@ -111,28 +112,28 @@ class Slot(NamedTuple):
     """Actions that a rank executes together: one action, or a forward overlapped with a backward."""
 
     row: int
-    last: int  # row, or the one after it
+    last: int  # last row of the slot: row, or row + 1
     run: RunAction
 
 
 class Progress:
-    """The position of a process in its program, for threads that watch it."""
+    """Position of a process in its program, for threads that observe it."""
 
     def __init__(self) -> None:
         self.step = 0
         self.row = 0
-        """The action that it runs; after the last one, the number of actions."""
+        """Index of the running action; after the last action, the number of actions."""
         self.awaited_row: int | None = None
-        """The receive whose tensor the action waits for."""
+        """Index of the receive for whose tensor the action waits; None if it does not wait."""
         self.activity: str | None = None
-        """A long activity between two steps, such as "checkpoint"."""
+        """Long activity between two steps, such as "checkpoint"; None during a step."""
 
 
 class Executor:
-    """Runs the actions of a rank, step after step.
+    """Executor of the actions of a rank, step by step.
 
-    A tensor is named by the action that produces it, whether it stays on this rank or arrives in a message. What a step
-    would look up, such as the receiver of a message, is bound into the actions once.
+    A tensor is identified by the action that produces it, whether it stays on this rank or arrives in a message.
+    Look-ups that are the same in every step, such as the receiver of a message, are bound to the actions once.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class Executor:
         self._tensors: dict[Action, Tensor] = {}  # produced and not yet consumed on this rank
         self._receiving: dict[Action, PendingTensor] = {}
         self._saved: dict[Action, Saved] = {}
-        self._deferred: dict[Action, list[DeferredGradient]] = {}  # what a W computes
+        self._deferred: dict[Action, list[DeferredGradient]] = {}  # deferred gradients of W actions
         self._losses: list[Tensor] = []
         rows = len(self._actions)
         self.progress = Progress()
@@ -172,7 +173,7 @@ class Executor:
         self._slots = self._bind()
 
     def run(self, batch: Batch) -> StepTimes:
-        """Run one step over ``batch``.
+        """Run one step over ``batch`` and return its measured times.
 
         Raises:
             ExecutionError: an action failed.
@@ -276,7 +277,7 @@ class Executor:
         return lambda: send(tensors.pop(producer))
 
     def _receive(self, message: Action) -> RunAction:
-        """Post the receive; the action that consumes the tensor waits for it."""
+        """Return a function that posts the receive; the action that consumes the tensor waits for it."""
         producer, _ = message_producer(message)
         source, receiving = self._layout.rank_of(producer.stage, producer.microbatch), self._receiving
         receive = self._messenger.receiver(producer, source)
@@ -298,7 +299,7 @@ class Executor:
         return run
 
     def _overlap(self, row: int, first: Computation, second: Computation) -> RunAction:
-        """Return the forward of ``row - 1`` and the backward of ``row`` as one, once both have their inputs."""
+        """Return a function that runs the forward at ``row - 1`` and the backward at ``row`` together."""
         start, requested, ready = self._start, self._requested, self._ready
         made = None if self._stages[first.forward.stage].recomputes else first.forward
 
@@ -316,7 +317,7 @@ class Executor:
     # ---- inputs and outputs ----
 
     def _bind_take(self, row: int, producer: Action) -> Callable[[], Tensor]:
-        """Return a function that takes a tensor that was produced on this rank, or waits for its message."""
+        """Return a function that takes a tensor produced on this rank, or waits for the message that contains it."""
         received = self._receive_row_of.get(producer)
         if received is None:
             tensors = self._tensors
@@ -336,7 +337,7 @@ class Executor:
         return take
 
     def _bind_inputs(self, row: int, take: Callable[[], Any], skips: list[Action]) -> Callable[[], Inputs]:
-        """Return a function that takes the neighbour's tensor, then those of skip connections."""
+        """Return a function that takes the tensor of the adjacent stage, then the tensors of skip connections."""
         if not skips:
             return lambda: (take(), ())
         takes = [self._bind_take(row, producer) for producer in skips]
@@ -348,7 +349,7 @@ class Executor:
         return self._bind_inputs(row, take, [backward(target, mb)._replace(other=stage) for target in targets])
 
     def _bind_gradients(self, stage: int, mb: int) -> Callable[[Tensor | None, Saved], None]:
-        """Return a function that stores the gradients of a stage's inputs; the first stage has none."""
+        """Return a function that stores the gradients of a stage's inputs, or nothing for the first stage."""
         producer, tensors = backward(stage, mb), self._tensors
         names = [producer._replace(other=source) for source in self._stages[stage].skip_sources]
 

@@ -1,4 +1,4 @@
-"""Weights of a block as one flat tensor, of which each process that holds them owns an equal part."""
+"""Weights of a block as one flat tensor, of which each process that uses the weights owns an equal part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NamedWeight = tuple[str, nn.Parameter]
 
 
 class OwnPart(NamedTuple):
-    """The part of a weight that a process owns."""
+    """Part of a weight that this process owns."""
 
     name: str
     parameter: nn.Parameter
@@ -25,7 +25,7 @@ class OwnPart(NamedTuple):
 
 
 class FlatWeights:
-    """Weights that the same processes hold, of which each owns an equal part."""
+    """Flat tensor of the weights of a block that several processes use, each of which owns an equal part."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class FlatWeights:
         is_counted: bool,
         frees: bool,
     ) -> None:
-        """Make the weights views of one tensor.
+        """Make the weights views of one flat tensor.
 
         Args:
-            named: the weights, with their names in the whole model.
-            stage: their stage.
-            members: the processes that hold them.
+            named: the weights with their names in the whole model.
+            stage: the stage of the weights.
+            members: the processes that use the weights.
             process: this process.
             communicator: gathers weights and reduces gradients.
-            dtype: precision in which they are gathered and used.
-            gradient_dtype: precision in which gradients are reduced.
-            is_counted: this process adds its part of the gradients to the norm.
-            frees: the weights of other processes are freed between the computations that need them.
+            dtype: dtype in which the weights are gathered and used.
+            gradient_dtype: dtype in which gradients are reduced.
+            is_counted: True if this process adds its part of the gradients to the gradient norm.
+            frees: True if the parts of other processes are freed between the computations that need them.
         """
         self._named, self._stage, self._members, self._communicator = named, stage, members, communicator
         self._gradient_dtype, self.is_counted = gradient_dtype, is_counted
@@ -72,7 +72,7 @@ class FlatWeights:
             parameter.data = view
 
     def _views(self, flat: Tensor) -> Iterator[Tensor]:
-        """Yield the tensors of the weights in a flat one."""
+        """Yield a view of each weight in a flat tensor."""
         sizes = [shape.numel() for shape in self._shapes]
         for shape, piece in zip(self._shapes, torch.split(flat[: sum(sizes)], sizes), strict=True):
             yield piece.view(shape)
@@ -91,12 +91,12 @@ class FlatWeights:
 
     @property
     def resident(self) -> list[Tensor]:
-        """Tensors that exist between steps."""
+        """Tensors that stay allocated between steps."""
         has_own = self.part.untyped_storage().data_ptr() != self._whole.untyped_storage().data_ptr()
         return [*([self._whole] if self._is_whole else []), *([self.part] if has_own else [])]
 
     def free(self) -> None:
-        """Free the weights that other processes own; this process keeps its part."""
+        """Free the parts of other processes; this process keeps its own part."""
         self._whole.untyped_storage().resize_(0)
         self._is_whole = False
 
@@ -107,12 +107,12 @@ class FlatWeights:
             self.refresh()
 
     def refresh(self) -> None:
-        """Start to gather the weights again, because their owners have changed them."""
+        """Start to gather the weights again, because their owners have updated them."""
         part = self.part.to(self._whole.dtype)
         self._gathering = self._communicator.gather(self._stage, self._members, part, self._whole)
 
     def finish_gather(self) -> None:
-        """Wait until the weights are there."""
+        """Wait until the all-gather of the weights is complete."""
         self.start_gather()
         if self._gathering is not None:
             self._gathering.wait()
@@ -121,11 +121,11 @@ class FlatWeights:
     # ---- gradients ----
 
     def gradients(self) -> list[Tensor | None]:
-        """Return the gradients that were not scattered."""
+        """Return the gradients that have not been reduce-scattered; None for a weight without one."""
         return [parameter.grad for _, parameter in self._named]
 
     def accumulate_gradients(self) -> None:
-        """Add the gradients of a microbatch to those of the step, which have the precision of the reduction."""
+        """Add the gradients of a microbatch to the accumulated gradients of the step, which are in the reduction dtype."""
         flat = (
             torch.zeros_like(self._whole, dtype=self._gradient_dtype)
             if self._accumulated is None
@@ -138,7 +138,7 @@ class FlatWeights:
                 parameter.grad = None
 
     def scatter(self) -> PendingTensor:
-        """Start to sum the gradients, of which each process gets its part; the weights then have none."""
+        """Start to reduce-scatter the gradients, and clear the gradients of the weights."""
         while len(self._scattering) > 1:
             self._add_gradient(self._scattering.pop(0).wait())
         self.accumulate_gradients()
@@ -148,7 +148,7 @@ class FlatWeights:
         return self._scattering[-1]
 
     def collect_gradients(self) -> None:
-        """Wait for all gradients; without any, they are 0."""
+        """Wait for all reductions; if there are none, set the gradients to 0."""
         for pending in self._scattering:
             self._add_gradient(pending.wait())
         self._scattering.clear()
@@ -160,12 +160,12 @@ class FlatWeights:
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
     def whole_gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of all weights by their names; all members call it."""
+        """Return the whole gradients of all weights by name; all members call this method together."""
         assert self.gradient is not None, "the gradients are collected"
         return self._gather_named(self.gradient)
 
     def whole_weights(self) -> dict[str, Tensor]:
-        """Return the weights by their names, in the precision of the optimizer; all members call it."""
+        """Return the whole weights by name, in the dtype of the optimizer; all members call this method together."""
         return self._gather_named(self.part)
 
     def _gather_named(self, part: Tensor) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The job of a run's processes, read from the run folder and checked once."""
+"""Job of a run's processes, read from the run folder and checked once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 
 @dataclass(frozen=True)
 class RunNote:
-    """A note for people about how a run is executed, and the numbers in it by name."""
+    """Note for the user about how a run is executed, with its numbers by name."""
 
     text: str
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class RunNote:
 
 @dataclass(frozen=True)
 class Job:
-    """A design, its program, and the text to train on."""
+    """Job of a run: a design, its program, and the text to train on."""
 
     design: Design
     program: Program
@@ -44,20 +44,20 @@ class Job:
 
     @property
     def layout(self) -> ProcessLayout:
-        """Layout of the processes."""
+        """Layout of the processes of the run."""
         return ProcessLayout(self.program, tuple(MeshShape(mesh.dp, mesh.tp) for mesh in self.design.meshes))
 
     @property
     def sequences(self) -> int:
-        """Number of sequences of a step, which is the global batch size."""
+        """Number of sequences per step, which is the global batch size."""
         return self.design.sequences_per_step
 
 
 def read_job(folder: Path) -> Job:
-    """Read ``design.json``, ``program.json`` and, if they are there, ``options.json`` and ``data.txt``.
+    """Read ``design.json``, ``program.json`` and, if they exist, ``options.json`` and ``data.txt``.
 
     Raises:
-        InputError: a document is invalid, or needs what this version does not support.
+        InputError: a document is invalid, or requires a feature that this version does not support.
         RunFolderError: a document is damaged.
     """
     design = parse_design((folder / "design.json").read_bytes())
@@ -81,7 +81,7 @@ def read_job(folder: Path) -> Job:
 
 
 def _check_supported(design: Design, program: Program, codes: Collection[str] | None) -> None:
-    """Check that this version runs a design; for a dry run, only problems with some ``codes`` count."""
+    """Check that this version can run a design; if ``codes`` is given, only problems with these codes count."""
     if len(design.meshes) != program.ranks:
         raise Refusal("program_of_other_design", {"ranks": program.ranks, "meshes": len(design.meshes)})
     found = [problem for problem in run_problems(design) if codes is None or problem.code in codes]

@@ -1,4 +1,4 @@
-"""Stages whose state is shared: they gather weights and scatter gradients block by block."""
+"""Stages with sharded state: they gather weights and reduce-scatter gradients block by block."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ from meshwave.engine.runtime.models import Stage
 
 
 class ShardedBlock:
-    """The weights of a block: the embedding, a layer, or the head."""
+    """Sharded weights of a block: the embedding, a layer, or the head."""
 
     def __init__(self, weights: list[FlatWeights]) -> None:
         self.weights = weights
 
     def gradients(self) -> list[Tensor | None]:
-        """Return the gradients that were not scattered."""
+        """Return the gradients that have not been reduce-scattered; None for a weight without one."""
         return [gradient for each in self.weights for gradient in each.gradients()]
 
     def gather(self) -> None:
-        """Wait until the weights of other processes are there."""
+        """Wait until the weights owned by other processes are gathered."""
         self.start_gather()
         for each in self.weights:
             each.finish_gather()
 
     def start_gather(self) -> None:
-        """Start to gather the weights of other processes."""
+        """Start to gather the weights owned by other processes."""
         for each in self.weights:
             each.start_gather()
 
     def free(self) -> None:
-        """Free the weights of other processes."""
+        """Free the weights owned by other processes."""
         for each in self.weights:
             each.free()
 
     def accumulate_gradients(self) -> None:
-        """Move the gradients of a microbatch to those of the step."""
+        """Add the gradients of a microbatch to the accumulated gradients of the step."""
         for each in self.weights:
             each.accumulate_gradients()
 
     def scatter(self) -> None:
-        """Start to reduce the gradients."""
+        """Start to reduce-scatter the gradients."""
         for each in self.weights:
             each.scatter()
 
 
 class ShardedStage:
-    """A stage whose state is shared block by block."""
+    """Stage whose state is sharded block by block."""
 
     def __init__(
         self, module: Stage, weights_of: Callable[[nn.Module], list[FlatWeights]], sharding: str, *, accumulates: bool
     ) -> None:
-        """Share the state of a stage.
+        """Shard the state of a stage.
 
         Args:
             module: the stage.
             weights_of: returns the flat weights of a block.
-            sharding: what is shared.
-            accumulates: weights have another precision than the sum of their gradients.
+            sharding: the value of ``training.sharding``.
+            accumulates: True if the weights have another dtype than the sum of their gradients.
         """
         self._accumulates = accumulates
         parts = [part for part in (module.embedding, *module.layers.values(), module.head) if part is not None]
@@ -73,17 +73,17 @@ class ShardedStage:
 
     @property
     def weights(self) -> list[FlatWeights]:
-        """The weights of all blocks."""
+        """Flat weights of all blocks."""
         return [each for block in self.blocks for each in block.weights]
 
     def gather_for_deferred(self) -> None:
-        """Gather all weights for the kernels of deferred gradients, some of which take them."""
+        """Gather all weights before deferred gradients are computed, because some of their kernels read the weights."""
         if self._frees:
             for block in reversed(self.blocks):
                 block.gather()
 
     def finish_backward(self) -> None:
-        """Take the gradients that are left, because they were deferred or because a weight had none."""
+        """Finish the blocks whose gradients were deferred or missing during the backward."""
         if self._scatters or self._accumulates:
             for block in reversed(self.blocks):
                 if any(gradient is not None for gradient in block.gradients()):
@@ -92,7 +92,7 @@ class ShardedStage:
                     block.free()
 
     def _watch(self, number: int, part: nn.Module) -> None:
-        """Gather and free the weights of a block around its computations, and scatter its gradients after them."""
+        """Gather and free the weights of a block around its computations, and reduce-scatter its gradients after them."""
         block = self.blocks[number]
         for parameter in part.parameters():
             parameter.register_post_accumulate_grad_hook(lambda _: self._check_block(block))  # type: ignore[no-untyped-call]
@@ -121,7 +121,7 @@ class ShardedStage:
                 self.blocks[number - 1].start_gather()
 
     def _check_block(self, block: ShardedBlock) -> None:
-        """Finish a block whose weights all have gradients; none of its operations is then left to run."""
+        """Finish a block when all its weights have gradients, since none of its operations is then left to run."""
         if all(gradient is not None for gradient in block.gradients()):
             self._finish_block(block)
 

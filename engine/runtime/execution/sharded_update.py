@@ -1,13 +1,14 @@
-"""Weights, gradients and optimizer states that the processes with the same weights share (ZeRO, FSDP).
+"""Sharding of weights, gradients and optimizer states among the processes that use the same weights (ZeRO, FSDP).
 
-Rajbhandari et al., arXiv:1910.02054, section 5; Zhao et al., arXiv:2304.11277. Each process owns an equal part of the flat
-weights of a block, with their gradients and optimizer states. ``training.sharding`` says what a process holds besides:
+Rajbhandari et al., arXiv:1910.02054, section 5; Zhao et al., arXiv:2304.11277. Each process owns an equal part of the
+flat weights of a block, with their gradients and optimizer states. ``training.sharding`` determines what a process
+stores in addition to its own part:
 
-- ``optimizer``: all weights, and their gradients in the precision of the optimizer. The reduction of a stage leaves it the gradients of its part, and an optimizer
-  step ends with a gather of the weights.
-- ``gradients``: all weights. The backward of each microbatch leaves it the gradients of its part.
-- ``parameters``: neither. A block gathers its weights before its forward and again before its backward, the next block's
-  while it computes, and frees them afterwards.
+- ``optimizer``: all weights and all gradients, in the dtype of the optimizer. The reduction of a stage returns to each
+  process the gradients of its part, and an optimizer step ends with an all-gather of the weights.
+- ``gradients``: all weights. The backward of each microbatch returns to each process the gradients of its part.
+- ``parameters``: nothing. Each block's weights are gathered before its forward and again before its backward, while the
+  previous block computes, and are freed afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 
 class ShardedUpdate:
-    """Updates the part of the weights that this process owns."""
+    """Reduction of gradients and update of the part of the weights that this process owns."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class ShardedUpdate:
         training: Training,
         observer: GradientObserver | None = None,
     ) -> None:
-        """Share the state of the stages of this rank; see :class:`OptimizerUpdate` for the arguments."""
+        """Shard the state of the stages of this rank; see :class:`OptimizerUpdate` for the arguments."""
         self._weight_group, self._process, self._communicator = weight_group, process, communicator
         self._training, self._observer = training, observer
         self._names = {p: name for module in stages.values() for name, p in module.named_parameters()}
@@ -63,12 +64,15 @@ class ShardedUpdate:
             [each.part for each in self._weights], training.lr, training.weight_decay
         )
         self._reductions: dict[int, PendingTensor] = {}
-        self.squared_norm = torch.zeros((), dtype=torch.float64)  # the share of this process
+        self.squared_norm = torch.zeros(
+            (), dtype=torch.float64
+        )  # squared norm of this process's share of the gradients
 
     def _flat_weights(self, stage: int, part: nn.Module) -> list[FlatWeights]:
-        """Return the weights of a block by the processes that share them, in one order for all processes.
+        """Return the flat weights of a block, one for each set of processes that shares weights.
 
-        Weights that a tensor-parallel group replicates are apart, so that all of the group divide them alike.
+        All processes return them in the same order. Weights that a tensor-parallel group replicates are separate, so
+        that all members of the group divide them equally.
         """
         training = self._training
         short = _short_weights(part) if training.precision == "bf16" else set()
@@ -95,17 +99,17 @@ class ShardedUpdate:
 
     @property
     def state(self) -> list[Tensor]:
-        """Tensors that the optimizer keeps from step to step."""
+        """Optimizer tensors that persist between steps."""
         return self.optimizer.state
 
     @property
     def named_parameters(self) -> Sequence[NamedWeight]:
-        """The weights of this process with their names in the whole model."""
+        """Weights of this process with their names in the whole model."""
         return [(name, parameter) for parameter, name in self._names.items()]
 
     @property
     def resident_weights(self) -> list[Tensor]:
-        """Weights that exist between steps."""
+        """Weights that stay allocated between steps."""
         return [tensor for each in self._weights for tensor in each.resident]
 
     def parts(self) -> dict[str, Part]:
@@ -119,20 +123,20 @@ class ShardedUpdate:
         }
 
     def sharded_stage(self, stage: int) -> ShardedStage:
-        """Return the blocks of a stage."""
+        """Return the sharded blocks of a stage."""
         return self.stages[stage]
 
     def whole_weights(self) -> dict[str, Tensor]:
-        """Return the weights of this rank by their names; all processes of the rank call it."""
+        """Return the whole weights of this rank by name; all processes of the rank call this method together."""
         return {name: weight for each in self._weights for name, weight in each.whole_weights().items()}
 
     def resume(self, steps: int) -> None:
-        """Let the optimizer go on after ``steps`` steps, from loaded parts."""
+        """Continue from the loaded parts as if ``steps`` steps had been taken."""
         self.optimizer.resume(steps)
         self._refresh()
 
     def reduce(self, stage: int) -> None:
-        """Start to sum the gradients of a stage, of which each process gets its part."""
+        """Start to reduce-scatter the gradients of a stage."""
         for each in self.stages[stage].weights:
             self._reductions[stage] = each.scatter()
 
@@ -152,7 +156,7 @@ class ShardedUpdate:
         return found
 
     def apply(self) -> None:
-        """Clip the gradients, update the weights, and drop the gradients."""
+        """Clip the gradients, update the weights, and clear the gradients."""
         if self._observer is not None:
             whole = (each.whole_gradients() for each in self._weights)
             self._observer({name: gradient for named in whole for name, gradient in named.items()})
@@ -166,7 +170,7 @@ class ShardedUpdate:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Gather the weights that other processes have updated, if they are held between steps."""
+        """Gather the weights that other processes have updated, unless weights are sharded between steps."""
         if self._training.sharding != "parameters":
             for each in self._weights:
                 each.refresh()
@@ -175,7 +179,7 @@ class ShardedUpdate:
 
 
 def _short_weights(part: nn.Module) -> set[nn.Parameter]:
-    """Return the weights of products, which mixed precision computes in 16 bits."""
+    """Return the weights of matrix products, which mixed precision computes in 16 bits."""
     return {
         parameter
         for module in part.modules()

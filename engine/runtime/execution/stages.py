@@ -25,7 +25,7 @@ Tensors = tuple[Tensor, ...]
 
 
 class Saved(NamedTuple):
-    """Tensors that a forward saves for its backward: its inputs, and its outputs with their graph.
+    """Tensors that a forward saves for its backward: its inputs, and its outputs with their autograd graph.
 
     A stage that is recomputed saves no graph: ``y`` is None, and ``skip_outputs`` have no graph.
     """
@@ -38,11 +38,11 @@ class Saved(NamedTuple):
 
 
 class LocalStage:
-    """A stage with the arithmetic of its precision.
+    """Stage on this process, computed in its precision.
 
     ``bf16`` computes under autocast from float32 weights, which the optimizer updates. All microbatches of a step share
-    one bf16 copy of the weights, made by the first of them; each adds its gradient in float32 (Micikevicius et al.,
-    arXiv:1710.03740).
+    one bf16 copy of the weights, which the first microbatch creates; each microbatch adds its gradient in float32
+    (Micikevicius et al., arXiv:1710.03740).
     """
 
     def __init__(
@@ -60,16 +60,17 @@ class LocalStage:
         """Prepare a stage.
 
         Args:
-            module: its layers.
+            module: layers of the stage.
             precision: ``fp64``, ``fp32`` or ``bf16``.
-            device: where it computes.
+            device: device on which the stage computes.
             loss_scale: 1 / (microbatches of the global batch), so that losses are averaged.
-            splits_backward: input and weight gradients are computed apart; see
+            splits_backward: True to compute input and weight gradients separately; see
                 :mod:`meshwave.engine.runtime.modules.deferred_gradients`.
-            recomputes: only the input is saved, and the forward runs again before the backward (Chen et al.,
+            recomputes: True to save only the input and to run the forward again before the backward (Chen et al.,
                 arXiv:1604.06174).
-            compiles: torch.compile compiles the blocks, unless the backward is split, which it does not support.
-            sharded: shares the state of the blocks with other processes.
+            compiles: True to compile the blocks with torch.compile; ignored if the backward is split, which it does not
+                support.
+            sharded: shards the state of the blocks among processes; None if the state is not sharded.
         """
         self._sharded = sharded
         self.recomputes = recomputes
@@ -87,13 +88,13 @@ class LocalStage:
                 raise TypeError(f"{type(part).__name__} cannot defer the gradients of its weights")
         self.compiled_blocks = module.compile_blocks() if compiles and not splits_backward else 0
         self.skip_sources, self.skip_targets = module.skip_sources, module.skip_targets
-        self._is_first = module.is_first  # its input is data, which needs no gradient
+        self._is_first = module.is_first  # the input of the first stage is data, which needs no gradient
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
         """Return the output without its graph (for the last stage the loss), and the tensors for the backward.
 
-        The stage keeps ``x`` and ``skips``, which come from its ``skip_sources``. The tensors for its
-        ``skip_targets`` are in what is saved.
+        The stage keeps ``x`` and ``skips``, the tensors from its ``skip_sources``. The tensors for its ``skip_targets``
+        are part of the saved tensors.
         """
         if self.recomputes:
             with torch.no_grad():
@@ -103,14 +104,14 @@ class LocalStage:
         return y.detach(), Saved(x, None, y, skips, tuple(skip_outputs))
 
     def backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()) -> Tensor | None:
-        """Add to the gradients of the weights, and return that of the input (None if the input is data).
+        """Accumulate the weight gradients, and return the gradient of the input, or None if the input is data.
 
-        The gradients of skip connections are then those of ``saved.skips``.
+        The gradients of skip inputs are then in ``saved.skips``.
 
         Args:
-            saved: what the forward saved.
-            gradient: that of the output; None if the output is the loss.
-            skip_gradients: those of the tensors for ``skip_targets``.
+            saved: tensors that the forward saved.
+            gradient: gradient of the output; None if the output is the loss.
+            skip_gradients: gradients of the tensors for ``skip_targets``.
         """
         self._run_backward(saved, gradient, skip_gradients)
         self.weight_gradient(self._queue.take() if self._queue is not None else [])
@@ -135,7 +136,7 @@ class LocalStage:
         self._sharded.finish_backward()
 
     def drop_cast_weights(self) -> None:
-        """Forget the bf16 copies of the weights, which have changed."""
+        """Drop the bf16 copies of the weights, because the weights have changed."""
         if self._is_mixed:
             self._has_cast_weights = False
             for part in self._weighted:
@@ -148,7 +149,7 @@ class LocalStage:
         return self._run(x, targets, skips)
 
     def _run(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
-        """Return the output, or the loss, and the tensors for ``skip_targets``."""
+        """Return the output, or for the last stage the loss, and the tensors for ``skip_targets``."""
         if self._autocast is None:
             outputs = self._call_module(x, targets, skips)
         else:
@@ -164,10 +165,10 @@ class LocalStage:
         return self._module(x, targets, skips) if skips else self._module(x, targets)  # type: ignore[no-any-return]
 
     def _run_backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors) -> None:
-        """Run autograd from the outputs; a loss starts with its scale.
+        """Run autograd from the outputs; the gradient of a loss is the loss scale.
 
-        It calls the engine because ``torch.autograd.backward`` imports sympy to compare shapes: 0.8 s in every process,
-        and more time at every call than all of Meshwave's.
+        It calls the engine directly, because ``torch.autograd.backward`` imports sympy to compare shapes, which takes
+        0.8 s in every process and more time per call than all of Meshwave's own code.
         """
         if saved.y is not None:
             outputs = (saved.y, *saved.skip_outputs)

@@ -1,4 +1,4 @@
-"""Training in one process: its stages, its share of the data, its executor."""
+"""Trainer of one process: its stages, its share of the data, and its executor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, has_par
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """Result of a step of training; loss and norm are those of the global batch."""
+    """Result of a training step; the loss and the gradient norm are those of the global batch."""
 
     loss: float
     grad_norm: float  # before clipping
@@ -42,15 +42,15 @@ class TrainingStep:
 
 
 class Trainer:
-    """Trains the stages of one process, in step with the other processes."""
+    """Trainer of the stages of one process, synchronized with the other processes of the run."""
 
     def __init__(self, job: Job, world: World, observer: GradientObserver | None = None) -> None:
-        """Build the stages of this process and connect it with the others.
+        """Build the stages of this process and connect it to the other processes.
 
         Args:
             job: the design and its program.
-            world: this process among the others.
-            observer: is passed the reduced gradients of each step, before clipping.
+            world: this process and its connection to the others.
+            observer: receives the reduced gradients of each step, before clipping; None for no observer.
 
         Raises:
             InputError: the number of processes, the text or the vocabulary does not fit the design.
@@ -64,7 +64,7 @@ class Trainer:
         self._learning_rate = design.training.learning_rate
         training, model, rank = design.training, design.model, layout.rank(process)
         dp, dp_index = layout.mesh_shape(process).dp, layout.dp_index(process)
-        rows = boundary_tensor(design).shape[0] // dp  # of a microbatch, in this process
+        rows = boundary_tensor(design).shape[0] // dp  # sequences per microbatch in this process
         self._batches = TrainingBatches(
             job.text,
             model,
@@ -126,10 +126,10 @@ class Trainer:
         self._executor = Executor(layout, process, stages, self._communicator, self._update, clock, streams)
         self._own_microbatches = layout.microbatches(rank)
         self.notes = self._compilation_notes(stages.values()) if training.compile else []
-        """Notes for people about how it trains."""
+        """Notes for the user about how the run trains."""
 
     def _compilation_notes(self, stages: Iterable[LocalStage]) -> list[RunNote]:
-        """Return how many blocks of all processes torch compiles."""
+        """Return a note with the number of blocks that torch compiles in all processes."""
         own = [sum(stage.compiled_blocks for stage in stages), sum(len(each.layers) for each in self._modules.values())]
         compiled, blocks = map(int, self._communicator.sum_over_processes(own).tolist())
         note = f"torch.compile: {compiled} of {blocks} blocks (over all processes) are compiled"
@@ -138,13 +138,13 @@ class Trainer:
 
     @property
     def progress(self) -> Progress:
-        """The position of this process in its program."""
+        """Position of this process in its program."""
         return self._executor.progress
 
     def step(self, number: int) -> TrainingStep:
         """Train on the global batch of step ``number``.
 
-        All processes need its loss, so they end a step together, and start the next one together.
+        All processes need the loss of a step, so they end a step together and start the next one together.
         """
         began = time.perf_counter()
         self._update.optimizer.lr = self._learning_rate(number)
@@ -155,7 +155,7 @@ class Trainer:
         return TrainingStep(loss, squared_norm**0.5, time.perf_counter() - began, times)
 
     def resident_tensors(self) -> dict[str, list[Tensor]]:
-        """Return the tensors that exist between steps, by category."""
+        """Return the tensors that stay allocated between steps, by category."""
         return {"weights": self._update.resident_weights, "optimizer": self._update.state}
 
     def state(self) -> dict[str, Part]:
@@ -163,25 +163,25 @@ class Trainer:
         return self._update.parts()
 
     def resume(self, folder: Path) -> int:
-        """Load a checkpoint, and return the number of steps before it.
+        """Load a checkpoint, and return the number of training steps before it.
 
         Raises:
-            RunError: a file is missing or damaged, or the checkpoint is of another model.
+            RunError: a file is missing or damaged, or the checkpoint belongs to another model.
         """
         steps = load(folder, self.state())
         self._update.resume(steps)
         return steps
 
     def agrees_any(self, wish: bool) -> bool:
-        """Return True on all processes if any of them passes True."""
+        """Return True on all processes if at least one of them passes True."""
         return bool(self._communicator.sum_over_processes([float(wish)])[0] > 0)
 
     def expert_routes(self) -> dict[int, list[float]]:
-        """Return the routes to each expert so far, by layer of the model; see :attr:`ExpertLayer.route_counts`."""
+        """Return the number of routes to each expert so far, by layer number; see :attr:`ExpertLayer.route_counts`."""
         return {number: layer.route_counts for number, layer in self._expert_layers().items()}
 
     def _expert_layers(self) -> dict[int, ExpertLayer]:
-        """Return the expert layers of this process by their number in the model."""
+        """Return the expert layers of this process by number of the layer in the model."""
         return {
             int(name.split(".")[1]): part
             for module in self._modules.values()
@@ -190,16 +190,16 @@ class Trainer:
         }
 
     def weight_shards(self) -> dict[str, WeightShard]:
-        """Return the part that this process holds of each sharded weight, by name."""
+        """Return the part of each sharded weight that this process holds, by name."""
         return {name: shard for name, parameter in self._update.named_parameters if (shard := weight_shard(parameter))}
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the weights of this process by their names in the whole model; all processes of a mesh call it."""
+        """Return the weights of this process by name in the whole model; all processes of a mesh call it together."""
         return self._update.whole_weights()
 
 
 def _share_tied_weight(modules: Mapping[int, Stage]) -> None:
-    """Let the head and the embedding on different stages of this process have one weight."""
+    """Tie the weights of head and embedding if they are on different stages of this process."""
     weights = {name: weight for module in modules.values() for name, weight in module.named_parameters()}
     heads = (module.head for module in modules.values() if module.head is not None)
     for head in heads:
@@ -208,7 +208,7 @@ def _share_tied_weight(modules: Mapping[int, Stage]) -> None:
 
 
 def plan_boundary_transfers(design: Design, layout: ProcessLayout) -> BoundaryTransfers:
-    """Return the transfers of boundaries at which tensors are resharded, with processes as their ranks."""
+    """Return the transfers of boundaries at which tensors are resharded; their ranks are processes."""
     process = {
         device: layout.process(rank, lane)
         for rank, mesh in enumerate(design.meshes)
@@ -226,8 +226,9 @@ def _bind_weight_group(
 ) -> WeightGroup:
     """Return a function that returns the processes that reduce the gradient of a weight, and the one that counts it.
 
-    Those are the processes that hold the same shard of it. A weight that is not sharded has the same gradient in all
-    of a tensor-parallel group, and counts once, or a part of it with sequence parallelism. Expert layers have groups of their own.
+    These processes hold the same shard of the weight. A weight that is not sharded has the same gradient on all
+    processes of a tensor-parallel group; its norm counts once, or in parts with sequence parallelism. Expert layers
+    have separate groups.
     """
     owner = {p: part for module in modules.values() for part in expert_layers(module) for p in part.parameters()}
 

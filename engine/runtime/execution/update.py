@@ -1,4 +1,4 @@
-"""The end of a step: gradients are reduced and clipped, and weights are updated."""
+"""End of a step: gradients are reduced and clipped, and weights are updated."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
 from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 BUCKET_ELEMENTS = 2**23
-"""Gradient elements that are reduced in one message."""
+"""Maximum number of gradient elements that one message reduces."""
 TIED_WEIGHT, TIED_HEAD = "embedding.token.weight", "head.project.weight"
-"""Names of the table of an embedding, and of the weight of the head that may be tied to it."""
+"""Names of the embedding table, and of the head weight that may be tied to it."""
 GradientObserver = Callable[[Mapping[str, Tensor]], None]
 Members = tuple[int, ...]
 WeightGroup = Callable[[int, nn.Parameter], tuple[Members, int]]
-"""Processes that reduce the gradient of a weight, and the one that counts it in the norm, by stage and weight."""
+"""Function that returns the processes that reduce the gradient of a weight, and the one that counts it in the norm,
+given the stage and the weight."""
 
 
 class Training(Protocol):
-    """The fields of the ``training`` section of a design that the update needs."""
+    """Fields of the ``training`` section of a design that the update needs."""
 
     @property
     def optimizer(self) -> str:
@@ -40,11 +41,11 @@ class Training(Protocol):
 
     @property
     def clip_norm(self) -> float | None:
-        """Largest norm of the gradients, or None."""
+        """Maximum norm of the gradients; None if they are not clipped."""
 
 
 class OptimizerUpdate:
-    """Reduces the gradients of the stages of a rank and updates their weights."""
+    """Reduction of the gradients of a rank's stages and update of their weights."""
 
     def __init__(
         self,
@@ -60,12 +61,12 @@ class OptimizerUpdate:
 
         Args:
             stages: the stages of this rank.
-            weight_group: the processes that hold a weight.
+            weight_group: returns the processes that hold a weight.
             process: this process.
             communicator: reduces the gradients.
             training: the optimizer and its options.
-            observer: is passed the reduced gradients, before clipping, by their names in the whole model.
-            tied: the processes that hold the table of the embedding, or the head that is tied to it on another stage.
+            observer: receives the reduced gradients by name in the whole model, before clipping; None for no observer.
+            tied: the processes that hold the embedding table, or the head that is tied to it on another stage.
         """
         self._named = named_weights(stages.values(), tied)
         self._tied = [parameter for name, parameter in self._named if tied and name == TIED_WEIGHT]
@@ -87,21 +88,23 @@ class OptimizerUpdate:
         self._parameters = [parameter for _, parameter in self._named]
         self.optimizer = OPTIMIZERS[training.optimizer](self._parameters, training.lr, training.weight_decay)
         self._reducing: list[tuple[int, list[nn.Parameter], PendingTensor]] = []
-        self.squared_norm = torch.zeros((), dtype=torch.float64)  # the share of this process
+        self.squared_norm = torch.zeros(
+            (), dtype=torch.float64
+        )  # squared norm of this process's share of the gradients
 
     @property
     def state(self) -> list[Tensor]:
-        """Tensors that the optimizer keeps from step to step."""
+        """Optimizer tensors that persist between steps."""
         return self.optimizer.state
 
     @property
     def named_parameters(self) -> Sequence[tuple[str, nn.Parameter]]:
-        """The weights of this process with their names in the whole model."""
+        """Weights of this process with their names in the whole model."""
         return self._named
 
     @property
     def resident_weights(self) -> list[Tensor]:
-        """Weights that exist between steps."""
+        """Weights that stay allocated between steps."""
         return list(self.whole_weights().values())
 
     def parts(self) -> dict[str, Part]:
@@ -119,10 +122,10 @@ class OptimizerUpdate:
         return {name: parameter.detach() for name, parameter in self._named}
 
     def sharded_stage(self, stage: int) -> None:
-        """Return None: no state is sharded."""
+        """Return None, because the state is not sharded."""
 
     def resume(self, steps: int) -> None:
-        """Let the optimizer go on after ``steps`` steps."""
+        """Continue as if ``steps`` steps had been taken."""
         self.optimizer.resume(steps)
 
     def reduce(self, stage: int) -> None:
@@ -133,7 +136,7 @@ class OptimizerUpdate:
                 self._reducing.append((stage, bucket, self._communicator.reduce(stage, members, flat)))
 
     def collect_gradients(self) -> dict[int, PendingTensor]:
-        """Wait for all reductions, and return the last one of each stage."""
+        """Wait for all reductions, and return the last reduction of each stage."""
         for _, bucket, reduction in self._reducing:
             pieces = torch.split(reduction.wait(), [parameter.numel() for parameter in bucket])
             for parameter, piece in zip(bucket, pieces, strict=True):
@@ -150,12 +153,12 @@ class OptimizerUpdate:
         return last
 
     def apply(self) -> None:
-        """Clip the gradients, update the weights, and drop the gradients."""
+        """Clip the gradients, update the weights, and clear the gradients."""
         if self._observer is not None:
             self._observer({name: _gradient(parameter) for name, parameter in self._named})
         gradients = [_gradient(parameter) for parameter in self._parameters]
         if self._clip_norm is not None and gradients:
-            scale = (self._clip_norm / (self._norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+            scale = (self._clip_norm / (self._norm + 1e-6)).clamp(max=1.0)  # like torch.nn.utils.clip_grad_norm_
             torch._foreach_mul_(gradients, scale.to(gradients[0]))
         self.optimizer.step(gradients)
         for parameter in self._parameters:
@@ -163,9 +166,9 @@ class OptimizerUpdate:
 
 
 def named_weights(stages: Iterable[nn.Module], tied: Members | None = None) -> list[tuple[str, nn.Parameter]]:
-    """Return the weights of stages with their names in the whole model, each once.
+    """Return the distinct weights of stages with their names in the whole model.
 
-    A head that is tied to the embedding of another stage has the name of its table.
+    A head that is tied to the embedding of another stage has the name of the embedding table.
     """
     named = (pair for module in stages for pair in module.named_parameters())
     found = {parameter: TIED_WEIGHT if tied and name == TIED_HEAD else name for name, parameter in named}
@@ -175,7 +178,7 @@ def named_weights(stages: Iterable[nn.Module], tied: Members | None = None) -> l
 def _weights_by_group(
     stage: int, module: nn.Module, weight_group: WeightGroup, tied: Sequence[nn.Parameter]
 ) -> dict[Members, list[tuple[nn.Parameter, int]]]:
-    """Return the weights of a stage by group, each with the process that counts it, in one order for all processes."""
+    """Return the weights of a stage by group, each with the process that counts it, in the same order on all processes."""
     found: dict[Members, list[tuple[nn.Parameter, int]]] = {}
     for parameter in module.parameters():
         if any(parameter is each for each in tied):
@@ -186,7 +189,7 @@ def _weights_by_group(
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    """Return the gradient, which is zero if this replica ran no microbatch."""
+    """Return the gradient of a weight, which is zero if this replica ran no microbatch."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad

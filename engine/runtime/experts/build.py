@@ -1,4 +1,4 @@
-"""The expert layers of a design, on the processes of a run."""
+"""Expert layers of a design on the processes of a run."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Members = tuple[int, ...]
 
 
 class ExpertLayers:
-    """The expert layers of all ranks, as every process knows them: their groups and their shared weights."""
+    """Expert layers of all ranks with their process groups and shared weights; the same in every process."""
 
     def __init__(self, design: Design, layout: ProcessLayout) -> None:
         self._design, self._layout = design, layout
         self.by_rank: list[ResolvedLayer] = [resolve_expert_layer(design, mesh) for mesh in design.meshes]
 
     def required_groups(self) -> list[Members]:
-        """Return the members of every group that is needed, in one order for all processes."""
+        """Return the members of every process group that the layers need, in the same order on all processes."""
         ranks = range(self._layout.program.ranks)
         return [members for rank in ranks for members in required_groups(self.by_rank[rank].layer, self._blocks(rank))]
 
     def factory(
         self, process: int, groups: dict[Members, Group], loss_scale: float, dtype: torch.dtype, device: Any
     ) -> ExpertLayerFactory:
-        """Return a factory of the layers of ``process``, given all groups that it is in."""
+        """Return a factory of the layers of ``process``, given all groups that contain it."""
         rank = self._layout.rank(process)
         name, layer, _ = self.by_rank[rank]
         block = next(block for block in self._blocks(rank) if process in block)
@@ -49,7 +49,7 @@ class ExpertLayers:
     # ---- processes that share the gradient of a weight ----
 
     def gradient_groups(self, stages: list[int]) -> list[tuple[int, Members]]:
-        """Return every set of processes that shares an expert weight of one of ``stages``, in one order."""
+        """Return (stage, processes) of every set of processes that shares an expert weight of ``stages``, in order."""
         found = []
         for stage in stages:
             name, layer, _ = self.by_rank[self._layout.program.ranks_of(stage)[0]]
@@ -65,7 +65,7 @@ class ExpertLayers:
     def weight_sharers(self, stage: int, module: ExpertLayer, parameter: nn.Parameter) -> Members | None:
         """Return the processes that sum the gradient of a weight of an expert layer.
 
-        None for the weight of a complete gate, which is summed like any replicated weight.
+        None for the weight of a replicated gate, whose gradient is summed like that of any replicated weight.
         """
         if parameter is module.gate.weight:
             return self._layout.all_processes(stage) if module.gate_is_partial else None
@@ -77,7 +77,7 @@ class ExpertLayers:
         return self._in_all_blocks(stage, module.shard_holders(expert))
 
     def _in_all_blocks(self, stage: int, devices: Members) -> Members:
-        """Return the processes of some devices of a block, in all blocks and on all ranks of the stage."""
+        """Return the processes at positions ``devices`` of every block on every rank of the stage."""
         ranks = self._layout.program.ranks_of(stage)
         return tuple(block[device] for rank in ranks for block in self._blocks(rank) for device in devices)
 
@@ -87,7 +87,7 @@ class ExpertLayers:
 
 
 class ExpertLayerFactory:
-    """Makes the expert layer at a place of the model, weights included."""
+    """Factory of the expert layer at a place of the model, with its weights."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ExpertLayerFactory:
         self._loss_scale, self._dtype, self._device = loss_scale, dtype, device
 
     def __call__(self, place: int) -> ExpertLayer:
-        """Make the layer at ``place``, with weights drawn for it."""
+        """Build the expert layer at ``place`` and draw its weights."""
         moe, model = self._design.model.moe, self._design.model
         assert moe is not None, "a model with experts"
         layer = ExpertLayer(
@@ -120,10 +120,10 @@ class ExpertLayerFactory:
 
 
 def single_process_factory(design: Design, loss_scale: float, dtype: torch.dtype) -> ExpertLayerFactory:
-    """Return a factory of whole expert layers for one process.
+    """Return a factory of whole expert layers for a single process.
 
-    They have the capacity of the design's first mesh: rounded up for its devices and chunks, all of which are chunks
-    here.
+    The layers have the capacity of the design's first mesh, which is rounded up for its devices and chunks. All of
+    these are chunks of the single process.
     """
     layer = resolve_expert_layer(design, design.meshes[0]).layer
     whole = Layer(

@@ -1,11 +1,11 @@
-"""The path from ORDER to RESTORE: dispatch of slots to experts, experts, combine, chunk by chunk.
+"""Expert computation between ORDER and RESTORE: dispatch of slots to experts, experts, and combine, chunk by chunk.
 
-A layer of degree ``n`` splits the slots into ``n`` chunks. All of them are sent first; then
-each chunk in turn is received, computed and sent back, so that the messages of one chunk overlap
-the products of another. The backward does the same with the adjoint of every step.
+A layer of degree ``n`` splits the slots into ``n`` chunks. All chunks are sent first; then each chunk in turn is
+received, computed and sent back, so that the messages of one chunk overlap the matrix products of another. The backward
+does the same with the adjoint of every step.
 
-Where all devices know how many tokens each gate has sent to each expert, experts compute only those: the
-time of a device depends on the load of its own experts, not on the most loaded one.
+If all devices know the number of tokens that each gate has sent to each expert, experts compute only these tokens: the
+time of a device then depends on the load of its own experts, not on the most loaded expert.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from meshwave.engine.runtime.experts.steps import SLOTS, PendingTensor, StepRunn
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, DeferredGradient, GradientQueue
 
 ComputeChunk = Callable[[int, Tensor], Tensor]
-"""Computes the experts on a chunk, given its number and ``[copies, blocks, slots, hidden]``."""
+"""Function that computes the experts on a chunk, given its number and ``[copies, blocks, slots, hidden]``."""
 GateLoads = NDArray[np.int64]
-"""``[devices, experts]`` the tokens that the gate of each device of the block sends to each expert."""
+"""Number of tokens that the gate of each device of the block sends to each expert, ``[devices, experts]``."""
 
 
 class AllSlots(NamedTuple):
-    """A selection of all received rows, including empty slots."""
+    """Selection of all received rows, including empty slots."""
 
-    order: Tensor | None  # of the blocks, expert by expert; None if they are in that order
+    order: Tensor | None  # order of the blocks by expert; None if they are already in this order
     inverse: Tensor | None
-    counts: tuple[int, ...]  # blocks of each expert
+    counts: tuple[int, ...]  # number of blocks of each expert
 
     def select_rows(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
-        """Return the rows ``[rows, hidden]`` of ``x [copies, blocks, slots, hidden]``, and the rows of each expert."""
+        """Return the rows ``[rows, hidden]`` of ``x [copies, blocks, slots, hidden]`` and the row count of each expert."""
         blocks = x.flatten(0, 1)
         blocks = blocks if self.order is None else blocks.index_select(0, self.order)
         return blocks.flatten(0, 1), [count * blocks.shape[1] for count in self.counts]
@@ -55,33 +55,33 @@ class AllSlots(NamedTuple):
 
 
 class OccupiedSlots(NamedTuple):
-    """A selection of the received rows that hold a token."""
+    """Selection of the received rows that contain a token."""
 
-    rows: Tensor  # indices of those rows, expert by expert
-    counts: Sequence[int]  # rows of each expert
+    rows: Tensor  # indices of these rows, expert by expert
+    counts: Sequence[int]  # number of rows of each expert
 
     def select_rows(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
-        """Return the rows ``[rows, hidden]`` of ``x [copies, blocks, slots, hidden]``, and the rows of each expert."""
+        """Return the rows ``[rows, hidden]`` of ``x [copies, blocks, slots, hidden]`` and the row count of each expert."""
         return x.flatten(0, 2).index_select(0, self.rows), self.counts
 
     def restore_blocks(self, rows: Tensor, like: Tensor) -> Tensor:
-        """Return rows in the order and the shape of ``like``, with zeros in empty slots, which are not used."""
+        """Return rows in the order and the shape of ``like``, with zeros in empty slots."""
         return like.new_zeros(like.shape).flatten(0, 2).index_copy_(0, self.rows, rows).view(like.shape)
 
 
 Selection = AllSlots | OccupiedSlots
-"""The rows of a chunk that the experts compute."""
+"""Selection of the rows of a chunk that the experts compute."""
 
 
 class SlotBlock(NamedTuple):
-    """Slots of one expert that come from one device, filled from the first one on."""
+    """Block of slots of one expert that come from one device; occupied slots come first."""
 
     source: int
     expert: int
 
 
 class ExpertPath:
-    """Computes the experts on ``[copies, blocks, slots, hidden]``: dispatch, experts, combine."""
+    """Computation of the experts on ``[copies, blocks, slots, hidden]``: dispatch, experts, combine."""
 
     def __init__(
         self,
@@ -91,14 +91,14 @@ class ExpertPath:
         expert_numbers: Sequence[int],
         module: DeferrableModule,
     ) -> None:
-        """Plan the path.
+        """Prepare the steps of both directions.
 
         Args:
             inside: the steps between ORDER and RESTORE.
-            runner: runs them.
+            runner: runs the steps.
             experts: the experts of this process.
             expert_numbers: their numbers.
-            module: whose gradient queue takes the gradients of the experts, if it has one.
+            module: the module whose gradient queue, if it has one, receives the deferred gradients of the experts.
         """
         self._runner, self._experts, self._expert_numbers, self._module = runner, experts, expert_numbers, module
         self._chunks = runner.layer.degree if len(inside) > 1 else 1
@@ -111,18 +111,20 @@ class ExpertPath:
         self._order = np.argsort([block.expert for block in self._received], kind="stable")
         self._all_slots = self._select_all()
         splits = [step.group for step in dispatch if step.op == StepOp.SPLIT_SLOTS]
-        self._split = runner.groups[splits[0]].size if splits else 1  # parts into which a device splits its slots
+        self._split = (
+            runner.groups[splits[0]].size if splits else 1
+        )  # number of parts into which a device splits its slots
 
     def __call__(
         self, slots: Tensor, anchor: Tensor, blocks: Sequence[int] | None = None, loads: GateLoads | None = None
     ) -> Tensor:
-        """Compute the experts on ``slots [copies, blocks, slots, hidden]``.
+        """Compute the experts on ``slots [copies, blocks, slots, hidden]``, as an autograd operation.
 
         Args:
             slots: the slots of this device.
             anchor: a weight, so that the backward runs even if no input needs its gradient.
-            blocks: the blocks of each expert, if nothing is exchanged.
-            loads: the load of every gate, if it is known: experts then skip empty slots.
+            blocks: the number of blocks of each expert, if no slots are exchanged; otherwise None.
+            loads: the load of every gate, so that experts skip empty slots; None if unknown.
         """
         chunk_slots = slots.shape[SLOTS] // self._chunks
         whole = self._all_slots if blocks is None else AllSlots(None, None, tuple(blocks))
@@ -136,7 +138,7 @@ class ExpertPath:
         return y
 
     def forward(self, slots: Tensor, selections: Sequence[Selection]) -> tuple[Tensor, list[list[SavedRun]]]:
-        """Return the results, and the tensors that the backward of each chunk needs."""
+        """Return the results, and for each chunk the tensors that its backward needs."""
         saved: list[list[SavedRun]] = []
 
         def compute(chunk: int, x: Tensor) -> Tensor:
@@ -157,7 +159,7 @@ class ExpertPath:
 
     @property
     def _queue(self) -> GradientQueue | None:
-        """The queue of weight gradients, each of which is recorded as a step when it is computed."""
+        """Queue of weight gradients that records the computation of each as a step; None if gradients are not deferred."""
         queue = self._module.gradient_queue
         return None if queue is None else _RecordedQueue(queue, self._runner)
 
@@ -191,11 +193,11 @@ class ExpertPath:
     def _select_occupied(self, loads: GateLoads, first: int, slots: int) -> Selection:
         """Return the selection of the occupied slots of each received block of a chunk.
 
-        The chunk starts at slot ``first`` of each expert; each of the devices that have split the slots among
-        themselves has sent ``slots`` of them.
+        The chunk starts at slot ``first`` of each expert. Each of the devices among which the slots are split has sent
+        ``slots`` slots of every expert.
         """
         source, expert = np.array([self._received[block] for block in self._order], np.int64).reshape(-1, 2).T
-        start = first + source % self._split * slots  # the devices that split are neighbours
+        start = first + source % self._split * slots  # devices that split slots are adjacent
         occupied = np.clip(loads[source, expert] - start, 0, slots)
         if (occupied == slots).all():
             return self._all_slots
@@ -206,7 +208,7 @@ class ExpertPath:
 
 
 def received_blocks(runner: StepRunner, device: int, steps: Sequence[Step]) -> list[SlotBlock]:
-    """Return the blocks that ``device`` has after ``steps`` of a layer, in the order in which they lie."""
+    """Return the blocks that ``device`` has after ``steps`` of a layer, in memory order."""
     layer = runner.layer
     if not steps:
         return [SlotBlock(device, expert) for expert in range(layer.experts)]
@@ -227,7 +229,7 @@ def received_blocks(runner: StepRunner, device: int, steps: Sequence[Step]) -> l
 
 
 class _Direction:
-    """The steps of the forward or the backward, before and after the experts."""
+    """Steps of the forward or the backward, before and after the experts."""
 
     def __init__(self, runner: StepRunner, steps: Sequence[Step], way: Way, has_chunks: bool) -> None:
         index = _experts_index(steps)
@@ -246,15 +248,15 @@ class _Direction:
         return self._overlap is not None
 
     def position(self, chunk: int) -> StepPosition:
-        """Return the position of the steps of a chunk."""
+        """Return the position of the steps of a chunk, for the record of step times."""
         return StepPosition(self._way, chunk if self._has_chunks else -1)
 
     def start_before(self, x: Tensor, chunk: int) -> PendingTensor:
-        """Start the steps before the experts."""
+        """Start the steps before the experts and return their pending result."""
         return self._start(self._before, x, self.position(chunk))
 
     def start_after(self, x: Tensor, chunk: int) -> PendingTensor:
-        """Start the steps after the experts."""
+        """Start the steps after the experts and return their pending result."""
         position = self.position(chunk)
         pending = self._start(self._after, x, position)
         if self._overlap is None:
@@ -262,7 +264,7 @@ class _Direction:
         return self._overlap.start(pending(), in_thread=self._has_chunks, position=position)
 
     def _start(self, steps: Sequence[Step], x: Tensor, position: StepPosition) -> PendingTensor:
-        """Run one step after the other. The last collective, and the steps after it, are left pending."""
+        """Run ``steps`` in order. The last collective and the steps after it remain pending."""
         pending: PendingTensor = lambda: x  # noqa: E731
         for step in steps:
             pending = self._start_after(step, pending, position)
@@ -275,7 +277,7 @@ class _Direction:
 
 
 class _RecordedQueue(GradientQueue):
-    """Passes gradients on to another queue, so that each is recorded as a step when it is computed."""
+    """Queue that forwards gradients to another queue and records the computation of each as a step."""
 
     def __init__(self, queue: GradientQueue, runner: StepRunner) -> None:
         super().__init__()

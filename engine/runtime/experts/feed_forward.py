@@ -1,11 +1,11 @@
-"""The experts of one process: feed-forward blocks, each of which computes its own rows.
+"""Experts of one process: feed-forward blocks, each of which computes its own rows.
 
-An expert that is sharded over ``esp`` devices is column-parallel, then row-parallel, as in Megatron: a shard has columns
-of the first matrix and the matching rows of the second one, and its result is one summand.
-The second bias belongs to the first shard alone, so that it is added once.
+An expert that is sharded over ``esp`` devices is column-parallel, then row-parallel, as in Megatron: a shard has
+columns of the first matrix and the matching rows of the second matrix, and its result is a partial sum. Only the first
+shard has the second bias, so that it is added once.
 
-With a capacity, rows are padded to the slots of an expert. The gradient of an empty slot is zero, so it
-adds nothing to that of a bias either.
+With a capacity, rows are padded to the slots of an expert. The gradient of an empty slot is zero, so it does not
+contribute to the gradient of a bias.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ WEIGHTS = ("w_in", "b_in", "w_out", "b_out")
 
 
 class Expert(DeferrableModule):
-    """The weights of one expert, or of one shard of it, left uninitialised.
+    """Weights of one expert, or of one shard of it, uninitialised.
 
-    ``w_in [hidden, width]``, ``b_in [width]``, ``w_out [width, hidden]``, and on the first shard
-    ``b_out [hidden]``; ``width`` is that of the shard.
+    ``w_in [hidden, width]``, ``b_in [width]``, ``w_out [width, hidden]``, and on the first shard ``b_out [hidden]``;
+    ``width`` is the width of the shard.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Expert(DeferrableModule):
 
     @torch.no_grad()
     def draw_weights(self, generator: torch.Generator, std_in: float, std_out: float) -> None:
-        """Draw normal matrices and zero biases. All shards and copies of an expert draw the whole of it."""
+        """Draw normal weight matrices and set biases to zero. Every shard and copy of an expert draws the whole expert."""
         for weight, std in ((self.w_in, std_in), (self.w_out, std_out)):
             shard = weight_shard(weight)
             shape = shard.whole_shape(weight.shape) if shard else weight.shape
@@ -76,7 +76,7 @@ class Expert(DeferrableModule):
 
 
 class ExpertRun(NamedTuple):
-    """Neighbouring experts with the same number of rows, computed by one batched matrix product."""
+    """Consecutive experts with equal numbers of rows, which are computed by one batched matrix product."""
 
     experts: slice
     rows: slice
@@ -88,7 +88,7 @@ class ExpertRun(NamedTuple):
 
 
 class SavedRun(NamedTuple):
-    """Tensors that the backward of a run needs."""
+    """Tensors that the backward of an :class:`ExpertRun` needs."""
 
     run: ExpertRun
     x: Tensor  # [experts, rows_each, hidden]
@@ -97,10 +97,10 @@ class SavedRun(NamedTuple):
 
 
 class FeedForward:
-    """Computes all experts of a process at once; the weights of each are views of stacked weights."""
+    """All experts of a process, computed together; the weights of each expert are views of stacked weights."""
 
     def __init__(self, experts: Sequence[Expert], visits: int = 1) -> None:
-        """``visits`` is how often each token is computed: gradients of the weights are divided by it."""
+        """Stack the experts. ``visits`` is the number of times each token is computed; it divides the weight gradients."""
         self._experts = experts
         self._scale = 1 / visits
         self.stack_weights()
@@ -122,12 +122,12 @@ class FeedForward:
         self._cast = {name: _to_dtype(weight, dtype) for name, weight in self._stacked.items()}
 
     def drop_cast_weights(self) -> None:
-        """Drop the copies, because the weights have changed or the step is over."""
+        """Drop the copies of the weights, because the weights have changed or the step is over."""
         self._cast = None
 
     @contextmanager
     def share_cast_weights(self, dtype: torch.dtype) -> Iterator[None]:
-        """Let all chunks of the block use one copy of the weights in ``dtype``, if there is none already."""
+        """Share one copy of the weights in ``dtype`` among all chunks of a ``with`` block, unless a copy exists."""
         differ = any(weight is not None and weight.dtype is not dtype for weight in self._stacked.values())
         makes_copy = differ and self._cast is None
         if makes_copy:
@@ -139,7 +139,7 @@ class FeedForward:
                 self.drop_cast_weights()
 
     def forward(self, x: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[SavedRun]]:
-        """Compute the rows ``x [rows, hidden]``, of which each expert has ``counts[expert]``, expert by expert."""
+        """Compute the rows ``x [rows, hidden]``, sorted by expert; expert ``e`` has ``counts[e]`` rows."""
         w_in, b_in, w_out, b_out = (self._weights(name, x.dtype) for name in WEIGHTS)
         results, saved = [x[:0]], []
         for run in _runs(counts):
@@ -155,7 +155,7 @@ class FeedForward:
         return results[1] if len(saved) == 1 else torch.cat(results), saved
 
     def backward(self, gradient: Tensor, saved: Sequence[SavedRun], queue: GradientQueue | None) -> Tensor:
-        """Return the gradient of the rows. Gradients of the weights are added at once, or deferred to ``queue``."""
+        """Return the gradient of the rows. Weight gradients are accumulated at once, or deferred to ``queue`` if given."""
         w_in, w_out = (self._weights(name, gradient.dtype) for name in ("w_in", "w_out"))
         results = [gradient[:0]]
         for each in saved:
@@ -185,7 +185,7 @@ class FeedForward:
                     add_gradient(weight, gradient)
 
     def _weights(self, name: str, dtype: torch.dtype) -> Tensor | None:
-        """Return the stacked weights in the precision of the rows."""
+        """Return the stacked weights ``name`` in ``dtype``; None if the experts have no such weight."""
         return _to_dtype((self._cast or self._stacked)[name], dtype)
 
 

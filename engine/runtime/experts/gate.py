@@ -1,13 +1,13 @@
-"""The gate: the experts of each token, their slots and their weights.
+"""Gate of an expert layer: chooses the experts, slots and weights of each token.
 
-Scores, softmax and choice are in float32 at least, whatever the precision of the layer. Of equal
-probabilities the lower expert wins, so that all processes with the same tokens choose the same.
-The ``k`` weights of a token are normalised *before* tokens are dropped, as Tutel and Megatron do: a
-dropped choice leaves the other weights unchanged. With ``k = 1`` the weight is the probability itself.
+Scores, softmax and choice are in float32 or higher precision, whatever the precision of the layer. Of equal
+probabilities the lower expert number wins, so that all processes with the same tokens choose the same experts. The
+``k`` weights of a token are normalised *before* tokens are dropped, as in Tutel and Megatron: a dropped choice leaves
+the other weights unchanged. With ``k = 1`` the weight is the probability itself.
 
-Slots are filled choice by choice, in the order of the tokens inside a choice (GShard,
-arXiv:2006.16668): all first choices come before all second ones. A route that finds no slot is dropped. The
-same input is always routed the same, also when a layer is recomputed for its backward.
+Slots are filled choice by choice, in token order within a choice (GShard, arXiv:2006.16668): all first choices precede
+all second choices. A route that finds no slot is dropped. The same input is always routed identically, also when a
+layer is recomputed for its backward.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from torch.autograd import Function
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, add_gradient
 
 CapacityRule = Callable[[Tensor], int]
-"""Returns the slots of an expert, given the load ``[experts]``: the number of routes to each."""
+"""Function that returns the number of slots of an expert, given the number of routes to each expert, ``[experts]``."""
 
 
 class Routing(NamedTuple):
-    """Slots and weights of all routes.
+    """Slots and weights of all routes of a gate.
 
     Route ``c * S + s`` is choice ``c`` of token ``s``. An empty slot has route ``k * S``; a dropped route has slot
     ``len(route)``.
     """
 
-    weights: Tensor  # [S, k], differentiable
-    slot: Tensor  # [k, S] the slot of each route
-    route: Tensor  # [slots] the route in each slot, expert by expert
-    load: Tensor  # [experts] the routes to each, including dropped ones
-    capacity: int  # slots of an expert
+    weights: Tensor  # weights [S, k], differentiable
+    slot: Tensor  # slot of each route [k, S]
+    route: Tensor  # route in each slot [slots], sorted by expert
+    load: Tensor  # number of routes to each expert [experts], including dropped routes
+    capacity: int  # number of slots per expert
 
     def select_slots(self, slots: Tensor) -> Routing:
-        """Return the routing to some of the slots; routes to others count as dropped."""
+        """Return the routing restricted to some slots; routes to other slots are treated as dropped."""
         position = torch.full((len(self.route) + 1,), len(slots), device=slots.device)
         position[slots] = torch.arange(len(slots), device=slots.device)
         return self._replace(slot=position[self.slot], route=self.route[slots])
 
     @property
     def token(self) -> Tensor:
-        """``[slots]`` the token in each slot; ``S`` where the slot is empty."""
+        """Token in each slot, ``[slots]``; ``S`` for an empty slot."""
         choices, tokens = self.slot.shape
         return torch.where(self.route < choices * tokens, self.route % tokens, tokens)
 
 
 class Gate(DeferrableModule):
-    """Scores of ``[S, hidden]`` tokens for ``experts``, left uninitialised: the layer draws the weights.
+    """Gate that scores ``[S, hidden]`` tokens for ``experts``. Its weights are uninitialised; the layer draws them.
 
     The load-balancing loss is ``E * sum(me * ce)``, where ``me`` is the mean probability of each expert and ``ce`` its
-    fraction of all routes, including those that will be dropped: 1 for equal experts (GShard, arXiv:2006.16668). The
-    z-loss is the mean square of ``logsumexp`` (ST-MoE, arXiv:2202.08906). Both are means over the
-    gate's tokens. They add nothing to the output; their gradients enter in its backward.
+    fraction of all routes, including routes that are dropped later. It is 1 for equally loaded experts (GShard,
+    arXiv:2006.16668). The z-loss is the mean square of ``logsumexp`` (ST-MoE, arXiv:2202.08906). Both are means over
+    the gate's tokens. They do not change the output; their gradients are added in its backward.
     """
 
-    loss_scale: float = 1.0  # factor of this step's losses before the backward
+    loss_scale: float = 1.0  # factor of the losses of this step, set before the backward
 
     def __init__(
         self,
@@ -75,17 +75,17 @@ class Gate(DeferrableModule):
         dtype: torch.dtype = torch.float32,
         device: Any = "cpu",
     ) -> None:
-        """``loss_share`` is this gate's share of the two losses, if the gradients of several gates are summed."""
+        """Create a gate. ``loss_share`` is its share of the two losses if the gradients of several gates are summed."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, hidden, dtype=dtype, device=device))
         self.top_k, self.loss_share = top_k, loss_share
         self.aux_loss, self.z_loss = aux_loss, z_loss
-        self.extra_loss = torch.zeros(())  # the weighted sum of both losses of the last input, this gate's share of it
+        self.extra_loss = torch.zeros(())  # this gate's share of the weighted sum of both losses of the last input
 
     def forward(self, x: Tensor, capacity_rule: CapacityRule, sum_load: Callable[[Tensor], Tensor]) -> Routing:
         """Route the tokens ``x [S, hidden]``.
 
-        ``sum_load`` sums a load over the gates that see other parts of the same tokens.
+        ``sum_load`` sums a load over the gates that route other parts of the same tokens.
         """
         with torch.autocast(x.device.type, enabled=False):
             scores: Tensor = _Scores.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
@@ -112,11 +112,11 @@ class Gate(DeferrableModule):
 
 
 def _assign_slots(choice: Tensor, load: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-    """Return the slot of each route ``[k, S]`` and the route in each slot, given the ``choice [S, k]`` of experts."""
+    """Return the slot of each route ``[k, S]`` and the route in each slot ``[slots]``, given the ``choice [S, k]``."""
     expert = choice.t().flatten()
     routes, device = len(expert), expert.device
     by_expert = expert.argsort(stable=True)
-    first = load.cumsum(0) - load  # of each expert, in by_expert
+    first = load.cumsum(0) - load  # first index of each expert in by_expert
     position = torch.empty_like(expert)
     position[by_expert] = torch.arange(routes, device=device) - first[expert[by_expert]]
     slot = torch.where(position < capacity, expert * capacity + position, len(load) * capacity)
@@ -127,10 +127,10 @@ def _assign_slots(choice: Tensor, load: Tensor, capacity: int) -> tuple[Tensor, 
 
 
 class _Scores(Function):
-    """``x @ weight.T`` in float32 at least, with a weight gradient that can be deferred.
+    """``x @ weight.T`` in float32 or higher precision, with a weight gradient that can be deferred.
 
-    In 16 bits, two scores that differ by less than a part in 256 would be equal, and a token would
-    visit another expert than its probabilities ask for.
+    In 16 bits, two scores whose relative difference is below 1/256 would be equal, and a token could be sent to an
+    expert other than the most probable one.
     """
 
     @staticmethod
@@ -158,7 +158,7 @@ def _at_least_float32(x: Tensor) -> Tensor:
 
 
 class _AttachLoss(Function):
-    """Returns a tensor unchanged; its backward also starts the backward of a loss, with gradient ``scale``."""
+    """Identity whose backward also starts the backward of a loss, with gradient ``scale``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor, scale: float) -> Tensor:

@@ -1,8 +1,8 @@
-"""A layer of experts on the devices of one block, run as its schedule says.
+"""Expert layer on the devices of one block, run according to its schedule.
 
-A *block* is the ``P = ep * esp`` processes of a :class:`meshwave.engine.experts.Layer`, in its order; a
-mesh has several blocks, one after the other, that hold the same experts. Every process of a block has
-one :class:`ExpertLayer`, with the gate, which is replicated, and the experts of its place.
+A *block* is the ``P = ep * esp`` processes of a :class:`meshwave.engine.experts.Layer`, in its order; a mesh has
+several consecutive blocks with the same experts. Every process of a block has one :class:`ExpertLayer`, with the gate,
+which is replicated, and the experts of its place.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ BACKWARD = StepPosition(Way.BACKWARD)
 
 
 def device_groups(layer: Layer, block: Sequence[int], process: int) -> dict[str, tuple[int, ...]]:
-    """Return the members of the groups that a process of ``block`` is in, by their kind."""
+    """Return the members of the groups that contain ``process`` of ``block``, by kind of group."""
     device = list(block).index(process)
     return {kind: tuple(block[member] for member in layer.members(kind, device)) for kind in GROUP_KINDS}
 
 
 def required_groups(layer: Layer, blocks: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Return the members of every group that layers like this one need, in one order for all processes."""
+    """Return the members of every group that a layer needs on ``blocks``, in the same order on all processes."""
     return sorted(
         {
             tuple(block[member] for member in group)
@@ -58,7 +58,7 @@ def required_groups(layer: Layer, blocks: Iterable[Sequence[int]]) -> list[tuple
 
 
 class ExpertPlace(NamedTuple):
-    """The place of a device, and its shard of the experts of the place."""
+    """Place of a device in an expert layer, and its shard of the experts at this place."""
 
     place: int
     shard: int
@@ -73,26 +73,25 @@ def expert_place(schedule: ExpertSchedule, layer: Layer, device: int) -> ExpertP
 
 
 def shard_holders(schedule: ExpertSchedule, layer: Layer, expert: int, shard: int) -> tuple[int, ...]:
-    """Return the devices of a block that hold one shard of an expert, ascending."""
+    """Return the devices of a block that hold one shard of an expert, in ascending order."""
     places = layer.holders(layer.size(schedule.places))[expert]
     by_device = ((device, expert_place(schedule, layer, device)) for device in range(layer.devices))
     return tuple(device for device, found in by_device if found.place in places and found.shard == shard)
 
 
 class ExpertLayer(DeferrableModule):
-    """Maps ``[..., hidden]`` to the same shape: each token becomes the weighted sum of its experts' outputs.
+    """Layer that maps ``[..., hidden]`` to the same shape: each token becomes the weighted sum of its experts' outputs.
 
-    Tokens are the same on the processes of an ``mp`` group, and so is the gradient of the output.
-    Weights are left uninitialised; :meth:`draw_weights` draws them. ``load`` holds the routes to each expert in the
-    last input.
+    Tokens are the same on the processes of an ``mp`` group, and so is the gradient of the output. Weights are
+    uninitialised until :meth:`draw_weights`. ``load`` contains the number of routes to each expert in the last input.
 
-    Gradients that processes share are to be summed by whoever updates the weights: the gate's over all
-    copies of the layer, and over ``mp`` if :attr:`gate_is_partial`; an expert's over the processes
-    that hold the same shard of it, in all blocks and at all places (:meth:`shard_holders`).
+    The code that updates the weights must sum shared gradients: the gate's gradient over all copies of the layer, and
+    over ``mp`` if :attr:`gate_is_partial`; an expert's gradient over the processes that hold the same shard of it, in
+    all blocks and at all places (:meth:`shard_holders`).
     """
 
-    load: Tensor | None = None  # [experts] routes of the last input, including dropped ones
-    _loads: GateLoads | None = None  # of all devices of the block, if no token is dropped
+    load: Tensor | None = None  # number of routes per expert in the last input, including dropped routes
+    _loads: GateLoads | None = None  # loads of all devices of the block, if no token is dropped
 
     def __init__(
         self,
@@ -106,17 +105,17 @@ class ExpertLayer(DeferrableModule):
         device: Any = "cpu",
         on_collective: Callable[[CollectiveRecord], None] | None = None,
     ) -> None:
-        """Make the part of a layer that one process holds.
+        """Create the part of a layer that one process holds.
 
         Args:
             layer: sizes and placement.
-            schedule: a schedule that has steps; automatic ones are resolved before a run.
+            schedule: a schedule that has steps; automatic schedules must be resolved before.
             groups: this process's group of each kind: mp, esp, ep and ep_esp.
             aux_loss: weight of the load-balancing loss.
             z_loss: weight of the z-loss.
-            dtype: of the weights.
-            device: of the weights.
-            on_collective: called with the record of every collective.
+            dtype: dtype of the weights.
+            device: device of the weights.
+            on_collective: called with the record of every collective; None for no records.
 
         Raises:
             InputError: the schedule is unknown.
@@ -150,28 +149,30 @@ class ExpertLayer(DeferrableModule):
         self._path = ExpertPath(self._inside, self._runner, self._experts, self.expert_numbers, self)
         self._domain = _gate_domain(layer, self._before)
         self._route_counts = torch.zeros(layer.experts, dtype=torch.float64, device=device)
-        self._gate_share = float(1 / (layer.mp * self._domain))  # of the gate's tokens, which others may have seen too
+        self._gate_share = float(
+            1 / (layer.mp * self._domain)
+        )  # share of the gate's tokens, which other gates may route too
         self._has_exchange = any(step.collective for step in self._inside)
 
     def record_steps(self, begin_step: BeginStep) -> None:
-        """Call ``begin_step`` at the beginning of every step, see :class:`.step_times.StepTrace`."""
+        """Call ``begin_step`` at the start of every step; see :class:`.step_times.StepTrace`."""
         self._runner.begin_step = begin_step
 
     @property
     def route_counts(self) -> list[float]:
-        """Routes to each expert so far, this process's share: the sum over the processes of a mesh is the total."""
+        """Number of routes to each expert so far, as this process's share; the shares of a mesh add up to the total."""
         return self._route_counts.tolist()
 
     @property
     def experts(self) -> dict[int, Expert]:
-        """The experts of this process by their number."""
+        """Experts of this process by number."""
         return {number: self.get_submodule(str(number)) for number in self.expert_numbers}  # type: ignore[misc]
 
     def draw_weights(self, key: tuple[int, ...], layers: int = 1) -> Self:
-        """Draw the weights as GPT-2 does; ``key`` is a seed and the layer's place in the model.
+        """Draw the weights as in GPT-2; ``key`` is a seed and the layer's place in the model.
 
-        The gate and every expert have their own generator: an expert starts the same wherever it is placed, whole or
-        in shards.
+        The gate and every expert have their own generator: an expert starts with the same weights wherever it is
+        placed, whole or in shards.
         """
         gate = torch.empty(self.gate.weight.shape).normal_(0.0, 0.02, generator=_generator((*key, 0)))
         with torch.no_grad():
@@ -181,19 +182,19 @@ class ExpertLayer(DeferrableModule):
         return self
 
     def shard_holders(self, expert: int) -> tuple[int, ...]:
-        """Return the devices of a block that hold the same shard of an expert as this one, ascending."""
+        """Return the devices of a block that hold the same shard of an expert as this device, in ascending order."""
         return shard_holders(self.schedule, self.layer, expert, self.shard)
 
     def cast_weights(self, dtype: torch.dtype) -> None:
-        """Make copies of the experts' weights; the gate computes in float32."""
+        """Make copies of the experts' weights in ``dtype``; the gate computes in float32."""
         self._experts.cast_weights(dtype)
 
     def drop_cast_weights(self) -> None:
-        """Drop the copies."""
+        """Drop the copies of the experts' weights."""
         self._experts.drop_cast_weights()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute ``x [..., hidden]``."""
+        """Return the weighted sum of the experts' outputs for each token of ``x [..., hidden]``, in the shape of ``x``."""
         shape, kind = x.shape, x.device.type
         tokens = x.reshape(-1, shape[-1])
         if torch.is_autocast_enabled(kind):
@@ -224,9 +225,9 @@ class ExpertLayer(DeferrableModule):
         return routing
 
     def _record_backward(self, tokens: Tensor, weights: Tensor) -> None:
-        """Record the backward of the gate, which is autograd's own.
+        """Record the backward of the gate, which autograd runs.
 
-        It lasts from the arrival of the gradient of the weights to that of the tokens.
+        It lasts from the arrival of the gradient of the weights to the arrival of the gradient of the tokens.
         """
         begun: list[EndStep] = []
 
@@ -255,10 +256,10 @@ class ExpertLayer(DeferrableModule):
         return y.to(tokens.dtype)
 
     def _own_slots(self, routing: Routing) -> tuple[Tensor, list[int]]:
-        """Return the slots of the experts of this process, and the number of slots of each.
+        """Return the slots of the experts of this process, and the number of slots of each expert.
 
-        Each of ``n`` holders of an expert takes every ``n``-th slot. If no token is dropped, only occupied slots
-        count: no device waits for another's messages here, so experts need not have equally many rows.
+        Each of ``n`` holders of an expert takes every ``n``-th slot. If no token is dropped, only occupied slots are
+        taken: no device waits for another's messages here, so experts may have different numbers of rows.
         """
         holders, capacity = self.layer.holders(self.layer.size(self.schedule.places)), routing.capacity
         ends = routing.load.tolist() if self.layer.capacity_factor is None else [capacity] * self.layer.experts
@@ -271,13 +272,13 @@ class ExpertLayer(DeferrableModule):
         slots = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device=device)
         return slots, [len(part) for part in parts]
 
-    # ---- what the gate asks ----
+    # ---- capacity and load of the gate ----
 
     def _gate_capacity(self, load: Tensor) -> int:
-        """Return the slots of an expert for the tokens that one gate sees.
+        """Return the number of slots per expert for the tokens of one gate.
 
-        If no token may be dropped, that is the largest load on any device: devices that exchange slots exchange their
-        loads first, from which each also knows how many tokens are in the slots that it receives.
+        If no token may be dropped, it is the largest load on any device. Devices that exchange slots exchange their
+        loads first, so that each also knows the number of tokens in the slots that it receives.
         """
         if self.layer.capacity_factor is not None:
             return int(self.layer.capacity * self._domain)
@@ -286,7 +287,7 @@ class ExpertLayer(DeferrableModule):
         return int(self.layer.round_slots(ceil(largest / self._domain)) * self._domain)
 
     def _gather_loads(self, load: Tensor) -> GateLoads:
-        """Return the load of every device of the block."""
+        """Return the number of routes from every device of the block to each expert, ``[devices, experts]``."""
         group = self._groups["ep_esp"]
         own = to_group_memory(load, group).contiguous()
         loads = own.new_empty(group.size, len(own))
@@ -297,7 +298,7 @@ class ExpertLayer(DeferrableModule):
         return loads.numpy(force=True)
 
     def _sum_load(self, load: Tensor) -> Tensor:
-        """Return the load of all tokens of an input: the sum over the ``mp`` group if its gates see parts of them."""
+        """Return the load of all tokens of an input: the sum over the ``mp`` group if its gates route different parts."""
         group = self._groups["mp"]
         if self._domain >= 1 or group.size == 1:
             return load
@@ -307,14 +308,14 @@ class ExpertLayer(DeferrableModule):
 
 
 def _split_steps(steps: Sequence[Step]) -> tuple[list[Step], list[Step], list[Step]]:
-    """Return the steps before the gate, those between ORDER and RESTORE, and those after."""
+    """Return the steps before the gate, the steps between ORDER and RESTORE, and the steps after RESTORE."""
     number = {step.op: number for number, step in enumerate(steps)}
     gate, order, restore = (number[op] for op in (StepOp.GATE, StepOp.ORDER, StepOp.RESTORE))
     return list(steps[:gate]), list(steps[order + 1 : restore]), list(steps[restore + 1 :])
 
 
 def _gate_domain(layer: Layer, before: Sequence[Step]) -> Fraction:
-    """Return the number of tokens that a gate sees, divided by those of an input."""
+    """Return the number of tokens of a gate divided by the number of tokens of an input."""
     domain = Fraction(1)
     for step in before:
         if step.op == StepOp.SPLIT_TOKENS:
@@ -332,7 +333,7 @@ def _generator(key: tuple[int, ...]) -> torch.Generator:
 
 
 class _Order(Function):
-    """Turns ``[S, hidden]`` into ``[slots, hidden]``: a copy of a token in each of its slots, zeros in empty ones."""
+    """Operation that copies tokens ``[S, hidden]`` to their slots ``[slots, hidden]``, with zeros in empty slots."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, routing: Routing, begin_step: BeginStep) -> Tensor:
@@ -354,7 +355,7 @@ class _Order(Function):
 
 
 class _Restore(Function):
-    """Turns ``[slots, hidden]`` into ``[S, hidden]``: the weighted sum of each token's slots, without dropped ones."""
+    """Operation that returns ``[S, hidden]``, the weighted sum of each token's slots ``[slots, hidden]``."""
 
     @staticmethod
     def forward(ctx: Any, results: Tensor, weights: Tensor, routing: Routing, begin_step: BeginStep) -> Tensor:
@@ -381,5 +382,5 @@ class _Restore(Function):
 
 
 def _select_rows(rows: Tensor, indices: Tensor) -> Tensor:
-    """Return the rows at ``indices``; zeros for the index ``len(rows)``."""
+    """Return the rows at ``indices``, with zeros for the index ``len(rows)``."""
     return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])]).index_select(0, indices)

@@ -1,13 +1,13 @@
-"""An all-to-all and an all-gather in flight at once (SAA of Parm, arXiv:2407.00599), block by block.
+"""All-to-all and all-gather in flight at once (SAA of Parm, arXiv:2407.00599), block by block.
 
-The all-to-all proceeds place by place: in every step a device sends to the devices at one place and
-receives from those at another, first inside its node, then from node to node. As soon as a step has
-arrived, its blocks are summed and gathered among the neighbouring ``mp`` devices, on their own
-communicator. The results are bitwise those of the whole all-to-all, then the sum, then the whole all-gather.
+The all-to-all proceeds place by place: in every step a device sends to the devices at one place and receives from the
+devices at another place, first within its node, then between nodes. When a step has arrived, its blocks are summed and
+gathered among the adjacent ``mp`` devices, on a communicator of their own. The results are bitwise equal to those of
+the whole all-to-all, then the sum, then the whole all-gather.
 
-Only some steps are in flight at a time. If all were, they would share the links between
-nodes and arrive together at the end, before any gather could start; with one step in flight those links
-would be idle while it is inside the node, and between the arrival of one step and the start of the next.
+Only some steps are in flight at a time. If all were, they would share the links between nodes and arrive together at
+the end, before any gather could start. With one step in flight those links would be idle during steps within the node,
+and between the arrival of one step and the start of the next.
 """
 
 from __future__ import annotations
@@ -30,48 +30,48 @@ from meshwave.engine.runtime.experts.steps import SLOTS, UNCHUNKED, PendingTenso
 
 
 class ExchangeOrder(NamedTuple):
-    """The order in which places exchange, the same on all devices.
+    """Order in which places exchange blocks, the same on all devices.
 
     In step ``n`` each place sends to the place that is ``n // places`` nodes and ``n % places`` places ahead.
     """
 
     nodes: int
-    places: int  # of a node
+    places: int  # places of a node
 
     def receiver(self, place: int, step: int, direction: int = 1) -> int:
-        """Return the place that ``place`` sends to in a step; with ``direction`` -1 the one it receives from."""
+        """Return the place to which ``place`` sends in a step; with ``direction`` -1 the place from which it receives."""
         nodes_ahead, places_ahead = divmod(step, self.places)
         node, within = divmod(place, self.places)
         target_node = (node + direction * nodes_ahead) % self.nodes
         return target_node * self.places + (within + direction * places_ahead) % self.places
 
     def sender(self, place: int, step: int) -> int:
-        """Return the place that ``place`` receives from in a step."""
+        """Return the place from which ``place`` receives in a step."""
         return self.receiver(place, step, -1)
 
     @property
     def steps_in_flight(self) -> int:
-        """Steps in flight at a time: those inside the node, and one more."""
+        """Number of steps in flight at a time: the steps within a node, and one more."""
         return self.places + 1
 
 
 def exchange_order(layer: Layer) -> ExchangeOrder:
-    """Return an order by node if all nodes have equally many places, else the order on one node."""
+    """Return an order by node if all nodes have the same number of places, else the order on one node."""
     nodes = [{layer.node(place * layer.esp + shard) for shard in range(layer.esp)} for place in range(layer.ep)]
     places = [len(list(group)) for _, group in groupby(nodes)]
     return ExchangeOrder(len(places), places[0]) if len({*places}) == 1 else ExchangeOrder(1, layer.ep)
 
 
 class ExchangeStep(NamedTuple):
-    """One step of the exchange: its members and the experts whose results it brings."""
+    """One step of the exchange: the members that send and receive, and the experts whose results arrive."""
 
     targets: list[int]  # members of the group
     sources: list[int]
-    gathered: list[list[int]]  # [mp peers] the experts whose results each peer has received
+    gathered: list[list[int]]  # experts whose results each peer has received [mp peers]
 
 
 class OverlappedCombine:
-    """A COMBINE, the steps on the device after it, and the gather that runs under it."""
+    """Combine step of an expert layer, overlapped with the all-gather that follows it."""
 
     def __init__(self, combine: Step, between: Sequence[Step], gather: Step, runner: StepRunner) -> None:
         self._combine, self._between, self._gather, self._runner = combine, between, gather, runner
@@ -82,8 +82,8 @@ class OverlappedCombine:
     def start(self, x: Tensor, *, in_thread: bool, position: StepPosition = UNCHUNKED) -> PendingTensor:
         """Start to turn results ``[1, blocks, slots, hidden]`` into ``[1, experts, slots of all peers, hidden]``.
 
-        ``in_thread`` runs it beside what the caller does next. On an accelerator it has no effect, since there only
-        streams wait for messages.
+        ``in_thread`` runs it concurrently with the caller. It has no effect on an accelerator, where only streams wait
+        for messages.
         """
         if not in_thread or is_accelerator(x.device):
             result = self._run(x, position)
@@ -96,7 +96,7 @@ class OverlappedCombine:
         buffer = runner.to_wire(x[0], self._combine)
         plan = runner.exchange_plan(self._combine.group, runner.copy_count(self._combine))
         runner.record_exchange(self._combine, buffer, plan.received)
-        parts = torch.split(buffer, plan.received)  # the plan is that of the dispatch
+        parts = torch.split(buffer, plan.received)  # same plan as for the dispatch
         arriving = [buffer.new_empty(blocks, *buffer.shape[1:]) for blocks in plan.sent]
         gathers: list[Callable[[], Sequence[Tensor] | Tensor]] = []
         end_exchange, end_gather = runner.begin_step(self._combine.op, position), do_nothing
@@ -116,7 +116,7 @@ class OverlappedCombine:
         return self._assemble(gathered, x)
 
     def _post(self, step: ExchangeStep, parts: Sequence[Tensor], arriving: Sequence[Tensor]) -> list[Any]:
-        """Start one step; receives come first, so that both directions of a pair flow at once."""
+        """Start the messages of one step; receives come first, so that both directions of a pair carry data at once."""
         group = self._group
         messages = []
         for members, kind, tensors in ((step.sources, dist.irecv, arriving), (step.targets, dist.isend, parts)):
@@ -137,7 +137,7 @@ class OverlappedCombine:
         return x
 
     def _start_gather(self, step: ExchangeStep, part: Tensor) -> Callable[[], Sequence[Tensor] | Tensor]:
-        """Start to gather the results of one step: peers at other places receive theirs from other places."""
+        """Start to gather the results of one step; peers at other places receive theirs from other places."""
         blocks = [len(experts) for experts in step.gathered]
         if not any(blocks):
             return lambda: [part] * len(blocks)
@@ -146,7 +146,7 @@ class OverlappedCombine:
         return self._runner.gather_uneven(self._gather, part, blocks)
 
     def _assemble(self, gathered: Sequence[Tensor | Sequence[Tensor]], x: Tensor) -> Tensor:
-        """Copy the results of every step and peer to their experts and slots."""
+        """Return the gathered results of all steps and peers, in the order of experts and slots."""
         slots = x.shape[SLOTS]
         whole = x.new_empty(1, self._runner.layer.experts, self._peers.size * slots, *x.shape[SLOTS + 1 :])
         for step, parts in zip(self.steps, gathered, strict=True):
@@ -163,13 +163,13 @@ class OverlappedCombine:
         return ExchangeStep(targets, sources, gathered)
 
     def _members_at(self, place: int) -> list[int]:
-        """Return the members of the group at a place."""
+        """Return the members of the group that are at a place."""
         kind = self._combine.group
         return [member for member in range(self._group.size) if self._runner.member_place(kind, member) == place]
 
 
 def _as_slice(experts: list[int]) -> slice | list[int]:
-    """Return consecutive indices as a slice, to which copies are faster than to a list."""
+    """Return consecutive indices as a slice, which copies faster than a list; other indices unchanged."""
     if experts and experts[-1] - experts[0] == len(experts) - 1:
         return slice(experts[0], experts[-1] + 1)
     return experts
@@ -177,5 +177,5 @@ def _as_slice(experts: list[int]) -> slice | list[int]:
 
 @lru_cache(maxsize=1)
 def _executor() -> ThreadPoolExecutor:
-    """Return the one thread of all layers, which keeps exchanges in the order in which they were started."""
+    """Return the executor with the single thread of all layers, which keeps exchanges in their start order."""
     return ThreadPoolExecutor(1, "expert-exchange")

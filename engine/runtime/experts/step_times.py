@@ -1,4 +1,4 @@
-"""Start and end times of the steps of expert layers, from which the inside of a block is drawn."""
+"""Start and end times of the steps of expert layers, shown in the view of a block's layers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from meshwave.engine.runs.recording import STEP, LayerSteps, Way
 from meshwave.engine.runtime.device.clock import Clock, Stamp
 
 EndStep = Callable[[], None]
-"""Records that a step has ended."""
+"""Function that records the end of a step."""
 _OP_NUMBER = {op: number for number, op in enumerate(LAYER_OPS)}
 
 
 class StepPosition(NamedTuple):
-    """The direction and the chunk of slots that a step belongs to."""
+    """Direction and chunk of slots of a step."""
 
     way: Way = Way.FORWARD
     chunk: int = -1  # -1 if all slots are sent at once
 
 
 BeginStep = Callable[[StepOp, StepPosition], EndStep]
-"""Records that a step begins."""
+"""Function that records the start of a step and returns the function that records its end."""
 
 
 def ignore_step(op: StepOp, position: StepPosition) -> EndStep:
@@ -38,10 +38,10 @@ def do_nothing() -> None:
 
 
 class StepTrace:
-    """Records the steps of the expert layers of a process while :attr:`is_on`.
+    """Recorder of the steps of a process's expert layers while :attr:`is_on`.
 
-    A step ends when its result is in use: a message that arrives while its receiver computes
-    ends when the receiver turns to it. A step costs two stamps, and nothing waits for it.
+    A step ends when its result is used: for a message that arrives while its receiver computes, when the receiver waits
+    for it. Recording takes two time stamps per step and no wait.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -50,7 +50,7 @@ class StepTrace:
         self._notes: list[tuple[int, int, StepPosition, Stamp, Stamp]] = []
 
     def recorder(self, layer: int) -> BeginStep:
-        """Return the function that a layer of the model calls at the beginning of its steps."""
+        """Return the function that a layer calls at the start of its steps."""
         return partial(self._begin, layer)
 
     def _begin(self, layer: int, op: StepOp, position: StepPosition) -> EndStep:
@@ -60,7 +60,7 @@ class StepTrace:
         return lambda: self._notes.append((layer, number, position, start, stamp()))
 
     def take(self) -> LayerSteps:
-        """Return the steps since the last call. To be called before the clock starts another step."""
+        """Return the steps recorded since the last call. Must be called before the clock begins another step."""
         notes, self._notes = self._notes, []
         steps = np.zeros(len(notes), STEP)
         if notes:

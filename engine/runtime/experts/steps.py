@@ -1,16 +1,14 @@
-"""The steps of an expert layer on one device: one table of operations, for the forward and the backward.
+"""Steps of an expert layer on one device: one table of operations for the forward and the backward.
 
-Each step but the two that compute is a linear map, and its adjoint is another step of the same
-table, so that the backward of a layer is run by what runs its forward. Nothing here depends on the
-schedule that the steps come from.
+Each step except the two that compute is a linear map, whose adjoint is another step of the same table. The backward of
+a layer is therefore run by the same code as its forward. The code does not depend on the schedule of the steps.
 
-The convention of gradients: where the devices of a group hold the same tensor, they hold the same
-complete gradient of it. So the adjoint of "keep your part" is an all-gather, and that of an
-all-gather whose result is then the same on all devices is "keep your part".
+Convention for gradients: devices of a group that hold the same tensor hold the same complete gradient of it. The
+adjoint of "keep your part" is therefore an all-gather, and the adjoint of an all-gather whose result is used
+identically on all devices is "keep your part".
 
-Tensors are ``[tokens, hidden]`` outside ORDER and RESTORE. Between the two they are
-``[copies, blocks, slots, hidden]``: a block is the slots of one expert that come from one place,
-and copies of the slots are side by side.
+Tensors are ``[tokens, hidden]`` outside ORDER and RESTORE. Between the two they are ``[copies, blocks, slots,
+hidden]``: a block consists of the slots of one expert that come from one place, and the copies of a slot are adjacent.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 PendingTensor = Callable[[], Tensor]
-"""Waits for a tensor that is under way and returns it."""
+"""Function that waits for a tensor in flight and returns it."""
 
 COPIES, BLOCKS, SLOTS = range(3)
 TOKENS = 0
@@ -46,26 +44,26 @@ VIEWS = (StepOp.COPY, StepOp.SPLIT_TOKENS, StepOp.SPLIT_SLOTS, StepOp.KEEP_SHARD
 
 
 class CollectiveRecord(NamedTuple):
-    """The bytes that one collective moved. The buffer of an all-gather is this device's part."""
+    """Bytes that one collective transferred. The buffer of an all-gather is this device's part."""
 
     op: StepOp
     collective: str
     group: str
     buffer_bytes: int
-    sent_bytes: float  # that left the device, in a ring or pair by pair
+    sent_bytes: float  # bytes that left the device, in a ring or pair by pair
 
 
 class ExchangePlan(NamedTuple):
-    """The blocks of an all-to-all by member of the group; it does not depend on the tokens."""
+    """Plan of an all-to-all: the blocks for each member of the group. It does not depend on the tokens."""
 
-    order: Tensor | None  # the blocks in the order of the members that receive them; None if they are in that order
+    order: Tensor | None  # order of the blocks by receiving member; None if they are already in this order
     inverse: Tensor | None
-    sent: list[int]  # blocks for each member of the group
-    received: list[int]  # blocks from each
+    sent: list[int]  # number of blocks for each member of the group
+    received: list[int]  # number of blocks from each member
 
 
 class StepRunner:
-    """Runs the steps of one device, over its groups."""
+    """Runner of the steps of an expert layer on one device, over its process groups."""
 
     def __init__(
         self,
@@ -79,8 +77,8 @@ class StepRunner:
         Args:
             layer: sizes and placement of the layer.
             groups: this device's group of each kind.
-            device: where tensors are.
-            on_collective: called with the record of every collective.
+            device: device of the tensors.
+            on_collective: called with the record of every collective; None for no records.
         """
         self.layer, self.groups = layer, groups
         self.begin_step: BeginStep = ignore_step
@@ -111,8 +109,8 @@ class StepRunner:
         }
 
     def start(self, step: Step, x: Tensor, position: StepPosition = UNCHUNKED) -> PendingTensor:
-        """Start a step. A step without a collective is computed when its result is asked for."""
-        if step.op in VIEWS or (step.group and self.groups[step.group].size == 1):  # takes no time
+        """Start a step. A step without a collective is computed when its result is requested."""
+        if step.op in VIEWS or (step.group and self.groups[step.group].size == 1):  # a view takes no time
             return self._operations[step.op](step, x)
         end_step = self.begin_step(step.op, position)
         pending = self._operations[step.op](step, x)
@@ -125,7 +123,7 @@ class StepRunner:
         return finish
 
     def apply(self, step: Step, x: Tensor) -> Tensor:
-        """Run a step as an operation of autograd."""
+        """Run a step as an autograd operation."""
         y: Tensor = _Step.apply(x, self, step)  # type: ignore[no-untyped-call]
         return y
 
@@ -152,7 +150,7 @@ class StepRunner:
         return lambda: parts().movedim(0, dim).flatten(dim, dim + 1)
 
     def gather(self, step: Step, x: Tensor) -> PendingTensor:
-        """Start to gather ``x`` of all members as ``[group size, *x.shape]``."""
+        """Start to gather ``x`` from all members as ``[group size, *x.shape]``."""
         group = self.groups[step.group]
         if group.size == 1:
             return lambda: x.unsqueeze(0)
@@ -163,9 +161,10 @@ class StepRunner:
         return _pending(work, part, parts, x)
 
     def gather_uneven(self, step: Step, x: Tensor, blocks: Sequence[int]) -> Callable[[], Sequence[Tensor]]:
-        """Start to gather ``x [1, blocks, ...]`` of all members, whose numbers of ``blocks`` differ.
+        """Start to gather ``x [1, blocks, ...]`` from all members, whose numbers of ``blocks`` differ.
 
-        torch has no such gather; an all-to-all in which all members receive the same moves the same bytes.
+        torch has no such gather; an all-to-all that sends the same data to all members transfers the same number of
+        bytes.
         """
         group = self.groups[step.group]
         part = self.to_wire(x[0], step)
@@ -222,27 +221,27 @@ class StepRunner:
         return _pending(start_all_to_all(group, arriving, buffer, received, sent), buffer, arriving, x)
 
     def copy_count(self, step: Step) -> int:
-        """Return the copies of every slot in an all-to-all: one for each shard, or as many as its step says."""
+        """Return the number of copies of each slot in an all-to-all: the number set by the step, or one per shard."""
         return self.layer.esp if step.group == "ep_esp" else step.copies
 
     def exchange_plan(self, kind: str, copies: int) -> ExchangePlan:
-        """Return the plan of the all-to-all over the groups of a kind, computed once."""
+        """Return the plan of the all-to-all over the groups of a kind; it is computed once."""
         if (kind, copies) not in self._plans:
             self._plans[kind, copies] = self._plan(kind, copies)
         return self._plans[kind, copies]
 
     def member_place(self, kind: str, member: int) -> int:
-        """Return the place of a member of a group of the kind that exchanges."""
+        """Return the place of a member of an exchanging group of a kind."""
         return member if kind == "ep" else member // self.layer.esp
 
     def serving_experts(self, source: int, target: int) -> list[int]:
-        """Return the experts at the place ``target`` that serve the tokens of the place ``source``, ascending."""
+        """Return the experts at the place ``target`` that serve the tokens of the place ``source``, in ascending order."""
         return [int(e) for e in (self.layer.serving_places[source] == target).nonzero()[0]]
 
     def outgoing_blocks(self, kind: str, source: int, target: int, copies: int) -> list[int]:
-        """Return the blocks that a device of a group of a kind sends to another one, in order.
+        """Return the blocks that a device of a group of a kind sends to another device, in order.
 
-        In a group of all devices it sends the copy for that shard, in other groups all copies.
+        In a group of all devices it sends the copy for the shard of the receiver, in other groups all copies.
         """
         layer = self.layer
         sent_copies = range(copies) if kind == "ep" else [target % layer.esp]
@@ -267,7 +266,7 @@ class StepRunner:
         return to_group_memory(x, self.groups[step.group]).contiguous()
 
     def record_exchange(self, step: Step, buffer: Tensor, sent: Sequence[int]) -> None:
-        """Record an all-to-all of ``sent`` blocks for each member; the block that stays here is not sent."""
+        """Record an all-to-all of ``sent`` blocks for each member; the block that stays on this device is not counted."""
         blocks = sum(sent)
         leaving = blocks - sent[self.groups[step.group].index]
         self._record(step, "all_to_all", buffer, buffer.nbytes // blocks * leaving if blocks else 0)
@@ -278,7 +277,7 @@ class StepRunner:
 
 
 def to_group_memory(x: Tensor, group: Group) -> Tensor:
-    """Return ``x`` in the memory that the backend of a group sends from: gloo sends from that of the host."""
+    """Return ``x`` in the memory from which the backend of a group sends; for gloo, host memory."""
     needs_host = is_accelerator(x.device) and group.size > 1 and dist.get_backend(group.handle) == "gloo"
     return x.to("cpu") if needs_host else x
 
@@ -289,9 +288,9 @@ def index_tensor(order: Sequence[int], device: Any) -> Tensor | None:
 
 
 def sum_copies(x: Tensor) -> Tensor:
-    """Return the sum of the copies, added one after the other.
+    """Return the sum of the copies, added in order.
 
-    Rounding then does not depend on the numbers beside them.
+    The rounding of an element then does not depend on other elements.
     """
     total = x[:1]
     for copy in x[1:]:
@@ -304,7 +303,7 @@ def _reorder(x: Tensor, order: Tensor | None) -> Tensor:
 
 
 def _pending(work: Any, sent: Tensor, arriving: Tensor, x: Tensor) -> PendingTensor:
-    """Return a function that waits for ``arriving``, on the device of ``x``; ``sent`` stays in memory until then."""
+    """Return a function that waits for ``arriving`` and returns it on the device of ``x``; it keeps ``sent`` alive."""
     alive = [sent]
 
     def wait() -> Tensor:
@@ -328,5 +327,5 @@ class _Step(Function):
 
 
 def _as_distinct_tensor(x: Tensor, y: Tensor) -> Tensor:
-    """Return ``y``, or a view of it if it is the input: autograd takes a returned input for one modified in place."""
+    """Return ``y``, or a view of it if it is the input, because autograd treats a returned input as modified in place."""
     return y.view_as(y) if y is x else y

@@ -1,4 +1,4 @@
-"""Models built with torch, stage by stage: the torch half of each model family."""
+"""Models built with torch, stage by stage: the torch part of each model family."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def build_stage(
 ) -> Stage:
     """Build one stage: its layers, the embedding if it is the first, the head if it is the last.
 
-    Each part draws its weights from its own generator, keyed by ``seed`` and its place in the
-    model. Every split and every copy of a stage therefore has, bit for bit, the weights of
-    the whole model (``layers_per_stage=[layers]``).
+    Each part draws its weights from its own generator, keyed by ``seed`` and its place in the model. Every split and
+    every copy of a stage therefore has weights that are bitwise equal to those of the whole model
+    (``layers_per_stage=[layers]``).
 
     Args:
         model: the model section of a design.
-        layers_per_stage: ``[stages]`` layers of each.
+        layers_per_stage: ``[stages]`` number of layers of each stage.
         stage: number of the stage to build.
-        seed: of the weights.
-        dtype: of the weights.
-        device: of the weights.
+        seed: seed of the weights.
+        dtype: dtype of the weights.
+        device: device of the weights.
         group: the tensor-parallel processes that hold the stage together.
-        experts: makes the experts of a layer; None for a model without experts.
+        experts: builds the experts of a layer; None for a model without experts.
     """
     builder = cast(type[StageBuilder], model.stage_builder())
     return builder(model, group, experts).build(layers_per_stage, stage, seed, dtype, device)

@@ -1,4 +1,4 @@
-"""Stages with skip connections, and a transformer that has them (U-ViT: Bao et al., arXiv:2209.12152, CVPR 2023)."""
+"""Stages and a transformer with skip connections (U-ViT: Bao et al., arXiv:2209.12152, CVPR 2023)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Blocks = list[int]
 
 
 class JoiningLayer(Layer):
-    """A layer that first joins its input with a skip tensor: concatenated, then projected to one width.
+    """Layer that first concatenates its input with a skip tensor and projects the result to the hidden size.
 
     The projection is replicated on all tensor-parallel processes.
     """
@@ -27,16 +27,16 @@ class JoiningLayer(Layer):
         self.join = Linear(2 * shape.hidden, shape.hidden)
 
     def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
-        """Return ``[batch, sequence, hidden]`` of ``x`` and ``skip``, which have the same shape."""
+        """Return ``[batch, sequence, hidden]`` computed from ``x`` and ``skip``, which have the same shape."""
         assert skip is not None, "a layer that a skip connection ends in"
         return super().forward(self.join(torch.cat([x, skip], -1)))
 
 
 class SkippingStage(Stage):
-    """A stage of a model with skip connections.
+    """Stage of a model with skip connections.
 
-    The message to the next stage, ``[batch, sequence, (1 + n) hidden]``, holds the output and the ``n`` tensors that
-    skip to that stage. Tensors that skip further go in messages of their own, ``[batch, sequence, n hidden]`` for each
+    The message to the next stage, ``[batch, sequence, (1 + n) hidden]``, contains the output and the ``n`` tensors that
+    skip to that stage. Tensors that skip further are sent in separate messages, ``[batch, sequence, n hidden]`` to each
     stage that receives ``n`` of them.
     """
 
@@ -49,15 +49,15 @@ class SkippingStage(Stage):
         skips: Sequence[Skip],
         between: Mapping[tuple[int, int], Sequence[Skip]],
     ) -> None:
-        """Make a stage of its parts.
+        """Create a stage from its parts.
 
         Args:
-            embedding: of the first stage.
-            layers: by their number.
-            head: of the last stage.
+            embedding: embedding of the first stage; None for other stages.
+            layers: layers by number.
+            head: head of the last stage; None for other stages.
             stage: number of this stage.
-            skips: the skip connections of the model, as pairs of blocks.
-            between: those between two stages, by the stages.
+            skips: skip connections of the model, as pairs of blocks.
+            between: skip connections between each two stages.
         """
         super().__init__(embedding, layers, head)
         self._source = {target: source for source, target in skips if target in layers}
@@ -73,12 +73,12 @@ class SkippingStage(Stage):
         """Compute the stage.
 
         Args:
-            x: the message of the stage before, or tokens.
-            targets: of the last stage.
-            skips: the messages of ``skip_sources``.
+            x: message from the previous stage, or the model's input.
+            targets: targets of the loss; only for the last stage.
+            skips: messages from ``skip_sources``.
 
         Returns:
-            The loss, or the message to the next stage and those to ``skip_targets``.
+            The loss, or the message to the next stage and the messages to ``skip_targets``.
         """
         x, by_block = _split_message(x, self._received_with_x)
         for blocks, message in zip(self._received.values(), skips, strict=True):
@@ -96,7 +96,7 @@ class SkippingStage(Stage):
 
 
 def _split_message(x: Tensor, blocks: Blocks) -> tuple[Tensor, dict[int, Tensor]]:
-    """Return the output of the stage before, and the tensors of earlier blocks that came with it."""
+    """Return the output of the previous stage, and the tensors of earlier blocks in the same message, by block."""
     if not blocks:
         return x, {}
     width = x.shape[-1] // (1 + len(blocks))
@@ -112,10 +112,10 @@ def _concatenate(tensors: list[Tensor]) -> Tensor:
 
 
 class SkippingTransformer(Transformer):
-    """Builds language models of equal layers with skip connections, each of which ends in a joining layer."""
+    """Builder of language models whose layers are equal, except that each skip connection ends in a joining layer."""
 
     def make_layer(self, number: int) -> nn.Module:
-        """Make layer ``number``, a joining layer if a skip connection ends there."""
+        """Build layer ``number``, a joining layer if a skip connection ends there."""
         if all(number != target for _, target in self.shape.skips):
             return super().make_layer(number)
         return JoiningLayer(self.shape, causal=self.shape.causal, group=self.group)

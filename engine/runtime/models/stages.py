@@ -15,27 +15,27 @@ from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 EMBEDDING, FIRST_LAYER, HEAD = 0, 1, 2**20
-"""Places of the parts of a model. Together with the seed, the place of a part is the key of its weights."""
+"""Places of the parts of a model. The seed and the place of a part are the key of its random weights."""
 EXPERTS_PREFIX = "experts."
-"""Prefix of the names of the weights of a layer's experts."""
+"""Prefix of the names of a layer's expert weights."""
 COMPILER = "inductor"
 """Backend of torch.compile: Triton on a GPU, C++ on a CPU."""
 
 ExpertFactory = Callable[[int], nn.Module]
-"""Makes the experts of the layer at a place of the model, weights included."""
+"""Function that builds the experts of the layer at a place of the model, with their weights."""
 Parts = tuple[nn.Module | None, dict[int, nn.Module], nn.Module | None]
-"""The embedding, the layers by their number and the head of a stage."""
+"""Embedding, layers by number, and head of a stage."""
 
 
 class Stage(nn.Module):
-    """Consecutive layers of a model, under the names that they have in the whole model.
+    """Consecutive layers of a model, with the same names as in the whole model.
 
-    The input of the first stage is tokens, that of the others ``[batch, sequence, hidden]``; the last stage returns the
-    mean loss of its microbatch, the others ``[batch, sequence, hidden]``.
+    The input of the first stage is tokens, the input of other stages ``[batch, sequence, hidden]``. The last stage
+    returns the mean loss of its microbatch, other stages return ``[batch, sequence, hidden]``.
     """
 
-    skip_sources: tuple[int, ...] = ()  # earlier stages, except the one before, whose tensors skip to this one
-    skip_targets: tuple[int, ...] = ()  # later stages, except the next, to which tensors of this one skip
+    skip_sources: tuple[int, ...] = ()  # earlier stages, except the previous one, with skip connections to this stage
+    skip_targets: tuple[int, ...] = ()  # later stages, except the next one, with skip connections from this stage
 
     def __init__(self, embedding: nn.Module | None, layers: dict[int, nn.Module], head: nn.Module | None) -> None:
         super().__init__()
@@ -45,17 +45,17 @@ class Stage(nn.Module):
 
     @property
     def is_first(self) -> bool:
-        """True if the stage has the embedding."""
+        """True if the stage contains the embedding."""
         return self.embedding is not None
 
     def compile_blocks(self) -> int:
-        """Let torch compile the blocks when they are first called, and return their number.
+        """Enable torch.compile for the blocks, which are compiled at their first call, and return their number.
 
         Equal blocks are compiled once. A block that communicates is not compiled, because it schedules its own overlap.
         """
         import torch._inductor.config as inductor
 
-        inductor.compile_threads = 1  # a process that is killed leaves no compiler processes behind
+        inductor.compile_threads = 1  # so that a killed process leaves no compiler processes running
         local = [layer for layer in self.layers.values() if getattr(layer, "is_local", False)]
         for layer in local:
             layer.compile(backend=COMPILER, dynamic=False)
@@ -67,29 +67,29 @@ class Stage(nn.Module):
         return x if self.head is None else self.head(x, targets)
 
     def body(self, x: Tensor) -> Tensor:
-        """Compute everything but the head."""
+        """Compute the stage without its head."""
         x = self.embed(x)
         for layer in self.layers.values():
             x = layer(x)
         return x
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return the input of the first layer."""
+        """Return the input of the first layer of the stage."""
         if self.embedding is not None:
             x = to_message_dtype(self.embedding(x))
         return x
 
 
 def to_message_dtype(x: Tensor) -> Tensor:
-    """Return the output of the embedding in the precision of messages between stages.
+    """Return the output of the embedding in the dtype of messages between stages.
 
-    The residual stream has this precision from the embedding on, so that the split into stages changes no result.
+    The residual stream has this dtype after the embedding, so that results do not depend on the split into stages.
     """
     return x.to(torch.get_autocast_dtype(x.device.type)) if torch.is_autocast_enabled(x.device.type) else x
 
 
 class StageBuilder(ABC):
-    """Builds the stages of a model family: the torch half of the family."""
+    """Builder of the stages of a model family: the torch part of the family."""
 
     def __init__(self, shape: Any, group: Group = ALONE, experts: ExpertFactory | None = None) -> None:
         """See :func:`meshwave.engine.runtime.models.build_stage`; ``shape`` is the model section of a design."""
@@ -97,15 +97,15 @@ class StageBuilder(ABC):
 
     @abstractmethod
     def make_embedding(self) -> nn.Module:
-        """Make the part of the first stage before its layers."""
+        """Build the part of the first stage before its layers."""
 
     @abstractmethod
     def make_layer(self, number: int) -> nn.Module:
-        """Make layer ``number`` of the model."""
+        """Build layer ``number`` of the model."""
 
     @abstractmethod
     def make_head(self) -> nn.Module:
-        """Make the part of the last stage after its layers, loss included."""
+        """Build the part of the last stage after its layers, including the loss."""
 
     @abstractmethod
     def weight_std(self, name: str, weight: Tensor) -> float:
@@ -118,7 +118,7 @@ class StageBuilder(ABC):
     def make_parts(
         self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any
     ) -> Parts:
-        """Make the embedding if the stage is the first, its layers, and the head if it is the last."""
+        """Build the embedding if the stage is the first, its layers, and the head if it is the last."""
 
         def part(place: int) -> nn.Module:
             ends = {EMBEDDING: self.make_embedding, HEAD: self.make_head}
@@ -136,15 +136,15 @@ class StageBuilder(ABC):
 
 @torch.no_grad()
 def initialise(part: nn.Module, key: tuple[int, int], builder: StageBuilder) -> nn.Module:
-    """Draw normal weights, and set biases to 0 and scales of norms to 1.
+    """Draw normal weights, and set biases to 0 and norm scales to 1.
 
-    Weights are drawn on the CPU in float32 whatever the device and precision, and whole even if the process holds a
-    shard, so that all start the same.
+    Weights are drawn on the CPU in float32 whatever the device and dtype, and as whole tensors even if the process
+    holds a shard, so that all processes start with the same model.
     """
     generator = torch.Generator().manual_seed(int(SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
     for name, parameter in part.named_parameters():
         if name.startswith(EXPERTS_PREFIX):
-            continue  # drawn already, expert by expert
+            continue  # experts have drawn their weights already
         if name.endswith("bias"):
             parameter.zero_()
         elif "norm" in name:

@@ -1,4 +1,4 @@
-"""Transformer in parts, so that a process builds only its own stages."""
+"""Transformer language model in separate parts, so that a process builds only its own stages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from meshwave.engine.runtime.modules.tensor_parallel import (
 
 
 class Embedding(nn.Module):
-    """Embedding of tokens, plus that of learned positions if the architecture has them."""
+    """Embedding of tokens, plus learned position embeddings if the architecture has them."""
 
     def __init__(self, shape: LanguageModel, group: Group = ALONE) -> None:
         super().__init__()
@@ -39,7 +39,10 @@ class Embedding(nn.Module):
         self.scale = shape.architecture.embedding_scale
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return ``[batch, sequence, hidden]`` of ``tokens [batch, sequence]``, or of this process's tokens."""
+        """Return the embeddings ``[batch, sequence, hidden]`` of ``tokens [batch, sequence]``.
+
+        With sequence parallelism, only the tokens of this process are returned.
+        """
         embedded: Tensor = self.token(tokens)
         if self.scale != 1:
             embedded = embedded * self.scale
@@ -53,7 +56,7 @@ class Embedding(nn.Module):
 
 
 def make_norm(shape: LanguageModel, group: Group = ALONE) -> nn.Module:
-    """Make a norm of the residual stream."""
+    """Build a norm layer of the residual stream."""
     kind = shape.architecture.norm
     norm = RmsNorm(shape.hidden, kind.eps) if kind.kind == "rmsnorm" else Norm(shape.hidden, eps=kind.eps)
     mark_partial(norm, group)
@@ -62,7 +65,7 @@ def make_norm(shape: LanguageModel, group: Group = ALONE) -> nn.Module:
 
 @lru_cache(maxsize=16)
 def rotations(length: int, dims: int, theta: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines ``[length, dims]`` of rotary positions (Su et al., arXiv:2104.09864).
+    """Return the cosines and sines ``[length, dims]`` of rotary position embeddings (Su et al., arXiv:2104.09864).
 
     Dimension ``i`` is rotated with dimension ``i + dims / 2``, as in GPT-NeoX and Llama.
     """
@@ -82,7 +85,7 @@ def rotate(x: Tensor, dims: int, theta: float) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Self-attention; each process of the group has its own heads, and their keys and values."""
+    """Self-attention; each process of the tensor-parallel group computes its own heads, with their keys and values."""
 
     def __init__(self, shape: LanguageModel, *, causal: bool, group: Group = ALONE, number: int = 0) -> None:
         super().__init__()
@@ -102,7 +105,7 @@ class Attention(nn.Module):
         self.out = RowLinear(queries, shape.hidden, group, bias=self.part.out_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``[batch, sequence, hidden]`` of ``x``, which has the same shape."""
+        """Apply attention to ``x [batch, sequence, hidden]``; the output has the same shape."""
         projected = self.qkv(x)
         batch, sequence, _ = projected.shape
         parts = projected.split(self.qkv.widths, -1)
@@ -127,7 +130,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then a feed-forward block or experts, each with its norms and a residual connection."""
+    """Transformer layer: attention, then a feed-forward block or experts, each with norms and a residual connection."""
 
     def __init__(
         self,
@@ -139,7 +142,7 @@ class Layer(nn.Module):
         number: int = 0,
     ) -> None:
         super().__init__()
-        self.is_local = experts is None and group.size == 1  # does not communicate
+        self.is_local = experts is None and group.size == 1  # True if the layer does not communicate
         architecture = shape.architecture
         self.is_parallel = architecture.residual != "sequential"
         before, after = (architecture.norm.placement in (place, "both") for place in ("before", "after"))
@@ -156,7 +159,7 @@ class Layer(nn.Module):
             self.ffn_out = RowLinear(shape.ffn_hidden, shape.hidden, group, bias=self.mlp.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``[batch, sequence, hidden]`` of ``x``, which has the same shape."""
+        """Apply the layer to ``x [batch, sequence, hidden]``; the output has the same shape."""
         normed = _apply(self.attention_norm, x)
         update = _apply(self.attention_out_norm, self.attention(normed))
         if self.is_parallel:
@@ -189,11 +192,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu2": lambda x: F.relu(x).square(),
 }
-"""Activations by their names in the document."""
+"""Activation functions by their names in the document."""
 
 
 class Head(nn.Module):
-    """Final norm, projection to the vocabulary, and mean loss of a microbatch."""
+    """Head of a language model: final norm, projection to the vocabulary, and mean loss of a microbatch."""
 
     def __init__(self, shape: LanguageModel, group: Group = ALONE) -> None:
         super().__init__()
@@ -208,22 +211,22 @@ class Head(nn.Module):
         return self.loss(self.logits(x), targets)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return ``[batch, sequence, vocabulary / group size]``, this process's columns of the vocabulary."""
+        """Return this process's columns of the logits, ``[batch, sequence, vocabulary / group size]``."""
         logits: Tensor = self.project(self.norm(x))
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of this process's logits."""
+        """Return the mean cross-entropy over all columns, computed from this process's logits."""
         return parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.own, self.group, IGNORED)
 
 
 class Transformer(StageBuilder):
-    """Builds language models of equal layers."""
+    """Builder of language models with equal layers."""
 
     shape: LanguageModel
 
     def build(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
-        """Build one stage; a head that is tied to the embedding starts with the weights of its table."""
+        """Build one stage. A head that is tied to the embedding starts with the weights of the embedding table."""
         made = super().build(layers_per_stage, stage, seed, dtype, device)
         if self.shape.architecture.tied_embeddings and isinstance(made.head, Head):
             embedding = made.embedding or initialise(self.make_embedding().to(device, dtype), (seed, EMBEDDING), self)
@@ -232,11 +235,11 @@ class Transformer(StageBuilder):
         return made
 
     def make_embedding(self) -> nn.Module:
-        """Make the embedding."""
+        """Build the embedding."""
         return Embedding(self.shape, self.group)
 
     def make_layer(self, number: int) -> nn.Module:
-        """Make layer ``number``, with experts if the model has them there."""
+        """Build layer ``number``, with experts if it has them in the model."""
         moe = self.shape.moe
         has_experts = moe is not None and number in moe.blocks(self.shape.layers)
         assert not has_experts or self.experts is not None, "a model with experts needs a factory of them"
@@ -244,7 +247,7 @@ class Transformer(StageBuilder):
         return Layer(self.shape, causal=self.shape.causal, group=self.group, experts=experts, number=number)
 
     def make_head(self) -> nn.Module:
-        """Make the head."""
+        """Build the head."""
         return Head(self.shape, self.group)
 
     def weight_std(self, name: str, weight: Tensor) -> float:

@@ -1,7 +1,7 @@
-"""Diffusion U-Net: predict the noise that was added to an image (Ho et al., arXiv:2006.11239, NeurIPS 2020).
+"""Diffusion U-Net that predicts the noise added to an image (Ho et al., arXiv:2006.11239, NeurIPS 2020).
 
 The blocks are those of the paper: residual blocks of two convolutions with group norms and SiLU, attention at low
-resolutions, and an embedding of the noise step that every residual block takes.
+resolutions, and an embedding of the noise step as an input of every residual block.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from meshwave.engine.runtime.models.stages import Stage, StageBuilder, to_messag
 from meshwave.engine.runtime.modules.deferred_gradients import ChannelNorm, Convolution, Linear
 
 ImageShape = tuple[int, int]
-"""Channels and side of an image."""
+"""Number of channels and side length of an image in pixels."""
 LONGEST_WAVELENGTH = 10_000.0
 """Longest wavelength of the sines and cosines that encode the noise step, as in transformers."""
 
 
 class Residual(nn.Module):
-    """Residual block of two convolutions, each after a group norm and SiLU; the noise step is added between them."""
+    """Residual block of two convolutions, each after a group norm and SiLU; the step embedding is added between them."""
 
     def __init__(self, inner: int, outer: int, time_width: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Residual(nn.Module):
         self.shortcut = Convolution(inner, outer, 1) if inner != outer else None
 
     def forward(self, x: Tensor, step: Tensor) -> Tensor:
-        """Return ``[batch, outer, side, side]`` of images ``x`` and the embedding ``step [batch, time_width]``."""
+        """Return images ``[batch, outer, side, side]``, given images ``x`` and the embedded noise steps ``step``."""
         update = self.first(F.silu(self.first_norm(x))) + self.step(step)[:, :, None, None]
         update = self.out(F.silu(self.second_norm(update)))
         y: Tensor = update + (x if self.shortcut is None else self.shortcut(x))
@@ -49,7 +49,7 @@ class Residual(nn.Module):
 
 
 class PixelAttention(nn.Module):
-    """Self-attention of pixels, with a norm before it and a residual connection."""
+    """Self-attention among pixels, with a norm before it and a residual connection."""
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class PixelAttention(nn.Module):
         self.out = Linear(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return images of the shape of ``x [batch, channels, side, side]``."""
+        """Apply attention to the pixels of ``x [batch, channels, side, side]``; the output has the same shape."""
         batch, channels, *sides = x.shape
         tokens = self.norm(x).flatten(2).transpose(1, 2).contiguous()
         qkv = self.qkv(tokens).view(batch, -1, 3, self.heads, channels // self.heads)
@@ -70,9 +70,9 @@ class PixelAttention(nn.Module):
 
 
 class UNetBlock(nn.Module):
-    """One block, as :class:`meshwave.engine.families._u_net_blocks.Block` describes it."""
+    """Block of a U-Net, built from its :class:`meshwave.engine.families._u_net_blocks.Block`."""
 
-    is_local = True  # does not communicate
+    is_local = True  # the block does not communicate
 
     def __init__(self, block: Block, heads: int, time_width: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class UNetBlock(nn.Module):
         self.down = Convolution(block.outer, block.outer, 3, stride=2, padding=1) if down else None
 
     def forward(self, x: Tensor, step: Tensor, skip: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the output and the skip tensor, which are the same unless the resolution is halved."""
+        """Return the output and the skip tensor, which are equal unless the block halves the resolution."""
         if self.up is not None:
             x = self.up(F.interpolate(x, scale_factor=2.0, mode="nearest"))
         x = self.residual(x if skip is None else torch.cat([x, skip], 1), step)
@@ -107,9 +107,9 @@ class ImageEmbedding(nn.Module):
         self.waves = shape.base_channels
 
     def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``[batch, base_channels, side, side]`` and ``[batch, time_width]`` of images and noise steps.
+        """Return the embedded images ``[batch, base_channels, side, side]`` and noise steps ``[batch, time_width]``.
 
-        ``samples [batch, channels * side^2 + 1]`` are the pixels of an image and its noise step.
+        ``samples [batch, channels * side^2 + 1]`` contains the pixels of each image and its noise step.
         """
         samples = samples.to(self.input.weight.dtype)
         channels, side = self.image
@@ -121,7 +121,7 @@ class ImageEmbedding(nn.Module):
 
 
 class NoiseHead(nn.Module):
-    """Final norm and convolution, and the mean squared error of the noise."""
+    """Head of a U-Net: final norm and convolution, and the mean squared error of the predicted noise."""
 
     def __init__(self, shape: UNet) -> None:
         super().__init__()
@@ -130,17 +130,17 @@ class NoiseHead(nn.Module):
         self.project = Convolution(channels, shape.image_channels, 3, padding=1)
 
     def forward(self, x: Tensor, noise: Tensor) -> Tensor:
-        """Return the loss of ``x [batch, channels, side, side]``."""
+        """Return the loss of ``x [batch, channels, side, side]``, given the true noise."""
         predicted = self.project(F.silu(self.norm(x)))
         wide = predicted.float() if predicted.dtype is torch.bfloat16 else predicted
         return F.mse_loss(wide, noise.to(wide.dtype))
 
 
 class UNetStage(SkippingStage):
-    """A stage of a U-Net.
+    """Stage of a U-Net.
 
-    Tensors of different shapes share one message, ``[batch, 1, elements]``: the output of the last block,
-    the tensors that skip to the next stage, and the embedding of the noise step.
+    Tensors of different shapes share one message, ``[batch, 1, elements]``: the output of the last block, the tensors
+    that skip to the next stage, and the embedding of the noise step.
     """
 
     def __init__(
@@ -176,27 +176,27 @@ class UNetStage(SkippingStage):
         return y, *(_pack([by_block[block] for block in blocks]) for blocks in self._sent.values())
 
     def _unpack_input(self, message: Tensor, by_block: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the output of the block before and the embedding of the noise step; add skip tensors to ``by_block``."""
+        """Return the output of the previous block and the embedding of the noise step; add its skips to ``by_block``."""
         shape, skips = self._shape, [self._shape.blocks[block].shape_skipped for block in self._received_with_x]
         shapes = [shape.blocks[self._first_block - 1].shape_out, *skips, (shape.time_width, 1)]
         x, *received, step = _unpack(message, shapes)
         by_block.update(zip(self._received_with_x, received, strict=True))
-        return x, step.flatten(1).contiguous()  # not a view, which would keep the message in memory
+        return x, step.flatten(1).contiguous()  # a copy, because a view would keep the message in memory
 
     def _unpack_skips(self, blocks: Sequence[int], message: Tensor) -> dict[int, Tensor]:
-        """Return the skip tensors of these blocks."""
+        """Return the skip tensors of ``blocks`` in a message, by block."""
         shapes = [self._shape.blocks[block].shape_skipped for block in blocks]
         return dict(zip(blocks, _unpack(message, shapes), strict=True))
 
 
 def _pack(tensors: Sequence[Tensor]) -> Tensor:
-    """Return a message ``[batch, 1, elements]`` of several tensors."""
+    """Return a message ``[batch, 1, elements]`` that contains several tensors."""
     flat = [tensor.flatten(1) for tensor in tensors]
     return (torch.cat(flat, 1) if len(flat) > 1 else flat[0]).unsqueeze(1)
 
 
 def _unpack(message: Tensor, shapes: Sequence[ImageShape]) -> list[Tensor]:
-    """Return the images ``[batch, channels, side, side]`` of a message."""
+    """Return the images ``[batch, channels, side, side]`` in a message, one for each shape."""
     ends = list(accumulate(map(numbers_of, shapes)))
     pieces = message[:, 0].tensor_split(ends[:-1], 1)
     return [
@@ -205,7 +205,7 @@ def _unpack(message: Tensor, shapes: Sequence[ImageShape]) -> list[Tensor]:
 
 
 def _waves(steps: Tensor, width: int) -> Tensor:
-    """Return sines and cosines ``[batch, width]`` of noise steps, of different wavelengths."""
+    """Return sines and cosines of different wavelengths that encode noise steps, ``[batch, width]``."""
     half = (width + 1) // 2
     rates = torch.exp(torch.arange(half, device=steps.device) * (-math.log(LONGEST_WAVELENGTH) / half)).to(steps.dtype)
     angles = steps[:, None] * rates
@@ -213,24 +213,24 @@ def _waves(steps: Tensor, width: int) -> Tensor:
 
 
 class DiffusionUNet(StageBuilder):
-    """Builds denoising diffusion models of images that are drawn from the seed."""
+    """Builder of denoising diffusion models, which are trained on images drawn from the seed."""
 
     shape: UNet
 
     def make_embedding(self) -> nn.Module:
-        """Make the embedding."""
+        """Build the embedding."""
         return ImageEmbedding(self.shape)
 
     def make_layer(self, number: int) -> nn.Module:
-        """Make block ``number``."""
+        """Build block ``number``."""
         return UNetBlock(self.shape.blocks[number], self.shape.heads, self.shape.time_width)
 
     def make_head(self) -> nn.Module:
-        """Make the head."""
+        """Build the head."""
         return NoiseHead(self.shape)
 
     def weight_std(self, name: str, weight: Tensor) -> float:
-        """Return one over the root of a weight's inputs (LeCun), less for residuals as in GPT-2."""
+        """Return 1 / sqrt(inputs) for a weight (LeCun), and less for residual outputs as in GPT-2."""
         scale = (2 * self.shape.layers) ** -0.5 if name.endswith("out.weight") else 1.0
         return float(scale * weight[0].numel() ** -0.5)
 

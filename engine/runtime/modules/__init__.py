@@ -1,1 +1,1 @@
-"""Building blocks of models: modules whose weight gradients can be deferred, tensor-parallel modules."""
+"""Building blocks of models: modules whose weight gradients can be deferred, and tensor-parallel modules."""

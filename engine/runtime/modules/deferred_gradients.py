@@ -1,11 +1,10 @@
-"""Deferred weight gradients: a backward in two halves that computes nothing twice.
+"""Deferred weight gradients: a backward in two halves without repeated computation.
 
-Zero-bubble schedules (Qi et al., arXiv:2401.10241) compute the gradient of a stage's input as soon as
-they can and defer those of its weights. Each part of a model that holds weights is a
-:class:`DeferrableModule`. While it has a gradient queue, its backward computes the input's gradient alone
-and leaves in the queue what the weights' gradients need, which is the input and the gradient of the output; the
-rest that autograd keeps is freed. Both halves call the kernels that autograd would call, with the
-same layouts, so that the results are bitwise those of a whole backward.
+Zero-bubble schedules (Qi et al., arXiv:2401.10241) compute the gradient of a stage's input as early as possible and
+defer its weight gradients. Each part of a model that has weights is a :class:`DeferrableModule`. While it has a
+gradient queue, its backward computes only the gradient of its input and adds a deferred gradient to the queue, with the
+input and the gradient of the output that it needs; other tensors that autograd saves are freed. Both halves call the
+same kernels as autograd, with the same layouts, so that the results are bitwise equal to those of a whole backward.
 """
 
 from __future__ import annotations
@@ -22,52 +21,52 @@ from torch.autograd import Function
 from meshwave.engine.runtime.device.accelerator import is_autocast
 
 DeferredGradient = Callable[[], None]
-"""Computes the gradients of a module's weights for one microbatch and adds them to those of the step."""
+"""Function that computes the weight gradients of a module for one microbatch and accumulates them."""
 
 
 class GradientQueue:
-    """The deferred weight gradients of one stage and one backward."""
+    """Queue of the deferred weight gradients of one stage and one backward."""
 
     def __init__(self) -> None:
         self._gradients: list[DeferredGradient] = []
 
     def add(self, gradient: DeferredGradient) -> None:
-        """Defer a gradient."""
+        """Append a deferred gradient to the queue."""
         self._gradients.append(gradient)
 
     def take(self) -> list[DeferredGradient]:
-        """Return and remove the gradients that were deferred since the last call."""
+        """Return and remove all deferred gradients."""
         gradients, self._gradients = self._gradients, []
         return gradients
 
 
 @torch.no_grad()
 def compute_deferred(gradients: list[DeferredGradient]) -> None:
-    """Compute deferred gradients in the order of a backward. Empties the list, so that each one's tensors are freed."""
+    """Compute deferred gradients in the order of a backward. The list is emptied, so that their tensors are freed."""
     gradients.reverse()
     while gradients:
         gradients.pop()()
 
 
 class DeferrableModule(nn.Module):
-    """A part of a model that can defer the gradients of its weights."""
+    """Part of a model whose weight gradients can be deferred."""
 
     gradient_queue: GradientQueue | None = None  # None: autograd computes all gradients at once
 
     def cast_weights(self, dtype: torch.dtype) -> None:
         """Make copies of the weights in ``dtype``, used for all inputs until :meth:`drop_cast_weights`.
 
-        Autocast would make them anew for every input.
+        Autocast would create copies for every input.
         """
 
     def drop_cast_weights(self) -> None:
-        """Drop the copies of weights in the compute precision, because the weights change."""
+        """Drop the copies of the weights in the compute dtype, because the weights change."""
 
 
 class Linear(DeferrableModule, nn.Linear):
-    """A linear map whose weights are left uninitialised: the model draws them.
+    """Linear map whose weights are uninitialised: the model draws them.
 
-    ``cast`` are weight and bias in the precision of the computation, if that is not theirs.
+    ``cast`` contains weight and bias in the compute dtype; None if it is their own dtype.
     """
 
     cast: tuple[Tensor, Tensor | None] | None = None
@@ -77,11 +76,11 @@ class Linear(DeferrableModule, nn.Linear):
 
     @torch.enable_grad()
     def cast_weights(self, dtype: torch.dtype) -> None:
-        """Make copies through which autograd passes gradients to the weights."""
+        """Make copies in ``dtype`` through which autograd passes gradients to the weights."""
         self.cast = self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
 
     def drop_cast_weights(self) -> None:
-        """Drop the copies."""
+        """Drop the copies of the weights in the compute dtype."""
         self.cast = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,13 +93,15 @@ class Linear(DeferrableModule, nn.Linear):
     def product_and_bias(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the product without the bias, and the bias.
 
-        The caller adds the bias to something whose gradient is that of the product.
+        The caller adds the bias to a tensor that has the same gradient as the product.
         """
         weight, bias = self.cast or (self.weight, self.bias)
         assert bias is not None, "a map with a bias"
         if self.gradient_queue is None:
             return F.linear(x, weight), bias
-        return self._forward_deferred(x, has_bias=False), bias.detach()  # its gradient is deferred with the weight's
+        return self._forward_deferred(
+            x, has_bias=False
+        ), bias.detach()  # the gradient of the bias is deferred with that of the weight
 
     def _forward_deferred(self, x: Tensor, *, has_bias: bool) -> Tensor:
         out: Tensor = _DeferringLinear.apply(x, self, self.gradient_queue, has_bias)  # type: ignore[no-untyped-call]
@@ -121,7 +122,7 @@ class Norm(DeferrableModule, nn.LayerNorm):
 
 
 class Convolution(DeferrableModule, nn.Conv2d):
-    """A convolution of images with a bias, left uninitialised like :class:`Linear`, with ``cast`` as there."""
+    """Convolution of images with a bias. Like :class:`Linear`, it is uninitialised and has copies in ``cast``."""
 
     cast: tuple[Tensor, Tensor] | None = None
 
@@ -130,12 +131,12 @@ class Convolution(DeferrableModule, nn.Conv2d):
 
     @torch.enable_grad()
     def cast_weights(self, dtype: torch.dtype) -> None:
-        """Make copies through which autograd passes gradients to the weights."""
+        """Make copies in ``dtype`` through which autograd passes gradients to the weights."""
         assert self.bias is not None, "a convolution with a bias"
         self.cast = self.weight.to(dtype), self.bias.to(dtype)
 
     def drop_cast_weights(self) -> None:
-        """Drop the copies."""
+        """Drop the copies of the weights in the compute dtype."""
         self.cast = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -148,7 +149,7 @@ class Convolution(DeferrableModule, nn.Conv2d):
 
 
 class ChannelNorm(DeferrableModule, nn.GroupNorm):
-    """Group norm of the channels of images."""
+    """Group norm over the channels of images."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise images ``[batch, channels, height, width]``."""
@@ -161,27 +162,27 @@ class ChannelNorm(DeferrableModule, nn.GroupNorm):
 
 
 class EmbeddingTable(DeferrableModule, nn.Embedding):
-    """A table with a row of weights for each index, left uninitialised like :class:`Linear`."""
+    """Table with a row of weights for each index, uninitialised like :class:`Linear`."""
 
     def reset_parameters(self) -> None:
         """Leave the weights uninitialised."""
 
     def forward(self, indices: Tensor) -> Tensor:
-        """Return the rows ``[..., hidden]`` of ``indices [...]``."""
+        """Return the rows ``[..., hidden]`` for ``indices [...]``."""
         if self.gradient_queue is None:
             return super().forward(indices)
         rows: Tensor = _DeferringLookup.apply(self.weight, indices, self, self.gradient_queue)  # type: ignore[no-untyped-call]
         return rows
 
     def first_rows(self, count: int) -> Tensor:
-        """Return the first ``count`` rows."""
+        """Return the first ``count`` rows of the table."""
         if self.gradient_queue is None:
             return self.weight[:count]
         rows: Tensor = _DeferringFirstRows.apply(self.weight, count, self, self.gradient_queue)  # type: ignore[no-untyped-call]
         return rows
 
 
-# ---- the input's gradient; the weights' are deferred ----
+# ---- input gradients, with deferred weight gradients ----
 
 
 class _DeferringLinear(Function):
@@ -219,7 +220,10 @@ class _DeferringNorm(Function):
 
 
 class _DeferringConvolution(Function):
-    """Takes the module's ``weight`` too, so that autograd runs the backward even if the input needs no gradient."""
+    """Convolution with a deferred weight gradient.
+
+    The operation also takes the module's ``weight``, so that autograd runs its backward if the input needs no gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, convolution: Convolution, queue: GradientQueue) -> Tensor:
@@ -232,7 +236,7 @@ class _DeferringConvolution(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         (x,) = ctx.saved_tensors
-        gradient = gradient.contiguous()  # not a view of a message, which would stay in memory as long
+        gradient = gradient.contiguous()  # a copy, because a view of a message would keep it in memory
         ctx.queue.add(partial(_add_convolution, ctx.convolution, x, ctx.weight, gradient))
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
@@ -288,11 +292,11 @@ class _DeferringFirstRows(Function):
         return None, None, None, None
 
 
-# ---- the weights' gradients ----
+# ---- weight gradients ----
 
 
 def add_linear_gradients(linear: Linear, x: Tensor, gradient: Tensor) -> None:
-    """Add the gradients of weight and bias, given ``[rows, inputs]`` and the gradient of ``[rows, outputs]``."""
+    """Add to the gradients of weight and bias, given ``x [rows, inputs]`` and the output gradient ``[rows, outputs]``."""
     add_gradient(linear.weight, gradient.t().mm(x))
     if linear.bias is not None:
         add_gradient(linear.bias, gradient.sum(0))
@@ -307,7 +311,7 @@ def _add_norm(norm: Norm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: 
 def _norm_backward(
     norm: Norm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor, *, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of input, weight and bias; only those that ``wanted`` marks are computed."""
+    """Return the gradients of input, weight and bias; gradients that ``wanted`` marks False are not computed."""
     shape = list(norm.normalized_shape)
     kernel = torch.ops.aten.native_layer_norm_backward.default
     gradients: tuple[Tensor, Tensor, Tensor] = kernel(
@@ -328,7 +332,7 @@ def _add_convolution(convolution: Convolution, x: Tensor, weight: Tensor, gradie
 def _convolution_backward(
     convolution: Convolution, x: Tensor, weight: Tensor, gradient: Tensor, *, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of input, weight and bias; only those that ``wanted`` marks are computed."""
+    """Return the gradients of input, weight and bias; gradients that ``wanted`` marks False are not computed."""
     settings = [list(convolution.stride), list(convolution.padding), [1, 1], False, [0, 0], 1]
     kernel = torch.ops.aten.convolution_backward.default
     gradients: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, weight, [weight.shape[0]], *settings, wanted)
@@ -344,7 +348,7 @@ def _add_channel_norm(norm: ChannelNorm, x: Tensor, mean: Tensor, deviation: Ten
 def _channel_norm_backward(
     norm: ChannelNorm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor, *, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of input, weight and bias; only those that ``wanted`` marks are computed."""
+    """Return the gradients of input, weight and bias; gradients that ``wanted`` marks False are not computed."""
     sizes = x.shape[0], x.shape[1], x[0, 0].numel(), norm.num_groups
     kernel = torch.ops.aten.native_group_norm_backward.default
     gradients: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, mean, deviation, norm.weight, *sizes, wanted)
@@ -362,7 +366,7 @@ def _add_first_rows(table: EmbeddingTable, gradient: Tensor) -> None:
 
 
 def add_gradient(weight: Tensor, gradient: Tensor) -> None:
-    """Add to the gradient of a weight as autograd does, in the precision of the weight."""
+    """Add to the gradient of a weight in the dtype of the weight, in the same way as autograd."""
     if gradient.dtype is not weight.dtype:
         gradient = gradient.to(weight.dtype)
     if weight.grad is None:

@@ -15,9 +15,10 @@ from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule,
 
 
 class RmsNorm(DeferrableModule):
-    """RMS norm over the last dim, in float32 at least. It keeps its input and a number per row.
+    """RMS norm over the last dim in float32 or higher precision. It saves its input and one number per row.
 
-    If each process of a ``group`` norms other rows, such as those of its heads, the gradients of the weight are summed.
+    If the processes of a ``group`` normalise different rows, such as those of their own heads, the weight gradients are
+    summed over the group.
     """
 
     def __init__(self, features: int, eps: float, group: Group = ALONE) -> None:

@@ -1,13 +1,13 @@
 """Tensor parallelism: each process holds a shard of every matrix, and partial results are summed.
 
-Shoeybi et al. (arXiv:1909.08053, section 3): the first of two matrices is sharded by columns and the
-second by rows, so that both together need one all-reduce in the forward and one in the backward. What
-is not sharded (norms, positions, the biases after a sum) is replicated: its
-gradient is complete on each process, because every process has the same gradient of the sum.
+Shoeybi et al. (arXiv:1909.08053, section 3): the first of two matrices is sharded by columns and the second by rows, so
+that both together need one all-reduce in the forward and one in the backward. Weights that are not sharded (norms,
+positions, biases added after a sum) are replicated. Their gradients are complete on each process, because all processes
+have the same gradient of the sum.
 
 With sequence parallelism (Korthikanti et al., arXiv:2205.05198, section 4.2.2), each process has a share of the tokens
-outside attention and MLP: it gathers the input of the first matrix and reduce-scatters the output of the second. The
-gradients of replicated weights are then sums over its tokens, and marked as partial.
+outside attention and MLP. The input of the first matrix is gathered and the output of the second is reduce-scattered.
+The gradient of a replicated weight is then a sum over the process's own tokens, and is marked as partial.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, L
 
 
 class WeightShard(NamedTuple):
-    """The part of a whole weight that a parameter holds."""
+    """Part of a whole weight that a parameter holds."""
 
     dim: int
-    pieces: tuple[range, ...]  # indices along that dim, in the order in which they are held
+    pieces: tuple[range, ...]  # indices along that dim, in the order of the parameter
     whole_size: int  # size of that dim in the whole weight
 
     def whole_shape(self, shape: torch.Size) -> list[int]:
-        """Return the shape of the whole weight, given that of the parameter."""
+        """Return the shape of the whole weight, given the shape of the parameter."""
         return [self.whole_size if dim == self.dim else size for dim, size in enumerate(shape)]
 
     def select(self, whole: Tensor) -> Tensor:
-        """Return this part of a whole weight."""
+        """Return the elements of this part from the whole weight."""
         return torch.cat([whole.narrow(self.dim, piece.start, len(piece)) for piece in self.pieces], self.dim)
 
 
 def weight_shard(parameter: Tensor) -> WeightShard | None:
-    """Return the part of a weight that a parameter holds; None if it holds the whole weight."""
+    """Return the part of a weight that a parameter holds; None if the parameter is the whole weight."""
     return getattr(parameter, "shard", None)
 
 
 def mark_partial(part: nn.Module, group: Group) -> None:
-    """Mark the own weights of a part that computes on a share of the tokens: their gradients are summed over the group."""
+    """Mark the direct weights of a module that computes a share of the tokens: ``group`` must sum their gradients."""
     if group.divides_tokens and group.size > 1:
         for parameter in part.parameters(recurse=False):
             if weight_shard(parameter) is None:
@@ -57,12 +57,12 @@ def mark_partial(part: nn.Module, group: Group) -> None:
 
 
 def has_partial_gradient(parameter: Tensor) -> bool:
-    """Return whether the gradient of a replicated weight is the sum of those of its tensor-parallel group."""
+    """Return True if the gradient of a replicated weight is the sum of the gradients of its tensor-parallel group."""
     return getattr(parameter, "has_partial_gradient", False)
 
 
 class _Copy(Function):
-    """Identity in the forward; the backward sums the gradients of the group."""
+    """Identity in the forward; the backward sums the gradients over the group."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
@@ -93,7 +93,7 @@ def _all_reduce(x: Tensor, group: Group) -> Tensor:
 
 
 class _ScatterTokens(Function):
-    """Sum over the group of the own tokens in the forward, plus a bias; the backward gathers their gradients."""
+    """Reduce-scatter over tokens in the forward, plus a bias; the backward gathers the gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group, bias: Tensor | None) -> Tensor:
@@ -108,7 +108,7 @@ class _ScatterTokens(Function):
 
 
 class _GatheringLinear(Function):
-    """A linear map of all tokens of the group, which keeps its own tokens and gathers the others again."""
+    """Linear map of all tokens of the group; it saves only its own tokens and gathers the others again in the backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, linear: ColumnLinear) -> Tensor:
@@ -130,14 +130,14 @@ class _GatheringLinear(Function):
 
 
 def _gather_tokens(x: Tensor, group: Group) -> Tensor:
-    """Return ``[batch, sequence, width]`` of the tokens of all members, each of which has an equal share."""
+    """Return the tokens of all members, ``[batch, sequence, width]``; each member passes an equal share of them."""
     parts = torch.empty((group.size, *x.shape), dtype=x.dtype, device=x.device)
     wait_in_turn(all_gather(parts.view(-1), x.contiguous().view(-1), group=group.handle, async_op=True))
     return parts.transpose(0, 1).flatten(1, 2)
 
 
 def _scatter_tokens(x: Tensor, group: Group) -> Tensor:
-    """Return the sum over the group of this member's tokens of ``x [batch, sequence, width]``."""
+    """Return this member's tokens of the sum of ``x [batch, sequence, width]`` over the group."""
     batch, sequence, width = x.shape
     parts = x.view(batch, group.size, sequence // group.size, width).transpose(0, 1).contiguous()
     own = torch.empty(parts.shape[1:], dtype=x.dtype, device=x.device)
@@ -146,7 +146,7 @@ def _scatter_tokens(x: Tensor, group: Group) -> Tensor:
 
 
 def copy_to_group(x: Tensor, group: Group) -> Tensor:
-    """Return ``x``, which the whole group holds, with a backward that sums the gradients of the group."""
+    """Return ``x``, which is the same on the whole group, with a backward that sums the gradients of the group."""
     if group.size == 1:
         return x
     copied: Tensor = _Copy.apply(x, group)  # type: ignore[no-untyped-call]
@@ -154,7 +154,7 @@ def copy_to_group(x: Tensor, group: Group) -> Tensor:
 
 
 def sum_over_group(x: Tensor, group: Group, bias: Tensor | None = None) -> Tensor:
-    """Return the sum of ``x`` over the group plus a bias: on all of it, or of this process's tokens."""
+    """Return the sum of ``x`` over the group plus a bias; with sequence parallelism, only for this process's tokens."""
     if group.size > 1 and group.divides_tokens:
         own: Tensor = _ScatterTokens.apply(x, group, bias)  # type: ignore[no-untyped-call]
         return own
@@ -169,7 +169,7 @@ def _sum(x: Tensor, group: Group) -> Tensor:
 
 
 class ColumnLinear(Linear):
-    """The columns that this process holds of a linear map to one or more blocks, each of which is sharded over the group.
+    """Linear map with several output blocks, each sharded by columns over the group; this process holds its columns.
 
     The input is the same on the whole group, or with sequence parallelism this process's tokens; the output is this
     process's shard of all tokens.
@@ -177,7 +177,7 @@ class ColumnLinear(Linear):
 
     def __init__(self, inputs: int, *blocks: int, group: Group = ALONE, bias: bool = True) -> None:
         own = [group.part(block) for block in blocks]
-        self.widths = [len(part) for part in own]  # of this process's part of each block
+        self.widths = [len(part) for part in own]  # columns of this process's part of each block
         super().__init__(inputs, sum(self.widths), bias=bias)
         self.group = group
         if group.size > 1:
@@ -191,7 +191,7 @@ class ColumnLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., inputs]`` to this process's columns ``[..., outputs / group size]``."""
         if self.cast is not None and self.group.size > 1:
-            x = x.to(self.cast[0].dtype)  # norms of an accelerator return float32, in which gradients would be summed
+            x = x.to(self.cast[0].dtype)  # on an accelerator, norms return float32, in which gradients would be summed
         if self.group.divides_tokens and self.group.size > 1:
             weight, bias = self.cast or (self.weight, self.bias)
             out: Tensor = _GatheringLinear.apply(x, weight, bias, self)  # type: ignore[no-untyped-call]
@@ -200,7 +200,7 @@ class ColumnLinear(Linear):
 
 
 class RowLinear(Linear):
-    """The rows that this process holds of a linear map.
+    """Linear map whose matrix is sharded by rows over the group; this process holds its rows.
 
     The input is this process's shard; the output is the same on the whole group. The bias is added once, to the sum.
     """
@@ -223,7 +223,7 @@ class RowLinear(Linear):
 
 
 class VocabularyTable(EmbeddingTable):
-    """The rows that this process holds of an embedding table of tokens, which is sharded over the group."""
+    """Embedding table of tokens that is sharded by rows over the group; this process holds its rows."""
 
     def __init__(self, vocab: int, hidden: int, group: Group = ALONE) -> None:
         self.own = group.part(vocab)
@@ -233,7 +233,7 @@ class VocabularyTable(EmbeddingTable):
             self.weight.shard = WeightShard(0, (self.own,), vocab)  # type: ignore[attr-defined]
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the embeddings ``[..., hidden]`` of ``tokens [...]``, the same on the whole group."""
+        """Return the embeddings ``[..., hidden]`` of ``tokens [...]``, which are the same on the whole group."""
         if self.group.size == 1:
             return super().forward(tokens)
         index = tokens - self.own.start
@@ -245,15 +245,15 @@ class VocabularyTable(EmbeddingTable):
 def parallel_cross_entropy(logits: Tensor, targets: Tensor, own: range, group: Group, ignored: int) -> Tensor:
     """Return the mean cross-entropy of logits whose columns are sharded over a group.
 
-    The group exchanges three numbers a row, not the logits (arXiv:1909.08053, section 3). Logarithms are computed in
-    float32 at least: autocast does so on a CPU, but rounds them to 16 bits on a GPU.
+    The group exchanges three numbers per row instead of the logits (arXiv:1909.08053, section 3). Logarithms are
+    computed in float32 or higher precision: autocast does so on a CPU, but rounds them to 16 bits on a GPU.
 
     Args:
         logits: ``[rows, len(own)]``, this process's columns of the vocabulary.
         targets: ``[rows]`` tokens.
         own: the tokens of this process's columns.
         group: the processes that hold the columns.
-        ignored: the target of rows that have no loss.
+        ignored: the target of rows without a loss.
     """
     if group.size == 1:
         return F.cross_entropy(_at_least_float32(logits), targets, ignore_index=ignored)

@@ -1,4 +1,4 @@
-"""The times at which a run writes its checkpoints, and its weights at the end."""
+"""Schedule of a run's checkpoints, and the output of its weights at the end."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.trainer import Trainer
 
 INTERRUPTED_STATUS = 75
-"""Exit status of a process that wrote a checkpoint because it was asked to end: EX_TEMPFAIL of sysexits.h."""
+"""Exit status of a process that wrote a checkpoint after a request to end: EX_TEMPFAIL of sysexits.h."""
 
 
 class Interrupted(Exception):
-    """The run was asked to end, and has written a checkpoint."""
+    """Exception raised after a run has written a checkpoint because it received a request to end."""
 
 
 class EndRequest:
-    """SIGTERM, which schedulers send before a time limit or a preemption; a cancelled run ends at once."""
+    """Request to end a run: SIGTERM, which schedulers send before a time limit or a preemption.
+
+    A cancelled run ends at once.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.is_heard = os.environ.get("MESHWAVE_CHECKPOINT_ON_SIGTERM") == "1"
@@ -40,11 +43,11 @@ class EndRequest:
 
 
 Report = Callable[..., None]
-"""Writes an event: its name, and its values as keywords."""
+"""Function that writes an event, given its name and its values as keywords."""
 
 
 class Checkpointing:
-    """Writes checkpoints of a training run when they are due; all processes of the run make the same calls."""
+    """Checkpoint schedule of a training run; all processes of the run make the same calls."""
 
     def __init__(self, folder: Path, job: Job, trainer: Trainer, process: int, report: Report) -> None:
         self._folder, self._trainer, self._process, self._report = folder, trainer, process, report
@@ -56,16 +59,16 @@ class Checkpointing:
         self._ends = False
 
     def after_step(self, steps: int) -> None:
-        """Start a checkpoint after ``steps`` steps of training, if one is due or the run was asked to end."""
+        """Start a checkpoint after ``steps`` steps of training, if one is due or the run has received a request to end."""
         self._ends = self._request.is_heard and steps < self._steps and self._trainer.agrees_any(self._request.is_set)
         if self._ends or (self._plan is not None and self._is_due(self._plan, steps)):
             self._save(steps)
 
     def before_step(self) -> None:
-        """End the run instead of the next step, if it was asked to end.
+        """End the run before its next step if it has received a request to end.
 
         Raises:
-            Interrupted: it was, and the checkpoint is complete.
+            Interrupted: the run received a request to end, and its checkpoint is complete.
         """
         if self._ends:
             assert self._writer is not None
@@ -75,7 +78,7 @@ class Checkpointing:
             raise Interrupted
 
     def finish(self, steps: int) -> None:
-        """Write the last state and the weights of the whole model."""
+        """Write the final state and the weights of the whole model."""
         if self._writer is None or self._plan is None:
             return
         if self._saved_steps != steps:
@@ -105,7 +108,7 @@ def _make_writer(folder: Path, job: Job, trainer: Trainer, plan: Checkpoints) ->
 
 
 def write_weights(checkpoint: Path, path: Path) -> None:
-    """Write the weights of a checkpoint as one safetensors file, under their names in the whole model."""
+    """Write the weights of a checkpoint to one safetensors file, under their names in the whole model."""
     from safetensors.torch import save_file
 
     weights: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Diagnosis of a hang: which process delays the others, found from the position of each in the program."""
+"""Diagnosis of a hang: finds the process that delays the others from the position of each process in the program."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from meshwave.engine.run_files import Count, NotNegative, RunFile
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 
 Link = tuple[str, dict[str, object]]
-"""The code and the parameters of one process in the chain of those that wait."""
+"""Code and parameters that describe one process in a chain of waiting processes."""
 
 
 class Position(RunFile):
-    """The position of a process in its program: the schema of ``position-<process>.json``."""
+    """Position of a process in its program: the schema of ``position-<process>.json``."""
 
     pid: Count
     host: str
     step: Count
     row: Count
-    """The action that it runs; after the last one of a step, the number of its actions."""
+    """Index of the running action; after the last action of a step, the number of actions."""
     awaited_row: Count | None = None
-    """The receive that the action waits for."""
+    """Index of the receive for which the action waits; None if it does not wait."""
     activity: str | None = None
-    """The activity of the process between two steps."""
+    """Activity of the process between two steps; None during a step."""
     stuck_s: NotNegative = 0.0
-    """Seconds that it has been there."""
+    """Time in seconds for which the process has been at this position."""
 
     @property
     def place(self) -> tuple[int, int]:
-        """The step and the action: of two processes of a mesh, the larger one is ahead."""
+        """Step and action. Of two processes of a mesh, the one with the larger value is ahead."""
         return self.step, self.row
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A process as another one sees it."""
+    """State of a process as observed by another process."""
 
     position: Position
     silent_s: float | None = None
-    """Seconds since it last reported; None: it reports."""
+    """Time in seconds since its last report if it is overdue; None if reports arrive."""
     is_stopped: bool = False
-    """True if a signal has stopped it."""
+    """True if a signal has stopped the process."""
 
     def is_behind(self, place: tuple[int, int]) -> bool:
-        """Return True if the process is silent or has not reached a place, so that it may have sent nothing for it."""
+        """Return True if the process is silent or has not reached ``place``, so that its message may not have been sent."""
         return self.silent_s is not None or self.position.place < place
 
 
 @dataclass(frozen=True)
 class HangDiagnosis:
-    """Follows the chain of waiting processes to the one that causes the hang."""
+    """Diagnosis of a hang: follows the chain of waiting processes to the process that causes the hang."""
 
     layout: ProcessLayout
     meshes: Sequence[str]
     """Names of the meshes."""
     watched: Mapping[int, Watched]
-    """Every process."""
+    """Observed state of every process, by number."""
 
     def problem(self, process: int) -> Problem:
-        """Return why ``process`` makes no progress; the last link of the chain is the cause."""
+        """Return the reason why ``process`` makes no progress; the last link of its chain is the cause."""
         chain = [{"code": code, "params": params} for code, params in self._chain(process)]
         return Problem("", "hang", {"seconds": self.watched[process].position.stuck_s, "chain": chain})
 
@@ -105,7 +105,7 @@ class HangDiagnosis:
         return [program.actions(rank) for rank in range(program.ranks)]
 
     def _slowest_sender(self, process: int, receive_row: int) -> tuple[int | None, int]:
-        """Return the process that has not sent the awaited message, if there is one, and its rank."""
+        """Return the process that has not sent the awaited message, None if all have, and the rank of the senders."""
         receive = self._actions[self.layout.rank(process)][receive_row]
         sender = self._sender_rank(process, receive_row)
         key = message_key(receive)
@@ -122,7 +122,7 @@ class HangDiagnosis:
         return int(program.peer[program.rows(self.layout.rank(process)).start + receive_row])
 
     def _slowest_partner(self, process: int) -> int | None:
-        """Return the process that lags furthest behind among those that the current action communicates with."""
+        """Return the slowest process among those with which the current action communicates; None if none is behind."""
         position, rank = self.watched[process].position, self.layout.rank(process)
         actions = self._actions[rank]
         op = actions[position.row].op if position.row < len(actions) else None
@@ -136,7 +136,7 @@ class HangDiagnosis:
         return self._slowest_process(set(self.layout.mesh(rank)) - {process}, position.place)
 
     def _slowest_process(self, processes: Sequence[int] | set[int], place: tuple[int, int]) -> int | None:
-        """Return the process that is silent or furthest behind a position; None if all have reached it."""
+        """Return a silent process, or the one furthest behind a position; None if all have reached the position."""
         return self._first_of(other for other in processes if self.watched[other].is_behind(place))
 
     def _first_of(self, processes: Iterable[int]) -> int | None:

@@ -1,4 +1,4 @@
-"""Main function of exported scripts: it trains a design in each of the processes that torchrun starts."""
+"""Main function of exported scripts, which trains a design in each process that torchrun starts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from meshwave.engine.runtime.processes import worker
 
 
 def main(design: str, program: str) -> NoReturn:
-    """Train, then end the process: 0 done, 1 failed, 2 the command line is wrong.
+    """Train, then end the process with status 0 (success), 1 (failure) or 2 (invalid command line).
 
     Args:
-        design: the document.
+        design: the design document.
         program: its program, packed by :mod:`meshwave.engine.exports.script`.
     """
     options = _parse_options()
@@ -47,7 +47,7 @@ def main(design: str, program: str) -> NoReturn:
 
 
 def _process_number(design: Design, rank: int) -> int:
-    """Return the process of the run for a rank of torchrun.
+    """Return the number of the run's process for a torchrun process rank.
 
     torchrun numbers processes node by node, like devices; a run numbers them mesh by mesh.
     """
@@ -56,7 +56,7 @@ def _process_number(design: Design, rank: int) -> int:
 
 
 def _remove_old_results(folder: Path, process: int) -> None:
-    """Remove files of an earlier run of this process, to which it would append."""
+    """Remove the result files of an earlier run of this process, because a run appends to existing files."""
     own = list(folder.glob(f"*-{process}.*"))
     for path in [*own, folder / "metrics.jsonl", folder / "clocks.json"] if process == 0 else own:
         path.unlink(missing_ok=True)

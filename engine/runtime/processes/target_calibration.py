@@ -1,4 +1,4 @@
-"""A process that calibrates a node: ``python -m meshwave.engine.runtime.processes.target_calibration FOLDER``.
+"""Process that calibrates a node: ``python -m meshwave.engine.runtime.processes.target_calibration FOLDER``.
 
 It reads the options from ``calibration.json`` and writes ``profile.json``.
 """
@@ -20,7 +20,7 @@ TORCHRUN_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
 
 
 def main(folder: Path) -> None:
-    """Calibrate this node."""
+    """Calibrate this node and write its profile to ``folder``."""
     for name in [*os.environ]:  # the processes of the calibration make groups of their own
         if name in TORCHRUN_VARIABLES or name.startswith(TORCHRUN_PREFIXES):
             del os.environ[name]

@@ -1,6 +1,7 @@
-"""A process that checks a launch target: ``python -m meshwave.engine.runtime.processes.target_check FOLDER``.
+"""Process that checks a launch target: ``python -m meshwave.engine.runtime.processes.target_check FOLDER``.
 
-torchrun starts one for each device. Process 0 writes ``report.json``: what each process is and has, and what links do.
+torchrun starts one process per device. Process 0 writes ``report.json`` with the host, software and device of each
+process, and the measured latency and bandwidth of links.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PINGS = 20
 
 
 def main(folder: Path) -> None:
-    """Take part in the check."""
+    """Run this process's part of the check; process 0 writes the report."""
     world = join_run(folder)
     node, local = int(os.environ["GROUP_RANK"]), int(os.environ["LOCAL_RANK"])
     (folder / f"seen-{world.process}").touch()
@@ -89,7 +90,7 @@ def _measure_device(world: World) -> dict[str, float]:
 
 def _measure_links(world: World, members: list[int]) -> dict[str, float] | None:
     """Return latency and bandwidth between the first two members, and the bus bandwidth of an all-reduce of all."""
-    group = dist.new_group(members)  # all processes make it
+    group = dist.new_group(members)  # all processes must create the group
     if len(members) < 2:
         return None
     found = None
@@ -110,7 +111,7 @@ def _measure_links(world: World, members: list[int]) -> dict[str, float] | None:
 
 
 def _fastest_round_seconds(work: Callable[[], Any], rounds: int, tensor: Tensor) -> float:
-    """Return the seconds of the fastest round, after one that does not count."""
+    """Return the duration of the fastest round in seconds, after a warm-up round."""
     times = []
     for _ in range(rounds + 1):
         synchronize(tensor.device)
@@ -122,7 +123,7 @@ def _fastest_round_seconds(work: Callable[[], Any], rounds: int, tensor: Tensor)
 
 
 def _ping(pair: list[int], tensor: Tensor) -> None:
-    """Send a tensor there and back."""
+    """Send a tensor between the two processes of ``pair`` and back."""
     me = dist.get_rank()
     if me == pair[0]:
         dist.send(tensor, pair[1])

@@ -1,18 +1,18 @@
-"""A warm process that forks the processes of runs: ``python -m meshwave.engine.runtime.processes.warm_process``.
+"""Warm process that forks the processes of runs: ``python -m meshwave.engine.runtime.processes.warm_process``.
 
 It imports torch in advance, so that a run starts in hundredths of a second. It reads commands and writes events, both
-as JSON lines. When its input closes it ends all processes that it started; if it is killed, the kernel does.
+as JSON lines. When its input closes, it ends all processes that it started; if it is killed, the kernel ends them.
 
 In:   {"do": "launch", "run": ID, "folder": PATH, "processes": N}
 Out:  {"event": "ready"}
       {"event": "started", "run": ID, "pids": [...]}
       {"event": "finished", "run": ID, "cancelled": BOOL, "error": TEXT, "exits": [[process, code, ours, time], ...]}
 
-A file called ``cancel`` in the run folder ends the run, and so does removing the folder. When a process fails, the
-others are ended.
+A run ends when its folder contains a file named ``cancel`` or is removed. When a process of the run fails, the others
+are ended.
 
-If the run folder contains a ``network.json``, a child process first builds that network; the processes of the run enter
-it, and it ends with them.
+If the run folder contains a ``network.json``, a child process first builds that emulated network; the processes of the
+run enter it, and it is removed with them.
 """
 
 from __future__ import annotations
@@ -44,57 +44,58 @@ from meshwave.engine.runs.options import PLAIN, Options
 
 WORKER = "meshwave.engine.runtime.processes.worker"
 POLL_S = 0.02
-"""Interval of checks whether a run is cancelled, or has not ended in time."""
+"""Interval in seconds between checks for runs that are cancelled or overdue."""
 GRACE_S = 0.1
-"""Time from SIGTERM to SIGKILL."""
+"""Time in seconds between SIGTERM and SIGKILL."""
 NICENESS = 5
-"""Niceness of processes that compute; they yield to the designer."""
+"""Niceness of compute processes, so that the designer takes precedence."""
 
 PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 
 
 @dataclass
 class RunProcesses:
-    """The processes of one run. They start together, and if one fails, all are ended."""
+    """Processes of one run. They start together; if one fails, all are ended."""
 
     run: str
     folder: Path
     size: int  # number of processes to start
-    builder: Builder | None = None  # of the network, while it works
+    builder: Builder | None = None  # builder of the network while it runs
     network: Network | None = None
-    alive: dict[int, int] = field(default_factory=dict)  # pid -> process
-    sessions: set[int] = field(default_factory=set)  # each process leads the session of its pid
-    exits: list[tuple[int, int, bool, float]] = field(default_factory=list)  # process, status, was ended by us, time
+    alive: dict[int, int] = field(default_factory=dict)  # process number by pid
+    sessions: set[int] = field(default_factory=set)  # session ids, equal to the pids
+    # process, exit status, True if ended on request, time
+    exits: list[tuple[int, int, bool, float]] = field(default_factory=list)
     is_cancelled: bool = False
     error: str = ""
-    kill_at: float | None = None  # deadline of processes that were asked to end
+    kill_at: float | None = None  # deadline after a request to end
     is_killed: bool = False
 
     @property
     def is_ending(self) -> bool:
-        """True if the processes were asked to end."""
+        """True if the processes have been requested to end."""
         return self.kill_at is not None
 
     def end(self) -> None:
-        """Ask all processes to end, once. Their pids are safe to signal until they are waited for."""
+        """Send SIGTERM to all processes, once. Their pids remain valid until they are reaped."""
         if not self.is_ending:
             self.kill_at = time.monotonic() + GRACE_S
             for pid in self.pids:
                 os.kill(pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill all processes."""
+        """Send SIGKILL to all processes."""
         self.is_killed = True
         for pid in self.pids:
             os.kill(pid, signal.SIGKILL)
 
     @property
     def pids(self) -> list[int]:
-        """Pids of all current processes, the builder of the network included."""
+        """Pids of all current processes, including the builder of the network."""
         return [*self.alive, *([self.builder.pid] if self.builder else [])]
 
     def start_network(self) -> None:
-        """Start to build the network, if the run has one."""
+        """Start to build the emulated network, if the run has one."""
         topology = read_topology(self.folder)
         if topology is not None:
             self.builder = Builder(topology)
@@ -110,16 +111,16 @@ class RunProcesses:
             self.fail(str(error))
 
     def fail(self, error: str) -> None:
-        """End the run with an error, unless it is ending already."""
+        """End the run with an error message, unless it is already ending."""
         if not self.is_ending:
             self.error = error
             self.end()
 
     def record_exits(self, ended: Mapping[int, int]) -> None:
-        """Record processes that have ended, and end the run if one of them failed.
+        """Record the processes of this run that have ended, and end the run if one of them failed.
 
         Args:
-            ended: exit statuses by pid, of any processes.
+            ended: exit statuses by pid, including those of processes of other runs.
         """
         own = {pid: status for pid, status in ended.items() if pid in self.alive}
         now = time.time()
@@ -128,15 +129,15 @@ class RunProcesses:
             self.end()
 
     def _was_ended(self, status: int) -> bool:
-        """Return whether a process ended because we asked for it.
+        """Return True if a process ended because of a request.
 
-        A process that somebody else kills may be reported after the others, which fail without it and are ended while
-        the kernel still releases its memory.
+        A process that is killed from outside may be reported after the others, which fail without it and are ended
+        while the kernel still releases its memory.
         """
         return self.is_ending and (status != -signal.SIGKILL or self.is_killed)
 
     def check(self) -> None:
-        """End the run if it is cancelled or its folder is removed, and kill it if it did not end in time."""
+        """End the run if it is cancelled or its folder is removed, and kill its processes if they did not end in time."""
         if not self.is_ending and (self.folder / "cancel").exists():
             self.is_cancelled = True
             self.end()
@@ -147,16 +148,16 @@ class RunProcesses:
 
 
 class ForkServer:
-    """Forks the processes of runs and watches them. It has one thread, because only such a process forks safely."""
+    """Server that forks the processes of runs and observes them. It is single-threaded, as required for safe forks."""
 
     def __init__(
         self, run_worker: Callable[[str], object], prepare: Callable[[Path], object], commands: int, events: int
     ) -> None:
-        """Prepare to serve.
+        """Prepare to serve commands.
 
         Args:
             run_worker: runs a worker in a fork, given the run folder.
-            prepare: is called with a run folder before its workers are forked.
+            prepare: called with a run folder before its workers are forked.
             commands: file descriptor of the commands.
             events: file descriptor of the events.
         """
@@ -184,7 +185,7 @@ class ForkServer:
         self._end_all()
 
     def _execute_commands(self) -> bool:
-        """Execute the commands that have arrived, and return whether the input is still open."""
+        """Execute the commands that have arrived, and return True if the input is still open."""
         text, is_open = _drain(self._commands)
         if not is_open:
             return False
@@ -242,9 +243,9 @@ class ForkServer:
         )
 
     def _sweep(self, sessions: set[int]) -> None:
-        """End processes that those of a run have started themselves; the kernel made them children of this one.
+        """End the processes that a run's processes have started; the kernel made them children of this process.
 
-        While other runs go on, only processes in a session of this run certainly belong to it.
+        While other runs are active, only processes in ``sessions`` are ended, because others may belong to other runs.
         """
         others = {pid for group in self._runs.values() for pid in group.sessions}
         for _ in range(100):  # children of those that are ended become ours in turn
@@ -285,13 +286,13 @@ class ForkServer:
 
     def _write_event(self, **event: Any) -> None:
         text = json.dumps(event).encode() + b"\n"
-        with suppress(BrokenPipeError):  # nobody reads; the input of commands will be closed too
+        with suppress(BrokenPipeError):  # there is no reader; the command input will be closed too
             while text:
                 text = text[os.write(self._events, text) :]
 
 
 def _set_up_fork(group: RunProcesses, process: int, parent: int) -> None:
-    """Turn a fork into a process of the run, which shares only memory with the fork server."""
+    """Turn a fork into a process of the run that shares only memory with the fork server."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -300,7 +301,7 @@ def _set_up_fork(group: RunProcesses, process: int, parent: int) -> None:
         os.environ.update(GLOO_SOCKET_IFNAME=INTERFACE, NCCL_SOCKET_IFNAME=INTERFACE)
     if LINUX:
         end_with_parent(parent)
-        with suppress(OSError):  # if memory runs out, the kernel kills a worker and not the designer
+        with suppress(OSError):  # if memory runs out, the kernel kills a worker instead of the designer
             Path("/proc/self/oom_score_adj").write_text("500")
     os.setsid()
     os.umask(0o077)
@@ -311,17 +312,17 @@ def _set_up_fork(group: RunProcesses, process: int, parent: int) -> None:
     size = str(group.size)
     os.environ.update(RANK=str(process), LOCAL_RANK=str(process), WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
     if not LINUX:
-        os.environ["MESHWAVE_DIE_WITH_PARENT"] = "1"  # the worker then watches its parent itself
+        os.environ["MESHWAVE_DIE_WITH_PARENT"] = "1"  # the worker then monitors its parent itself
 
 
 def _redirect(log: Path) -> None:
-    """Redirect input from ``/dev/null`` and output to the log, and close all other descriptors."""
+    """Redirect standard input from ``/dev/null`` and output to ``log``, and close all other descriptors."""
     null = os.open(os.devnull, os.O_RDONLY)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    for descriptor in map(int, os.listdir("/dev/fd")):  # the descriptor of the listing itself is closed already
+    for descriptor in map(int, os.listdir("/dev/fd")):  # the descriptor of the listing itself is already closed
         if descriptor > 2:
             with suppress(OSError):
                 os.close(descriptor)
@@ -329,7 +330,7 @@ def _redirect(log: Path) -> None:
 
 
 def _drain(descriptor: int) -> tuple[bytes, bool]:
-    """Return all that can be read now, and whether the other end is open."""
+    """Return all bytes that can be read now, and True if the other end is open."""
     text = b""
     while True:
         try:
@@ -342,7 +343,7 @@ def _drain(descriptor: int) -> tuple[bytes, bool]:
 
 
 def _reap() -> dict[int, int]:
-    """Return the exit statuses of children that have ended, by pid; -N for signal N."""
+    """Return the exit statuses of child processes that have ended, by pid; -N for signal N."""
     ended = {}
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -351,7 +352,7 @@ def _reap() -> dict[int, int]:
 
 
 def _children() -> list[int]:
-    """Return the pids of our children, those included whose own parent has ended."""
+    """Return the pids of this process's children, including those whose own parent has ended."""
     pid = os.getpid()
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -360,7 +361,7 @@ def _children() -> list[int]:
 
 
 def _session(pid: int) -> int:
-    """Return the session of a process; -1 if it has ended."""
+    """Return the session id of a process; -1 if it has ended."""
     try:
         return os.getsid(pid)
     except ProcessLookupError:
@@ -368,13 +369,13 @@ def _session(pid: int) -> int:
 
 
 def _import_worker(worker: str) -> Callable[[str], object]:
-    """Import everything that a worker needs, and return its main function."""
+    """Import all modules that a worker needs, and return its main function."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # counting GPUs through CUDA prevents forks from using it
     module = importlib.import_module(worker)
     if worker == WORKER:
         _import_lazy_modules()
     gc.collect()
-    gc.freeze()  # a collection in a fork would copy every page it looks at
+    gc.freeze()  # a collection in a fork would copy every page that it visits
     run_worker: Callable[[str], object] = module.main
     return run_worker
 
@@ -394,7 +395,7 @@ def _prepare_run(folder: Path) -> None:
 
 
 def _bind_spawn(worker: str) -> Callable[[str], NoReturn]:
-    """Return a function that replaces the fork by a new interpreter, which imports the worker."""
+    """Return a function that replaces the forked process by a new interpreter that imports the worker."""
 
     def run_worker(folder: str) -> NoReturn:
         os.execv(sys.executable, [sys.executable, "-m", worker, folder])
@@ -403,15 +404,15 @@ def _bind_spawn(worker: str) -> Callable[[str], NoReturn]:
 
 
 def main() -> None:
-    """Serve commands from standard input, with events on standard output."""
+    """Execute commands from standard input, and write events to standard output."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--start", choices=("fork", "spawn"), default="fork")
     parser.add_argument("--worker", default=WORKER, help="module of the processes")
     options = parser.parse_args()
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that sends commands
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that sends commands
     events = os.dup(1)
-    os.dup2(2, 1)  # so that what libraries print does not mix with events
+    os.dup2(2, 1)  # so that output of libraries does not mix with events
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     forks = options.start == "fork"

@@ -1,4 +1,4 @@
-"""Watchdog of a run: each process reports its position, and a hang ends the run with its cause."""
+"""Watchdog of a run: each process reports its position, and a hang ends the run with a message that names its cause."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.processes.hang import HangDiagnosis, Position, Watched
 
 REPORT_INTERVAL_S = 2.0
-"""Interval of a process's reports."""
+"""Interval between reports of a process in seconds."""
 SILENCE_REPORTS = 5
-"""Reports that a process may miss before it counts as silent."""
+"""Number of missed reports after which a process counts as silent."""
 
 OnHang = Callable[[Problem], None]
 
 
 class Watchdog:
-    """A thread that reports the position of this process, and reads the reports of the others while it is stuck.
+    """Thread that reports the position of this process, and reads the reports of the others while it makes no progress.
 
-    A run hangs if no process has ended an action for its time limit. A process that is between two steps, where it may
-    write a checkpoint, is not stuck as long as it reports.
+    A run hangs if no process has ended an action within the time limit. A process between two steps, where it may write
+    a checkpoint, does not count as hanging as long as it reports.
     """
 
     def __init__(self, folder: Path, job: Job, process: int, progress: Progress, on_hang: OnHang) -> None:
@@ -39,7 +39,7 @@ class Watchdog:
             folder: the run folder.
             job: the job of the run.
             process: number of this process.
-            progress: where it stands.
+            progress: position of this process.
             on_hang: called in the thread with the diagnosis.
         """
         self._folder, self._job, self._process, self._progress = folder, job, process, progress
@@ -51,7 +51,7 @@ class Watchdog:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Watch while the block runs."""
+        """Watch for hangs during a ``with`` block."""
         self._thread.start()
         try:
             yield
@@ -64,7 +64,7 @@ class Watchdog:
         while not self._is_over.wait(self._interval_s):
             own.update(self._position())
             position = own.position.model_copy(update={"stuck_s": own.still_s})
-            with suppress(OSError):  # the disk may be full; the others take this process for silent then
+            with suppress(OSError):  # the disk may be full; this process then counts as silent
                 write_document(_position_file(self._folder, self._process), position.model_dump())
             if own.still_s < self._limit_s / 2 or position.activity:
                 self._others.clear()
@@ -96,7 +96,7 @@ class Watchdog:
                 continue
             with suppress(RunFolderError):
                 found = read_document(_position_file(self._folder, number), Position)
-                if found is None:  # it has not reported in all the time that this process was stuck
+                if found is None:  # no report since this process stopped making progress
                     found = Position(pid=0, host="", step=self._progress.step, row=0)
                 if number in self._others:
                     self._others[number].update(found)
@@ -105,7 +105,7 @@ class Watchdog:
 
 
 class _Observed:
-    """A process as it was observed over some time."""
+    """Observations of another process over time."""
 
     def __init__(self, position: Position) -> None:
         self.position = position
@@ -114,15 +114,15 @@ class _Observed:
 
     @property
     def still_s(self) -> float:
-        """Seconds since it was seen to move, or since the observation began."""
+        """Time in seconds since its position changed, or since the observation began."""
         return time.monotonic() - self._moved_s
 
     def is_moving(self, limit_s: float) -> bool:
-        """Return whether it ended an action, or reported from between two steps, within the limit."""
+        """Return True if it has ended an action, or reported between two steps, within ``limit_s`` seconds."""
         return self._has_moved and self.still_s < limit_s
 
     def update(self, position: Position) -> None:
-        """Store a report."""
+        """Store a report of the process's position."""
         now = time.monotonic()
         if position != self.position:
             self._reported_s = now
@@ -131,7 +131,7 @@ class _Observed:
         self.position = position
 
     def to_watched(self, interval_s: float) -> Watched:
-        """Return the process for a diagnosis; it is silent if it has missed several reports."""
+        """Return the observed state for a diagnosis; the process is silent if it has missed several reports."""
         silent_s = time.monotonic() - self._reported_s
         if silent_s < SILENCE_REPORTS * interval_s:
             return Watched(self.position)
@@ -139,7 +139,7 @@ class _Observed:
 
 
 def _is_stopped(position: Position) -> bool:
-    """Return whether a signal has stopped a process; False for processes of other hosts."""
+    """Return True if a signal has stopped a process; False for processes of other hosts."""
     if position.host != socket.gethostname() or not position.pid:
         return False
     found = handle(position.pid)

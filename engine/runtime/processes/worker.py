@@ -1,6 +1,6 @@
-"""One process of a run: ``python -m meshwave.engine.runtime.processes.worker RUN_DIR``, for any launcher.
+"""Process of a run, for any launcher: ``python -m meshwave.engine.runtime.processes.worker RUN_DIR``.
 
-It reads the environment variables ``RANK``, ``WORLD_SIZE`` and ``LOCAL_RANK``, takes everything else from the run
+It reads the environment variables ``RANK``, ``WORLD_SIZE`` and ``LOCAL_RANK``, reads everything else from the run
 folder, and writes its results there (``events``, ``metrics``, ``spans``, and ``error`` if it fails).
 """
 
@@ -49,35 +49,35 @@ PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 class JsonLines:
-    """A file of JSON lines, each of them complete in the file when :meth:`write` returns."""
+    """Writer of a JSON-lines file; a line is complete in the file when :meth:`write` returns."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
 
     def write(self, **values: Any) -> None:
-        """Append a line."""
+        """Append a line with ``values`` as its keys."""
         values = {name: _finite_or_none(value) for name, value in values.items()}
         write_all(self._file.fileno(), json.dumps(values, allow_nan=False).encode() + b"\n")
 
     def write_event(self, event: str, **values: Any) -> None:
-        """Append an event with the time of day."""
+        """Append an event with the current time."""
         self.write(time=time.time(), event=event, **values)
 
 
 def _finite_or_none(value: Any) -> Any:
-    """Return the value, or None for infinity and NaN, which JSON lacks."""
+    """Return the value, or None for infinity and NaN, which JSON cannot represent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def main(run_dir: Path | str, job: Job | None = None) -> NoReturn:
-    """Take part in the run in ``run_dir``, then end the process: 0 done, 1 failed.
+    """Run one process of the run in ``run_dir``, then end it with status 0 (success) or 1 (failure).
 
     It may be called in a process that was just forked. It ends the process without the interpreter's own shutdown,
-    which takes a third of a second and has nothing left to do.
+    which takes a third of a second and is not needed.
 
     Args:
         run_dir: the run folder.
-        job: the job; None: the one in the folder.
+        job: the job; None to read it from the folder.
     """
     folder = Path(run_dir)
     process = int(os.environ.get("RANK", 0))
@@ -113,11 +113,11 @@ def _take_part(folder: Path, job: Job) -> None:
 
 @dataclass(frozen=True)
 class StepReport:
-    """The records of a step."""
+    """Records of a step: the values for its metrics, spans and log."""
 
     seconds: float
     times: StepTimes
-    text: str  # for the log
+    text: str  # line for the log
     metrics: dict[str, Any]
 
 
@@ -203,7 +203,7 @@ def _run_steps(
     progress: Progress,
     first: int = 0,
 ) -> None:
-    """Run all steps from number ``first`` on, watched for hangs.
+    """Run all steps from number ``first`` on, monitored for hangs.
 
     Process 0 writes per-step metrics; every process records the times of its actions.
     """
@@ -218,7 +218,7 @@ def _run_steps(
     comparison = ClockComparison(world.process, world.size, world.backend)
     _compare_clocks(folder, comparison, world.process)
     gc.collect()
-    gc.freeze()  # collections need not visit what torch has allocated so far
+    gc.freeze()  # so that collections do not visit the objects that torch has allocated
     events.write_event("ready")
     with Watchdog(folder, job, world.process, progress, end_hang).watch():
         for number in range(first, job.design.training.steps):
@@ -235,7 +235,7 @@ def _run_steps(
 
 
 def drop_steps_from(metrics: Path, first: int) -> None:
-    """Remove the rows of steps that a restarted job runs again, from number ``first`` on."""
+    """Remove the rows of steps from number ``first`` on, which a restarted job runs again."""
     if metrics.exists():
         rows = [line for line in metrics.read_bytes().splitlines(keepends=True) if _step_number(line) < first]
         replace_file(metrics, b"".join(rows), 0o600)
@@ -244,7 +244,7 @@ def drop_steps_from(metrics: Path, first: int) -> None:
 def _step_number(line: bytes) -> float:
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):  # cut short by the end of the job
+    except (ValueError, KeyError, TypeError):  # line truncated by the end of the job
         return math.inf
 
 
@@ -255,7 +255,7 @@ def _compare_clocks(folder: Path, comparison: ClockComparison, process: int) -> 
 
 
 def _expert_notes(design: Design) -> list[RunNote]:
-    """Return a note for each expert schedule that the cost model chose, with the reason; equal ones once."""
+    """Return a note for each expert schedule that the cost model chose, with the reason, without duplicates."""
     if design.model.moe is None:
         return []
     found = [resolve_expert_layer(design, mesh) for mesh in design.meshes]
@@ -267,10 +267,10 @@ def _expert_notes(design: Design) -> list[RunNote]:
 
 
 def _report(folder: Path, process: int, error: BaseException) -> int:
-    """Write an error report first, because all other processes fail a moment after this one.
+    """Write an error report before all other cleanup, because the other processes fail a moment after this one.
 
     Returns:
-        The exit status, which tells if the report could not be written.
+        Exit status, which differs if the report could not be written.
     """
     failed = error if isinstance(error, ExecutionError) else None
     report = {
@@ -292,9 +292,9 @@ def _report(folder: Path, process: int, error: BaseException) -> int:
 
 
 def _end_with_parent() -> None:
-    """Let this process end when its parent does, if the launcher asks for it or is torchrun.
+    """Make this process end when its parent ends, if the launcher requests it or is torchrun.
 
-    The workers of torchrun outlive a torchrun that is killed. A process that a person started may outlive its shell.
+    Workers would otherwise outlive a torchrun that is killed. A process that a user started may outlive its shell.
     """
     is_asked = os.environ.get("MESHWAVE_DIE_WITH_PARENT") == "1"
     if not (is_asked or "TORCHELASTIC_RUN_ID" in os.environ):

@@ -1,7 +1,7 @@
-"""Agreement of the processes of a transfer, before any data moves: on the tensor, both layouts and the plan.
+"""Agreement of the processes of a transfer on the tensor, both layouts and the plan, before any data is sent.
 
-Each process makes a *statement*: plain data with what it knows. Statements are merged, and two that contradict each
-other are an error on every process.
+Each process makes a *statement*, plain data that describes its part of the transfer. Statements are merged; two
+contradicting statements are an error on every process.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement
 
 TensorLayout = tuple[DeviceMesh, Sequence["Placement"]] | tuple[Mesh, Sequence[str]]
-"""The layout of a tensor: a DeviceMesh with placements, or a mesh of processes with a sharding spec."""
+"""Layout of a tensor: a DeviceMesh with placements, or a mesh of processes with a sharding spec."""
 GPU_LINKS = Link(5e-6, 3e11), Link(1e-5, 2.5e10)
 CPU_LINKS = Link(1e-4, 4e9), Link(1.5e-4, 1.25e9)
-"""Default links inside a host and between hosts: NVLink and a 200 Gbit/s NIC; gloo and a 10 Gbit/s NIC."""
+"""Default links within a host and between hosts: NVLink and a 200 Gbit/s NIC for accelerators, gloo and a 10 Gbit/s NIC
+for CPUs."""
 
 
 def is_dtensor(value: object) -> TypeGuard[DTensor]:
-    """Return True for a DTensor; without one, its module is not imported, which takes most of a second."""
+    """Return True for a DTensor, without importing torch's DTensor module, which takes most of a second."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
@@ -75,7 +76,7 @@ def describe_layout(end: str, layout: TensorLayout, order: Any = None) -> dict[s
     Args:
         end: ``source`` or ``destination``.
         layout: the layout.
-        order: the order of the shards of a DTensor, where it has one.
+        order: the shard order of a DTensor; None for the default order.
 
     Raises:
         InputError: a placement cannot be resharded.
@@ -103,21 +104,21 @@ def describe_layout(end: str, layout: TensorLayout, order: Any = None) -> dict[s
 
 
 def gather_statements(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the statements of all processes of the default group, by process."""
+    """Return the statements of all processes of the default group, in process order."""
     texts = [""] * dist.get_world_size()
     dist.all_gather_object(texts, json.dumps(statement))
     return [json.loads(text) for text in texts]
 
 
 def merge_statements(statements: Sequence[Mapping[str, Any]], processes: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return the merged statements of all processes.
+    """Return the merged statement of all processes.
 
     Args:
-        statements: one for each process.
-        processes: the processes that made them; None: all of the default group.
+        statements: one per process.
+        processes: the processes that made the statements; None for all processes of the default group.
 
     Raises:
-        InputError: one process reports an error, or two contradict each other; the same on all processes.
+        InputError: one process reports an error, or two statements contradict each other; raised on all processes.
     """
     agreed: dict[str, tuple[int, Any]] = {}
     for process, statement in zip(range(len(statements)) if processes is None else processes, statements, strict=True):
@@ -139,17 +140,17 @@ def _shorten(value: Any) -> str:
 
 
 def plan_agreed_transfer(agreed: Mapping[str, Any], host_names: Sequence[str]) -> tuple[Transfer, torch.dtype]:
-    """Plan the transfer that was agreed on.
+    """Plan the transfer on which the processes have agreed.
 
     Args:
-        agreed: the merged statements.
-        host_names: of the host of each process.
+        agreed: the merged statement.
+        host_names: name of the host of each process.
 
     Returns:
         The plan, and the dtype of the tensor.
 
     Raises:
-        InputError: something is missing, or does not fit together.
+        InputError: a required value is missing, or values are inconsistent.
     """
     for name in ("shape", "dtype", "source", "destination"):
         if name not in agreed:
@@ -174,7 +175,7 @@ def plan_agreed_transfer(agreed: Mapping[str, Any], host_names: Sequence[str]) -
 
 
 def agreed_links(agreed: Mapping[str, Any], host: dict[int, int]) -> Links:
-    """Return the links that the statements give, or the defaults for the device."""
+    """Return the links given in the statements, or the defaults for the device."""
     intra, inter = agreed.get("links", CPU_LINKS if agreed.get("device", "cpu") == "cpu" else GPU_LINKS)
     return Links(Link(*intra), Link(*inter), host)
 
@@ -182,10 +183,10 @@ def agreed_links(agreed: Mapping[str, Any], host: dict[int, int]) -> Links:
 def assign_hosts(
     given: Sequence[int] | None, sides: Sequence[Mapping[str, Any]], names: Mapping[int, str]
 ) -> dict[int, int]:
-    """Return the host of each process: as given, else as the meshes say, else by the names of the hosts.
+    """Return the host number of each process: as given, else from the meshes, else from the host names.
 
     Raises:
-        InputError: ``given`` has not one entry for each process, or two meshes put a process on different hosts.
+        InputError: ``given`` does not have one entry per process, or two meshes assign a process to different hosts.
     """
     if given is not None:
         if len(given) != dist.get_world_size():
@@ -203,7 +204,7 @@ def assign_hosts(
 
 
 def parse_side(end: str, layout: Mapping[str, Any], dims: int, host: Mapping[int, int]) -> tuple[Mesh, tuple[str, ...]]:
-    """Read a layout that :func:`describe_layout` wrote.
+    """Return the mesh and the sharding spec of a layout that :func:`describe_layout` wrote.
 
     Args:
         end: ``source`` or ``destination``, for messages.
@@ -212,7 +213,7 @@ def parse_side(end: str, layout: Mapping[str, Any], dims: int, host: Mapping[int
         host: the host of each process.
 
     Raises:
-        InputError: a process does not exist or occurs twice, or a placement names a dim that the tensor lacks.
+        InputError: a process does not exist or occurs twice, or a placement names a dim that the tensor does not have.
     """
     ranks, world = layout["ranks"], dist.get_world_size()
     for rank in ranks:
@@ -226,7 +227,7 @@ def parse_side(end: str, layout: Mapping[str, Any], dims: int, host: Mapping[int
 
 
 def _sharding_spec(end: str, layout: Mapping[str, Any], dims: int) -> tuple[str, ...]:
-    """Return placements as a sharding spec: an entry for each tensor dim, and one for the partial axes."""
+    """Return placements as a sharding spec: an entry per tensor dim, and an entry for the partial axes."""
     entries = [""] * dims
     for dim, axis in layout["axes"]:
         if not -dims <= dim < dims:

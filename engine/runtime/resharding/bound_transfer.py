@@ -1,4 +1,4 @@
-"""Planned transfers bound to a process: they can be started any number of times."""
+"""Planned transfers bound to a process, which can be started any number of times."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from meshwave.engine.runtime.resharding.transports import MessagesInFlight, Tran
 
 T = TypeVar("T")
 Shards = list[Tensor | None]
-"""A shard of each tensor of the transfer; None where the process has no part of it."""
+"""Shard of each tensor of a transfer; None if the process has no part of the tensor."""
 
 
 class PendingTransfer(Generic[T]):
-    """A transfer in flight in which this process takes part."""
+    """Transfer in flight in which this process takes part."""
 
     def __init__(
         self, messages: MessagesInFlight, deliver: Callable[[], T], data: Sequence[object], *, receives_shard: bool
@@ -31,19 +31,19 @@ class PendingTransfer(Generic[T]):
 
         Args:
             messages: the messages of this process.
-            deliver: returns the result once all messages have arrived.
-            data: what must stay alive until all messages are sent.
-            receives_shard: whether this process receives a shard.
+            deliver: returns the result after all messages have arrived.
+            data: objects that must stay alive until all messages are sent.
+            receives_shard: True if this process receives a shard.
         """
         self._messages, self._deliver, self._receives_shard = messages, deliver, receives_shard
         self._data = data
-        self._result: list[T] = []  # one entry once it has arrived
+        self._result: list[T] = []  # the result, as a single entry, after its arrival
         self._is_complete = False
 
     def wait_received(self) -> T:
-        """Wait until this process's result has arrived, and return it.
+        """Wait until the result of this process has arrived, and return it.
 
-        Parts of it may still be sent on to other processes: it must not be written to before :meth:`wait` returns.
+        This process may still be forwarding parts of the result: do not write to it before :meth:`wait` returns.
 
         Raises:
             RunError: a message did not arrive, because another process failed or exceeded the timeout.
@@ -54,7 +54,7 @@ class PendingTransfer(Generic[T]):
         return self._result[0]
 
     def wait(self) -> T:
-        """Wait until this process has received and sent everything, and return its result.
+        """Wait until this process has received and sent all messages, and return its result.
 
         Raises:
             RunError: a message did not arrive or could not be sent.
@@ -66,24 +66,24 @@ class PendingTransfer(Generic[T]):
         return result
 
     def is_complete(self) -> bool:
-        """Return whether everything is known, without waiting, to be received and sent."""
+        """Return True if all messages are known to be received and sent, without waiting for them."""
         return self._is_complete or ((bool(self._result) or not self._receives_shard) and self._messages.is_sent())
 
     @property
     def arrival(self) -> Stamp | None:
-        """Time of the last message's arrival, or None if it is not known. Valid after :meth:`wait_received`.
+        """Arrival of the last message; None if unknown. Valid after :meth:`wait_received`.
 
-        It is exact for messages that this process sends on, and on a GPU; otherwise it is when somebody waited.
+        It is exact on a GPU and for messages that this process forwards; otherwise it is the time of the first wait.
         """
         return self._messages.arrival()
 
 
 class PendingReshard(PendingTransfer[Tensor | None]):
-    """A transfer of one tensor in flight; its result is this process's shard, or None."""
+    """Transfer of one tensor in flight; its result is this process's shard, or None if it receives none."""
 
 
 class BoundTransfer:
-    """A planned transfer, bound to this process and a transport."""
+    """Planned transfer, bound to this process and a transport."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class BoundTransfer:
         transport: Transport,
         device: torch.device | None,
     ) -> None:
-        """Bind the plan.
+        """Bind the plan to a process.
 
         Raises:
             InputError: a dtype has another item size than the plan, or cannot be summed.
@@ -113,7 +113,7 @@ class BoundTransfer:
 
     @property
     def tags(self) -> int:
-        """Number of consecutive tags that a start uses."""
+        """Number of consecutive tags that a start of the transfer uses."""
         return self.part.tags
 
     @property
@@ -125,15 +125,14 @@ class BoundTransfer:
     def begin(
         self, locals_: Sequence[Tensor | None], intos: Sequence[Tensor | None], tag: int
     ) -> tuple[MessagesInFlight, Callable[[], Shards], list[Tensor]]:
-        """Start all messages.
+        """Start all messages of this process.
 
         Returns:
-            The messages, a function that returns the shards once they have arrived, and what must stay alive
-            until all is sent.
+            The messages, a function that returns the shards after they have arrived, and the tensors that must stay
+            alive until all messages are sent.
 
         Raises:
-            InputError: a tensor is missing, has not the shape or dtype of its shard, or shares memory with
-                another one.
+            InputError: a tensor is missing, has not the shape or dtype of its shard, or shares memory with another one.
             RunError: the connection to another process is closed.
         """
         for number in range(len(self.dtypes)):
@@ -177,7 +176,7 @@ class BoundTransfer:
             check_shard(f"{process} receives", name, into, self._needed_shapes[number], self.dtypes[number])
 
     def _shard(self, number: int, into: Tensor | None) -> Tensor | None:
-        """Return the tensor on the transport's device that this process's shard is received into."""
+        """Return the tensor on the transport's device into which this process's shard is received."""
         shape = self._needed_shapes[number]
         if shape is None:
             return None
@@ -186,7 +185,7 @@ class BoundTransfer:
         return torch.empty(shape, dtype=self.dtypes[number], device=self._transport_device)
 
     def _slice_bytes(self, each: Slice, held: Tensor | None, shard: Tensor | None) -> tuple[Tensor, bool]:
-        """Return the bytes of a slice, and whether they need no copy into the shard that this process receives."""
+        """Return the bytes of a slice, and True if they need no copy into the shard that this process receives."""
         if each.read is not None:
             assert held is not None
             return _flat_bytes(held[each.read].contiguous()), each.write is None
@@ -199,9 +198,9 @@ class BoundTransfer:
 
 
 class Resharding(BoundTransfer):
-    """A planned transfer of one tensor, bound to this process. Several starts may be in flight at once.
+    """Planned transfer of one tensor, bound to this process. Several starts may be in flight at once.
 
-    All processes of both meshes start it, in the same order as other transfers with the same tags.
+    All processes of both meshes must start it, in the same order relative to other transfers with the same tags.
     """
 
     def __init__(
@@ -212,7 +211,7 @@ class Resharding(BoundTransfer):
         transport: Transport,
         device: torch.device | None = None,
     ) -> None:
-        """Bind the plan; ``device`` is where shards are delivered, by default the device of the transport.
+        """Bind the plan. Shards are delivered on ``device``; None for the device of the transport.
 
         Raises:
             InputError: the dtype has another item size than the plan, or cannot be summed.
@@ -220,16 +219,16 @@ class Resharding(BoundTransfer):
         super().__init__(planned, process, [dtype], transport, device)
 
     def start(self, local: Tensor | None = None, *, into: Tensor | None = None, tag: int = 0) -> PendingReshard:
-        """Start to send this process's shard and to receive that of the destination.
+        """Start to send this process's shard of the source and to receive its shard of the destination.
 
         Args:
-            local: the shard of a process in the source mesh; for a partial tensor its addend. It must not be
-                written to until the transfer is complete.
-            into: the tensor to receive into, of any strides; None: a new one.
+            local: the shard of a process in the source mesh, or its partial sum; do not write to it before the transfer
+                is complete.
+            into: the tensor to receive into, with any strides; None for a new tensor.
             tag: the first of ``tags`` tags that no other transfer in flight between these processes uses.
 
         Raises:
-            InputError: a tensor is missing, has not the shape or dtype of the shard, or both share memory.
+            InputError: a tensor is missing, has not the shape or dtype of the shard, or both tensors share memory.
             RunError: the connection to another process is closed.
         """
         messages, deliver, data = self.begin([local], [into], tag)
@@ -237,5 +236,5 @@ class Resharding(BoundTransfer):
 
 
 def _flat_bytes(contiguous: Tensor) -> Tensor:
-    """Return the bytes of a contiguous tensor; with a single element it may have any stride."""
+    """Return the bytes of a contiguous tensor; a tensor with a single element may have any stride."""
     return contiguous.as_strided((contiguous.numel(),), (1,)).view(torch.uint8)

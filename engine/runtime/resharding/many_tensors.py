@@ -1,4 +1,4 @@
-"""Reshard several tensors by one plan, asynchronously; only the processes that take part call it."""
+"""Resharding of several tensors by one plan, asynchronously; only the processes that take part call it."""
 
 from __future__ import annotations
 
@@ -34,40 +34,40 @@ from meshwave.engine.runtime.resharding.tensor_checks import dtype_name
 from meshwave.engine.runtime.resharding.transports import MessagesInFlight, Transport, make_transport
 
 MAX_CONCURRENT = 4
-"""Starts of one transfer that may be in flight at once; the next waits for the oldest."""
+"""Maximum number of starts of one transfer in flight; the next start waits for the oldest one."""
 GivenTensors = Sequence[Tensor | None] | Mapping[str, Tensor | None]
 """Tensors in the order of the items, or by name."""
 
 
 @dataclass(frozen=True)
 class ReshardItem:
-    """One of several tensors to reshard together; the same on all processes that take part."""
+    """One of several tensors to be resharded together; the same on all processes that take part."""
 
     shape: Sequence[int]
     """Shape of the whole tensor."""
     dtype: torch.dtype
     source: TensorLayout
-    """Layout that the tensor has; see :func:`meshwave.engine.runtime.resharding.prepare`."""
+    """Current layout of the tensor; see :func:`meshwave.engine.runtime.resharding.prepare`."""
     destination: TensorLayout
-    """Layout to move it to."""
+    """Layout of the tensor after the transfer."""
     name: str = ""
-    """Name for messages, and for tensors that are given by name."""
+    """Name of the tensor, for messages and for tensors that are passed by name."""
 
 
 class PendingReshardList(PendingTransfer[Shards]):
-    """A transfer of several tensors in flight; its result is this process's shard of each tensor, or None."""
+    """Transfer of several tensors in flight; its result is this process's shard of each tensor, or None."""
 
     @classmethod
     def finished_transfer(cls, count: int) -> Self:
-        """Return the finished transfer of a process that takes no part."""
+        """Return the finished transfer of a process that takes no part in it."""
         messages = MessagesInFlight(lambda: None, lambda: None, lambda: True, lambda: None)
         return cls(messages, lambda: [None] * count, (), receives_shard=False)
 
 
 class ReshardingList(BoundTransfer):
-    """A planned transfer of several tensors, bound to this process. It can be started any number of times.
+    """Planned transfer of several tensors, bound to this process. It can be started any number of times.
 
-    All processes that take part start it equally often.
+    All processes that take part must start it equally often.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ReshardingList(BoundTransfer):
         device: torch.device,
         take_tags: Callable[[int], int],
     ) -> None:
-        """Bind the plan to the tensors' dtypes and the connections of one process.
+        """Bind the plan to the dtypes of the tensors and the connections of one process.
 
         Raises:
             InputError: tensors of a dtype cannot be summed.
@@ -90,15 +90,15 @@ class ReshardingList(BoundTransfer):
         self._in_flight: dict[int, PendingReshardList] = {}
 
     def start(self, tensors: GivenTensors | None = None, *, into: GivenTensors | None = None) -> PendingReshardList:
-        """Start to send this process's shards and to receive those of the destination.
+        """Start to send this process's shards of the source and to receive its shards of the destination.
 
         Args:
-            tensors: this process's shards, or DTensors; not to be written to until the transfer is complete.
-            into: tensors to write shards into, of any strides; None: new ones.
+            tensors: this process's shards, or DTensors; do not write to them before the transfer is complete.
+            into: tensors to receive shards into, with any strides; None for new tensors.
 
         Raises:
-            InputError: a tensor is missing, has not the shape or dtype of its shard, or shares memory with another
-                one; or a name does not belong to exactly one tensor.
+            InputError: a tensor is missing, has not the shape or dtype of its shard, or shares memory with another one;
+                or a name does not belong to exactly one tensor.
             RunError: the connection to another process is closed.
         """
         locals_, intos = (self._by_position(given) for given in (tensors, into))
@@ -134,20 +134,17 @@ def reshard_many(
     into: GivenTensors | None = None,
     **options: Any,
 ) -> PendingReshardList:
-    """Start to move tensors to other meshes and shardings by one plan. Only the processes of the meshes call it.
-
-    It returns once they have agreed; ``wait()`` on the result returns the shards. Several transfers may be in flight
-    at once; processes that share several of them call them in the same order.
+    """Start to reshard tensors to other meshes and specs by one plan. Only the processes of the meshes call it.
 
     Args:
         items: all tensors, the same on all processes.
         tensors: this process's shards, in the order of the items or by name.
-        into: tensors to write the received shards into.
+        into: tensors to receive shards into; None for new tensors.
         options: see :func:`prepare_many`.
 
     Raises:
-        InputError: the transfer is invalid here or in another process; nothing was moved.
-        RunError: another process failed or did not call it in time.
+        InputError: the transfer is invalid on this or another process; no data was sent.
+        RunError: another process failed or did not call this function in time.
     """
     ready = prepare_many(items, **options)
     return PendingReshardList.finished_transfer(len(items)) if ready is None else ready.start(tensors, into=into)
@@ -166,24 +163,24 @@ def prepare_many(
 ) -> ReshardingList | None:
     """Agree on a transfer of several tensors and plan it. Only the processes of the meshes call it.
 
-    Senders are chosen and slices are ordered over all tensors together.
+    Senders and the order of slices are chosen for all tensors together.
 
     Args:
         items: all tensors, the same on all processes.
-        hosts: the host of every process of the default group; None: those of the meshes, or by the names of the hosts.
-        links: inside a host and between hosts, in seconds and bytes/s.
-        strategy: its name; None: the one with the shortest planned time.
-        ordering: its name.
-        chunks: the number of chunks of a chain; None: the best number.
-        device: its type, such as ``cuda``; None: that of the DeviceMeshes, else ``cpu``.
-        timeout: the timeout of agreement and of one message; None: that of the default group.
+        hosts: host number of every process of the default group; None to use the meshes or the host names.
+        links: links within a host and between hosts, in seconds and bytes/s.
+        strategy: name of the strategy; None for the strategy with the shortest planned time.
+        ordering: name of the ordering.
+        chunks: number of chunks of a chain; None for the best number.
+        device: device type, such as ``cuda``; None for that of the DeviceMeshes, else ``cpu``.
+        timeout: timeout of the agreement and of one message; None for that of the default group.
 
     Returns:
         The transfer; None in a process that takes no part.
 
     Raises:
-        InputError: the transfer is invalid here or in another process.
-        RunError: another process did not call it in time.
+        InputError: the transfer is invalid on this or another process.
+        RunError: another process did not call this function in time.
     """
     tensors = [_describe_item(item) for item in items]
     ranks = sorted({rank for each in tensors for end in ("source", "destination") for rank in each[end]["ranks"]})
@@ -234,7 +231,7 @@ def _merge_with_tensors(
     """Merge the statements, and compare their tensors one by one, so that an error names the tensor.
 
     Raises:
-        InputError: two processes contradict each other.
+        InputError: two statements contradict each other.
     """
     digests = [statement.pop("tensors") for statement in statements]
     agreed = merge_statements(statements, processes)
@@ -249,10 +246,10 @@ def _merge_with_tensors(
 def _plan_tensors(
     tensors: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any], host_names: Mapping[int, str]
 ) -> Transfer:
-    """Plan the transfer that was agreed on.
+    """Plan the transfer on which the processes have agreed.
 
     Raises:
-        InputError: a tensor's spec does not fit, or the strategy or ordering does not exist.
+        InputError: the spec of a tensor does not fit its shape, or the strategy or ordering does not exist.
     """
     ends = ("source", "destination")
     host = assign_hosts(agreed.get("hosts"), [each[end] for each in tensors for end in ends], host_names)

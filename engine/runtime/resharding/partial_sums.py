@@ -1,4 +1,4 @@
-"""Sums of addends that arrive one by one."""
+"""Sums of partial tensors whose addends arrive one by one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from meshwave.engine.runtime.resharding.process_part import Sum
 
 
 class AddendSum:
-    """The sum of a slice's addends, computed once, by the first caller, after all addends have arrived.
+    """Sum of the addends of a slice, computed once by the first caller, after all addends have arrived.
 
-    On an accelerator later callers let their stream wait for the one that adds.
+    On an accelerator the streams of later callers wait for the stream that computes the sum.
     """
 
     def __init__(self, places: Sum, data: Sequence[Tensor], dtype: torch.dtype) -> None:
-        """Prepare the sum; ``data`` holds the bytes of each slice of the process's part."""
+        """Prepare the sum. ``data`` contains the bytes of each slice of this process's part."""
         self._total = data[places.total].view(dtype)
         self._addends = [data[place].view(dtype) for place in places.addends]
         self._lock = threading.Lock()
@@ -27,8 +27,8 @@ class AddendSum:
         self._is_computed = False
 
     def __call__(self) -> None:
-        """Compute the sum, or wait for it where another thread has computed it."""
-        with self._lock, torch.no_grad():  # the mode belongs to a thread, and sender threads start without it
+        """Compute the sum, or wait for it if another thread computes it."""
+        with self._lock, torch.no_grad():  # no_grad applies per thread, and sender threads start without it
             if self._is_computed:
                 if self._event is not None:
                     self._event.wait()

@@ -1,4 +1,4 @@
-"""The part of one process in a transfer: the slices that it holds and receives, and all its messages."""
+"""Part of one process in a transfer: the slices that it sends and receives, and all its messages."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from meshwave.engine.resharding import Box, Move, Transfer
 
 Window = tuple[slice, ...]
 WHOLE = -1
-"""Value in place of an addend's rank that denotes the slice itself."""
+"""Value of ``addend`` that denotes the slice itself instead of an addend."""
 
 
 class Slice(NamedTuple):
-    """A unit task in which this process takes part, or one addend of such a task."""
+    """Unit task in which this process takes part, or one addend of such a task."""
 
     task: int
     tensor: int  # index among the tensors of the transfer
     bytes: int
-    read: Window | None  # in the shard that the process holds, where it sends or keeps the slice
-    write: Window | None  # in the shard that the process receives
+    read: Window | None  # window in the shard of the source; None if the process neither sends nor keeps the slice
+    write: Window | None  # window in the shard that the process receives
 
 
 class Sum(NamedTuple):
-    """A slice of a partial tensor that this process adds up; indices into the list of slices."""
+    """Slice of a partial tensor that this process sums; its fields are indices into the list of slices."""
 
     total: int
-    addends: tuple[int, ...]  # in the order in which they are added
+    addends: tuple[int, ...]  # in the order of the additions
 
 
 class Receive(NamedTuple):
-    """A message that this process receives: a range of a slice."""
+    """Message that this process receives: a range of a slice."""
 
     slice: int  # index into the list of slices
     start: int  # bytes
@@ -40,18 +40,18 @@ class Receive(NamedTuple):
 
 
 class Send(NamedTuple):
-    """A message that this process sends: a range of a slice."""
+    """Message that this process sends: a range of a slice."""
 
     slice: int
     start: int  # bytes
     stop: int
     target: int
     tag: int
-    needs: tuple[int, ...]  # the receives that bring the range; empty where the process owns it
+    needs: tuple[int, ...]  # receives that contain the range; empty if the process owns it
 
 
 class ProcessPart:
-    """The part of one process in a transfer; computed once, executed any number of times."""
+    """Part of one process in a transfer, computed once and executed any number of times."""
 
     def __init__(self, planned: Transfer, process: int) -> None:
         self.process = process
@@ -60,8 +60,8 @@ class ProcessPart:
         self.slices: list[Slice] = []
         self.sums: list[Sum] = []
         self.receives: list[Receive] = []
-        self.inside: list[Send] = []  # to processes of the same host
-        self.outside: list[Send] = []  # to processes of other hosts
+        self.inside: list[Send] = []  # messages to processes of the same host
+        self.outside: list[Send] = []  # messages to processes of other hosts
         self._slice_of: dict[tuple[int, int], int] = {}  # (task, addend) -> index into slices
         self._receive_of: dict[tuple[int, int, int], int] = {}  # (slice, start, stop) -> index into receives
         self._receives_of: defaultdict[int, list[int]] = defaultdict(list)  # slice -> indices into receives
@@ -76,7 +76,7 @@ class ProcessPart:
         self.tags = self._add_moves()
 
     def is_sum(self, place: int) -> bool:
-        """Return whether this process adds up a slice, and so owns it only once all addends have arrived."""
+        """Return True if this process sums a slice, and therefore has it only after all addends have arrived."""
         return place in self._totals
 
     def _add_sum(self, number: int) -> None:
@@ -84,9 +84,9 @@ class ProcessPart:
         self.sums.append(Sum(self._add_slice(number), tuple(self._add_slice(number, rank) for rank in group)))
 
     def _add_moves(self) -> int:
-        """Add the messages of this process, and return the number of tags that any process needs.
+        """Add the messages of this process, and return the largest number of tags that any process needs.
 
-        A message's tag is its number among the messages of its pair of processes.
+        The tag of a message is its index among the messages between its two processes.
         """
         numbers: Counter[tuple[int, int]] = Counter()
         for move in self._planned.moves:
@@ -110,7 +110,7 @@ class ProcessPart:
             lane.append(Send(*span, move.target, number, self._needed_receives(*span)))
 
     def _add_slice(self, number: int, addend: int = WHOLE) -> int:
-        """Add the slice of a task, or of an addend of it, unless it exists, and return its index."""
+        """Add the slice of a task, or of one of its addends, unless it exists, and return its index."""
         key = number, addend
         if key not in self._slice_of:
             task = self._planned.tasks[number]
@@ -135,7 +135,7 @@ class ProcessPart:
 
 
 def _window(box: Box, shard: Box | None) -> Window:
-    """Return the slices of ``box`` relative to a shard that contains it."""
+    """Return the index slices of ``box`` relative to a shard that contains it."""
     assert shard is not None
     return tuple(slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, shard, strict=True))
 

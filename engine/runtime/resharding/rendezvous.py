@@ -1,4 +1,4 @@
-"""Agreement of a subset of the processes through the store of the default group."""
+"""Agreement among a subset of the processes, through the store of the default group."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ import torch.distributed as dist
 from meshwave.engine.findings import RunRefusal
 
 FIRST_TAG, TAGS = 1 << 29, 1 << 29
-"""Gloo's tags are integers below 2^31; pipelines and transfers of one tensor use the lower ones."""
+"""First tag and number of tags of these transfers. Gloo's tags are integers below 2^31; pipelines and transfers of one
+tensor use the lower tags."""
 _RENDEZVOUS_COUNTS: WeakKeyDictionary[Any, Counter[tuple[int, ...]]] = WeakKeyDictionary()
-"""Number of rendezvous of the same processes so far, by default group."""
+"""Number of rendezvous so far of each set of processes, by default group."""
 
 
 class Rendezvous:
-    """One agreement among ``processes``, which all create their rendezvous in the same order."""
+    """Rendezvous of ``processes``, which all create it in the same order as their other rendezvous."""
 
     def __init__(self, processes: Sequence[int], timeout: timedelta | None = None) -> None:
-        """Create a rendezvous; ``timeout`` is the longest wait for the others, by default that of the store."""
+        """Create a rendezvous. ``timeout`` is the longest wait for the other processes; None for that of the store."""
         self.processes = tuple(processes)
         self._timeout = timeout
         self._store: Any = dist.distributed_c10d._get_default_store()
@@ -34,10 +35,10 @@ class Rendezvous:
         counts[self.processes] += 1
 
     def gather(self, topic: str, statement: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the statements of all processes, in their order.
+        """Return the statements of all processes, in the order of ``processes``.
 
         Raises:
-            RunError: a process made none in time.
+            RunError: a process did not make a statement in time.
         """
         keys = [f"{self._key}/{topic}/{process}" for process in self.processes]
         self._store.set(keys[self.processes.index(dist.get_rank())], json.dumps(statement))
@@ -45,10 +46,10 @@ class Rendezvous:
         return [json.loads(self._store.get(key)) for key in keys]
 
     def take_tags(self, count: int) -> int:
-        """Return the first of ``count`` tags that no other transfer of any processes has.
+        """Return the first of ``count`` consecutive tags that no other transfer uses.
 
         Raises:
-            RunError: the first process did not set them in time.
+            RunError: the first process did not publish the tags in time.
         """
         key = f"{self._key}/tag"
         if dist.get_rank() == self.processes[0]:
@@ -59,11 +60,11 @@ class Rendezvous:
         return FIRST_TAG + taken % max(1, TAGS - count)
 
     def _wait(self, keys: Sequence[str]) -> None:
-        """Wait until the first processes have set their keys.
+        """Wait until all ``keys`` are set in the store.
 
         Raises:
-            RunError: a key was not set in time. The error does not query the store for more, because a process
-                that gave up may take the store along.
+            RunError: a key was not set in time. The error is raised without further queries, because the store ends
+                with its process, which may have given up.
         """
         for process, key in zip(self.processes, keys, strict=False):
             try:

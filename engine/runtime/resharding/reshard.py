@@ -1,4 +1,4 @@
-"""Reshard one tensor: a collective call over all processes of the default group."""
+"""Resharding of one tensor, as a collective call of all processes of the default group."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def reshard(
     into: Tensor | None = None,
     **options: Any,
 ) -> Tensor | None:
-    """Move a tensor to another mesh and sharding. All processes of the default group call it.
+    """Move a tensor to another mesh and sharding spec. All processes of the default group call it.
 
-    To repeat the same transfer, call :func:`prepare` once and start what it returns.
+    To repeat the same transfer, call :func:`prepare` once and start its result repeatedly.
 
     Args:
-        tensor: a DTensor, or this process's shard of the tensor that ``source`` describes; None in processes
-            that hold no part of it.
+        tensor: a DTensor, or this process's shard of the tensor that ``source`` describes; None if this process has no
+            shard.
         source: see :func:`prepare`.
         destination: see :func:`prepare`.
-        into: the tensor to write this process's shard into; None: a new one.
+        into: the tensor to write this process's shard into; None for a new tensor.
         options: see :func:`prepare`.
 
     Returns:
-        A DTensor where ``destination`` was given here as a DeviceMesh with placements, else the local
-        shard (without elements where it is empty); None where this process is not in the destination.
+        A DTensor if ``destination`` is a DeviceMesh with placements, else the local shard, which may be empty; None if
+        this process is not part of the destination.
 
     Raises:
-        InputError: the transfer is invalid here or in another process; nothing was moved.
+        InputError: the transfer is invalid on this or another process; no data was sent.
         RunError: a message did not arrive, because another process failed or exceeded the timeout.
     """
     ready = prepare(tensor, source, destination, **options)
@@ -84,32 +84,32 @@ def prepare(
 ) -> Resharding:
     """Agree on a transfer and plan it. All processes of the default group call it.
 
-    A process may leave out what it does not know, such as the shape or a mesh, if another process gives it.
-    Processes that contradict each other raise the same error, and nothing is moved.
+    A process may omit values that it does not have, such as the shape or a mesh, if another process passes them. If two
+    processes contradict each other, all processes raise the same error, and no data is sent.
 
     Args:
         tensor: a DTensor, or the local shard, for its shape, dtype and device.
-        source: the layout of the tensor; None for a DTensor.
-        destination: the layout to move it to.
+        source: the current layout of the tensor; None for a DTensor.
+        destination: the layout after the transfer.
         shape: the shape of the whole tensor.
         dtype: the dtype of the tensor.
-        hosts: the host of every process; None: those of the meshes, or by the names of the hosts.
-        links: inside a host and between hosts, in seconds and bytes/s. The choice of strategy, chunks
-            and senders depends on them.
-        strategy: its name; None: the one with the shortest planned time.
-        ordering: its name.
-        chunks: the number of chunks of a chain; None: the best number.
-        timeout: the timeout of one message; None: that of the default group.
+        hosts: host number of every process; None to use the meshes or the host names.
+        links: links within a host and between hosts, in seconds and bytes/s. The choice of strategy, chunks and senders
+            depends on them.
+        strategy: name of the strategy; None for the strategy with the shortest planned time.
+        ordering: name of the ordering.
+        chunks: number of chunks of a chain; None for the best number.
+        timeout: timeout of one message; None for that of the default group.
 
     Raises:
-        InputError: the transfer is invalid here or in another process.
+        InputError: the transfer is invalid on this or another process.
     """
     statement: dict[str, Any] = {"host name": socket.gethostname()}
     own_error: InputError | None = None
     try:
         statement |= describe_transfer(tensor, source, destination, shape, dtype)
         statement |= {"hosts": hosts, "links": links, "strategy": strategy, "ordering": ordering, "chunks": chunks}
-    except InputError as error:  # the others get it too; they would wait for this process otherwise
+    except InputError as error:  # sent to the other processes, which would otherwise wait for this one
         statement["error"], own_error = str(error), error
     statements = gather_statements(statement)
     if own_error is not None:

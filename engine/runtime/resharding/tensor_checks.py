@@ -13,17 +13,17 @@ from meshwave.engine.resharding import Load, split_spec
 
 
 def check_shard(who: str, name: str, tensor: Tensor | None, shape: tuple[int, ...] | None, dtype: torch.dtype) -> None:
-    """Check that a tensor has the shape and dtype of the shard that it should be.
+    """Check that a tensor has the shape and dtype of a shard.
 
     Args:
         who: the start of the error message: a process and its verb.
         name: the name of the whole tensor, or an empty string.
-        tensor: the tensor that was given.
-        shape: the shape of the shard; None where the process has no shard.
+        tensor: the tensor; None if none is passed.
+        shape: the shape of the shard; None if the process has no shard.
         dtype: the dtype of the shard.
 
     Raises:
-        InputError: the shape or dtype differs, the tensor is missing, or there is no shard for it.
+        InputError: the shape or dtype differs, the tensor is missing, or the process has no shard but passes a tensor.
     """
     params: dict[str, Any] = {"who": who, "tensor": name}
     if shape is None:
@@ -44,7 +44,7 @@ def check_no_overlap(locals_: Sequence[Tensor | None], intos: Sequence[Tensor | 
     """Check that no receive buffer shares memory with a tensor that is sent.
 
     Raises:
-        InputError: two of them share memory.
+        InputError: two tensors share memory.
     """
     spans = [
         (tensor.device, *_memory(tensor), is_written)
@@ -53,7 +53,10 @@ def check_no_overlap(locals_: Sequence[Tensor | None], intos: Sequence[Tensor | 
         if tensor is not None and tensor.numel()
     ]
     for device in {span[0] for span in spans}:
-        reached = {False: 0, True: 0}  # the highest address so far of tensors that are read and written
+        reached = {
+            False: 0,
+            True: 0,
+        }  # highest end address so far of tensors that are read and of tensors that are written
         for _, first, last, is_written in sorted(
             (span for span in spans if span[0] == device), key=lambda span: span[1:3]
         ):
@@ -66,7 +69,7 @@ def check_summable(load: Load, dtype: torch.dtype) -> None:
     """Check that the addends of a partial tensor can be added in its dtype.
 
     Raises:
-        InputError: the tensor is partial, and its dtype has no sum.
+        InputError: the tensor is partial, and its dtype does not support addition.
     """
     is_number = dtype.is_complex or (dtype.itemsize > 1 if dtype.is_floating_point else dtype != torch.bool)
     if split_spec(load.source[1])[1] and not is_number:
@@ -74,7 +77,7 @@ def check_summable(load: Load, dtype: torch.dtype) -> None:
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
-    """Return the first address of a tensor and the one after its last."""
+    """Return the first address of a tensor's memory and the address after its last byte."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 

@@ -1,4 +1,4 @@
-"""Transports of bytes between processes: gloo through the memory of the host, or from device to device."""
+"""Transports of bytes between processes: gloo through host memory, or a backend from device to device."""
 
 from __future__ import annotations
 
@@ -23,47 +23,50 @@ from meshwave.engine.runtime.resharding.process_part import ProcessPart, Receive
 
 Work = Any  # torch.distributed's handle of an asynchronous operation
 KERNEL_BUFFER_BYTES = 1 << 16
-"""A message below this size fits into the kernel's buffers, so the next one need not wait for it."""
+"""Message size below which a message fits into the kernel's buffers, so that the next message need not wait for it."""
 MAX_FORWARDING_LANES = 8
-"""Threads that forward slices at once, inside a host and again to other hosts; more slices share them."""
+"""Maximum number of threads that forward slices within a host, and also to other hosts; more slices share threads."""
 Sums = Mapping[int, Callable[[], None]]
-"""Functions that compute the sum of a slice once, after all its addends have arrived, by slice."""
+"""Functions that compute the sum of a slice once after all its addends have arrived, by index of the slice."""
 
 
 class MessagesInFlight(NamedTuple):
-    """The messages of a started transfer."""
+    """Messages of a started transfer, as functions that wait for them or query their state."""
 
     wait_received: Callable[[], None]
     wait_sent: Callable[[], None]
-    is_sent: Callable[[], bool]  # whether all is known, without waiting, to be sent
-    arrival: Callable[[], Stamp | None]  # of the last message received, if known; valid after wait_received
+    is_sent: Callable[[], bool]  # returns True if all messages are known to be sent, without waiting
+    arrival: Callable[
+        [], Stamp | None
+    ]  # returns the arrival of the last message, None if unknown; valid after wait_received
 
 
 StartMessages = Callable[[Sequence[Tensor], int, Sums], MessagesInFlight]
-"""Starts all messages of a process; see :meth:`Transport.bind`."""
+"""Function that starts all messages of a process; see :meth:`Transport.bind`."""
 
 
 class Transport(ABC):
-    """A means of sending bytes between processes."""
+    """Transport of bytes between processes."""
 
     device: torch.device
-    """Device of the bytes that it sends and receives."""
+    """Device of the bytes that the transport sends and receives."""
 
     @abstractmethod
     def bind(self, part: ProcessPart) -> StartMessages:
         """Return a function that starts all messages of a process.
 
-        It takes the bytes of each slice, which must stay alive until all is sent; the first of ``part.tags`` tags
-        that no other transfer in flight uses; and what computes the slices that are sums.
+        Its arguments are the bytes of each slice, which must stay alive until all messages are sent; the first of
+        ``part.tags`` tags that no other transfer in flight uses; and the functions that compute slices that are sums.
         """
 
 
 def make_transport(
     planned: Transfer, process: int, device: torch.device, timeout: timedelta | None, *, members_only: bool = False
 ) -> Transport:
-    """Return a transport from device to device where the default group has a backend for that, else gloo.
+    """Return a transport from device to device if the default group has a backend for it, else gloo.
 
-    ``members_only``: only the processes of the transfer call this; otherwise all of the default group do.
+    If ``members_only``, only the processes of the transfer call this function; otherwise all processes of the default
+    group do.
     """
     if f"{device.type}:{device_backend(device)}" in str(dist.get_backend_config()):
         pairs = sorted({(move.source, move.target) for move in planned.moves})
@@ -72,17 +75,17 @@ def make_transport(
 
 
 class GlooTransport(Transport):
-    """Gloo sends host memory. A send is a rendezvous, and completes when the kernel has the bytes.
+    """Transport of host memory with gloo. A send waits for its receive, and completes when the kernel has the bytes.
 
-    A thread sends what cannot be sent at once, because it has not arrived yet or another message goes first. Gloo
-    releases the GIL while it waits.
+    A thread sends the messages that cannot be sent at once, because their data has not arrived yet or another message
+    precedes them. Gloo releases the GIL while it waits.
     """
 
     def __init__(self, timeout: timedelta | None = None) -> None:
-        """Use the default group; ``timeout`` is that of one message, by default the group's.
+        """Use the default group. ``timeout`` is that of one message; None for the timeout of the group.
 
         Raises:
-            InputError: the default group has no gloo.
+            InputError: the default group has no gloo backend.
         """
         self.device = torch.device("cpu")
         self._timeout = timeout
@@ -106,7 +109,7 @@ class GlooTransport(Transport):
         return self._gloo.recv([data], source, tag)
 
     def wait(self, work: Work) -> None:
-        """Wait for a message; a received one may be waited for only once."""
+        """Wait for a message. A received message may be waited for only once."""
         work.wait() if self._timeout is None else work.wait(self._timeout)
 
     def _start(
@@ -138,10 +141,10 @@ class GlooTransport(Transport):
 
 
 def _lanes(part: ProcessPart) -> list[list[Send]]:
-    """Return the sends of a process in lanes, each sent in order and independently of the others.
+    """Return the sends of a process in lanes; each lane is sent in order, independently of the others.
 
-    Slices that the process owns share a lane inside the host and one to other hosts, and so do the sums that it
-    computes. A slice that it forwards has a lane of its own: in a shared one it would wait for the whole of another.
+    Slices that the process owns share one lane within the host and one to other hosts, and so do the sums that it
+    computes. A forwarded slice has a lane of its own; in a shared lane it would wait for a whole other slice.
     """
     found: dict[tuple[int, int], list[Send]] = {}
     for side, sends in enumerate((part.inside, part.outside)):
@@ -152,7 +155,7 @@ def _lanes(part: ProcessPart) -> list[list[Send]]:
 
 
 def _split_ready(lane: list[Send]) -> tuple[list[Send], list[Send]]:
-    """Split a lane into messages that can be sent at once and messages that have to wait."""
+    """Split a lane into messages that can be sent at once and messages that must wait."""
     size = 0
     for number, each in enumerate(lane):
         size += each.stop - each.start
@@ -162,7 +165,7 @@ def _split_ready(lane: list[Send]) -> tuple[list[Send], list[Send]]:
 
 
 class _Arrival:
-    """A message to receive. Several threads may wait for it, but gloo allows one wait only."""
+    """Message to be received. Several threads may wait for it, but gloo allows only one wait."""
 
     def __init__(self, transport: GlooTransport, process: int, receive: Receive, data: Tensor, tag: int) -> None:
         self._transport = transport
@@ -174,7 +177,8 @@ class _Arrival:
         self._error: RunError | None = None
         self._work: Work = None
         self.arrived_ns = 0
-        """Time of the arrival if this process forwards the message, otherwise of the first wait for it, on the clock of the process."""
+        """Time of arrival in ns of the process's clock if this process forwards the message, otherwise time of the
+        first wait."""
         try:
             self._work = transport.receive(data[receive.start : receive.stop], receive.source, tag + receive.tag)
         except RuntimeError as error:  # the connection is closed
@@ -184,7 +188,7 @@ class _Arrival:
         """Wait until the message has arrived.
 
         Raises:
-            RunError: it did not arrive.
+            RunError: the message did not arrive.
         """
         with self._lock:
             if self._work is not None and self._error is None:
@@ -213,7 +217,7 @@ class _Lane:
     ) -> None:
         self._transport, self._process = transport, process
         self._arrivals, self._data, self._tag, self._sums = arrivals, data, tag, sums
-        self._in_flight: list[tuple[Send, Work]] = []  # to one target
+        self._in_flight: list[tuple[Send, Work]] = []  # sends in flight to one target
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
         for each in now:
@@ -224,16 +228,16 @@ class _Lane:
 
     @property
     def is_sent(self) -> bool:
-        """True if all data is known to be sent. Without a thread that is known only after :meth:`finish`."""
+        """True if all data is known to be sent. Without a thread, this is known only after :meth:`finish`."""
         if self._thread is None:
             return not self._in_flight
         return not self._thread.is_alive() and self._error is None
 
     def finish(self) -> None:
-        """Wait until all is sent.
+        """Wait until all messages are sent.
 
         Raises:
-            RunError: something could not be sent.
+            RunError: a message could not be sent.
         """
         if self._thread is not None:
             self._thread.join()
@@ -277,11 +281,11 @@ class _Lane:
 
 
 class DeviceTransport(Transport):
-    """The device's backend, such as NCCL: one communicator for each direction of each pair of processes.
+    """Transport with the device's backend, such as NCCL: one communicator per direction and pair of processes.
 
-    It has no tags. Messages of a pair are matched by their order, which is that of the plan, so all processes
-    start transfers between the same processes in the same order. The host does not wait: a lane is a stream, which
-    waits for what it forwards.
+    The backend has no tags: messages of a pair are matched by their order in the plan, so all processes start transfers
+    between the same processes in the same order. The host does not wait: a lane is a stream, which waits for the data
+    that it forwards.
     """
 
     def __init__(
@@ -296,11 +300,12 @@ class DeviceTransport(Transport):
         """Create the communicators.
 
         Args:
-            pairs: (source, target) of all messages, the same in the same order on every process.
+            pairs: (source, target) of all messages, in the same order on every process.
             process: this process.
-            device: its device.
-            timeout: the timeout of one message; None: that of the default group.
-            members_only: only processes in ``pairs`` call this; otherwise all of the default group do.
+            device: device of this process.
+            timeout: timeout of one message; None for that of the default group.
+            members_only: True if only processes in ``pairs`` call this; otherwise all processes of the default group
+                do.
         """
         self.device, backend = device, device_backend(device)
         self._groups: dict[tuple[int, int], Any] = {}
