@@ -72,6 +72,7 @@ class Session(param.Parameterized):
         "empty when it is done, and while it takes no noticeable time.",
     )
     notice = param.String(default="", doc="Notice to the user that belongs to no edit; empty for none.")
+    read_only = param.Boolean(default=False, doc="True if edits and launches are refused.")
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class Session(param.Parameterized):
         document: str = "",
         past: Steps | None = None,
         future: Steps | None = None,
+        read_only: bool = False,
     ) -> None:
         """Open a design.
 
@@ -92,8 +94,9 @@ class Session(param.Parameterized):
             document: ID of the document.
             past: steps that can be undone, the latest last.
             future: steps that can be redone, the next one last.
+            read_only: whether edits and launches are refused.
         """
-        super().__init__(design=design, document=document or new_id())  # type: ignore[no-untyped-call]  # param has no types there
+        super().__init__(design=design, document=document or new_id(), read_only=read_only)  # type: ignore[no-untyped-call]  # param has no types there
         self._past: Steps = past or []
         self._future: Steps = future or []
         self.move = "edit"
@@ -125,11 +128,21 @@ class Session(param.Parameterized):
         """Problems with severity ``error``."""
         return [problem for problem in self.problems if problem.severity == "error"]
 
+    def check_editable(self) -> None:
+        """Check that the design may be edited and launched here.
+
+        Raises:
+            Refusal: it is read-only.
+        """
+        if self.read_only:
+            raise Refusal("read_only_design")
+
     def edit(self, path: str, value: Any, label: str) -> None:
         """Set the value at a path such as ``pipeline.waves``; the empty path merges top-level keys.
 
         Raises:
             DesignError: the change would make a part unsound; nothing is changed.
+            Refusal: the design is read-only.
         """
         self._push_step(self._apply_edit(path, value), label)
 
@@ -176,6 +189,7 @@ class Session(param.Parameterized):
 
     def undo(self) -> None:
         """Revert the last edit."""
+        self.check_editable()
         if self._past:
             *past, step = self._past
             self._apply_step(step, past, [*self._future, self._step(step.label, step.opens)], "undo")
@@ -183,6 +197,7 @@ class Session(param.Parameterized):
 
     def redo(self) -> None:
         """Apply the last reverted edit again."""
+        self.check_editable()
         if self._future:
             *future, step = self._future
             self._apply_step(step, [*self._past, self._step(step.label, step.opens)], future, "redo")
@@ -301,6 +316,7 @@ class Session(param.Parameterized):
         return prediction
 
     def _push_step(self, design: Design, label: str, opens: bool = False, document: str = "") -> None:
+        self.check_editable()
         document = document or self.document
         if design != self.design or document != self.document:
             past = [*self._past, self._step(label, opens)][-LONGEST_HISTORY:]

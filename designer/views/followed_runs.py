@@ -59,7 +59,7 @@ class FollowedRuns(param.Parameterized):
         """Show the run ``first`` if it exists; ``on_show`` is called with the ID of each run that is shown."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.record = record
-        self._session, self._on_shown = session, on_show
+        self.session, self._on_shown = session, on_show
         self._is_overlaid = True
         self._shows_own = False  # True if the timeline of a run of another design replaces that of the open design
         self.shown: FollowedRun | None = None
@@ -101,7 +101,7 @@ class FollowedRuns(param.Parameterized):
     def show(self, shown: FollowedRun | None) -> None:
         """Show a run and overlay its timeline."""
         self.shown, self._is_overlaid = shown, shown is not None
-        self._session.measured = None
+        self.session.measured = None
         self._shows_own = False
         self._others = [each for each in self._others if shown is None or each.run.id != shown.run.id]
         self.compared = [each.run.id for each in self._others]
@@ -143,7 +143,7 @@ class FollowedRuns(param.Parameterized):
         """Remove the overlay when the document is replaced, and a run of the previous document if it is over."""
         self._is_overlaid = False
         shown = self.shown
-        if shown is not None and shown.is_over and not shown.computes_step_of(self._session.design):
+        if shown is not None and shown.is_over and not shown.computes_step_of(self.session.design):
             self.show(None)
         self.update_overlay()
 
@@ -189,16 +189,16 @@ class FollowedRuns(param.Parameterized):
 
     def update_overlay(self) -> None:
         """Overlay the measured timeline on the prediction if they are of the same step, and update the comparison."""
-        shown, prediction = self.shown, self._session.prediction
+        shown, prediction = self.shown, self.session.prediction
         measured = shown.measured if shown else None
         if shown is None or measured is None:
-            self._session.measured = None
+            self.session.measured = None
             self.param.update(comparison={}, measured={}, memory=[], own=None)
             return
         same = prediction is not None and shown.matches(prediction)
         expected = prediction if same else shown.prediction
         plays = prediction is not None and shown.has_same_program(prediction)
-        self._session.measured = measured if same and self._is_overlaid else None
+        self.session.measured = measured if same and self._is_overlaid else None
         other = ", with the emulated links of the run" if plays else ", for the design as it was launched"
         whose = "" if same else other
         self.param.update(

@@ -145,12 +145,14 @@ class Profiles(Overlay):
         )
 
     def _on_measure(self, gesture: Mapping[str, Any]) -> None:
+        self._session.check_editable()
         name = read_value(gesture, "name", plain_text).strip()
         if not name:
             raise Refusal("profile_without_name", {"example": self.usual})
         self._calibration.start(name)
 
     def _on_stop(self, gesture: Mapping[str, Any]) -> None:
+        self._session.check_editable()
         self._calibration.stop()
 
 

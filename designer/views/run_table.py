@@ -125,6 +125,17 @@ class RunTable(Canvas):
     def _entry(self, gesture: Mapping[str, Any]) -> Entry:
         return self._record.get(read_value(gesture, "run", plain_text))
 
+    def _own_entry(self, gesture: Mapping[str, Any]) -> Entry:
+        """Return the run of a gesture that changes it.
+
+        Raises:
+            Refusal: the page is read-only, or somebody else launched the run.
+        """
+        self._followed.session.check_editable()
+        entry = self._entry(gesture)
+        self._launches.check_ownership(entry)
+        return entry
+
     # ---- gestures ----
 
     def _on_show(self, gesture: Mapping[str, Any]) -> None:
@@ -136,8 +147,7 @@ class RunTable(Canvas):
         self._followed.compare(self._entry(gesture).id, on=bool(gesture.get("on")))
 
     def _on_annotate(self, gesture: Mapping[str, Any]) -> None:
-        entry = self._entry(gesture)
-        self._launches.check_ownership(entry)
+        entry = self._own_entry(gesture)
         tags, note = (read_value(gesture, key, plain_text) for key in ("tags", "note"))
         write_annotations(self._record.folder(entry.id), tags.split(","), note)
         self._read.pop(entry.id, None)
@@ -147,8 +157,7 @@ class RunTable(Canvas):
         self._resume(self._entry(gesture).id)
 
     def _on_delete(self, gesture: Mapping[str, Any]) -> None:
-        entry = self._entry(gesture)
-        self._launches.check_ownership(entry)
+        entry = self._own_entry(gesture)
         delete_run(self._record, entry)
         self._followed.forget(entry.id)
 

@@ -133,6 +133,7 @@ class RunsPanel(Canvas):
 
     def _start(self, launcher: Launcher, key: str | None, options: Options) -> None:
         session = self._session
+        session.check_editable()
         if session.errors:
             raise Refusal("invalid_design", {"purpose": "run", "reason": str(session.errors[0])})
         prediction = session.prediction
@@ -142,6 +143,7 @@ class RunsPanel(Canvas):
 
     def resume(self, run: str) -> None:
         """Launch the design of a run again, from the newest checkpoint of the run."""
+        self._session.check_editable()
         design, options, text = resumed_launch(self._record.folder(run))
         launcher = self.launches.open(usual_launcher(design, options))
         self._show_launched(self.launches.submit(launcher, specify_run(predict(design), options), None, text))
@@ -152,6 +154,7 @@ class RunsPanel(Canvas):
         self._on_launched()
 
     def _cancel(self) -> None:
+        self._session.check_editable()
         active = self.followed.active
         if active is not None:
             self.launches.cancel(self._record.get(active.run.id))
@@ -168,6 +171,7 @@ class RunsPanel(Canvas):
 
     def _on_use_measured(self, gesture: Mapping[str, Any]) -> None:
         """Set the costs of the open design to those measured by the run, as one undo step."""
+        self._session.check_editable()
         shown = self.followed.shown
         if shown is None:
             return
@@ -181,6 +185,7 @@ class RunsPanel(Canvas):
         self._session.edit("", {key: document[key] for key in ("cost", "pipeline")}, "calibrate from a run")
 
     def _on_bring_text(self, gesture: Mapping[str, Any]) -> None:
+        self._session.check_editable()
         name = keep_text(str(gesture.get("name", "")), str(gesture.get("text", "")))
         self._session.edit("training.data", name, f"train on {name}")
         self._follow_design()  # since only the contents of the text may have changed

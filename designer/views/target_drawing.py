@@ -12,6 +12,7 @@ from meshwave.engine.runs.target_check import target_cluster
 
 def draw_target(session: Session, bar: LaunchBar, target: str) -> None:
     """Draw a launch target, as one edit, once its job has ended; ``bar`` shows that it is under way."""
+    session.check_editable()
     if not bar.drawing:
         bar.drawing = target
         job = Job(partial(target_cluster, target))

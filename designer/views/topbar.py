@@ -251,7 +251,9 @@ class TopBar(Canvas):
 
     # ---- versions ----
 
-    def _named_versions(self) -> EditLog:
+    def _named_versions(self, *, changes: bool = False) -> EditLog:
+        if changes:
+            self._session.check_editable()
         if self._edit_log is None:
             raise Refusal("no_versions_on_page")
         return self._edit_log()
@@ -264,7 +266,7 @@ class TopBar(Canvas):
         ]
 
     def _on_add_version(self, gesture: Mapping[str, Any]) -> None:
-        self._named_versions().add_version(
+        self._named_versions(changes=True).add_version(
             files.design_name(read_value(gesture, "name", plain_text)), self._session.design
         )
         self._on_list_versions(gesture)
@@ -276,7 +278,7 @@ class TopBar(Canvas):
                 self._session.replace(version.design, f"restore version {name}")
 
     def _on_forget_version(self, gesture: Mapping[str, Any]) -> None:
-        self._named_versions().forget_version(read_value(gesture, "name", plain_text))
+        self._named_versions(changes=True).forget_version(read_value(gesture, "name", plain_text))
         self._on_list_versions(gesture)
 
     # ---- helpers of the gestures ----

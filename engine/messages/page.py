@@ -35,6 +35,7 @@ MESSAGES: dict[str, Message] = {
     "outdated_timeline": "that timeline is no longer shown",
     "outdated_action": "this mesh no longer has {action}",
     "outdated_field": "the design has changed and no longer has this field",
+    "read_only_design": "this page is read-only: it shows the design and its runs, and changes nothing",
     "design_open_elsewhere": "this design is open in another tab; close that tab first",
     "no_versions_on_page": "versions cannot be saved on this page",
     "schedule_without_dial": "this schedule has no option for waves or chunks",

@@ -708,3 +708,25 @@ def test_each_mesh_has_a_bar_of_its_predicted_memory_and_one_of_its_measured_mem
     assert [bar["over"] for bar in bars] == [False, True] + [False] * len(others)
     assert [sum(size for size, _ in bar["parts"].values()) for bar in bars] == [bar["total"] for bar in bars]
     assert set(bars[1]["parts"]) == {"weights", "other"}
+
+
+def test_a_read_only_page_launches_and_changes_no_run(show: Show, write: Write, session: Session) -> None:
+    run = write(State.SUCCEEDED)
+    session.read_only = True
+    panel = show(run)
+    table = RunTable(panel.followed, panel.launches, panel.resume)
+    refusals: list[str] = []
+    for widget in (panel, panel.bar, table):
+        widget._send_msg = lambda message: refusals.append(str(message["refused"]))  # type: ignore[method-assign]
+    panel.bar._handle_msg({"type": "launch"})
+    assert panel.bar.notice.startswith("this page is read-only")
+    panel.bar._handle_msg({"type": "cancel"})
+    panel._handle_msg({"type": "bring_text", "name": "a", "text": "b"})
+    panel._handle_msg({"type": "use_measured"})
+    table._handle_msg({"type": "annotate", "run": run, "tags": "", "note": "a note"})
+    table._handle_msg({"type": "delete", "run": run})
+    table._handle_msg({"type": "resume", "run": run})
+    assert refusals[0] == "None"  # the launch bar shows its own notice
+    assert all(each.startswith("this page is read-only") for each in refusals[1:])
+    assert [entry.id for entry in panel.followed.record.entries(9)] == [run]
+    assert not texts_folder().exists()

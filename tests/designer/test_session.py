@@ -11,7 +11,7 @@ from meshwave.designer.state.design_session import LONGEST_HISTORY, Session
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
-from meshwave.engine.findings import DesignError
+from meshwave.engine.findings import DesignError, Refusal
 
 
 @pytest.fixture
@@ -151,3 +151,19 @@ def test_another_document_with_errors_shows_nothing_of_the_previous_one() -> Non
     session.redo()
     session.redo()
     assert session.prediction is None, "and not the one before either"
+
+
+def test_a_read_only_session_shows_the_design_and_refuses_every_change(design: Design) -> None:
+    session = Session(design, read_only=True)
+    changes = (
+        lambda: session.edit("pipeline.microbatches", 8, "8 microbatches"),
+        lambda: session.open(design, "open"),
+        lambda: session.replace(design, "replace"),
+        session.undo,
+        session.redo,
+    )
+    for change in changes:
+        with pytest.raises(Refusal, match="this page is read-only"):
+            change()
+    assert (session.design, session.history) == (design, ("", ""))
+    assert session.prediction is not None
