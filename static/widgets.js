@@ -19,6 +19,7 @@ export { render as "panels/run_log.js" } from "./panels/run_log.js";
 export { render as "panels/run_table.js" } from "./panels/run_table.js";
 export { render as "panels/runs.js" } from "./panels/runs.js";
 export { render as "panels/side.js" } from "./panels/side.js";
+export { render as "panels/together.js" } from "./panels/together.js";
 export { render as "panels/topbar.js" } from "./panels/topbar.js";
 export { render as "start/start.js" } from "./start/start.js";
 export { render as "timeline/timeline.js" } from "./timeline/timeline.js";

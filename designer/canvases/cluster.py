@@ -30,6 +30,7 @@ class ClusterCanvas(Canvas):
         default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE, "name": NAME_LENGTH},
         doc="Limits of the steppers, and of the length of a mesh name.",
     )
+    flags = param.List(default=[], doc="Ranks of marked meshes, with a colour and a text.")
     selected = param.Integer(default=-1, doc="Rank of the selected mesh, -1 for none.")
 
     _esm = module("cluster/cluster.js")

@@ -28,11 +28,13 @@ from meshwave.designer.state.edit_log import EditLog
 from meshwave.designer.state.jobs import page_callback_scheduler
 from meshwave.designer.state.measured_load import MeasuredLoads
 from meshwave.designer.state.order_edits import OrderEditor
+from meshwave.designer.state.shared_design import Block
 from meshwave.designer.state.studio import Draft, IsShown, Studio
 from meshwave.designer.views import FILL, Place, View, views
 from meshwave.designer.views.block_layers import block_layers, measured_block
 from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.expert_schedules import ExpertSchedules
+from meshwave.designer.views.flags import block_flags, mesh_flags
 from meshwave.designer.views.followed_runs import RunTimeline
 from meshwave.designer.views.gallery import Gallery
 from meshwave.designer.views.numbers import Numbers
@@ -41,6 +43,7 @@ from meshwave.designer.views.profiles import Profiles
 from meshwave.designer.views.runs import REFRESH_INTERVAL_S, RunsPanel
 from meshwave.designer.views.tabs import TabbedPages
 from meshwave.designer.views.timeline import Layer, Pin, TimelineChart
+from meshwave.designer.views.together import SharedTab, Together
 from meshwave.designer.views.topbar import TopBar
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError, MeshwaveError
@@ -55,6 +58,8 @@ STARTS = ("example", "run", "new")
 """Arguments of a link that name the design to start from."""
 NEW_DESIGNS = {"pipeline": "03-gpt-on-two-cores", "experts": "16-gpt2-moe"}
 """Examples that new designs start from; their times are in seconds."""
+PEOPLE_INTERVAL_MS = 1000
+"""Interval of checks who has the design open together."""
 LARGEST_TRIED = 50_000  # spans of the largest step that is simulated during a gesture
 
 
@@ -64,16 +69,14 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
     In a workshop, ``attend`` returns the bar that connects the page with the class.
     """
     document = prepare_page()
-    draft = Draft(
-        studio,
-        page_argument("draft"),
-        _is_shown(document),
-        page_callback_scheduler(document),
-        start=_starting_design(studio),
-        on_move=_set_link,
-    )
+    draft = _open_draft(studio, document)
     draft.run = draft.run or page_argument("run")
-    pn.state.onload(lambda: _set_link(draft.claim(), keeps_start=True))  # not before the page is loaded
+
+    def claim() -> None:
+        draft.claim()
+        _set_link(draft.query, keeps_start=True)
+
+    pn.state.onload(claim)  # not before the page is loaded
     pn.state.on_session_destroyed(lambda context: draft.release())
     widgets = Widgets(
         draft.session,
@@ -82,6 +85,7 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
         on_show_run=draft.show_run,
         on_show_lesson=draft.show_lesson,
         edit_log=draft.edit_log,
+        tab=draft,
     )
     if draft.lesson:
         widgets.lessons.resume(OpenLesson(*draft.lesson))
@@ -92,7 +96,30 @@ def page(studio: Studio, attend: Attend | None = None) -> pn.viewable.Viewable:
     pn.state.on_session_destroyed(lambda context: widgets.end())
     # Bokeh's callback, since Panel's own takes five times as long as the refresh.
     document.add_periodic_callback(widgets.runs.refresh, int(REFRESH_INTERVAL_S * 1000))
+    document.add_periodic_callback(draft.session.follow, PEOPLE_INTERVAL_MS)  # somebody may have closed a tab
     return widgets.layout(attend(widgets, draft) if attend else None)
+
+
+def _open_draft(studio: Studio, document: Document) -> Draft:
+    """Open the design that the page's link names; a link to a design that is no longer shared opens a new one."""
+
+    def make(key: str) -> Draft:
+        return Draft(
+            studio,
+            page_argument("draft"),
+            _is_shown(document),
+            page_callback_scheduler(document),
+            start=_starting_design(studio),
+            on_move=_set_link,
+            key=key,
+        )
+
+    try:
+        return make(page_argument("shared"))
+    except InputError as error:
+        draft = make("")
+        draft.session.notice = str(error)
+        return draft
 
 
 def _starting_design(studio: Studio) -> Design | None:
@@ -125,14 +152,14 @@ def _is_shown(document: Document) -> IsShown:
     return is_shown
 
 
-def _set_link(draft: str, *, keeps_start: bool = False) -> None:
-    """Name the draft in the tab's link, and remove the token from it.
+def _set_link(query: str, *, keeps_start: bool = False) -> None:
+    """Let the tab's link open the design again, and remove the token from it.
 
     The link keeps the example or run that the design starts from, since it is saved with its first edit only.
     """
     if pn.state.location is not None:
         kept = [f"{name}={page_argument(name)}&" for name in STARTS if keeps_start and page_argument(name)]
-        pn.state.location.search = f"?{''.join(kept)}draft={draft}"
+        pn.state.location.search = f"?{''.join(kept)}{query}"
 
 
 class Widgets:
@@ -146,12 +173,13 @@ class Widgets:
         on_show_run: Callable[[str], Any] = lambda run: None,
         on_show_lesson: Callable[[OpenLesson | None], Any] = lambda lesson: None,
         edit_log: Callable[[], EditLog] | None = None,
+        tab: SharedTab | None = None,
     ) -> None:
         self.session, self.studio = session, studio
         self.first_run, self.on_show_run = first_run, on_show_run
         self._views: dict[str, View] = {}
         # Watchers run in the order of registration, so an edit updates the timeline and the numbers first.
-        self.timeline = TimelineChart(can_edit=True, on_open=self._open_block, **FILL)
+        self.timeline = TimelineChart(can_edit=True, on_open=self._open_block, on_pin=self._select_block, **FILL)
         self._block: Pin | None = None  # whose inside is shown
         self._run_timeline: RunTimeline | None = None  # shown instead of that of the open design
         self._layer_sources: tuple[Any, ...] = ()  # from which the current layers of the timeline were made
@@ -179,6 +207,8 @@ class Widgets:
             **FILL,
         )
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
+        self.cluster.param.watch(lambda *_: self._select_mesh(), ["selected", "meshes"])
+        session.param.watch(lambda *_: self._show_flags(), ["people", "design"])
         self.gallery = Gallery(session)
         self.comparison = Comparison(session)
         self.expert_schedules = ExpertSchedules(session)
@@ -194,6 +224,7 @@ class Widgets:
             edit_log=edit_log,
             **FILL,
         )
+        self.together = Together(session, tab, **FILL)
         self.lessons = LessonPane(
             session, on_open=on_show_lesson, on_highlight=self._show_control, course=studio.course, **FILL
         )
@@ -261,6 +292,23 @@ class Widgets:
         if self.experts.visible:
             self._arrange_experts()
             self.experts.show(session.design)
+
+    def _select_mesh(self) -> None:
+        """Show the others which mesh is selected here."""
+        if self.session.member is not None:
+            rank, meshes = self.cluster.selected, self.session.design.meshes
+            self.session.member.select_mesh(meshes[rank].name if 0 <= rank < len(meshes) else "")
+
+    def _select_block(self, pin: Pin | None) -> None:
+        """Show the others which block is selected here."""
+        if self.session.member is not None:
+            self.session.member.select_block(Block(pin.rank, pin.action) if pin is not None else None)
+
+    def _show_flags(self) -> None:
+        """Mark the meshes and blocks that others have selected."""
+        people = self.session.people
+        self.cluster.flags = mesh_flags(people, self.session.design)
+        self.timeline.flags = block_flags(people)
 
     def _show_opened(self) -> None:
         """Reset the state that belongs to the document that was open before."""
@@ -435,7 +483,7 @@ class Widgets:
     def layout(self, class_bar: Viewable | None = None) -> pn.viewable.Viewable:
         """Arrange all widgets on one screen, with the bar of a workshop over them."""
         areas = {
-            "top": self.topbar, "numbers": self.numbers, "launch": self.runs.bar, "cluster": self.cluster,
+            "top": self.topbar, "people": self.together, "numbers": self.numbers, "launch": self.runs.bar, "cluster": self.cluster,
             "wave": self.wave, "experts": self.experts, "side": self.side, "timeline": self.dock, "lesson": self.lessons,
         }  # fmt: skip
         for area, view in areas.items():

@@ -29,7 +29,7 @@ from meshwave.engine.imports import imports
 from meshwave.engine.units import format_time
 
 SHOWN_RUNS = 8
-DESIGN_ARGUMENTS = ("draft", "example", "run", "new", "lesson")
+DESIGN_ARGUMENTS = ("draft", "shared", "example", "run", "new", "lesson")
 """Arguments of a link that opens a design."""
 
 _example_cards: dict[str, dict[str, Any]] = {}

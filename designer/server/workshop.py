@@ -138,7 +138,8 @@ class WorkshopPages:
         if user not in self._studios:
             workshop = self._classroom.workshop
             course = Course(workshop.lessons, self._classroom.person_folder(user))
-            self._studios[user] = self._studio.learner_studio(course, user, workshop.plan.limits)
+            name = self._classroom.person(user).name
+            self._studios[user] = self._studio.learner_studio(course, user, name, workshop.plan.limits)
         return self._studios[user]
 
     def _design_page(self) -> Viewable:

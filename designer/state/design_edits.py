@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshwave.designer.state import expert_edits
 from meshwave.engine import messages
 from meshwave.engine.document import Design
 from meshwave.engine.document.fixes import apply_edits, parse_path
@@ -93,6 +94,19 @@ def fix_edit(design: Design, problem: Problem | None, label: str) -> tuple[str, 
     changed = apply_edits(design.model_dump(mode="json"), fix.edits)
     sections = dict.fromkeys(str(parse_path(path)[0]) for path, _ in fix.edits)
     return "", {section: changed[section] for section in sections}, label
+
+
+def reset_stage_settings(design: Design) -> Design:
+    """Reset settings per stage or per expert where an edit changed the number of stages or experts."""
+    design = expert_edits.drop_misfit_placement(design)
+    try:
+        count = design.stages
+    except InputError:
+        return design
+    pipeline = design.pipeline
+    given = {key: getattr(pipeline, key) for key in ("stages", "placement")}
+    gone = {key: None for key, value in given.items() if value is not None and len(value) != count}
+    return design.model_copy(update={"pipeline": pipeline.model_copy(update=gone)}) if gone else design
 
 
 def choice_refusal(design: Design, name: str) -> Problem | None:

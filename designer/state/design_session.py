@@ -8,10 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import param
 
-from meshwave.designer.state import expert_edits
+from meshwave.designer.state.design_edits import reset_stage_settings
 from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News, Progress
 from meshwave.designer.state.library import new_id
 from meshwave.designer.state.predictions import Outcome, Predictions, predict_with_problems
+from meshwave.designer.state.shared_design import Member, Person, Replaced
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.fixes import apply_edit
 from meshwave.engine.document.problems import problems
@@ -73,6 +74,11 @@ class Session(param.Parameterized):
     )
     notice = param.String(default="", doc="Notice to the user that belongs to no edit; empty for none.")
     read_only = param.Boolean(default=False, doc="True if edits and launches are refused.")
+    people = param.List(
+        default=[], item_type=Person, doc="Everybody who has the design open together; empty for one alone."
+    )
+    replaced = param.List(default=[], item_type=Replaced, doc="Own values that others have changed.")
+    revision = param.Integer(default=0, doc="Revision of a design that is open together, which the page confirms.")
 
     def __init__(
         self,
@@ -100,7 +106,9 @@ class Session(param.Parameterized):
         self._past: Steps = past or []
         self._future: Steps = future or []
         self.move = "edit"
-        """Kind of the latest change of the design: ``edit``, ``undo`` or ``redo``."""
+        """Kind of the latest change of the design: ``edit``, ``undo``, ``redo``, or ``follow`` if made by others."""
+        self.member: Member | None = None
+        """This person among those who have the design open together; None for one person alone."""
         self._later = later
         self.predictions = predictions or Predictions()
         self._job: Listener | None = None
@@ -170,7 +178,7 @@ class Session(param.Parameterized):
 
     def _apply_edit(self, path: str, value: Any) -> Design:
         document = self.design.model_dump(mode="json")
-        return _reset_stage_settings(parse_design(_set_value(document, path, value), draft=True))
+        return reset_stage_settings(parse_design(_set_value(document, path, value), draft=True))
 
     @property
     def last_step(self) -> Step | None:
@@ -188,9 +196,11 @@ class Session(param.Parameterized):
         self.opened += 1
 
     def undo(self) -> None:
-        """Revert the last edit."""
+        """Revert the last edit; of a design that is open together, the last one of this person."""
         self.check_editable()
-        if self._past:
+        if self.member is not None:
+            self._turn(self.member.undo)
+        elif self._past:
             *past, step = self._past
             self._apply_step(step, past, [*self._future, self._step(step.label, step.opens)], "undo")
             self.turned += 1
@@ -198,10 +208,70 @@ class Session(param.Parameterized):
     def redo(self) -> None:
         """Apply the last reverted edit again."""
         self.check_editable()
-        if self._future:
+        if self.member is not None:
+            self._turn(self.member.redo)
+        elif self._future:
             *future, step = self._future
             self._apply_step(step, [*self._past, self._step(step.label, step.opens)], future, "redo")
             self.turned += 1
+
+    def _turn(self, turn: Callable[[], None]) -> None:
+        turn()
+        self.follow("edit")
+        self.turned += 1
+
+    # ---- together with others ----
+
+    def join(self, member: Member) -> None:
+        """Follow a design that is open together, and edit it as this member."""
+        self._past, self._future, self.member = [], [], member
+        self.read_only = member.read_only
+        self.follow()
+
+    def follow(self, move: str = "follow") -> None:
+        """Show the present state of the design that is open together, and its people."""
+        member = self.member
+        if member is None:
+            return
+        shared = member.shared
+        if shared.design is not self.design:
+            self.move = move
+            self._show_outcome(shared.design, *self._outcome(shared.design))
+        self.param.update(
+            history=member.history,
+            notice=shared.notice,
+            people=shared.people(member),
+            replaced=member.replaced,
+        )
+        self.revision = shared.revision  # last, so that a page that confirms it has drawn the rest
+
+    def end_following(self) -> None:
+        """Only show the design from now on, since it is no longer shared."""
+        self.leave()
+        self.param.update(read_only=True, notice="This design is no longer shared. The page shows its last state.")
+
+    def set_history(self, past: Steps, future: Steps) -> None:
+        """Replace what undo and redo lead to."""
+        self._past, self._future = past, future
+        self.history = self._own_history
+
+    def restore(self, number: int) -> None:
+        """Set an own value again that somebody else has changed.
+
+        Raises:
+            Refusal: the value is no longer offered, or does not fit the design.
+        """
+        self.check_editable()
+        if self.member is not None:
+            self.member.restore(number)
+            self.follow("edit")
+
+    def leave(self) -> None:
+        """End following; the design stays as it is."""
+        if self.member is not None:
+            self.member.leave()
+            self.member = None
+            self.param.update(people=[], replaced=[], revision=0, history=self._own_history)
 
     def _step(self, label: str, opens: bool) -> Step:
         """Return the entry of the history that leads to the present design."""
@@ -318,8 +388,12 @@ class Session(param.Parameterized):
     def _push_step(self, design: Design, label: str, opens: bool = False, document: str = "") -> None:
         self.check_editable()
         document = document or self.document
-        if design != self.design or document != self.document:
-            past = [*self._past, self._step(label, opens)][-LONGEST_HISTORY:]
+        if self.member is not None and document == self.document:
+            self.member.submit(self.design, design, label)
+            self.follow("edit")
+        elif design != self.design or document != self.document:
+            back = [self._step(label, opens)] if self.member is None else []  # others may have edited it then
+            past = [*self._past, *back][-LONGEST_HISTORY:]
             self._apply_step(Step(lambda: design, label, opens, document), past, [], "edit")
 
     def _apply_step(self, step: Step, past: Steps, future: Steps, move: str) -> None:
@@ -344,10 +418,12 @@ class Session(param.Parameterized):
             self.design = design
             state = next((PROGRESS_STATES[problem.code] for problem in found if problem.code in PROGRESS_STATES), "")
             self.progress = {"state": state, "share": 0.0, "words": ""} if state else {}
-            self.history = (
-                self._past[-1].label if self._past else "",
-                self._future[-1].label if self._future else "",
-            )
+            self.history = self._own_history if self.member is None else self.member.history
+
+    @property
+    def _own_history(self) -> tuple[str, str]:
+        past, future = self._past, self._future
+        return (past[-1].label if past else "", future[-1].label if future else "")
 
     # ---- predictions by jobs ----
 
@@ -384,7 +460,8 @@ class Session(param.Parameterized):
             self._show_stopped(Problem("", "computation_failed", {"reason": news.words}))
 
     def end(self) -> None:
-        """Stop all jobs of the session."""
+        """Leave the people who have the design open together, and stop all jobs of the session."""
+        self.leave()
         self._end_pinning()
         self._end_file()
         self._end_job()
@@ -417,19 +494,6 @@ def progress_text(progress: Mapping[str, Any]) -> str:
         return "The computation was stopped"
     doing = f", {progress['words']}" if progress["words"] else ""
     return f"Computing: {progress['share']:.0%}{doing}"
-
-
-def _reset_stage_settings(design: Design) -> Design:
-    """Reset settings per stage or per expert where an edit changed the number of stages or experts."""
-    design = expert_edits.drop_misfit_placement(design)
-    try:
-        count = design.stages
-    except InputError:
-        return design
-    pipeline = design.pipeline
-    given = {key: getattr(pipeline, key) for key in ("stages", "placement")}
-    gone = {key: None for key, value in given.items() if value is not None and len(value) != count}
-    return design.model_copy(update={"pipeline": pipeline.model_copy(update=gone)}) if gone else design
 
 
 def _set_value(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -18,12 +18,25 @@ LARGEST_LOG_BYTES = 8_000_000
 Document = dict[str, Any]
 
 
+class Author(NamedTuple):
+    """A person who edits a design together with others."""
+
+    id: str
+    name: str
+
+
 class LoggedStep(NamedTuple):
-    """An entry of undo or redo: the document to restore, and the label of the edit."""
+    """An entry of undo or redo: the document to restore, and the label of the edit.
+
+    An edit of a design that is open together has its ``author``, and ``move`` is ``edit``, or ``undo`` or ``redo`` of
+    an edit of the same author.
+    """
 
     document: Document
     label: str
     opens: bool
+    author: Author | None = None
+    move: str = "edit"
 
     @property
     def design(self) -> Design:
@@ -62,7 +75,8 @@ class Replayed:
     def _undo_or_redo(self, line: Document) -> None:
         assert self.present is not None
         if "edit" in line:
-            self.past.append(LoggedStep(self.present, line["edit"], line["opens"]))
+            author = Author(*line["author"]) if "author" in line else None
+            self.past.append(LoggedStep(self.present, line["edit"], line["opens"], author, line.get("step", "edit")))
             self.future = []
             self.present = {**self.present, **line["changes"]}
             return
@@ -95,8 +109,17 @@ class EditLog:
                 break
         return state
 
-    def add_edit(self, before: Design, after: Design, label: str, *, opens: bool) -> None:
-        """Append an edit.
+    def add_edit(
+        self,
+        before: Design,
+        after: Design,
+        label: str,
+        *,
+        opens: bool,
+        author: Author | None = None,
+        move: str = "edit",
+    ) -> None:
+        """Append an edit; see :class:`LoggedStep`.
 
         Raises:
             Refusal: the file cannot be written.
@@ -105,7 +128,8 @@ class EditLog:
             self._restart(before)
         sections = {key for key in type(after).model_fields if getattr(before, key) != getattr(after, key)}
         changes = after.model_dump(mode="json", include=sections)
-        self._append({"edit": label, "opens": opens, "changes": changes})
+        by = {} if author is None else {"author": list(author), "step": move}
+        self._append({"edit": label, "opens": opens, "changes": changes, **by})
 
     def add_move(self, move: str) -> None:
         """Append an ``undo`` or a ``redo``.

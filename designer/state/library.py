@@ -51,7 +51,7 @@ class Library:
         Raises:
             OSError: the folder cannot be used.
         """
-        self._folder = folder
+        self.folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._adopt_drafts(folder.parent / "drafts")
         self._discard_deleted()
@@ -60,11 +60,11 @@ class Library:
         """Move the designs that earlier versions of Meshwave kept as ``drafts/ID.json``."""
         for path in drafts.glob("*.json"):
             if is_id(path.stem):
-                (self._folder / path.stem).mkdir(mode=0o700, exist_ok=True)
-                path.replace(self._folder / path.stem / "design.json")
+                (self.folder / path.stem).mkdir(mode=0o700, exist_ok=True)
+                path.replace(self.folder / path.stem / "design.json")
 
     def _discard_deleted(self) -> None:
-        for path in self._folder.glob(f"*{_DELETED}"):
+        for path in self.folder.glob(f"*{_DELETED}"):
             if path.stat().st_mtime < time.time() - DELETED_KEPT_S:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -78,7 +78,7 @@ class Library:
         """
         if not is_id(design):
             raise Refusal("unknown_design_id", {"design": design})
-        return self._folder / design / file
+        return self.folder / design / file
 
     def has(self, design: str) -> bool:
         """Return whether the library has a design."""
@@ -152,7 +152,7 @@ class Library:
     def cards(self) -> list[Card]:
         """Return the cards of all designs, the latest edit first; those of open lessons are left out."""
         found = []
-        for path in self._folder.iterdir():
+        for path in self.folder.iterdir():
             with suppress(OSError, MeshwaveError, ValueError):  # a damaged design is not shown
                 if is_id(path.name) and not (path / "lesson").exists():
                     edited_s = (path / "design.json").stat().st_mtime

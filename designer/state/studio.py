@@ -14,14 +14,15 @@ from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_card import design_card
 from meshwave.designer.state.design_session import LONGEST_HISTORY, Session, Step
 from meshwave.designer.state.edit_log import EditLog, LoggedStep
-from meshwave.designer.state.jobs import Later
+from meshwave.designer.state.jobs import Later, run_now
 from meshwave.designer.state.launches import Launches, LearnerLaunches
 from meshwave.designer.state.library import Library, is_id, new_id
 from meshwave.designer.state.predictions import Predictions
+from meshwave.designer.state.sharing import Link, SharedDesigns
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.files import home, write_private
-from meshwave.engine.findings import RunRefusal
+from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.lessons.launch_limits import LaunchLimits
 from meshwave.engine.lessons.progress import Course
 from meshwave.engine.runs import Record, reconcile
@@ -54,6 +55,9 @@ class Studio:
             self.library = Library(designs)
         except OSError as error:
             raise RunRefusal("unwritable_library", {"folder": str(designs), "reason": error.strerror}) from None
+        self.shared = SharedDesigns(designs.parent)
+        self.person = ""
+        """Name of the user among those who have a design open together; empty if it is chosen on the page."""
         self.record = Record(folder)
         reconcile(self.record)
         self.launches = Launches(self.record)
@@ -62,7 +66,7 @@ class Studio:
         self.calibration = BackgroundCalibration()
         self.predictions = Predictions()
 
-    def learner_studio(self, course: Course, person: str, limits: LaunchLimits) -> Studio:
+    def learner_studio(self, course: Course, person: str, name: str, limits: LaunchLimits) -> Studio:
         """Return the studio of a learner: with a library and a course of one's own, and with the same runs.
 
         Raises:
@@ -70,7 +74,7 @@ class Studio:
         """
         assert course.folder is not None
         studio = copy(self)
-        studio.course, studio.starts_with_library = course, False
+        studio.course, studio.starts_with_library, studio.person = course, False, name
         studio.library = Library(course.folder / "designs")
         studio.launches = LearnerLaunches(self.launches, person, limits)
         studio._open = {}
@@ -89,7 +93,7 @@ class Studio:
         A duplicated tab has the same link as the original. A reloaded tab has it too, but its previous page is no
         longer visible.
         """
-        if self.is_open(draft):
+        if self._open.get(draft) is not is_shown and self.is_open(draft):
             draft = new_id()
         self._open[draft] = is_shown
         return draft
@@ -97,7 +101,7 @@ class Studio:
     def is_open(self, draft: str) -> bool:
         """Return whether a visible tab has reserved a design."""
         other = self._open.get(draft)
-        return other is not None and other()
+        return (other is not None and other()) or self.shared.is_open(self.library, draft)
 
     def release_draft(self, draft: str, is_shown: IsShown) -> None:
         """Cancel the reservation of a closed tab."""
@@ -108,6 +112,23 @@ class Studio:
         """Write the cards of the designs that tabs have edited."""
         for draft in list(self.drafts):
             draft.save_card()
+
+    def share(self, library: Library, design: str) -> Link:
+        """Return the link that opens a design together, and let the tab that has it open follow it.
+
+        Raises:
+            Refusal: that cannot be saved.
+        """
+        drafts = [each for each in self.drafts if each.library.folder == library.folder and each.name == design]
+        for draft in drafts:
+            draft.edit_log()  # saves it
+        try:
+            link = self.shared.share(library, design, drafts[0].member_id if drafts else "")
+        except OSError as error:
+            raise Refusal("unwritable_link", {"reason": error.strerror}) from None
+        for draft in drafts:
+            draft.later(draft.join)
+        return link
 
     def read_shown_run(self, draft: str) -> str:
         """Return the ID of the run that a tab shows; empty for none."""
@@ -161,7 +182,7 @@ class Studio:
 class Draft:
     """The design of the library that one tab edits; the tab's link names it.
 
-    Every edit is saved. ``on_move`` is called with the ID of another document that the tab opens.
+    Every edit is saved. A design that is shared is followed and edited together with others.
     """
 
     def __init__(
@@ -172,11 +193,37 @@ class Draft:
         later: Later | None = None,
         start: Design | None = None,
         on_move: Callable[[str], object] = lambda draft: None,
+        key: str = "",
     ) -> None:
+        """Open a design.
+
+        Args:
+            studio: the state that all tabs share.
+            requested: ID of the design in the library; another one for a new design.
+            is_shown: returns whether the tab is connected.
+            later: schedules a callback in the page's event loop.
+            start: the design of a tab that opens none of the library.
+            on_move: called with :attr:`query` when the tab opens another document.
+            key: the key of a link that opens a shared design, instead of ``requested``.
+
+        Raises:
+            InputError: there is no design with the key.
+        """
         self._studio, self._is_shown, self._on_move = studio, is_shown, on_move
         self._requested = requested if is_id(requested) else ""
-        self.name = self._requested or new_id()
-        design = studio.read_draft(self.name) if start is None or studio.library.has(self.name) else start
+        self.name, self.library = self._requested or new_id(), studio.library
+        self.later, self.member_id, self.key = later or run_now, new_id(), key
+        if key:
+            shared = studio.shared.open(studio.shared.find(key)[0])
+            self.name, self.library = shared.name, shared.library
+        has_design = self.library.has(self.name)
+        design = (
+            self.library.read(self.name)
+            if key
+            else studio.read_draft(self.name)
+            if start is None or has_design
+            else start
+        )
         past, future = self._read_history(design)
         self.session = Session(design, later, studio.predictions, document=self.name, past=past, future=future)
         self._saved, self._prediction, self._needs_card = design, self.session.prediction, True
@@ -185,10 +232,37 @@ class Draft:
         self.run = studio.read_shown_run(self.name)
         self.lesson = studio.read_shown_lesson(self.name)
         studio.drafts.add(self)
+        self.join()
+
+    @property
+    def link(self) -> Link | None:
+        """The link that opens the design together; None if it is not shared."""
+        return self._studio.shared.link(self.library, self.name)
+
+    def join(self, id: str = "", name: str = "") -> None:
+        """Follow the design if it is shared, as the person of this ID or as the present one."""
+        link, session = self.link, self.session
+        if link is None:
+            return
+        before = session.member
+        if before is not None and id in ("", before.id):
+            return
+        session.leave()
+        name = self._studio.person or name
+        is_view = bool(self.key) and self._studio.shared.find(self.key)[1]
+        member = self._studio.shared.open(link).join(
+            id or self.member_id,
+            name,
+            lambda: self.later(session.follow),
+            is_shown=self._is_shown,
+            read_only=is_view or session.read_only,
+        )
+        self.member_id, self._saved = member.id, member.shared.design
+        session.join(member)
 
     def _read_history(self, design: Design) -> tuple[list[Step], list[Step]]:
         """Return the undo history of a design, if its log leads to it."""
-        log = self._studio.library.log(self.name).replay()
+        log = self.library.log(self.name).replay()
         if log.present != design.model_dump(mode="json"):
             return [], []
         past, future = (
@@ -198,7 +272,9 @@ class Draft:
         return past, future
 
     def claim(self) -> str:
-        """Reserve the design once the page is loaded, and return its ID."""
+        """Reserve the design once the page is loaded, unless it is shared, and return its ID."""
+        if self.session.member is not None:
+            return self.name
         self.name = self._studio.claim_draft(self.name, self._is_shown)
         self.session.document = self.name
         if self._requested and self.name != self._requested:
@@ -207,6 +283,43 @@ class Draft:
             if self.lesson is not None:
                 self.show_lesson(self.lesson)
         return self.name
+
+    @property
+    def person(self) -> str:
+        """Name of the user; empty if it is chosen on the page."""
+        return self._studio.person
+
+    @property
+    def is_own(self) -> bool:
+        """True if the design is in the user's own library."""
+        return not self.key
+
+    @property
+    def query(self) -> str:
+        """The part of the tab's link that opens the design again."""
+        return f"shared={self.key}" if self.key else f"draft={self.name}"
+
+    def share(self) -> None:
+        """Let others open the design together.
+
+        Raises:
+            Refusal: that cannot be saved.
+        """
+        self._studio.share(self.library, self.name)
+
+    def end_sharing(self) -> None:
+        """Make the links of the design lead to nothing; this tab keeps the design, all others only show it."""
+        link, member = self.link, self.session.member
+        if link is None or member is None:
+            return
+        self._studio.shared.end(link)
+        others = [each for each in self._studio.drafts if each.session.member in member.shared.members.values()]
+        self.session.leave()
+        self.session.set_history(*self._read_history(self.session.design))
+        self.name = self._studio.claim_draft(self.name, self._is_shown)
+        for draft in others:
+            if draft is not self:
+                draft.later(draft.session.end_following)
 
     def show_run(self, run: str) -> None:
         """Save which run the tab shows."""
@@ -231,6 +344,9 @@ class Draft:
         session = self.session
         if session.document != self.name:
             self._move_to(session.document)
+        elif session.member is not None:
+            self._studio.counts["edits"] += session.move == "edit"
+            self._needs_card = True
         elif session.design is not self._saved:
             self._studio.counts["edits"] += 1
             self.save()
@@ -241,12 +357,14 @@ class Draft:
         """Edit another document; the present one stays in the library."""
         session = self.session
         self.save_card()
+        session.leave()
         self._studio.release_draft(self.name, self._is_shown)
+        self.library, self.key = self._studio.library, ""
         self.name = self._studio.claim_draft(document, self._is_shown)
         self._saved, session.document = session.design, self.name
         if session.move == "edit":  # otherwise the design was open before
             self.save()
-        self._on_move(self.name)
+        self._on_move(self.query)
 
     def _log(self) -> None:
         log, session = self.edit_log(), self.session
@@ -259,14 +377,14 @@ class Draft:
 
     def edit_log(self) -> EditLog:
         """Return the log of the edits and versions of the design, which is saved first."""
-        if not self._studio.library.has(self.name):
+        if not self.library.has(self.name):
             self.save()
-        return self._studio.library.log(self.name)
+        return self.library.log(self.name)
 
     def save(self) -> None:
         """Write the design; if that fails, accept the edit and notify the user."""
         try:
-            self._studio.library.save(self.name, self.session.design)
+            self.library.save(self.name, self.session.design)
             self.session.notice = ""
             self._needs_card = True
         except InputError as error:
@@ -277,11 +395,11 @@ class Draft:
 
     def save_card(self) -> None:
         """Write the card of the design, if it has changed."""
-        if self._needs_card and self._studio.library.has(self.name):
+        if self._needs_card and self.library.has(self.name):
             self._needs_card = False
             design, prediction = self._saved, self._prediction
             is_current = prediction is not None and prediction.design is design
-            self._studio.library.write_card(self.name, design_card(design, prediction if is_current else None))
+            self.library.write_card(self.name, design_card(design, prediction if is_current else None))
 
 
 def _design_of(step: LoggedStep) -> Design:

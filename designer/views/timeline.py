@@ -240,6 +240,7 @@ class TimelineChart(JSComponent):
     show_transfers = param.Boolean(default=True)
     show_links = param.Boolean(default=False, doc="Show lanes of NICs and links with the share of each message.")
     show_device_links = param.Boolean(default=False, doc="Show the lanes of each device in addition to those of nodes.")
+    flags = param.List(default=[], doc="Rank, op, stage and microbatch of marked blocks, with a colour and a text.")
     opened = param.Integer(default=0, doc="Changes when another document is opened, which unpins the lanes on top.")
     can_edit = param.Boolean(default=False, doc="True if the order of the open design can be edited by hand.")
     palette = param.Dict(default=as_data(), constant=True)

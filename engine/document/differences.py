@@ -96,21 +96,22 @@ _NOTHING = {
 def _value_lines(path: str, one: Any, two: Any) -> Iterator[str]:
     if one == two:
         return
-    texts = [_NOTHING.get(path, "automatic") if value is None else _text(value) for value in (one, two)]
+    texts = [_NOTHING.get(path, "automatic") if value is None else value_text(value) for value in (one, two)]
     if texts[0] == texts[1]:
         yield f"{path}: differs"
     else:
         yield f"{path}: {texts[0]} -> {texts[1]}"
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a value of a document as short text."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {value_text(part)}" for key, part in value.items())
     if isinstance(value, list | tuple):
-        text = ", ".join(map(_text, value))
+        text = ", ".join(map(value_text, value))
         return text if len(text) <= LONGEST else f"{len(value)} entries"
     return str(value)

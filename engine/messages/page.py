@@ -36,6 +36,15 @@ MESSAGES: dict[str, Message] = {
     "outdated_action": "this mesh no longer has {action}",
     "outdated_field": "the design has changed and no longer has this field",
     "read_only_design": "this page is read-only: it shows the design and its runs, and changes nothing",
+    "edits_do_not_fit": "this does not fit the edits of the others: {reason}",
+    "edit_of_earlier_state": (
+        "{name} changed the meshes, stages or experts at the same moment, so nothing was changed here; repeat your edit"
+    ),
+    "nothing_left_to_undo": "others have changed everything that {label!r} set; there is nothing of it to undo",
+    "too_many_members": "{count} people have this design open; wait until somebody leaves",
+    "design_of_somebody_else": "only the owner of the design shares it, and ends that",
+    "unwritable_link": "the link cannot be saved: {reason}",
+    "unknown_shared_design": "this link leads to no design; ask for a new one",
     "design_open_elsewhere": "this design is open in another tab; close that tab first",
     "no_versions_on_page": "versions cannot be saved on this page",
     "schedule_without_dial": "this schedule has no option for waves or chunks",

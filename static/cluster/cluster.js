@@ -74,6 +74,7 @@ export class Cluster extends Canvas {
     this.gestures = new Gestures(this);
     this.keyboard = new Keyboard(this);
     model.on(["nodes", "devices_per_node", "meshes", "links", "palette", "selected", "limits"], () => this.onchange());
+    model.on("flags", () => this.redraw());
     this.tiler.update();
     this.tiler.try();
   }

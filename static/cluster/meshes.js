@@ -6,6 +6,7 @@
 import { meshColour } from "../kit/canvas.js";
 import { openMenu } from "../kit/controls.js";
 import { h } from "../kit/dom.js";
+import { ink, rgb } from "../kit/palette.js";
 import { around, grow, px } from "./layout.js";
 
 /** @type {Record<string, [number, number]>} */
@@ -48,7 +49,26 @@ export class Meshes {
     const pieces = fragments.map((box) => h("div", { class: kind, "data-mesh": rank, style: this.style(box, rank) }));
     pieces[0].append(this.label(mesh, rank, fragments[0]));
     if (isSelected && !isMoving) this.addHandles(pieces, mesh, rank, fragments);
+    this.addFlags(pieces, rank);
     return pieces;
+  }
+
+  /**
+   * Add the names of others who have selected a mesh, and its comments.
+   * @param {HTMLElement[]} pieces @param {number} rank
+   */
+  addFlags(pieces, rank) {
+    const flags = this.cluster.model.flags.filter((flag) => flag.rank === rank);
+    if (!flags.length) return;
+    const chosen = flags.find(({ selects }) => selects);
+    for (const piece of chosen ? pieces : []) {
+      piece.classList.add("mw-flagged");
+      piece.style.setProperty("--flag", chosen?.colour ?? "");
+    }
+    const tags = flags.map(({ colour, text }) =>
+      h("span.mw-flag", { style: { background: colour, color: ink(rgb(colour)) } }, text),
+    );
+    pieces[0].append(h("div.mw-flags", {}, ...tags));
   }
 
   /** @param {Box} box @param {number} rank */

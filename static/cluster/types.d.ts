@@ -11,6 +11,7 @@ export interface Mesh {
 }
 
 export interface ClusterModel extends Model {
+  flags: { rank: number; colour: string; text: string; selects: boolean }[];
   palette: string[];
   nodes: number;
   devices_per_node: number;

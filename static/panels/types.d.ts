@@ -197,6 +197,33 @@ export interface FileMessage {
   fixes?: string[];
 }
 
+/** Somebody who has the design open together with others. */
+export interface SharedPerson {
+  name: string;
+  colour: string;
+  /** True if the person only follows the design. */
+  reads: boolean;
+  self: boolean;
+}
+
+/** A value of this person that somebody else has changed. */
+export interface ReplacedValue {
+  number: number;
+  text: string;
+}
+
+export interface TogetherModel extends Model {
+  people: SharedPerson[];
+  replaced: ReplacedValue[];
+  links: { edit?: string; view?: string };
+  member: string;
+  revision: number;
+  read_only: boolean;
+  can_share: boolean;
+  can_rename: boolean;
+  longest_name: number;
+}
+
 /** A named version of the design, and how it differs from the open design. */
 export interface NamedVersion {
   name: string;

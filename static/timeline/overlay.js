@@ -8,6 +8,7 @@
 
 import { clamp } from "../kit/numbers.js";
 import { css } from "../kit/palette.js";
+import { Flags } from "./flags.js";
 import { flowOf } from "./flow.js";
 import { boxOf } from "./frame.js";
 import { AXIS } from "./layout.js";
@@ -23,6 +24,7 @@ export class Overlay {
   /** @param {Chart} chart */
   constructor(chart) {
     this.chart = chart;
+    this.flags = new Flags(chart);
   }
 
   paint() {
@@ -56,6 +58,7 @@ export class Overlay {
     if (hits) chart.search.paint(context, pinned ? null : hits);
     if (hover && hover.span >= 0) this.paintHover(hover);
     if (focus && (chart.isFocused || hits)) this.outline(focus, css(colours.accent), 2);
+    this.flags.paint(context);
     chart.edit.paint(context);
   }
 

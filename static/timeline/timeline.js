@@ -38,7 +38,7 @@ const NOTICE_MS = 4000;
 export function render({ model, el }) {
   const chart = new Chart(model);
   model.on("packed", () => chart.read());
-  model.on(["stale", "empty", ...SWITCHES], () => chart.refresh());
+  model.on(["stale", "empty", "flags", ...SWITCHES], () => chart.refresh());
   model.on("opened", () => chart.unpinLanes());
   el.style.height = "100%";
   requestAnimationFrame(() => model.on("remove", chart.connect()));

@@ -11,7 +11,18 @@ export interface Palette {
   meshes: string[];
 }
 
+/** A block that is marked with a colour and a text. */
+export interface Flag {
+  rank: number;
+  op: number;
+  stage: number;
+  mb: number;
+  colour: string;
+  text: string;
+}
+
 export interface TimelineModel extends Model {
+  flags: Flag[];
   packed: ArrayBuffer;
   stale: string;
   empty: string;

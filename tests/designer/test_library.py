@@ -116,7 +116,7 @@ def test_opening_another_design_leaves_the_open_one_in_the_library(studio: Studi
     draft.session.open(load_design(example("04-chimera")), "open the example")
 
     assert studio.read_draft(GIVEN).name == "mine"
-    assert moved == [draft.name]
+    assert moved == [f"draft={draft.name}"]
     assert studio.read_draft(draft.name).name.startswith("Chimera")
     draft.session.undo()
     assert draft.name == GIVEN

@@ -1,0 +1,407 @@
+"""A design that several people edit together: its present state, who is there, and everybody's own undo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, count
+from typing import Any, NamedTuple
+
+from meshwave.designer.state.design_edits import reset_stage_settings
+from meshwave.designer.state.edit_log import Author
+from meshwave.designer.state.library import Library, new_id
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.changes import (
+    MESH_ORDER,
+    Change,
+    Path,
+    apply_changes,
+    find_changes,
+    moves_meshes,
+    overlap,
+    unchanged_since,
+)
+from meshwave.engine.document.problems import problems
+from meshwave.engine.errors import InputError, escape_unprintable
+from meshwave.engine.findings import Problem, Refusal, problems_of
+from meshwave.engine.program.action import Action
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5c9e", "#6b6b6b")
+"""Colours of people, after Okabe and Ito; a name is written next to each."""
+LONGEST_NAME = 40
+MOST_MEMBERS = 50
+"""People who can be in one design at the same time."""
+LONGEST_HISTORY = 100
+"""Own edits that each person can undo."""
+MOST_REPLACED = 20
+"""Replaced values that are offered back to a person; the oldest ones are dropped."""
+
+
+class OwnEdit(NamedTuple):
+    """An edit of one person."""
+
+    label: str
+    changes: tuple[Change, ...]
+
+
+class Replaced(NamedTuple):
+    """A value that a person set and somebody else has changed since."""
+
+    number: int
+    by: str
+    """Name of the person who changed it."""
+    change: Change
+
+
+class Block(NamedTuple):
+    """A block of the timeline."""
+
+    rank: int
+    action: Action
+
+
+class Person(NamedTuple):
+    """What others see of a person who is there."""
+
+    name: str
+    colour: str
+    read_only: bool
+    is_self: bool
+    mesh: str
+    """Name of the selected mesh; empty for none."""
+    block: Block | None
+    """The selected block; None for none."""
+
+
+@dataclass(eq=False)
+class Member:
+    """A person in a design; the edits stay known after the person has left."""
+
+    shared: SharedDesign
+    id: str
+    name: str = ""
+    colour: str = ""
+    read_only: bool = False
+    notify: Callable[[], Any] | None = None
+    """Called after each change of the design or of the people; None once the person has left."""
+    is_shown: Callable[[], bool] = lambda: True
+    """Returns whether the person's page is connected."""
+    shown_revision: int | None = None
+    """The latest revision that the person's page has drawn; None if the page does not report it."""
+    mesh: str = ""
+    block: Block | None = None
+    past: list[OwnEdit] = field(default_factory=list)
+    future: list[OwnEdit] = field(default_factory=list)
+    replaced: list[Replaced] = field(default_factory=list)
+
+    @property
+    def is_present(self) -> bool:
+        """True if the person has the design open."""
+        return self.notify is not None and self.is_shown()
+
+    @property
+    def history(self) -> tuple[str, str]:
+        """Labels of the own edits that undo and redo apply to; empty for none."""
+        return (self.past[-1].label if self.past else "", self.future[-1].label if self.future else "")
+
+    def submit(self, before: Design, after: Design, label: str) -> None:
+        """Apply an edit, made on the state ``before``, to the present state.
+
+        Raises:
+            Refusal: it does not fit the edits of others.
+        """
+        self.shared.submit(self, before, after, label)
+
+    def undo(self) -> None:
+        """Revert the last own edit, except where others have changed it since.
+
+        Raises:
+            Refusal: that is impossible.
+        """
+        self.shared.turn(self, self.past, self.future, "undo")
+
+    def redo(self) -> None:
+        """Apply the last reverted edit again, except where others have changed it since.
+
+        Raises:
+            Refusal: that is impossible.
+        """
+        self.shared.turn(self, self.future, self.past, "redo")
+
+    def restore(self, number: int) -> None:
+        """Set an own value that somebody else has changed, as an edit.
+
+        Raises:
+            Refusal: the value is no longer offered, or does not fit.
+        """
+        found = next((each for each in self.replaced if each.number == number), None)
+        if found is None:
+            raise Refusal("outdated_card")
+        self.shared.restore(self, found)
+        self.dismiss(number)
+
+    def dismiss(self, number: int) -> None:
+        """Accept that somebody else has changed a value."""
+        self.replaced = [each for each in self.replaced if each.number != number]
+        if self.notify is not None:
+            self.notify()
+
+    def rename(self, name: str) -> None:
+        """Change the name of the person."""
+        self.name = self.shared.free_name(name, self)
+        self.shared.notify_all()
+
+    def select_mesh(self, mesh: str) -> None:
+        """Note the name of the mesh that the person has selected; empty for none."""
+        if mesh != self.mesh:
+            self.mesh = mesh
+            self.shared.notify_all()
+
+    def select_block(self, block: Block | None) -> None:
+        """Note the block that the person has selected; None for none."""
+        if block != self.block:
+            self.block = block
+            self.shared.notify_all()
+
+    def leave(self) -> None:
+        """Note that the person has left; one without edits is forgotten."""
+        self.notify, self.shown_revision, self.mesh, self.block = None, None, "", None
+        if not (self.past or self.future or self.replaced):
+            self.shared.members.pop(self.id, None)
+        self.shared.notify_all()
+
+
+class SharedDesign:
+    """The present state of a design and its people; used from one thread.
+
+    The server puts the edits of all people into one order. An edit is the set of values that it changed against the
+    state that its author saw, so that edits of different values all stay. Where two people change the same value, the
+    later edit counts, and the author of the earlier one is offered the own value back.
+    """
+
+    def __init__(self, library: Library, name: str, first: str = "") -> None:
+        """Open a design of the library with the history of its people.
+
+        Args:
+            library: the library.
+            name: ID of the design.
+            first: ID of the member who made the edits from before the design was shared.
+
+        Raises:
+            InputError: the design cannot be read.
+        """
+        self.library, self.name, self.revision, self.notice = library, name, 0, ""
+        self.design = library.read(name)
+        self.members: dict[str, Member] = {}
+        self._owners: dict[Path, Member] = {}  # who set a value last
+        self._moved: dict[Member, int] = {}  # the revision in which a person last changed what positions mean
+        self._numbers = count()
+        self._replay(first)
+
+    # ---- people ----
+
+    @property
+    def present(self) -> list[Member]:
+        """The people who are there."""
+        return [member for member in self.members.values() if member.is_present]
+
+    def people(self, member: Member) -> list[Person]:
+        """Return everybody who is there, as a member sees them."""
+        return [
+            Person(each.name, each.colour, each.read_only, each is member, each.mesh, each.block)
+            for each in self.present
+        ]
+
+    def join(
+        self,
+        id: str,
+        name: str,
+        notify: Callable[[], Any],
+        *,
+        is_shown: Callable[[], bool] = lambda: True,
+        read_only: bool = False,
+    ) -> Member:
+        """Add a person, or return the one who had this ID before, unless that one is there now.
+
+        Raises:
+            Refusal: too many people are there.
+        """
+        if len(self.present) >= MOST_MEMBERS:
+            raise Refusal("too_many_members", {"count": MOST_MEMBERS})
+        member = self._member(id)
+        if member.is_present:
+            member = self._member(new_id())
+        member.name, member.read_only = self.free_name(name or member.name, member), read_only
+        member.notify, member.is_shown = notify, is_shown
+        taken = {each.colour for each in self.present if each is not member}
+        if not member.colour or member.colour in taken:
+            member.colour = next((each for each in COLOURS if each not in taken), COLOURS[len(taken) % len(COLOURS)])
+        self.notify_all()
+        return member
+
+    def _member(self, id: str) -> Member:
+        return self.members.setdefault(id, Member(self, id))
+
+    def free_name(self, wanted: str, member: Member) -> str:
+        """Return a name that nobody else who is there has; ``Guest`` without a name."""
+        name = escape_unprintable(" ".join(wanted.split()))[:LONGEST_NAME] or "Guest"
+        taken = {each.name for each in self.present if each is not member}
+        numbered = (f"{name} {number}" for number in count(2))
+        return next(each for each in chain([name], numbered) if each not in taken)
+
+    def notify_all(self) -> None:
+        """Tell everybody who is there of a change."""
+        for member in self.present:
+            assert member.notify is not None
+            member.notify()
+
+    # ---- edits ----
+
+    def submit(self, member: Member, before: Design, after: Design, label: str) -> None:
+        """Apply an edit of a member; see :meth:`Member.submit`."""
+        is_current = before is self.design
+        design = after if is_current else self._merge(find_changes(_dump(before), _dump(after)), after)
+        if design == self.design:
+            return
+        made = self._changes_to(design)
+        self._check_positions(member, made)
+        self._accept(member, design, label, made)
+        member.past = [*member.past, OwnEdit(label, made)][-LONGEST_HISTORY:]
+        member.future.clear()
+        self.notify_all()
+
+    def turn(self, member: Member, source: list[OwnEdit], target: list[OwnEdit], move: str) -> None:
+        """Revert the last edit of ``source`` and add its reverse to ``target``."""
+        if not source:
+            return
+        label, changes = source[-1]
+        kept = unchanged_since(_dump(self.design), changes)
+        if not kept:
+            source.pop()
+            self.notify_all()
+            raise Refusal("nothing_left_to_undo", {"label": label})
+        design = self._merge([each.inverse for each in reversed(kept)])
+        source.pop()
+        made = self._changes_to(design)
+        if made:
+            self._accept(member, design, label, made, move)
+            target.append(OwnEdit(label, made))
+        self.notify_all()
+
+    def restore(self, member: Member, found: Replaced) -> None:
+        """Set a value again that somebody else has changed."""
+        design = self._merge([found.change.inverse])
+        self.submit(member, self.design, design, f"restore {found.change.where}")
+
+    def _changes_to(self, design: Design) -> tuple[Change, ...]:
+        return tuple(find_changes(_dump(self.design), _dump(design)))
+
+    def _merge(self, changes: Iterable[Change], after: Design | None = None) -> Design:
+        """Return the present design with changes; ``after`` is the design that their author saw with them.
+
+        Raises:
+            Refusal: the result would be invalid.
+        """
+        try:
+            merged = apply_changes(_dump(self.design), changes)
+            design = reset_stage_settings(parse_design(merged, draft=True))
+        except InputError as error:
+            raise Refusal("edits_do_not_fit", {"reason": _first_line(error)}) from None
+        known = {*_errors(self.design), *(_errors(after) if after is not None else ())}
+        if added := [each for each in _errors(design) if each not in known]:
+            raise Refusal("edits_do_not_fit", {"reason": str(added[0])})
+        return design
+
+    def _check_positions(self, member: Member, made: Sequence[Change]) -> None:
+        """Check that a gesture did not mean a mesh, stage or expert by a number that has another meaning now.
+
+        Raises:
+            Refusal: others changed the meshes, the stages or the experts before the member's page showed it.
+        """
+        shown = member.shown_revision
+        if shown is None or not any(each.path[0] in POSITIONAL for each in made):
+            return
+        by = [other.name for other, revision in self._moved.items() if other is not member and revision > shown]
+        if by:
+            raise Refusal("edit_of_earlier_state", {"name": by[0]})
+
+    def _accept(self, member: Member, design: Design, label: str, made: Sequence[Change], move: str = "edit") -> None:
+        if member.read_only:
+            raise Refusal("read_only_design")
+        before, self.design = self.design, design
+        self.revision += 1
+        if _positions(before) != _positions(design):
+            self._moved[member] = self.revision
+        self._claim(member, made)
+        author = Author(member.id, member.name)
+        try:
+            self.library.save(self.name, design)
+            self.library.log(self.name).add_edit(before, design, label, opens=False, author=author, move=move)
+            self.notice = ""
+        except InputError as error:
+            self.notice = f"The latest edits are not saved; a restart of the server would discard them: {error}"
+
+    def _claim(self, member: Member, made: Iterable[Change]) -> None:
+        """Note that a member set values, and offer the others theirs back."""
+        for change in made:
+            if change.path == MESH_ORDER and not moves_meshes(change):
+                continue
+            paths = [path for path in self._owners if overlap(path, change.path)]
+            for owner in {self._owners[path]: None for path in paths}:
+                if owner is not member:
+                    replaced = Replaced(next(self._numbers), member.name, change)
+                    owner.replaced = [*owner.replaced, replaced][-MOST_REPLACED:]
+            for path in paths:
+                if path[: len(change.path)] == change.path:
+                    del self._owners[path]
+            self._owners[change.path] = member
+
+    def _replay(self, first: str) -> None:
+        """Read everybody's own edits from the log, if it leads to the present design."""
+        log = self.library.log(self.name).replay()
+        if log.present != _dump(self.design):
+            return
+        steps = [*log.past]
+        for step, after in zip(steps, [*(each.document for each in steps[1:]), log.present], strict=True):
+            author = step.author or Author(first, "")
+            if step.opens or not author.id:
+                continue
+            member = self._member(author.id)
+            member.name = author.name
+            made = tuple(find_changes(step.document, after))
+            self._claim(member, made)
+            if step.move == "edit":
+                member.future.clear()
+            elif source := member.past if step.move == "undo" else member.future:
+                source.pop()
+            target = member.future if step.move == "undo" else member.past
+            target.append(OwnEdit(step.label, made))
+        for member in self.members.values():
+            member.replaced.clear()
+            del member.past[:-LONGEST_HISTORY]
+
+
+POSITIONAL = ("meshes", "pipeline", "experts", MESH_ORDER[0])
+"""Sections whose edits name meshes, stages and experts by their numbers."""
+
+
+def _positions(design: Design) -> Any:
+    """Return what the numbers in gestures mean: the meshes, the stages and their places, and the experts."""
+    stages = None
+    with suppress(InputError):
+        stages = design.stages
+    pipeline, moe = design.pipeline, design.model.moe
+    return [mesh.name for mesh in design.meshes], pipeline.schedule, stages, pipeline.placement, moe and moe.experts
+
+
+def _dump(design: Design) -> dict[str, Any]:
+    return design.model_dump(mode="json")
+
+
+def _errors(design: Design) -> list[Problem]:
+    return [each for each in problems(design) if each.severity == "error"]
+
+
+def _first_line(error: InputError) -> str:
+    return str(problems_of(error)[0])

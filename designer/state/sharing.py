@@ -1,0 +1,102 @@
+"""The designs that people open together, and the keys of their links."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from meshwave.designer.state.library import Library
+from meshwave.designer.state.shared_design import SharedDesign
+from meshwave.engine.files import write_private
+from meshwave.engine.findings import Refusal
+
+
+class Link(NamedTuple):
+    """A design that is shared, and the keys that open it."""
+
+    folder: str
+    """Folder of its library, relative to that of all designs and runs."""
+    design: str
+    edit_key: str
+    view_key: str
+    first: str
+    """ID of the person who edited it before it was shared; empty for none."""
+
+
+class SharedDesigns:
+    """The shared designs of a server, in a file that only the user reads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read which designs of the libraries in a folder are shared; a damaged file shares none."""
+        self._folder, self._path = folder, folder / "shared.json"
+        self._open: dict[str, SharedDesign] = {}  # by key for editing
+        try:
+            self._links = [Link(*map(str, each)) for each in json.loads(self._path.read_bytes())]
+        except (OSError, ValueError, TypeError):
+            self._links = []
+
+    def link(self, library: Library, design: str) -> Link | None:
+        """Return the link of a design; None if it is not shared."""
+        folder = self._relative(library)
+        return next((each for each in self._links if (each.folder, each.design) == (folder, design)), None)
+
+    def share(self, library: Library, design: str, first: str = "") -> Link:
+        """Return the link of a design, which is shared from now on.
+
+        Raises:
+            OSError: that cannot be saved.
+        """
+        known = self.link(library, design)
+        if known is not None:
+            return known
+        link = Link(self._relative(library), design, secrets.token_urlsafe(16), secrets.token_urlsafe(16), first)
+        self._write([*self._links, link])
+        return link
+
+    def end(self, link: Link) -> None:
+        """Make a link lead to nothing."""
+        self._write([each for each in self._links if each != link])
+        self._open.pop(link.edit_key, None)
+
+    def open(self, link: Link) -> SharedDesign:
+        """Return the shared design of a link.
+
+        Raises:
+            InputError: it was deleted, or cannot be read.
+        """
+        library = Library(self._folder / link.folder)
+        known = self._open.get(link.edit_key)
+        if known is None or not (known.present or known.design == library.read(link.design)):
+            known = self._open[link.edit_key] = SharedDesign(library, link.design, link.first)
+        return known
+
+    def find(self, key: str) -> tuple[Link, bool]:
+        """Return the link with a key, and whether the key is for reading only.
+
+        Raises:
+            Refusal: there is none.
+        """
+        for link in self._links:
+            if _is_key(key, link.edit_key):
+                return link, False
+            if _is_key(key, link.view_key):
+                return link, True
+        raise Refusal("unknown_shared_design")
+
+    def is_open(self, library: Library, design: str) -> bool:
+        """Return whether somebody has a shared design open."""
+        link = self.link(library, design)
+        return link is not None and link.edit_key in self._open and bool(self._open[link.edit_key].present)
+
+    def _relative(self, library: Library) -> str:
+        return library.folder.relative_to(self._folder).as_posix()
+
+    def _write(self, links: list[Link]) -> None:
+        write_private(self._path, json.dumps(links))
+        self._links = links
+
+
+def _is_key(given: str, key: str) -> bool:
+    return secrets.compare_digest(given.encode("utf-8", "replace"), key.encode())

@@ -1,0 +1,140 @@
+"""The people who have the design open together; the Python side of ``static/panels/together.js``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import param
+
+from meshwave.designer.kit.assets import module, style_sheets
+from meshwave.designer.kit.canvas import Canvas, plain_text, read_value
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.library import is_id
+from meshwave.designer.state.shared_design import LONGEST_NAME, Replaced
+from meshwave.designer.state.sharing import Link
+from meshwave.engine.document.differences import value_text
+from meshwave.engine.findings import REMOVED, Refusal
+
+LONGEST_VALUE = 80
+
+
+class SharedTab(Protocol):
+    """The tab of a design that can be shared."""
+
+    @property
+    def link(self) -> Link | None:
+        """The link that opens the design together; None if it is not shared."""
+
+    @property
+    def is_own(self) -> bool:
+        """True if the design is in the user's own library."""
+
+    @property
+    def person(self) -> str:
+        """Name of the user; empty if it is chosen on the page."""
+
+    def share(self) -> None:
+        """Let others open the design together."""
+
+    def end_sharing(self) -> None:
+        """Make the links of the design lead to nothing."""
+
+    def join(self, id: str, name: str) -> None:
+        """Take the place of the person of this ID among those who are there."""
+
+
+class Together(Canvas):
+    """Who is there, links to the design, and values that others have changed."""
+
+    people = param.List(default=[], doc="Name, colour and rights of everybody who is there.")
+    replaced = param.List(default=[], doc="Number and text of each own value that somebody else has changed.")
+    links = param.Dict(default={}, doc="Keys of the links: edit and view; empty if the design is not shared.")
+    member = param.String(default="", doc="ID under which this tab returns after a reload.")
+    revision = param.Integer(default=0, doc="Revision of the design, which the page confirms when it is drawn.")
+    read_only = param.Boolean(default=False, doc="True if the page only shows the design.")
+    can_share = param.Boolean(default=False, doc="True if the design can be shared from here, and its links ended.")
+    can_rename = param.Boolean(default=False, doc="True if people choose their names themselves.")
+    longest_name = param.Integer(default=LONGEST_NAME, constant=True, doc="Largest number of characters of a name.")
+
+    _esm = module("panels/together.js")
+    _stylesheets: ClassVar = style_sheets("kit/shell.css", "panels/topbar.css", "panels/together.css")
+    _gestures = ("enter", "drawn", "share", "end_sharing", "rename", "restore", "dismiss")
+
+    def __init__(self, session: Session, tab: SharedTab | None = None, **params: Any) -> None:
+        """Create the widget; without a ``tab`` the design cannot be shared."""
+        super().__init__(**params)
+        self._session, self._tab = session, tab
+        watched = ["people", "replaced", "revision", "read_only", "document"]
+        session.param.watch(lambda *_: self.refresh(), watched)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the people and the links."""
+        session, link = self._session, self._tab.link if self._tab else None
+        self.param.update(
+            people=[
+                {"name": each.name, "colour": each.colour, "reads": each.read_only, "self": each.is_self}
+                for each in session.people
+            ],
+            replaced=[{"number": each.number, "text": replaced_text(each)} for each in session.replaced],
+            links={"edit": link.edit_key, "view": link.view_key} if link and not session.read_only else {},
+            member=session.member.id if session.member else "",
+            read_only=session.read_only,
+            can_share=self._tab is not None and self._tab.is_own and not session.read_only,
+            can_rename=self._tab is not None and not self._tab.person,
+        )
+        self.revision = session.revision  # last: the page confirms it when the other widgets are drawn
+
+    # ---- gestures ----
+
+    def _on_enter(self, gesture: Mapping[str, Any]) -> None:
+        """Return as the person that this tab was before it was reloaded."""
+        id, name = (read_value(gesture, key, plain_text) for key in ("member", "name"))
+        if self._tab is not None and self._session.member is not None:
+            if is_id(id):
+                self._tab.join(id, name)
+            if name and not self._tab.person:
+                self._session.member.rename(name)
+
+    def _on_drawn(self, gesture: Mapping[str, Any]) -> None:
+        if self._session.member is not None:
+            self._session.member.shown_revision = read_value(gesture, "revision", int)
+
+    def _on_share(self, gesture: Mapping[str, Any]) -> None:
+        self._own_tab().share()
+        self.refresh()
+
+    def _on_end_sharing(self, gesture: Mapping[str, Any]) -> None:
+        self._own_tab().end_sharing()
+        self.refresh()
+
+    def _own_tab(self) -> SharedTab:
+        self._session.check_editable()
+        if self._tab is None or not self._tab.is_own:
+            raise Refusal("design_of_somebody_else")
+        return self._tab
+
+    def _on_rename(self, gesture: Mapping[str, Any]) -> None:
+        if self.can_rename and self._session.member is not None:
+            self._session.member.rename(read_value(gesture, "name", plain_text))
+
+    def _on_restore(self, gesture: Mapping[str, Any]) -> None:
+        self._session.restore(read_value(gesture, "number", int))
+
+    def _on_dismiss(self, gesture: Mapping[str, Any]) -> None:
+        if self._session.member is not None:
+            self._session.member.dismiss(read_value(gesture, "number", int))
+
+
+def replaced_text(replaced: Replaced) -> str:
+    """Return a sentence such as ``Ben changed pipeline.microbatches from 8 to 16``."""
+    _, before, after = replaced.change
+    if after is REMOVED:
+        return f"{replaced.by} removed {replaced.change.where}"
+    if before is REMOVED:
+        return f"{replaced.by} added {replaced.change.where} again"
+    texts = ["none" if value is None else value_text(value)[:LONGEST_VALUE] for value in (before, after)]
+    if texts[0] == texts[1]:
+        return f"{replaced.by} changed {replaced.change.where}"
+    return f"{replaced.by} changed {replaced.change.where} from {texts[0]} to {texts[1]}"
