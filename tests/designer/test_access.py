@@ -127,6 +127,7 @@ def test_the_cookie_does_not_contain_the_token_and_scripts_cannot_read_it(port: 
     assert status(port, "/", Cookie=f"meshwave-{port}={TOKEN}") == 403
 
 
+@pytest.mark.slow
 def test_a_page_contains_neither_the_token_nor_the_cookie(port: int) -> None:
     """Bokeh writes what it knows of a request into the page, readable by its scripts."""
     cookie = sign_in(port)

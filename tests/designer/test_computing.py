@@ -387,6 +387,7 @@ def test_no_search_is_offered_for_replicas_or_searched_schedules(pipeline: dict[
     assert Problems(Session(design(**pipeline, seed=9))).better == {}
 
 
+@pytest.mark.slow
 def test_the_result_for_a_closed_page_is_dropped() -> None:
     document = Document()
     later = page_callback_scheduler(document)

@@ -60,6 +60,7 @@ def test_it_is_the_program_with_its_messages(drawn: Drawn, seed: int) -> None:
         assert sorted(action for action in actions if action.op in MESSAGES) == ours
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(drawn=any_program, seed=seeds)
 def test_no_rank_stands_still_where_each_action_waits_for_its_own(drawn: Drawn, seed: int) -> None:

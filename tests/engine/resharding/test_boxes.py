@@ -45,6 +45,7 @@ def test_distinct_boxes_tile_the_tensor_once(data: st.DataObject) -> None:
     assert (count == 1).all()
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_unit_tasks_tile_the_tensor_and_name_all_owners_and_needers(data: st.DataObject) -> None:

@@ -154,6 +154,7 @@ def test_every_byte_is_played_once_and_the_last_one_ends_the_play(found: Transfe
     assert got == {(number, rank): task.bytes for number, task in enumerate(found.tasks) for rank in task.receivers}
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(transfers())
 def test_at_no_moment_a_port_carries_more_than_it_can(found: Transfer) -> None:

@@ -12,6 +12,8 @@ from meshwave.engine.document import Design
 from meshwave.engine.runs import Run
 from tests.engine.runs.play import draw
 
+STEPS = 150
+"""Steps of a run that is long enough to be interrupted while it trains."""
 PATIENCE_S = 90.0
 
 

@@ -121,6 +121,7 @@ def test_conditions_of_a_job_become_its_status(conditions: list[dict[str, str]],
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["trainjob", "jobset"])
 def test_manifests_are_those_of_the_published_api(kind: str, record: Record, tmp_path: Path) -> None:
     more = {"gpus_per_node": 8, "queue": "team-a", "node_selector": {"gpu": "h100"}, "namespace": "team"}

@@ -35,6 +35,7 @@ def launch(
     return owner, owner.stdout.readline().strip()
 
 
+@pytest.mark.slow
 def test_queued_runs_start_in_their_order(launcher: LocalLauncher) -> None:
     first, second, third = (submit(launcher, draw(steps=5)) for _ in range(3))
     assert [second.state, third.state] == ["QUEUED", "QUEUED"]
@@ -124,6 +125,7 @@ def test_a_run_is_left_to_the_living_process_that_queued_it(tmp_path: Path) -> N
         process.wait()
 
 
+@pytest.mark.slow
 def test_restarts_are_bounded_and_recorded(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("leave in 2"), Options(restarts=2))
 
@@ -138,6 +140,7 @@ def test_restarts_are_bounded_and_recorded(launcher: LocalLauncher) -> None:
     assert notes[1].endswith("; the next one started from the first step")
 
 
+@pytest.mark.slow
 def test_a_cancelled_run_does_not_start_again(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw("sleep"), Options(restarts=5))
     processes(run)

@@ -16,13 +16,13 @@ from meshwave.engine.files import import_folder
 from meshwave.engine.findings import Refusal
 from meshwave.engine.runs import Options, Record, State, reconcile
 from meshwave.engine.runs.attempts import read_attempts
-from meshwave.engine.runs.checkpoints import Checkpoints
+from meshwave.engine.runs.checkpoints import Checkpoints, complete_checkpoints
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.slurm import SlurmLauncher, SlurmOptions
 from meshwave.engine.runs.launchers.ssh import SshLauncher, SshOptions
 from tests.conftest import until
 from tests.engine.runs import slurm_cluster, ssh_server
-from tests.engine.runs.jobs import PATIENCE_S, kill_worker, losses, processes_of, two_nodes, until_long
+from tests.engine.runs.jobs import PATIENCE_S, STEPS, kill_worker, losses, processes_of, two_nodes, until_long
 from tests.engine.runs.play import submit
 
 pytestmark = [pytest.mark.ssh, pytest.mark.torch, pytest.mark.slow]
@@ -93,10 +93,11 @@ def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
 ) -> None:
     launcher = launcher_of(server, record, tmp_path, shared=True)
     options = Options(checkpoints=Checkpoints(every_steps=5), restarts=1)
-    run = submit(launcher, two_nodes(300), options)  # type: ignore[arg-type]
-    other = submit(launcher, two_nodes(300))  # type: ignore[arg-type]
-    assert until_long(lambda: reconcile(record) or run.progress.done > 5)
+    run = submit(launcher, two_nodes(2 * STEPS), options)  # type: ignore[arg-type]
+    other = submit(launcher, two_nodes(2 * STEPS))  # type: ignore[arg-type]
+    reconcile(record)
     assert other.waiting == f"position 1 of 1 in the queue; run {run.id} is active"
+    assert until_long(lambda: bool(complete_checkpoints(tmp_path / "remote" / run.id)))
     kill_worker(run)
 
     assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, run.reason
@@ -104,7 +105,7 @@ def test_a_killed_process_costs_no_accuracy_and_another_run_waits(
     assert "resumed after step" in (run.folder / "rank-0.log").read_text()
     assert other.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, other.reason
     assert losses(run) == losses(other)
-    resumed = submit(launcher, two_nodes(310), Options(resume=run.id))  # type: ignore[arg-type]
+    resumed = submit(launcher, two_nodes(2 * STEPS + 10), Options(resume=run.id))  # type: ignore[arg-type]
     assert resumed.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, resumed.reason
     assert len(losses(resumed)) == 10
     launcher.close()

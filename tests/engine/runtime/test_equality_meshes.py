@@ -124,7 +124,7 @@ EXPERTS = [
 def test_a_model_with_experts_trains_like_one_process(
     schedule: str, pp: int, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    document = draw({"schedule": schedule, "microbatches": 4}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5, steps=3)
+    document = draw({"schedule": schedule, "microbatches": 4}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5)
     document["model"]["moe"] = MOE
     document["experts"] = experts
     assert_equal(crew.train(document), reference(document))
@@ -146,7 +146,7 @@ OVERLAPPED = [
 def test_slots_whose_exchanges_overlap_train_like_one_process(
     pipeline: Document, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    document = draw(pipeline, pp=2, dp=dp, tp=tp, layers=4, clip_norm=0.5, steps=3)
+    document = draw(pipeline, pp=2, dp=dp, tp=tp, layers=4, clip_norm=0.5)
     document["model"]["moe"] = {**MOE, "every": 1}
     document["experts"] = experts
     assert lower(parse_design(document)).fused.any()
@@ -167,7 +167,7 @@ def test_experts_that_drop_tokens_and_are_computed_again_train_like_one_process(
 ) -> None:
     """A token that is routed again must find the slot that it had."""
     pipeline = {"schedule": "1f1b", "microbatches": 4, "recompute": "full"}
-    document = draw(pipeline, pp=2, dp=2, tp=2, layers=4, steps=3)
+    document = draw(pipeline, pp=2, dp=2, tp=2, layers=4)
     document["model"]["moe"] = {**MOE, "capacity_factor": 0.7}
     document["experts"] = experts
     assert_equal(crew.train(document), reference(document))

@@ -25,6 +25,7 @@ def test_both_runtimes_agree_and_have_figures() -> None:
     assert all(value > 0 for value in found.values())
 
 
+@pytest.mark.nightly
 def test_another_order_than_that_of_torch_is_rejected() -> None:
     pair = make_pair(2, TINY, {"schedule": "interleaved-1f1b", "chunks": 2}, "ScheduleLoopedBFS")
 

@@ -113,10 +113,10 @@ COMBINATIONS = list(product((1, 2), (1, 2), (1.0, 1.2, None)))
 
 
 def grid() -> Iterator[Case]:
-    """Yield a sixth of all combinations for every grid of groups and schedule, different ones for each."""
+    """Yield a twelfth of all combinations for every grid of groups and schedule, different ones for each."""
     for (pair, (mp, esp)), (turn, schedule) in product(enumerate(PAIRS), enumerate(SCHEDULES)):
         for number, (each, k, f) in enumerate(COMBINATIONS):
-            if (number + number // 3 + pair + turn) % 6 == 0:
+            if (number + pair + turn) % 12 == 0:
                 yield Case(schedule, make_layer(schedule, mp, esp, each=each, top_k=k, capacity_factor=f))
 
 
@@ -133,7 +133,7 @@ def outcomes(crew: Any) -> Outcomes:
 
 def test_every_schedule_matches_one_process(outcomes: Outcomes) -> None:
     assert {case.schedule for case, _ in outcomes} == set(SCHEDULES)
-    assert len(outcomes) > 100
+    assert len(outcomes) > 50
 
 
 def test_dropped_tokens_differ_only_under_s1(crew: Any) -> None:
