@@ -107,7 +107,7 @@ def whole_expert_layer(model: Model) -> Layer:
         capacity_factor=moe.capacity_factor,
         matrices=3 if mlp.gated else 2,
         has_biases=mlp.bias,
-        router_vectors=moe.router_vectors,
+        router_vector_count=moe.router_vector_count,
     )
 
 

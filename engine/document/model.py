@@ -54,7 +54,7 @@ class MoE(Part):
         return ffn_hidden
 
     @property
-    def router_vectors(self) -> int:
+    def router_vector_count(self) -> int:
         """Learned numbers per expert in the router besides its matrix."""
         return 0
 

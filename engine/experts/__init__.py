@@ -1,16 +1,16 @@
-"""Schedules of an expert layer, one file each; a module in the folder is registered by its existence."""
+"""Schedules of an expert layer, one file each; every module in this folder is registered automatically."""
 
 from meshwave.engine.experts._base import (
     Choice,
     Costs,
     ExpertSchedule,
-    exchange,
+    exchange_step,
     expert_schedule_names,
     expert_schedules,
-    gate,
-    order_tokens,
-    restore_tokens,
-    whole_experts,
+    gate_step,
+    token_order_step,
+    token_restore_step,
+    whole_experts_step,
 )
 from meshwave.engine.experts._collectives import Collective, CostedStep, Fit, Line, Links, traffic
 from meshwave.engine.experts._dropped_tokens import dropped_shares
@@ -52,18 +52,18 @@ __all__ = [
     "device_rows",
     "dropped_shares",
     "equal_blocks",
-    "exchange",
+    "exchange_step",
     "expert_schedule_names",
     "expert_schedules",
-    "gate",
+    "gate_step",
     "indivisible_experts",
     "load_shares",
     "max_experts_per_device",
-    "order_tokens",
     "play_layer",
     "price",
     "resolve_choice",
-    "restore_tokens",
+    "token_order_step",
+    "token_restore_step",
     "traffic",
-    "whole_experts",
+    "whole_experts_step",
 ]

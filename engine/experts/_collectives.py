@@ -1,4 +1,4 @@
-"""Seconds of the messages of an expert layer: ``alpha + beta * bytes`` on links inside and between nodes."""
+"""Time of an expert layer's messages: ``alpha + beta * bytes`` on links within and between nodes."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from meshwave.engine.experts._steps import Step, StepOp
 
 
 class Line(NamedTuple):
-    """Seconds of a message of ``n`` bytes: ``alpha + n * beta``."""
+    """Time of a message of ``n`` bytes in seconds: ``alpha + n * beta``."""
 
     alpha: float = 0.0
     beta: float = 0.0
 
     def seconds(self, size: float) -> float:
-        """Return the seconds of a message of ``size`` bytes."""
+        """Return the time of a message of ``size`` bytes in seconds."""
         return self.alpha + size * self.beta
 
 
 Fit = Mapping[str, Line]
 """Measured lines of whole collectives: ``all_gather``, ``reduce_scatter``, ``all_reduce`` and ``all_to_all``, each for
-all groups or, as ``all_to_all@ep``, for one kind of group; and ``overlap``, an all-to-all with the all-gather that
-hides under it, by the buffer of the all-to-all. Bytes are buffers, for an all-gather all gathered bytes (Parm's
+all kinds of groups or for one kind (such as ``all_to_all@ep``); and ``overlap``, an all-to-all overlapped with an
+all-gather, by the buffer of the all-to-all. Sizes are buffer bytes; for an all-gather, all gathered bytes (Parm's
 performance model)."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """Links per device; devices that share a NIC each get a part of its rate."""
+    """Links of a device within and between nodes; devices that share a NIC each get a share of its bandwidth."""
 
     intra: Line
     inter: Line
     fit: Fit | None = None
     is_grouped: bool = False
-    """True if the messages of an all-to-all start together, and a token crosses to another node once, however many of
+    """True if the messages of an all-to-all start together, and a token is sent to another node once, however many of
     its experts are there (DeepEP)."""
 
     def fitted_line(self, collective: str, group: str) -> Line | None:
@@ -50,50 +50,50 @@ class Links:
 
 Floats = NDArray[np.float64]
 MOVES = (StepOp.ORDER, StepOp.RESTORE, StepOp.DUMP, StepOp.SUM)
-"""Steps that read and write their tensor; splitting and keeping only select a view of it."""
+"""Steps that read and write their tensor; steps that split or keep only select a view of it."""
 
 
 class Collective(NamedTuple):
-    """A collective, described for the device that is busy with it the longest."""
+    """Cost of a collective on the device that spends the most time in it."""
 
     name: str
     group: str
     group_size: int
-    buffer_bytes: float  # all-to-all, reduce-scatter, all-reduce: whole buffer; all-gather: own part
+    buffer_bytes: float  # size of the whole buffer; for an all-gather, of the own part
     sent_bytes: float  # bytes that leave the device
-    intra_bytes: float  # part inside the node
-    inter_bytes: float  # part to other nodes
-    time_s: float  # exposed time: less than its duration if it hides under another
+    intra_bytes: float  # sent within the node
+    inter_bytes: float  # sent to other nodes
+    time_s: float  # exposed time: less than the duration if it overlaps another collective
     hidden: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class CostedStep:
-    """A step with its costs on every device."""
+    """Step with its costs on every device."""
 
     step: Step
-    compute_s: Floats  # [devices] all chunks, one after the other
-    weights_s: Floats  # [devices] part for gradients of weights
-    intra_s: Floats  # [devices] on the links inside the node
-    inter_s: Floats  # [devices] on the links between nodes
-    sent: Floats  # [2, devices] bytes sent inside the node and to other nodes
-    startup: Floats  # [2, devices] part of intra_s and inter_s that every chunk pays
-    piece_s: float = 0.0  # one piece of a hidden gather
+    compute_s: Floats  # [devices] compute time of all chunks in sequence
+    weights_s: Floats  # [devices] part of compute_s for weight gradients
+    intra_s: Floats  # [devices] time on the links within the node
+    inter_s: Floats  # [devices] time on the links between nodes
+    sent: Floats  # [2, devices] bytes sent within the node and to other nodes
+    startup: Floats  # [2, devices] part of intra_s and inter_s that every chunk repeats
+    piece_s: float = 0.0  # time of one piece of a hidden gather; 0 if not hidden
     overlap: Line | None = None  # measured line of a hidden gather together with its all-to-all
 
     @property
     def links_s(self) -> tuple[Floats, Floats]:
-        """Seconds inside the node and between nodes."""
+        """Seconds on links within the node and between nodes, each ``[devices]``."""
         return self.intra_s, self.inter_s
 
     def piece_seconds(self, chunks: int) -> float:
-        """Return the seconds of a piece of a hidden gather for one of ``chunks``; each piece pays the startup."""
+        """Return the seconds of a piece of a hidden gather for one of ``chunks`` chunks, including the startup."""
         startup = float(self.startup.max())
         return startup + (self.piece_s - startup) / chunks
 
 
-def _ring(layer: Layer, links: Links, costed: CostedStep) -> CostedStep:
-    """Price a ring among neighbours: ``n - 1`` steps of a part each, twice for an all-reduce."""
+def _cost_ring(layer: Layer, links: Links, costed: CostedStep) -> CostedStep:
+    """Add the cost of a ring: ``n - 1`` steps of one part each, twice for an all-reduce."""
     step, n = costed.step, layer.size(costed.step.group)
     name = step.collective
     part = step.bytes / n if name == "all_reduce" else step.bytes
@@ -102,7 +102,7 @@ def _ring(layer: Layer, links: Links, costed: CostedStep) -> CostedStep:
     buffer = step.bytes * (1 if name == "all_reduce" else n)
     members = layer.group_table(step.group)
     nodes = layer.node_of[members]
-    across = np.empty(layer.devices, np.int64)  # lane: 0 inside the node, 1 between nodes
+    across = np.empty(layer.devices, np.int64)  # index of the link: 0 within the node, 1 between nodes
     across[members] = (nodes != nodes[:, :1]).any(axis=1, keepdims=True)
 
     def lane_values(of: Callable[[Line], float], measured: float) -> Floats:
@@ -122,8 +122,8 @@ def _ring(layer: Layer, links: Links, costed: CostedStep) -> CostedStep:
     return replace(costed, piece_s=piece, overlap=links.fitted_line("overlap", "ep_esp"))
 
 
-def _all_to_all(layer: Layer, links: Links, costed: CostedStep) -> CostedStep:
-    """Price an all-to-all pair by pair; each device waits for the larger of its sent and received bytes."""
+def _cost_all_to_all(layer: Layer, links: Links, costed: CostedStep) -> CostedStep:
+    """Add the cost of an all-to-all, in which each device waits for the larger of its sent and received bytes."""
     step = costed.step
     pairs = traffic(layer, step)
     busy = np.maximum(pairs, pairs.T)
@@ -147,24 +147,24 @@ def _all_to_all(layer: Layer, links: Links, costed: CostedStep) -> CostedStep:
 
 
 def _crossing_share(layer: Layer) -> float:
-    """Return the bytes between nodes if a token is sent to each node once, relative to once per expert.
+    """Return the bytes between nodes if a token is sent once per node, relative to once per expert.
 
-    Of ``k`` experts, chosen uniformly over ``n`` nodes, ``k (n - 1) / n`` are on other nodes, and
-    ``(n - 1) (1 - (1 - 1/n)^k)`` other nodes have one.
+    Of ``k`` experts, chosen uniformly over ``n`` nodes, ``k (n - 1) / n`` are on other nodes, and ``(n - 1) (1 - (1 -
+    1/n)^k)`` other nodes have at least one of them.
     """
     nodes = len(np.unique(layer.node_of))
     return nodes * (1 - (1 - 1 / nodes) ** layer.top_k) / layer.top_k
 
 
 def traffic(layer: Layer, step: Step) -> Floats:
-    """Return ``[devices, devices]`` the bytes of an all-to-all from each device to each, itself included."""
+    """Return the bytes that each device sends to each device in an all-to-all, itself included, ``[devices, devices]``."""
     n, devices = layer.size(step.group), layer.devices
     pairs: Floats = np.zeros((devices, devices))
     if layer.homes is None:
         members = layer.group_table(step.group)
         pairs[members[:, :, None], members[:, None, :]] = step.bytes / n
         return pairs
-    slots = step.bytes / layer.experts  # bytes of one expert from one source to all receivers
+    slots = step.bytes / layer.experts  # bytes for one expert from one source to all receivers
     if step.group == "ep_esp":  # every shard of the expert's place gets a copy
         pairs[:] = np.kron(layer.visit_counts, np.ones((layer.esp, layer.esp))) * slots / layer.esp
     else:
@@ -177,7 +177,7 @@ def traffic(layer: Layer, step: Step) -> Floats:
 
 
 def _exposed_seconds(layer: Layer, direction: Sequence[CostedStep], at: int) -> float:
-    """Return the seconds that a step adds to the layer, with steps in sequence and hidden gathers overlapped."""
+    """Return the seconds that step ``at`` adds to the layer, with steps in sequence and hidden gathers overlapped."""
     costed = direction[at]
     if costed.piece_s:
         return max(hidden_gather_seconds(layer, costed, _hiding_exchange(direction, at)), 0.0)
@@ -187,10 +187,11 @@ def _exposed_seconds(layer: Layer, direction: Sequence[CostedStep], at: int) -> 
 
 
 def hidden_gather_seconds(layer: Layer, gather: CostedStep, exchange: CostedStep, chunks: int = 1) -> float:
-    """Return the seconds that a hidden gather of ``ep`` pieces adds to its all-to-all, for one of ``chunks``.
+    """Return the seconds that a hidden gather of ``ep`` pieces adds to its all-to-all, for one of ``chunks`` chunks.
 
-    All pieces but the last run beside the part between nodes, the last one after it. A gather that itself goes between
-    nodes is not hidden. A measured overlap covers both together, and can be less than the measured all-to-all alone.
+    All pieces except the last run during the part between nodes, the last piece after it. A gather between nodes is not
+    hidden. A measured overlap covers both collectives, and can be less than the measured all-to-all alone, so the
+    result can be negative.
     """
     if gather.overlap:
         alone = sum(part_seconds(took, chunks, exchange.startup[lane]) for lane, took in enumerate(exchange.links_s))
@@ -203,17 +204,17 @@ def hidden_gather_seconds(layer: Layer, gather: CostedStep, exchange: CostedStep
 
 
 def part_seconds(took: Floats, parts: int, startup: Floats) -> Floats:
-    """Return ``[devices]`` the seconds of one of the parts that a message is split into; each pays the startup."""
+    """Return the seconds of one of the ``parts`` of a split message, ``[devices]``, each including the startup."""
     return np.where(took > 0, startup + (took - startup) / parts, 0.0)
 
 
 def _hiding_exchange(direction: Sequence[CostedStep], at: int) -> CostedStep:
-    """Return the all-to-all that a hidden gather runs under: the last one before it."""
+    """Return the all-to-all that overlaps the hidden gather ``at``: the last all-to-all before it."""
     return next(costed for costed in reversed(direction[:at]) if costed.step.collective == "all_to_all")
 
 
 def _hidden_gather(direction: Sequence[CostedStep], at: int) -> CostedStep | None:
-    """Return the gather that hides under an all-to-all; None if there is none."""
+    """Return the gather that overlaps the all-to-all ``at``; None if there is none."""
     if direction[at].step.collective != "all_to_all":
         return None
     following = next((costed for costed in direction[at + 1 :] if costed.step.collective), None)

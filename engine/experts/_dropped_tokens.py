@@ -1,4 +1,4 @@
-"""Dropped tokens: token assignments that are expected to find no free slot under a capacity."""
+"""Dropped tokens: expected fraction of token assignments that find no free slot under a capacity."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Counts = NDArray[np.int64]
 TAIL_DEVIATIONS = 8
 """Standard deviations from the mean beyond which the tail of a binomial is neglected."""
 MAX_EXPERTS_AT_ONCE, MAX_TABLE_SIZE = 64, 2**15
-"""Limits on the rows and on the entries of a table ``[experts, numbers of tokens]``."""
+"""Maximum number of rows and of entries of a table ``[experts, token counts]``."""
 
 
 def dropped_shares(name: str, layer: Layer) -> float:
-    """Return the share of token assignments that are expected to be dropped under the schedule ``name``.
+    """Return the expected fraction of token assignments that are dropped under the schedule ``name``.
 
-    The schedule must have steps. The model assumes that tokens choose independently, each expert with the probability
-    of the load. A hot expert drops the excess over its capacity; equally loaded experts drop some by chance, the more
-    the fewer tokens a gate sees. Tokens of one text choose similar experts and gates learn to balance, so that a run
-    can drop more or less. The share is 0 without a capacity.
+    The schedule must have steps. The model assumes that tokens choose independently, each expert with its probability
+    in the load. A hot expert drops the excess over its capacity; equally loaded experts drop some tokens by chance,
+    more if a gate routes fewer tokens. Tokens of one text choose similar experts and gates learn to balance, so a run
+    can drop more or fewer. The fraction is 0 without a capacity.
     """
     if layer.capacity_factor is None:
         return 0.0
-    return _dropped_share(name, replace(layer, nodes=None, homes=None))  # the placement does not matter
+    return _dropped_share(name, replace(layer, nodes=None, homes=None))  # the placement has no effect
 
 
-@lru_cache(maxsize=256)  # most meshes have the same layer, and most edits keep it
+@lru_cache(maxsize=256)  # most meshes have equal layers, and most edits leave them unchanged
 def _dropped_share(name: str, layer: Layer) -> float:
     seen = _gate_tokens(name, layer)
     tokens, slots = round(seen * layer.tokens), round(seen * layer.capacity)
@@ -43,7 +43,7 @@ def _dropped_share(name: str, layer: Layer) -> float:
 
 
 def _gate_tokens(name: str, layer: Layer) -> float:
-    """Return the tokens among which a gate chooses, relative to those of an input; copies count once."""
+    """Return the number of tokens that a gate routes, relative to an input; copies count once."""
     seen = 1.0
     for step in expert_schedules[name]().steps(layer):
         size = layer.size(step.group)
@@ -57,12 +57,12 @@ def _gate_tokens(name: str, layer: Layer) -> float:
 
 
 def _expected_excess(tokens: int, chances: Floats, slots: int) -> Floats:
-    """Return ``[experts]`` the expected number of tokens above ``slots`` that choose each expert.
+    """Return the expected number of tokens above ``slots`` that choose each expert, ``[experts]``.
 
     Args:
         tokens: number of tokens that choose.
         chances: [experts] probability that a token chooses the expert, ascending.
-        slots: slots of an expert.
+        slots: number of slots of an expert.
     """
     mean = tokens * chances
     spread = TAIL_DEVIATIONS * (np.sqrt(mean * (1 - chances)) + 1)
@@ -78,10 +78,10 @@ def _expected_excess(tokens: int, chances: Floats, slots: int) -> Floats:
 
 
 def _binomial_excess(tokens: int, chances: Floats, slots: int, first: Counts, last: Counts) -> Floats:
-    """Return the same for probabilities between 0 and 1, summed over relevant numbers of tokens."""
-    count = first[:, None] + np.arange((last - first).max() + 1)  # [experts, numbers of tokens]
+    """Return the same expectation for probabilities between 0 and 1, summed over token counts ``first`` to ``last``."""
+    count = first[:, None] + np.arange((last - first).max() + 1)  # [experts, token counts]
     odds = np.log(chances / (1 - chances))[:, None]
-    ratios = np.log(np.maximum(tokens - count[:, :-1], 1) / count[:, 1:]) + odds  # of successive probabilities
+    ratios = np.log(np.maximum(tokens - count[:, :-1], 1) / count[:, 1:]) + odds  # ratios of successive probabilities
     logs = np.concatenate((np.zeros_like(odds), np.cumsum(ratios, axis=1)), axis=1)
     logs[count > last[:, None]] = -np.inf
     weights = np.exp(logs - logs.max(axis=1, keepdims=True))

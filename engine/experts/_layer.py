@@ -1,8 +1,8 @@
-"""One expert layer on one group of devices: its sizes, groups, and the placement of its experts.
+"""One expert layer on one group of devices: its sizes, process groups, and expert placement.
 
 Symbols of Parm (arXiv:2407.00599) and of PPMoE (arXiv:2304.11414): ``P = ep * esp`` devices, ``mp`` of which hold the
-same tokens; ``S`` tokens of such an input, width ``M``, expert width ``H``, ``E`` experts, of which a token visits
-``k``; capacity ``T``. The two message sizes are ``X = S M b`` and ``D = E T M b``.
+same tokens; ``S`` tokens per input, width ``M``, expert width ``H``, ``E`` experts, of which a token visits ``k``;
+capacity ``T``. The two message sizes are ``X = S M b`` and ``D = E T M b`` bytes, with ``b`` bytes per element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from meshwave.engine.findings import Problem, nearest_divisors, set_value
 Floats = NDArray[np.float64]
 Load = Literal["uniform", "zipf"] | Sequence[float] | None
 Homes = tuple[tuple[int, ...], ...]
-"""``[places]`` the experts that each place holds."""
+"""Experts that each place holds, ``[places]``."""
 
 
 @dataclass(frozen=True)
@@ -30,39 +30,39 @@ class Layer:
     """Sizes of an expert layer and numbering of its devices.
 
     Devices are numbered 0 to P - 1: ``mp`` and ``esp`` groups have adjacent devices, an ``ep`` group has every
-    ``esp``-th, and ``ep_esp`` has all. Device ``r`` is member ``r % esp`` of the group at *place* ``r // esp``, which
-    holds the experts ``homes[place]``, sharded over ``esp``.
+    ``esp``-th device, and ``ep_esp`` has all. Device ``r`` is member ``r % esp`` of the group at *place* ``r // esp``,
+    which holds the experts ``homes[place]``, sharded over ``esp``.
     """
 
     mp: int
-    """Devices that hold the same tokens: the tensor-parallel group, N_MP (N_TP of PPMoE)."""
+    """Number of devices that hold the same tokens: the tensor-parallel group, N_MP (N_TP in PPMoE)."""
     ep: int
-    """Places that hold different experts, N_EP."""
+    """Number of places that hold different experts, N_EP."""
     esp: int
-    """Devices that share one expert, N_ESP."""
+    """Number of devices that share one expert, N_ESP."""
     experts: int
     tokens: int
-    """S: tokens of the input of one ``mp`` group."""
+    """S: number of tokens in the input of one ``mp`` group."""
     hidden: int
     ffn_hidden: int
     top_k: int = 1
     capacity_factor: float | None = 1.0
-    """Slots of an expert relative to an even share; None drops no token."""
+    """Slots of an expert relative to an even share; None if no token is dropped."""
     item_bytes: int = 4
     nodes: tuple[int, ...] | None = None
-    """[devices] node of each; None: all on one."""
+    """[devices] node of each device; None if all are on one node."""
     homes: Homes | None = None
-    """[places] experts of each place; None: equal blocks."""
+    """[places] experts of each place; None for equal blocks of experts."""
     load: tuple[float, ...] | None = None
-    """[experts] share of token assignments of each, with sum 1; None: uniform."""
+    """[experts] share of token assignments of each expert, with sum 1; None if uniform."""
     matrices: int = 2
-    """Matrices of an expert: 2, or 3 if it is gated."""
+    """Number of matrices of an expert: 2, or 3 if it is gated."""
     has_biases: bool = True
     """True if the matrices of an expert have biases."""
-    router_vectors: int = 0
-    """Learned numbers per expert in the gate besides its matrix."""
+    router_vector_count: int = 0
+    """Number of learned values per expert in the gate in addition to its matrix."""
     degree: int = 1
-    """Chunks into which slots are split, so that exchange and compute of different chunks overlap."""
+    """Number of chunks into which slots are split, so that communication and compute of different chunks overlap."""
 
     @property
     def devices(self) -> int:
@@ -71,15 +71,15 @@ class Layer:
 
     @cached_property
     def capacity(self) -> int:
-        """T: slots of an expert for one input, a multiple of ``mp`` and of the chunks."""
+        """T: number of slots of an expert for one input, a multiple of ``mp`` and of the chunks."""
         return self.round_slots(self.slots_needed)
 
     @property
     def slots_needed(self) -> int:
-        """``ceil(k f S / E)``; without a capacity factor, the tokens expected at the most loaded expert."""
+        """Minimum number of slots: ``ceil(k f S / E)``, or without capacity the tokens of the most loaded expert."""
         if self.capacity_factor is None:
             return ceil(self.top_k * self.tokens * max(self.shares) - 1e-9)
-        factor = Fraction(str(float(self.capacity_factor)))  # exact: 1.2 is 12/10
+        factor = Fraction(str(float(self.capacity_factor)))  # exact arithmetic: 1.2 is 12/10
         return ceil(factor * self.top_k * self.tokens / self.experts)
 
     @property
@@ -88,41 +88,42 @@ class Layer:
         return self.capacity_factor is not None and self.capacity < self.tokens
 
     def round_slots(self, slots: int) -> int:
-        """Round ``slots`` up to a number that every ``mp`` device and every chunk can share equally."""
+        """Return ``slots`` rounded up to a number that can be divided equally among ``mp`` devices and chunks."""
         parts = self.mp * self.degree
         return max(1, ceil(slots / parts)) * parts
 
     @cached_property
     def shares(self) -> tuple[float, ...]:
-        """[experts] share of token assignments of each; the sum is 1."""
+        """[experts] share of token assignments of each expert; the sum is 1."""
         return self.load or (1 / self.experts,) * self.experts
 
     @property
     def inner(self) -> int:
-        """Columns of an expert's first matrices together: its width, twice if it is gated."""
+        """Total number of columns of an expert's first matrices: its width, or twice its width if it is gated."""
         return (self.matrices - 1) * self.ffn_hidden
 
     @property
     def gate_parameters(self) -> int:
-        """Parameters of the gate."""
-        return self.experts * (self.hidden + self.router_vectors)
+        """Number of parameters of the gate."""
+        return self.experts * (self.hidden + self.router_vector_count)
 
     def expert_parameters(self, cut: int = 1) -> float:
-        """Parameters of one expert on the first of the ``cut`` devices that share it.
+        """Return the number of parameters of one expert on the first of the ``cut`` devices that share it.
 
-        These are two matrices and two biases, three if it is gated; the last bias is on that device only.
+        An expert has two matrices and two biases, or three of each if it is gated; only the first device has the last
+        bias.
         """
         biases = self.inner / cut + self.hidden if self.has_biases else 0.0
         return self.matrices * self.hidden * self.ffn_hidden / cut + biases
 
     @property
     def input_bytes(self) -> float:
-        """X: bytes of the input tokens."""
+        """X: size of the input tokens in bytes."""
         return float(self.tokens * self.hidden * self.item_bytes)
 
     @property
     def slots_bytes(self) -> float:
-        """D: bytes of all slots."""
+        """D: size of all slots in bytes."""
         return float(self.experts * self.capacity * self.hidden * self.item_bytes)
 
     # ---- groups ----
@@ -146,14 +147,14 @@ class Layer:
         return [self.members(group, first) for first in range(0, self.devices, self.size(group))]
 
     def group_table(self, group: str) -> NDArray[np.int64]:
-        """Return ``[groups, members]`` the devices of all groups of a kind."""
+        """Return the devices of all groups of a kind, ``[groups, members]``."""
         if group == "ep":
             return np.arange(self.devices).reshape(self.ep, self.esp).T
         return np.arange(self.devices).reshape(-1, self.size(group))
 
     @cached_property
     def node_of(self) -> NDArray[np.int64]:
-        """[devices] node of each."""
+        """[devices] node of each device."""
         return np.asarray(self.nodes if self.nodes else np.zeros(self.devices), np.int64)
 
     def node(self, device: int) -> int:
@@ -163,18 +164,18 @@ class Layer:
     # ---- placement ----
 
     def expert_homes(self, places: int) -> Homes:
-        """Return the experts of each place if ``places`` places hold them all."""
+        """Return the experts of each place if the experts are distributed over ``places`` places."""
         return self.homes if self.homes is not None else equal_blocks(self.experts, places)
 
     def holders(self, places: int) -> tuple[tuple[int, ...], ...]:
-        """Return ``[experts]`` the places that hold each expert, ascending; a replicated expert has several."""
-        return _holders(self.expert_homes(places), self.experts)
+        """Return the places that hold each expert, ``[experts]``, in ascending order; a replicated expert has several."""
+        return _holders_by_expert(self.expert_homes(places), self.experts)
 
     @cached_property
     def folded_rows(self) -> Floats:
-        """[mp] rows that each place computes if the experts are distributed over the ``mp`` group.
+        """[mp] number of rows that each place computes if the experts are distributed over the ``mp`` group.
 
-        These are all its slots, or without a capacity the expected tokens (their load factor is the largest over the
+        These are all its slots, or without a capacity its expected tokens (their load factor is the ratio of maximum to
         mean). Replicas of an expert share its rows.
         """
         dropless = self.capacity_factor is None
@@ -189,14 +190,14 @@ class Layer:
         """[places, experts] place that serves each expert to the tokens of each place.
 
         A place that holds an expert serves itself. Other places are served by a replica on one of their nodes if there
-        is one; among candidates, by the one that serves this expert to the fewest places, then by the one with the
+        is one; among candidates, by the place that serves this expert to the fewest places, then by the one with the
         least work so far.
         """
         serves = np.empty((self.ep, self.experts), np.int64)
         nodes = [self._nodes_of(place) for place in range(self.ep)]
-        work = np.zeros(self.ep)  # share of all tokens that each place serves so far
+        work = np.zeros(self.ep)  # share of all tokens that each place has been assigned
         for expert, holders in enumerate(self.holders(self.ep)):
-            if len(holders) == 1:  # the usual case, and the fast one
+            if len(holders) == 1:  # fast path for the usual case
                 serves[:, expert] = holders[0]
                 work[holders[0]] += self.ep * self.shares[expert]
             elif holders:
@@ -204,11 +205,13 @@ class Layer:
         return serves
 
     def _replicas_serving(self, expert: int, holders: Sequence[int], nodes: list[set[int]], work: Floats) -> list[int]:
-        """Return ``[places]`` the holder that serves each place, and add its load to ``work``."""
+        """Return the place that serves ``expert`` to each place, ``[places]``, and add its load to ``work``."""
         asked = dict.fromkeys(holders, 1)
         found = {place: place for place in holders}
         close = {place: [h for h in holders if nodes[h] & nodes[place]] for place in range(self.ep)}
-        for place in sorted(range(self.ep), key=lambda place: not close[place]):  # places with a choice come last
+        for place in sorted(
+            range(self.ep), key=lambda place: not close[place]
+        ):  # places with several candidates come last
             if place not in found:
                 options = close[place] or holders
                 found[place] = min(options, key=lambda h: (asked[h], round(float(work[h]), 12), h))
@@ -219,7 +222,7 @@ class Layer:
 
     @cached_property
     def visit_counts(self) -> NDArray[np.int64]:
-        """[places, places] number of experts that the tokens of one place visit at another."""
+        """[places, places] number of experts that the tokens of one place visit at another place."""
         count = np.zeros((self.ep, self.ep), np.int64)
         for place in range(self.ep):
             np.add.at(count[place], self.serving_places[place], 1)
@@ -231,7 +234,7 @@ class Layer:
     # ---- problems ----
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the problems that prevent any schedule from running the layer, at the wrong field."""
+        """Yield the problems that prevent any schedule from running the layer, located at the invalid field."""
         if self.devices % self.mp:
             params = {"mp": self.mp, "devices": self.devices, "ep": self.ep, "esp": self.esp}
             fixes = [set_value("mp", size) for size in nearest_divisors(self.devices, self.mp)]
@@ -255,7 +258,7 @@ class Layer:
         if len(self.homes) != self.ep:
             params = {"given": len(self.homes), "group": f"ep={self.ep}", "expected": self.ep}
             yield Problem("homes", "placement_size", params, fixes=fixes)
-        for expert, holders in enumerate(_holders(self.homes, self.experts)):
+        for expert, holders in enumerate(_holders_by_expert(self.homes, self.experts)):
             if not holders:
                 yield Problem("homes", "unplaced_expert", {"expert": expert}, fixes=fixes)
 
@@ -269,12 +272,12 @@ def indivisible_experts(experts: int, ep: int) -> Problem:
 
 @lru_cache(maxsize=64)  # used several times per price
 def equal_blocks(experts: int, places: int) -> Homes:
-    """Return experts in blocks as equal as possible; place 0 has the first ones."""
+    """Return the experts of each place, ``[places]``, in consecutive blocks whose sizes differ by at most one."""
     return tuple(tuple(block.tolist()) for block in np.array_split(np.arange(experts), places))
 
 
 def load_shares(load: Load, experts: int) -> tuple[float, ...] | None:
-    """Return ``[experts]`` the share of token assignments of each expert for the load of a design; None if uniform.
+    """Return the share of token assignments of each expert for the load of a design, ``[experts]``; None if uniform.
 
     ``zipf``: the share of expert ``e`` is proportional to ``1 / (e + 1)``.
     """
@@ -285,8 +288,8 @@ def load_shares(load: Load, experts: int) -> tuple[float, ...] | None:
     return tuple(weight / total for weight in weights) if total > 0 else None
 
 
-def _holders(homes: Homes, experts: int) -> tuple[tuple[int, ...], ...]:
-    """Return ``[experts]`` the places that hold each, ascending."""
+def _holders_by_expert(homes: Homes, experts: int) -> tuple[tuple[int, ...], ...]:
+    """Return the places that hold each expert, ``[experts]``, in ascending order."""
     found: list[list[int]] = [[] for _ in range(experts)]
     for place, held in enumerate(homes):
         for expert in {expert for expert in held if expert < experts}:

@@ -1,10 +1,10 @@
 """Expert placement by load: assignment of experts to places, with replicas.
 
 Two methods are those of DeepSeek's published expert-parallel load balancer (EPLB, described with arXiv:2412.19437):
-*hierarchical* first gives every node its share of the experts, so that replicas stay on the node of their expert;
-*flat* ignores nodes. Both fill free slots with replicas of the hottest experts and then pack the longest first (LPT,
-Graham 1969) into bins of a fixed number of slots. A third, *shadowed*, fills the free slots of a node with the hottest
-experts of other nodes, so that their tokens stay on the node (as FasterMoE, PPoPP 2022, does with every worker).
+*hierarchical* first assigns to every node its share of the experts, so that replicas stay on the node of their expert;
+*flat* ignores nodes. Both fill free slots with replicas of the hottest experts and then pack the heaviest first (LPT,
+Graham 1969) into bins of a fixed number of slots. A third method, *shadowed*, fills the free slots of a node with the
+hottest experts of other nodes, so that their tokens stay on the node (as FasterMoE, PPoPP 2022, does for every worker).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from meshwave.engine.experts._layer import Homes, Layer, equal_blocks
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Item = tuple[float, int]
-"""A replica to place: its load and its expert."""
+"""Replica to be placed: its load and its expert."""
 
 
 def copy_load(layer: Layer, places: str = "ep") -> Floats:
-    """Return ``[places, experts]`` the share of token assignments that each copy of an expert serves; the sum is 1.
+    """Return the share of token assignments that each copy of an expert serves, ``[places, experts]``; the sum is 1.
 
     If ``places`` is ``mp``, experts are distributed over the tensor-parallel group: every place has all tokens, and the
-    replicas of an expert share them. Otherwise each place uses one nearby replica (:attr:`Layer.serving`), so that
-    replicas may serve unequal shares.
+    replicas of an expert share them. Otherwise each place uses one nearby replica (:attr:`Layer.serving_places`), so
+    that replicas may serve unequal shares.
     """
     place, expert, part = _serving_places(layer, places)
     shape = (layer.mp if places == "mp" else layer.ep, layer.experts)
@@ -40,9 +40,9 @@ def copy_load(layer: Layer, places: str = "ep") -> Floats:
 
 
 def device_load(layer: Layer, places: str = "ep") -> Floats:
-    """Return ``[devices]`` the tokens that each computes relative to an even share; 1 everywhere is balanced.
+    """Return the tokens that each device computes relative to an even share, ``[devices]``; 1 everywhere is balanced.
 
-    The devices of an expert-sharding group work on the same tokens and so have the same load.
+    The devices of an expert-sharding group compute the same tokens and therefore have the same load.
     """
     count = layer.mp if places == "mp" else layer.ep
     place, _, part = _serving_places(layer, places)
@@ -51,7 +51,7 @@ def device_load(layer: Layer, places: str = "ep") -> Floats:
 
 
 def _serving_places(layer: Layer, places: str) -> tuple[Indices, Indices, Floats]:
-    """Return place, expert and share of token assignments for each group of tokens that visit an expert together."""
+    """Return place, expert and share of token assignments for each group of tokens that visits an expert together."""
     if places == "mp":
         holders = layer.holders(layer.mp)
         copies = np.array([len(held) for held in holders])
@@ -63,10 +63,10 @@ def _serving_places(layer: Layer, places: str) -> tuple[Indices, Indices, Floats
 
 
 def device_rows(layer: Layer, places: str = "ep") -> Floats:
-    """Return ``[devices]`` the rows that each computes relative to an even share, which determine its time.
+    """Return the rows that each device computes relative to an even share, ``[devices]``; they determine its time.
 
-    Without a capacity these are the tokens of its experts. With a capacity all slots are computed, filled or not, so
-    that a device has more work the more experts it serves to others, regardless of their load.
+    Without a capacity these are the tokens of its experts. With a capacity all slots are computed, occupied or not, so
+    that a device has more work if it serves more experts to others, regardless of their load.
     """
     if layer.capacity_factor is None:
         return device_load(layer, places)
@@ -76,7 +76,7 @@ def device_rows(layer: Layer, places: str = "ep") -> Floats:
 
 
 def crossing_assignments(layer: Layer, places: str = "ep") -> float:
-    """Return the share of token assignments that go to another node, from first shard to first shard."""
+    """Return the share of token assignments that are sent to another node, from first shard to first shard."""
     if places == "mp":
         return 0.0
     node = np.array([layer.node(place * layer.esp) for place in range(layer.ep)])
@@ -85,11 +85,11 @@ def crossing_assignments(layer: Layer, places: str = "ep") -> float:
 
 
 BALANCE_TOLERANCE = 1.02
-"""Ratio of maximum loads below which placements count as equally balanced."""
+"""Maximum ratio of the maximum loads of two placements that count as equally balanced."""
 
 
 def balance_experts(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
-    """Return ``[places]`` the experts of each that minimize the maximum work of a device (:func:`device_rows`).
+    """Return the experts of each place that minimize the maximum work of a device (:func:`device_rows`), ``[places]``.
 
     A place has slots for an even share of the experts and up to ``extra`` more, for replicas. Ties are broken by the
     fewest tokens sent to the device with the most work, then by the fewest token assignments to other nodes, then by
@@ -99,7 +99,7 @@ def balance_experts(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
     nodes = [layer.node(place * layer.esp) for place in range(layer.ep)]
     weights = [load]
     if layer.capacity_factor is not None and load.min() < load.max():
-        weights.append(np.ones_like(load))  # all experts have equally many slots
+        weights.append(np.ones_like(load))  # all experts have the same number of slots
     blocks = equal_blocks(layer.experts, layer.ep)
     options = [blocks]
     for weight in weights:
@@ -125,7 +125,7 @@ def balance_experts(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
 
 
 def place_by_node(load: Floats, nodes: Sequence[int], extra: int = 0) -> Homes:
-    """Return a placement that assigns experts to nodes, then replicas to free slots of each node, then both to places.
+    """Return a placement that assigns experts to nodes, adds replicas in free slots, and packs each node's copies.
 
     ``nodes`` is the node of each place.
     """
@@ -149,12 +149,12 @@ def place_globally(load: Floats, places: int, extra: int = 0) -> Homes:
 
 
 def place_shadows(load: Floats, nodes: Sequence[int], extra: int = 0) -> Homes:
-    """Return a placement that assigns experts to nodes, and to free slots of each node the hottest other experts."""
+    """Return a placement that assigns experts to nodes, and the hottest experts of other nodes to the free slots."""
     homes: list[tuple[int, ...]] = [()] * len(nodes)
     hottest = np.argsort(-load, kind="stable").tolist()
     for mine, own in _experts_by_node(load, nodes):
         guests = [expert for expert in hottest if expert not in own and load[expert] > 0][: len(mine) * extra]
-        part = len(mine) / len(nodes)  # share of all tokens whose visits a guest serves
+        part = len(mine) / len(nodes)  # share of all tokens that a guest expert serves
         items = [*((float(load[e]), e) for e in own), *((float(load[e]) * part, e) for e in guests)]
         even = -(-len(load) // len(nodes))
         packed = sorted(tuple(sorted(held)) for held in _pack(items, [even + extra] * len(mine), [1] * len(mine)))
@@ -164,7 +164,7 @@ def place_shadows(load: Floats, nodes: Sequence[int], extra: int = 0) -> Homes:
 
 
 def _experts_by_node(load: Floats, nodes: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Return the places and the experts of each node, with experts in proportion to places and of equal load."""
+    """Return the places and the experts of each node; the experts are proportional to places and balanced by load."""
     places = [[place for place, on in enumerate(nodes) if on == node] for node in dict.fromkeys(nodes)]
     rooms = [-(-len(load) * len(mine) // len(nodes)) for mine in places]
     owned = _pack([(float(share), expert) for expert, share in enumerate(load)], rooms, [len(mine) for mine in places])
@@ -172,7 +172,7 @@ def _experts_by_node(load: Floats, nodes: Sequence[int]) -> list[tuple[list[int]
 
 
 def replica_counts(load: Floats, slots: int, most: int) -> list[int]:
-    """Return ``[experts]`` the number of copies of each: replicas of the hottest experts fill all ``slots``.
+    """Return the number of copies of each expert, ``[experts]``: replicas of the hottest experts fill all ``slots``.
 
     An expert gets at most ``most`` copies, one per place; an expert without load is not replicated.
     """
@@ -185,16 +185,16 @@ def replica_counts(load: Floats, slots: int, most: int) -> list[int]:
         room = counts[expert] < most
         counts[expert] += room
         free -= room
-        left = -load[expert] / counts[expert] if room else 0.0  # 0: it has the maximum
+        left = -load[expert] / counts[expert] if room else 0.0  # 0 if the expert already has the maximum
         heapreplace(hottest, (left, expert))
     return counts
 
 
 def _pack(items: Sequence[Item], rooms: Sequence[int], weights: Sequence[int]) -> list[list[int]]:
-    """Pack items into bins of limited size, heaviest first, each into the bin that is emptiest for its weight.
+    """Pack items into bins of limited size, heaviest first, each into the bin with the smallest relative load.
 
-    A bin holds an expert once. If only bins with the same expert have room, another bin passes on one of its items to
-    make room.
+    ``weights`` are the capacities to which loads are relative. A bin contains an expert at most once. If all bins with
+    free slots contain the expert already, an item is moved out of another bin to free a slot.
     """
     bins: list[list[Item]] = [[] for _ in rooms]
     filled = np.zeros(len(rooms))
@@ -210,10 +210,10 @@ def _pack(items: Sequence[Item], rooms: Sequence[int], weights: Sequence[int]) -
 
 
 def _make_room(bins: list[list[Item]], filled: Floats, weights: Sequence[int], free: int, expert: int) -> int:
-    """Move an item from a full bin to the ``free`` one; return the bin that then has room.
+    """Move an item from a full bin to the ``free`` bin, and return the bin that now has a free slot.
 
-    The lightest item that the free bin does not hold is taken from the emptiest full bin. Such an item exists, since
-    the free bin holds ``expert``, has room, and holds no expert twice.
+    The lightest item whose expert is not in the free bin is taken from the full bin with the smallest load. Such an
+    item exists, since the free bin contains ``expert``, has a free slot, and contains no expert twice.
     """
     full = (place for place in range(len(bins)) if place != free and not _has_expert(bins[place], expert))
     place = min(full, key=lambda place: (filled[place] / weights[place], place))

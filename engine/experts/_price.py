@@ -1,8 +1,8 @@
 """Price of a schedule for a layer: bytes and seconds of every step on every device.
 
-The deterministic model of both papers: a collective among neighbours is a ring, an all-to-all runs pair by pair, first
-inside the node, then between nodes. A gather that is hidden under an all-to-all shares the links inside the node with
-it, so that it hides behind the part between nodes only; its last piece is always exposed.
+Deterministic model of both papers: a collective among neighbours is a ring, an all-to-all consists of pairwise
+messages, first within the node, then between nodes. A gather that overlaps an all-to-all shares the links within the
+node with it, so it is hidden only during the part between nodes; its last piece is always exposed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from meshwave.engine.experts._collectives import (
     CostedStep,
     Floats,
     Links,
-    _all_to_all,
+    _cost_all_to_all,
+    _cost_ring,
     _exposed_seconds,
-    _ring,
     traffic,
 )
 from meshwave.engine.experts._layer import Layer
@@ -33,21 +33,21 @@ from meshwave.engine.experts._steps import Step, StepOp, backward_steps
 class Rates(NamedTuple):
     """Compute and memory rates of a device; infinite if only communication is priced."""
 
-    flops: float = np.inf  # FLOP/s of products
+    flops: float = np.inf  # FLOP/s of matrix products
     memory: float = np.inf  # bytes/s to and from memory
     weighted_memory: float | None = (
         None  # bytes/s for gate and experts; infinite if the measured FLOP/s include memory time
     )
-    tile_rows: float = 0.0  # rows that a product with the matrix of one expert computes in addition, for whole tiles
-    kernel_s: float = 0.0  # fixed seconds of a kernel
+    tile_rows: float = 0.0  # extra rows per expert that a matrix product computes to fill whole tiles
+    kernel_s: float = 0.0  # fixed seconds per kernel
 
     @property
     def weighted_rates(self) -> Rates:
-        """Rates of the steps that have weights."""
+        """Rates of the steps that have weights (gate and experts)."""
         return self if self.weighted_memory is None else self._replace(memory=self.weighted_memory)
 
     def seconds(self, flops: Floats, moved: Floats) -> Floats:
-        """Return the longer of compute and memory time (Williams, Waterman and Patterson, "Roofline", 2009)."""
+        """Return the larger of compute and memory time (Williams, Waterman and Patterson, "Roofline", 2009)."""
         return np.maximum(flops / self.flops, moved / self.memory)
 
 
@@ -56,9 +56,9 @@ NO_COMPUTE = Rates()
 
 @dataclass(frozen=True, eq=False)
 class Price:
-    """Costs of the steps of a layer under a schedule, per direction."""
+    """Costs of the steps of a layer under a schedule, for forward and backward."""
 
-    name: str  # of the schedule, after an automatic choice
+    name: str  # name of the schedule, after an automatic choice
     layer: Layer
     choice: Choice | None
     forward: tuple[CostedStep, ...]
@@ -66,17 +66,17 @@ class Price:
 
     @property
     def expert_weights(self) -> float:
-        """Weights of the experts on the device that holds the most: their matrices, without biases."""
+        """Number of expert weights on the device that holds the most; matrices only, without biases."""
         return expert_weights(expert_schedules[self.name](), self.layer)
 
     @property
     def flops(self) -> float:
-        """FLOPs of the experts' forward products on the device with the most rows."""
+        """FLOPs of the experts' forward on the device with the most rows."""
         return self._expert_seconds.flops * float(share_of_rows(self.layer, self._expert_seconds).max())
 
     @property
     def rows(self) -> float:
-        """Slots and tokens that the experts compute on the device with the most rows."""
+        """Number of rows (slots and tokens) that the experts compute on the device with the most rows."""
         return self._expert_seconds.rows * float(share_of_rows(self.layer, self._expert_seconds).max())
 
     @property
@@ -84,18 +84,18 @@ class Price:
         return next(costed.step for costed in self.forward if costed.step.op == StepOp.EXPERTS)
 
     def collectives(self, direction: Sequence[CostedStep]) -> list[Collective]:
-        """Return the collectives of ``forward`` or ``backward``, in order."""
-        return [_collective(self.layer, direction, at) for at in self._send_indices(direction)]
+        """Return the collectives of a direction (``forward`` or ``backward``), in order."""
+        return [_collective_cost(self.layer, direction, at) for at in self._send_indices(direction)]
 
     def seconds(self, direction: Sequence[CostedStep]) -> float:
         """Return the seconds of a direction with steps in sequence and unchunked messages.
 
-        :func:`play_layer` models chunks.
+        :func:`play_layer` simulates chunks.
         """
         return sum(_exposed_seconds(self.layer, direction, at) for at in range(len(direction)))
 
     def communication_s(self, direction: Sequence[CostedStep]) -> float:
-        """Return the seconds that collectives add to a direction."""
+        """Return the seconds that exposed communication adds to a direction."""
         return sum(_exposed_seconds(self.layer, direction, at) for at in self._send_indices(direction))
 
     def _send_indices(self, direction: Sequence[CostedStep]) -> list[int]:
@@ -104,16 +104,16 @@ class Price:
         return [at for at, step in enumerate(steps) if step.collective and self.layer.size(step.group) > 1]
 
     def sent_bytes(self, direction: Sequence[CostedStep]) -> tuple[float, float]:
-        """Return the maximum bytes that a device sends inside its node, and to other nodes."""
+        """Return the maximum bytes that a device sends within its node, and to other nodes."""
         inside, outside = np.sum([costed.sent for costed in direction], axis=0)
         return float(inside.max()), float(outside.max())
 
 
 def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> Price:
-    """Price the schedule called ``name``; for an automatic one, price the schedule that it chooses.
+    """Return the price of the schedule ``name``; for an automatic schedule, of the schedule that it chooses.
 
     Raises:
-        InputError: there is no such schedule.
+        InputError: the schedule does not exist.
     """
     choice = resolve_choice(name, layer, links, rates)
     name = choice.name if choice else name
@@ -131,7 +131,7 @@ def resolve_choice(
 ) -> Choice | None:
     """Return the choice of an automatic schedule; None for a schedule with steps.
 
-    ``whole`` returns the seconds of a forward and a backward under a schedule; by default steps run in sequence.
+    ``whole`` returns the seconds of a forward and a backward under a schedule; None for the sum of all steps.
     """
 
     def message_seconds(of: str) -> float:
@@ -147,13 +147,16 @@ def resolve_choice(
 
 
 def expert_weights(schedule: ExpertSchedule, layer: Layer) -> float:
-    """Return the weights of the experts on the device with the most: ``2 M H`` or ``3 M H`` each, divided by ``esp`` if sharded."""
+    """Return the number of expert weights on the device that holds the most; matrices only, without biases.
+
+    An expert has ``2 M H`` weights, or ``3 M H`` if it is gated, divided by ``esp`` if it is sharded.
+    """
     cut = layer.esp if schedule.shards_experts else 1
     return float(layer.matrices) * layer.hidden * layer.ffn_hidden * max_experts_per_device(schedule, layer) / cut
 
 
 def max_experts_per_device(schedule: ExpertSchedule, layer: Layer) -> int:
-    """Return the maximum number of experts, or shards of experts, on a device."""
+    """Return the maximum number of experts, or of expert shards, on a device."""
     return max(map(len, layer.expert_homes(layer.size(schedule.places))))
 
 
@@ -167,21 +170,22 @@ def _cost_step(layer: Layer, links: Links, step: Step, computed: tuple[Floats, F
     if step.collective is None or layer.size(step.group) == 1:
         return costed
     if step.collective == "all_to_all":
-        return _all_to_all(layer, links, costed)
-    return _ring(layer, links, costed)
+        return _cost_all_to_all(layer, links, costed)
+    return _cost_ring(layer, links, costed)
 
 
 def _compute_seconds(layer: Layer, rates: Rates, step: Step, *, backwards: bool = False) -> tuple[Floats, Floats]:
-    """Return ``[devices]`` seconds of a step's tensor, or of its gradient, and of the gradients of weights."""
-    seconds, weights_s = _work_seconds(layer, rates, step, backwards)
+    """Return the seconds of a step's tensor (or its gradient) and of its weight gradients, each ``[devices]``."""
+    seconds, weights_s = _step_seconds(layer, rates, step, backwards)
     return seconds + KERNELS.get(step.op, 0) * rates.kernel_s, weights_s
 
 
 KERNELS = {StepOp.GATE: 16, StepOp.ORDER: 4, StepOp.EXPERTS: 4, StepOp.RESTORE: 4}
-"""Kernels of a step: scores, top-k, masks, counts and losses of the gate; sorting and permutation; and the products."""
+"""Number of kernels per step: scores, top-k, masks, counts and losses of the gate; sorting and permutation; and the
+matrix products."""
 
 
-def _work_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
+def _step_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
     if step.op == StepOp.EXPERTS:
         return _expert_seconds(layer, rates.weighted_rates, step, backwards)
     if step.op == StepOp.GATE:
@@ -192,23 +196,23 @@ def _work_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tu
 
 
 class _Product(NamedTuple):
-    """Product of ``m`` rows of ``k`` numbers with matrices of ``k`` by ``n``; it reads two of the three tensors."""
+    """Matrix product of ``m`` rows of ``k`` elements with ``k`` by ``n`` matrices; each pass reads two tensors."""
 
     m: Floats  # [devices]
     k: float
     n: float
-    matrices: Floats  # [devices] number of matrices, each of which is read
-    item: int  # bytes of a number of the rows
-    result: int  # bytes of a number of the results and of the matrices
+    matrices: Floats  # [devices] number of matrices that are read
+    item: int  # bytes per element of the rows
+    result: int  # bytes per element of the results and of the matrices
 
     def seconds(self, rates: Rates) -> Floats:
-        """Return the seconds of the forward, which equal those of the gradient of the rows."""
+        """Return the seconds of the forward, which equal those of the input gradient."""
         m, k, n = self.m, self.k, self.n
         computed = m + self.matrices * rates.tile_rows
         return rates.seconds(2 * computed * k * n, self.item * m * k + self.result * (m * n + self.matrices * k * n))
 
     def weights_s(self, rates: Rates) -> Floats:
-        """Return the seconds of the matrices' gradient, which is written and then accumulated in at least 32 bits."""
+        """Return the seconds of the weight gradient, which is written and then accumulated in 32 bits or more."""
         m, k, n = self.m, self.k, self.n
         added = self.matrices * k * n * 2 * (self.result + max(self.result, MIN_ITEM_BYTES))
         computed = m + self.matrices * rates.tile_rows
@@ -216,11 +220,11 @@ class _Product(NamedTuple):
 
 
 MIN_ITEM_BYTES = 4
-"""Minimum bytes of a number in gradients and in the gate, whatever the precision of the layer."""
+"""Minimum bytes per element in gradients and in the gate, whatever the precision of the layer."""
 
 
 def _expert_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
-    """Price product, GELU, product, each by its own roofline, for every chunk.
+    """Return the seconds of product, activation and product, each by its own roofline, for every chunk.
 
     Each chunk reads the weights of all experts of the device.
     """
@@ -240,18 +244,19 @@ def _expert_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> 
 
 
 ACTIVATION_TENSORS = {2: (2, 3), 3: (5, 9)}
-"""Tensors that the activation of an expert of so many matrices reads and writes, in its forward and its backward."""
+"""Number of tensors that the activation of an expert reads and writes in its forward and its backward, by number of
+matrices of the expert."""
 
 
 def _held_experts(layer: Layer, step: Step) -> Floats:
-    """Return ``[devices]`` the number of experts, or shards of experts, that each device holds."""
+    """Return the number of experts, or of expert shards, that each device holds, ``[devices]``."""
     places = layer.size(step.group)
     each = np.array([len(held) for held in layer.expert_homes(places)], np.float64)
     return np.resize(each, layer.devices) if step.group == "mp" else np.repeat(each, layer.devices // places)
 
 
 def _gate_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
-    """Price the scores of the tokens and their softmax, in at least 32 bits."""
+    """Return the seconds of the token scores and their softmax, in 32 bits or more."""
     once = 2.0 * layer.hidden * layer.experts * (2 if backwards else 1)
     tokens, one = np.full(layer.devices, step.flops / once), np.ones(layer.devices)
     wide = max(layer.item_bytes, MIN_ITEM_BYTES)
@@ -262,7 +267,7 @@ def _gate_seconds(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tu
 
 
 def share_of_rows(layer: Layer, experts: Step) -> Floats:
-    """Return the token rows that each device computes, relative to the rows that the steps are priced for; ``[devices]``.
+    """Return the rows that each device computes, relative to the rows for which the steps are priced, ``[devices]``.
 
     Steps are priced for an even share of the rows, or for the maximum of a device if experts are distributed over the
     tensor-parallel group. Without a capacity, devices know the number of arriving tokens and skip empty slots.
@@ -270,12 +275,12 @@ def share_of_rows(layer: Layer, experts: Step) -> Floats:
     if experts.group == "mp":
         return np.resize(layer.folded_rows / max(layer.folded_rows.max(), 1e-300), layer.devices)
     if layer.capacity_factor is None:
-        filled = layer.top_k * layer.tokens / (layer.experts * layer.capacity)  # share of filled slots
+        filled = layer.top_k * layer.tokens / (layer.experts * layer.capacity)  # fraction of occupied slots
         return filled * device_rows(layer)
     return np.ones(layer.devices) if layer.homes is None else device_rows(layer)
 
 
-def _collective(layer: Layer, direction: Sequence[CostedStep], at: int) -> Collective:
+def _collective_cost(layer: Layer, direction: Sequence[CostedStep], at: int) -> Collective:
     costed = direction[at]
     step = costed.step
     n = layer.size(step.group)

@@ -1,4 +1,4 @@
-"""Timeline of one expert layer: every step on every device, on three lanes each."""
+"""Timeline of one expert layer: every step on every device, on three lanes per device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class LayerTimeline:
-    """Spans as columns: step ``op`` of a ``chunk`` on a lane of a device; seconds from the layer's start."""
+    """Spans as columns: step ``op`` of a ``chunk`` on a lane of a device, with times in seconds from the layer's start."""
 
     device: NDArray[np.int32]
     lane: NDArray[np.int8]  # index in LANES
@@ -30,23 +30,23 @@ class LayerTimeline:
     chunk: NDArray[np.int32]  # -1 if slots are not split into chunks
     start: Floats
     end: Floats
-    bytes: Floats  # sent by the device on this lane
-    cause: NDArray[np.int64]  # the span that this one waited for last, else -1
+    bytes: Floats  # bytes that the device sends on this lane
+    cause: NDArray[np.int64]  # index of the span that this one waited for last; -1 if none
 
     @property
     def makespan(self) -> float:
         return float(self.end.max(initial=0.0))
 
     def compute_spans(self, device: int) -> NDArray[np.intp]:
-        """Return the spans in which a device computes, in order."""
+        """Return the indices of the spans in which a device computes, in order."""
         spans = np.flatnonzero((self.device == device) & (self.lane == COMPUTE))
         return spans[np.argsort(self.start[spans], kind="stable")]
 
 
 def play_layer(price: Price, direction: Sequence[CostedStep]) -> LayerTimeline:
-    """Simulate ``price.forward`` or ``price.backward``: each step starts when all devices of its group are ready."""
+    """Simulate ``price.forward`` or ``price.backward``; each step starts when all devices of its group are ready."""
     player = _Player(price.layer)
-    before, inside, after = _parts(direction)
+    before, inside, after = _split_at_chunks(direction)
     for costed in before:
         player.run(costed, chunk=-1)
     chunks = price.layer.degree if len(inside) > 1 else 1
@@ -71,10 +71,10 @@ def play_layer(price: Price, direction: Sequence[CostedStep]) -> LayerTimeline:
     return player.timeline()
 
 
-def _parts(direction: Sequence[CostedStep]) -> tuple[list[CostedStep], list[CostedStep], list[CostedStep]]:
-    """Split the steps into those before, inside and after the chunked part.
+def _split_at_chunks(direction: Sequence[CostedStep]) -> tuple[list[CostedStep], list[CostedStep], list[CostedStep]]:
+    """Return the steps before, inside and after the chunked part.
 
-    The two steps at the ends of the chunked part are not in chunks.
+    ORDER and RESTORE, which delimit the chunked part, are not in chunks.
     """
     ends = [n for n, costed in enumerate(direction) if costed.step.op in IN_CHUNKS]
     first, last = ends[0], ends[-1]
@@ -125,13 +125,13 @@ class _Player:
                 self._synchronize_group(group)
 
     def _synchronize_group(self, group: Sequence[int]) -> None:
-        """Synchronize a group: a collective starts, and ends, when its last device is ready."""
+        """Set all devices of a group ready at the time of the last one: a collective starts and ends on all at once."""
         members = list(group)
         slowest = members[int(np.argmax(self.ready[members]))]
         self.ready[members], self.by[members] = self.ready[slowest], self.by[slowest]
 
     def _gather(self, costed: CostedStep, under: CostedStep, chunk: int, chunks: int) -> None:
-        """Add a hidden gather, whose pieces share the links inside the node as the part between nodes runs."""
+        """Add a hidden gather, whose pieces use the links within the node during the part between nodes."""
         exposed = max(hidden_gather_seconds(self.layer, costed, under, chunks), 0.0)
         length = max(exposed, self.layer.ep * costed.piece_seconds(chunks))
         lane = INTER if costed.inter_s.any() else INTRA

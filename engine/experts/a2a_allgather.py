@@ -1,4 +1,4 @@
-"""The order of Megatron-Core, and of DeepSpeed since 2024: exchange without duplicates, then gather."""
+"""All-to-all without duplicates, then all-gather: the order of Megatron-Core, and of DeepSpeed since 2024."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from meshwave.engine.experts._base import (
     ExpertSchedule,
-    exchange,
+    exchange_step,
     expert_schedules,
-    experts,
-    gate,
-    order_tokens,
-    restore_tokens,
+    experts_step,
+    gate_step,
+    token_order_step,
+    token_restore_step,
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
@@ -19,9 +19,9 @@ from meshwave.engine.experts._steps import Step, StepOp
 
 @expert_schedules.register("a2a-allgather")
 class AllToAllThenAllGather(ExpertSchedule):
-    """Each tensor-parallel device exchanges its part of the slots once, and devices that share an expert gather them.
+    """Exchange each tensor-parallel device's slots once, then gather them on the devices that share an expert.
 
-    The gather uses the faster links inside a node.
+    The gather uses the faster links within a node.
     """
 
     title: ClassVar = "All-to-all + all-gather"
@@ -31,14 +31,14 @@ class AllToAllThenAllGather(ExpertSchedule):
         slots = layer.capacity // layer.mp
         part = layer.slots_bytes / layer.mp
         return [
-            gate(layer, layer.tokens),
-            order_tokens(layer, layer.capacity),
+            gate_step(layer, layer.tokens),
+            token_order_step(layer, layer.capacity),
             Step(StepOp.SPLIT_SLOTS, "mp", part),
-            exchange(StepOp.DISPATCH, "ep", layer, slots),
+            exchange_step(StepOp.DISPATCH, "ep", layer, slots),
             Step(StepOp.GATHER_SHARDS, "esp", part),
-            experts(layer, layer.experts * slots * layer.esp),
+            experts_step(layer, layer.experts * slots * layer.esp),
             Step(StepOp.SCATTER_SHARDS, "esp", part),
-            exchange(StepOp.COMBINE, "ep", layer, slots),
+            exchange_step(StepOp.COMBINE, "ep", layer, slots),
             Step(StepOp.GATHER_SLOTS, "mp", part),
-            restore_tokens(layer, layer.capacity),
+            token_restore_step(layer, layer.capacity),
         ]

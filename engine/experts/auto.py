@@ -14,15 +14,15 @@ from meshwave.engine.findings import Problem
 from meshwave.engine.units import quantity
 
 EQUAL = 1 + 1e-9
-"""Times whose ratio is smaller count as equal, so that the rounding of sums does not decide."""
+"""Ratio up to which two times count as equal, so that rounding does not affect the choice."""
 
 
 @expert_schedules.register("auto")
 class Auto(ExpertSchedule):
     """Use the schedule with the shortest forward and backward, experts included.
 
-    It chooses among those that can run the given placement and groups and that train to the same result. Parm's own
-    rule, which compares its two schedules only, is ``parm-auto``.
+    Only schedules that can run the given placement and groups and that train to the same result are candidates. Parm's
+    own rule, which compares its two schedules only, is ``parm-auto``.
     """
 
     title: ClassVar = "Automatic"
@@ -32,7 +32,7 @@ class Auto(ExpertSchedule):
         raise TypeError("an automatic schedule has no steps of its own; price it to know what it chooses")
 
     def choose(self, layer: Layer, costs: Costs) -> Choice:
-        """Choose the fastest of the schedules that are not excluded; of equally fast ones the oldest."""
+        """Choose the fastest candidate; of equally fast ones the oldest."""
         excluded = dict(exclusions(layer))
         seconds = {name: costs.whole(name) for name in _candidates() if name not in excluded}
         name = next(each for each in seconds if seconds[each] <= min(seconds.values()) * EQUAL)
@@ -48,11 +48,11 @@ class Auto(ExpertSchedule):
 
 
 def exclusions(layer: Layer) -> Iterator[tuple[str, Problem]]:
-    """Yield the schedules that need another placement of the experts, or that train to another result, and why."""
+    """Yield the schedules that need another expert placement, or train to another result, each with the reason."""
     for name in _candidates():
         schedule = expert_schedules[name]()
         problem = next(schedule.problems(layer), None)
-        if schedule.places == "mp" and not _has_one_input(layer):
+        if schedule.places == "mp" and not is_one_tensor_parallel_group(layer):
             yield name, Problem("mp", "other_expert_placement", {"mp": layer.mp, "ep": layer.ep, "esp": layer.esp})
         elif problem is not None:
             yield name, problem
@@ -61,14 +61,14 @@ def exclusions(layer: Layer) -> Iterator[tuple[str, Problem]]:
 
 
 def _candidates() -> list[str]:
-    """Return the schedules to choose among, in the order of their publication."""
+    """Return the names of the candidate schedules, by date of publication."""
     return [name for name in expert_schedule_names() if not expert_schedules[name].chooses]
 
 
-def _has_one_input(layer: Layer) -> bool:
-    """Return whether the devices of the layer are one tensor-parallel group that holds whole experts.
+def is_one_tensor_parallel_group(layer: Layer) -> bool:
+    """Return True if the devices of the layer are one tensor-parallel group that holds whole experts.
 
-    A place is then a device, with the same experts under all schedules.
+    A place is then a device, and has the same experts under all schedules.
     """
     return layer.esp == 1 and layer.ep == layer.mp
 
@@ -81,16 +81,16 @@ def _describe_fastest(
     excluded: Sequence[tuple[str, str, Mapping[str, Any]]],
     titles: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    def title(schedule: str) -> str:
+    def schedule_title(schedule: str) -> str:
         return titles.get(schedule, schedule)
 
-    text = f"{title(name)} takes {quantity(seconds, 's')} for a forward and a backward"
+    text = f"{schedule_title(name)} takes {quantity(seconds, 's')} for a forward and a backward"
     if equal:
-        text += f", as fast as {', '.join(map(title, equal))}"
+        text += f", as fast as {', '.join(map(schedule_title, equal))}"
     for other, longer in runner_up:
-        text += f"; {title(other)} takes {quantity(longer, 's')}"
+        text += f"; {schedule_title(other)} takes {quantity(longer, 's')}"
     for other, code, params in excluded:
-        text += f"; {title(other)} is excluded ({messages.render(code, params)})"
+        text += f"; {schedule_title(other)} is excluded ({messages.render(code, params)})"
     return text
 
 

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from meshwave.engine.experts._base import (
     ExpertSchedule,
-    exchange,
+    exchange_step,
     expert_schedules,
-    experts,
-    gate,
-    order_tokens,
-    restore_tokens,
+    experts_step,
+    gate_step,
+    token_order_step,
+    token_restore_step,
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
@@ -21,7 +21,7 @@ from meshwave.engine.experts._steps import Step, StepOp
 class DeepSpeed(ExpertSchedule):
     """Gather the slots of the devices that share an expert, exchange, compute, reduce, exchange back.
 
-    All tensor-parallel devices hold every token, so that it is sent and computed once per device.
+    All tensor-parallel devices hold every token, so each token is sent and computed once per device.
     """
 
     title: ClassVar = "DeepSpeed-MoE"
@@ -30,15 +30,15 @@ class DeepSpeed(ExpertSchedule):
     def steps(self, layer: Layer) -> list[Step]:
         slots, copies = layer.capacity, layer.esp
         return [
-            gate(layer, layer.tokens),
-            order_tokens(layer, slots),
+            gate_step(layer, layer.tokens),
+            token_order_step(layer, slots),
             Step(StepOp.GATHER_SHARDS, "esp", layer.slots_bytes),
-            exchange(StepOp.DISPATCH, "ep", layer, slots, copies),
-            experts(layer, layer.experts * slots * copies),
+            exchange_step(StepOp.DISPATCH, "ep", layer, slots, copies),
+            experts_step(layer, layer.experts * slots * copies),
             Step(StepOp.REDUCE_SHARDS, "esp", copies * layer.slots_bytes),
-            exchange(StepOp.COMBINE, "ep", layer, slots, copies),
+            exchange_step(StepOp.COMBINE, "ep", layer, slots, copies),
             Step(StepOp.KEEP_SHARD, "esp", layer.slots_bytes),
-            restore_tokens(layer, slots),
+            token_restore_step(layer, slots),
         ]
 
     def token_copies(self, layer: Layer) -> int:

@@ -1,4 +1,4 @@
-"""DeepSpeed-MoE as first published: every shard of an expert has its own exchange (arXiv:2201.05596)."""
+"""DeepSpeed-MoE as first published: a separate all-to-all for every shard of an expert (arXiv:2201.05596)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import ClassVar
 from meshwave.engine import messages
 from meshwave.engine.experts._base import (
     ExpertSchedule,
-    exchange,
+    exchange_step,
     expert_schedules,
-    experts,
-    gate,
-    order_tokens,
-    restore_tokens,
+    experts_step,
+    gate_step,
+    token_order_step,
+    token_restore_step,
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
@@ -30,9 +30,10 @@ messages.add(
 
 @expert_schedules.register("deepspeed-lanes")
 class Lanes(ExpertSchedule):
-    """DeepSpeed-MoE with one exchange per shard, if the devices that share an expert hold the same tokens.
+    """DeepSpeed-MoE with a separate exchange for each shard of an expert.
 
-    The experts reduce over their shards, as tensor-parallel feed-forward blocks do.
+    It requires that the devices that share an expert hold the same tokens. The results of the shards are summed, as in
+    tensor-parallel feed-forward blocks.
     """
 
     title: ClassVar = "DeepSpeed-MoE, one exchange per shard"
@@ -42,14 +43,14 @@ class Lanes(ExpertSchedule):
     def steps(self, layer: Layer) -> list[Step]:
         slots = layer.capacity
         return [
-            gate(layer, layer.tokens),
-            order_tokens(layer, slots),
-            exchange(StepOp.DISPATCH, "ep", layer, slots),
+            gate_step(layer, layer.tokens),
+            token_order_step(layer, slots),
+            exchange_step(StepOp.DISPATCH, "ep", layer, slots),
             Step(StepOp.COPY, "esp", layer.slots_bytes),
-            experts(layer, layer.experts * slots),
+            experts_step(layer, layer.experts * slots),
             Step(StepOp.REDUCE, "esp", layer.slots_bytes),
-            exchange(StepOp.COMBINE, "ep", layer, slots),
-            restore_tokens(layer, slots),
+            exchange_step(StepOp.COMBINE, "ep", layer, slots),
+            token_restore_step(layer, slots),
         ]
 
     def problems(self, layer: Layer) -> Iterator[Problem]:

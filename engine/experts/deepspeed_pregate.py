@@ -1,4 +1,4 @@
-"""DeepSpeed-MoE in the reading that gathers tokens before the gate."""
+"""DeepSpeed-MoE in the interpretation that gathers tokens before the gate."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from meshwave.engine.experts._base import (
     ExpertSchedule,
-    exchange,
+    exchange_step,
     expert_schedules,
-    experts,
-    gate,
-    order_tokens,
-    restore_tokens,
+    experts_step,
+    gate_step,
+    token_order_step,
+    token_restore_step,
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
@@ -19,7 +19,7 @@ from meshwave.engine.experts._steps import Step, StepOp
 
 @expert_schedules.register("deepspeed-pregate")
 class BeforeTheGate(ExpertSchedule):
-    """DeepSpeed-MoE with a gather before the gate, which then sees the tokens of all devices that share an expert."""
+    """DeepSpeed-MoE with a gather before the gate, which then routes the tokens of all devices that share an expert."""
 
     title: ClassVar = "DeepSpeed-MoE, gather before the gate"
     published: ClassVar = "2022-01"
@@ -29,13 +29,13 @@ class BeforeTheGate(ExpertSchedule):
         copies, slots = layer.esp, layer.esp * layer.capacity
         return [
             Step(StepOp.GATHER_INPUTS, "esp", layer.input_bytes),
-            gate(layer, copies * layer.tokens),
-            order_tokens(layer, slots),
-            exchange(StepOp.DISPATCH, "ep", layer, slots),
-            experts(layer, layer.experts * slots),
+            gate_step(layer, copies * layer.tokens),
+            token_order_step(layer, slots),
+            exchange_step(StepOp.DISPATCH, "ep", layer, slots),
+            experts_step(layer, layer.experts * slots),
             Step(StepOp.REDUCE_SHARDS, "esp", copies * layer.slots_bytes),
-            exchange(StepOp.COMBINE, "ep", layer, slots),
-            restore_tokens(layer, slots),
+            exchange_step(StepOp.COMBINE, "ep", layer, slots),
+            token_restore_step(layer, slots),
             Step(StepOp.KEEP_INPUT, "esp", layer.input_bytes),
         ]
 

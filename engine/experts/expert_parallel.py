@@ -8,12 +8,12 @@ from typing import ClassVar
 from meshwave.engine import messages
 from meshwave.engine.experts._base import (
     ExpertSchedule,
-    exchange,
+    exchange_step,
     expert_schedules,
-    gate,
-    order_tokens,
-    restore_tokens,
-    whole_experts,
+    gate_step,
+    token_order_step,
+    token_restore_step,
+    whole_experts_step,
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
@@ -38,12 +38,12 @@ class ExpertParallel(ExpertSchedule):
     def steps(self, layer: Layer) -> list[Step]:
         slots = layer.capacity
         return [
-            gate(layer, layer.tokens),
-            order_tokens(layer, slots),
-            exchange(StepOp.DISPATCH, "ep", layer, slots),
-            whole_experts(layer, layer.experts * slots, "ep"),
-            exchange(StepOp.COMBINE, "ep", layer, slots),
-            restore_tokens(layer, slots),
+            gate_step(layer, layer.tokens),
+            token_order_step(layer, slots),
+            exchange_step(StepOp.DISPATCH, "ep", layer, slots),
+            whole_experts_step(layer, layer.experts * slots, "ep"),
+            exchange_step(StepOp.COMBINE, "ep", layer, slots),
+            token_restore_step(layer, slots),
         ]
 
     def problems(self, layer: Layer) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from meshwave.engine.units import quantity
 class ParmAuto(ExpertSchedule):
     """Use the faster of Parm's two schedules on the links of the layer.
 
-    Both compute the same result as long as no token is dropped; S1 may drop other tokens than S2.
+    Both compute the same result if no token is dropped; S1 may drop other tokens than S2.
     """
 
     title: ClassVar = "Parm, automatic"
@@ -28,7 +28,7 @@ class ParmAuto(ExpertSchedule):
         raise TypeError("an automatic schedule has no steps of its own; price it to know what it chooses")
 
     def choose(self, layer: Layer, costs: Costs) -> Choice:
-        """Choose S1 if it takes no longer than S2 (Parm's rule, for the forward)."""
+        """Choose S1 if its forward takes no longer than that of S2 (Parm's rule)."""
         problem = next(expert_schedules["parm-s1"]().problems(layer), None)
         if problem:
             return Choice("parm-s2", "parm_s2_only", {"code": problem.code, "params": dict(problem.params)})
@@ -60,7 +60,7 @@ _REASONS = {
     ("S2", False): "its gather is the smaller one",
     ("S2", True): "its gather overlaps the exchange between nodes",
 }
-"""Reason why a schedule is faster, by its name and by whether the layer extends over several nodes."""
+"""Reason why a schedule is faster, by its name and by whether the layer spans several nodes."""
 
 
 def _describe_faster(

@@ -8,12 +8,12 @@ from typing import ClassVar
 from meshwave.engine import messages
 from meshwave.engine.experts._base import (
     ExpertSchedule,
-    exchange,
+    exchange_step,
     expert_schedules,
-    experts,
-    gate,
-    order_tokens,
-    restore_tokens,
+    experts_step,
+    gate_step,
+    token_order_step,
+    token_restore_step,
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
@@ -26,8 +26,8 @@ messages.add(indivisible_tokens="{mp} devices cannot share {tokens} tokens evenl
 class ParmS1(ExpertSchedule):
     """Split the tokens before the gate, exchange with all shards of all experts at once, and gather tokens at the end.
 
-    Each device chooses experts for its part of the tokens, with its part of the capacity. If tokens are dropped, they
-    may differ from those dropped by a gate that sees all tokens.
+    Each device routes its part of the tokens, with its part of the capacity. If tokens are dropped, they may differ
+    from those dropped by a gate that routes all tokens.
     """
 
     title: ClassVar = "Parm S1"
@@ -39,14 +39,14 @@ class ParmS1(ExpertSchedule):
         slots, part = layer.capacity // layer.mp, layer.input_bytes / layer.mp
         return [
             Step(StepOp.SPLIT_TOKENS, "mp", part),
-            gate(layer, layer.tokens / layer.mp),
-            order_tokens(layer, slots),
+            gate_step(layer, layer.tokens / layer.mp),
+            token_order_step(layer, slots),
             Step(StepOp.DUMP, "esp", layer.esp * layer.slots_bytes / layer.mp),
-            exchange(StepOp.DISPATCH, "ep_esp", layer, slots, layer.esp),
-            experts(layer, layer.experts * slots * layer.esp),
-            exchange(StepOp.COMBINE, "ep_esp", layer, slots, layer.esp),
+            exchange_step(StepOp.DISPATCH, "ep_esp", layer, slots, layer.esp),
+            experts_step(layer, layer.experts * slots * layer.esp),
+            exchange_step(StepOp.COMBINE, "ep_esp", layer, slots, layer.esp),
             Step(StepOp.SUM, "esp", layer.esp * layer.slots_bytes / layer.mp),
-            restore_tokens(layer, slots),
+            token_restore_step(layer, slots),
             Step(StepOp.GATHER_TOKENS, "mp", part),
         ]
 

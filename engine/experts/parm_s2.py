@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from meshwave.engine.experts._base import (
     ExpertSchedule,
-    exchange,
+    exchange_step,
     expert_schedules,
-    experts,
-    gate,
-    order_tokens,
-    restore_tokens,
+    experts_step,
+    gate_step,
+    token_order_step,
+    token_restore_step,
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
@@ -19,9 +19,9 @@ from meshwave.engine.experts._steps import Step, StepOp
 
 @expert_schedules.register("parm-s2")
 class ParmS2(ExpertSchedule):
-    """Split the slots after the gate, exchange with all shards of all experts at once, and overlap the gather of the slots with the exchange.
+    """Split the slots after the gate, exchange with all shards of all experts, and gather results during the exchange.
 
-    The gather of the slots overlaps with the exchange between nodes while results arrive.
+    The gather of the slots overlaps the exchange between nodes while results arrive.
     """
 
     title: ClassVar = "Parm S2"
@@ -30,14 +30,14 @@ class ParmS2(ExpertSchedule):
     def steps(self, layer: Layer) -> list[Step]:
         slots, part = layer.capacity // layer.mp, layer.slots_bytes / layer.mp
         return [
-            gate(layer, layer.tokens),
-            order_tokens(layer, layer.capacity),
+            gate_step(layer, layer.tokens),
+            token_order_step(layer, layer.capacity),
             Step(StepOp.SPLIT_SLOTS, "mp", part, hidden=True),
             Step(StepOp.DUMP, "esp", layer.esp * layer.slots_bytes / layer.mp),
-            exchange(StepOp.DISPATCH, "ep_esp", layer, slots, layer.esp),
-            experts(layer, layer.experts * slots * layer.esp),
-            exchange(StepOp.COMBINE, "ep_esp", layer, slots, layer.esp),
+            exchange_step(StepOp.DISPATCH, "ep_esp", layer, slots, layer.esp),
+            experts_step(layer, layer.experts * slots * layer.esp),
+            exchange_step(StepOp.COMBINE, "ep_esp", layer, slots, layer.esp),
             Step(StepOp.SUM, "esp", layer.esp * layer.slots_bytes / layer.mp),
             Step(StepOp.GATHER_SLOTS, "mp", part, hidden=True),
-            restore_tokens(layer, layer.capacity),
+            token_restore_step(layer, layer.capacity),
         ]

@@ -1,4 +1,4 @@
-"""PPMoE: the experts distributed over the tensor-parallel group of one node (arXiv:2304.11414)."""
+"""PPMoE: experts distributed over the tensor-parallel group of one node (arXiv:2304.11414)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from meshwave.engine import messages
 from meshwave.engine.experts._base import (
     ExpertSchedule,
     expert_schedules,
-    gate,
-    order_tokens,
-    restore_tokens,
-    whole_experts,
+    gate_step,
+    token_order_step,
+    token_restore_step,
+    whole_experts_step,
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
@@ -28,9 +28,9 @@ messages.add(
 
 @expert_schedules.register("ppmoe")
 class PPMoE(ExpertSchedule):
-    """Every tensor-parallel device holds whole experts and selects their tokens locally; an all-reduce sums results.
+    """Hold whole experts on each tensor-parallel device, select their tokens locally, and sum results by all-reduce.
 
-    Tokens are not exchanged; the memory of pipeline stages grows.
+    Tokens are not exchanged; pipeline stages need more memory.
     """
 
     title: ClassVar = "PPMoE"
@@ -43,10 +43,10 @@ class PPMoE(ExpertSchedule):
         rows = float(layer.folded_rows.max())
         return [
             Step(StepOp.COPY, "mp", layer.input_bytes),
-            gate(layer, layer.tokens),
-            order_tokens(layer, rows / layer.experts),
-            whole_experts(layer, rows, "mp"),
-            restore_tokens(layer, rows / layer.experts),
+            gate_step(layer, layer.tokens),
+            token_order_step(layer, rows / layer.experts),
+            whole_experts_step(layer, rows, "mp"),
+            token_restore_step(layer, rows / layer.experts),
             Step(StepOp.REDUCE, "mp", layer.input_bytes),
         ]
 

@@ -1,4 +1,4 @@
-"""Exports of predictions to the formats of other tools, one file each."""
+"""Exports of predictions to the formats of other tools, one file per format."""
 
 from meshwave.engine.exports._base import Export, exports
 

@@ -12,27 +12,27 @@ if TYPE_CHECKING:
 
 
 class Export(ABC):
-    """A file format for predictions. A member is one file in this folder."""
+    """File format for predictions. A member is one file in this folder."""
 
     title: ClassVar[str]  # name in menus
     note: ClassVar[str]  # program that opens the file
-    suffix: ClassVar[str]  # of the file name
+    suffix: ClassVar[str]  # suffix of the file name
     mime: ClassVar[str]
 
     @staticmethod
     @abstractmethod
     def to_bytes(prediction: Prediction) -> bytes:
-        """Return the content of the file.
+        """Return the content of the exported file.
 
         Raises:
-            InputError: the format cannot express the design.
+            InputError: the format cannot represent the design.
         """
 
     @staticmethod
     def omissions(prediction: Prediction) -> list[str]:
         """Return notes on properties of the design that the file does not contain; empty for most formats.
 
-        They are shown with the file, since its user has to add these properties.
+        They are shown with the file, because its user has to add these properties.
         """
         return []
 

@@ -1,4 +1,4 @@
-"""Experts of a design in its HTML export: placement, schedule with its reason, and timeline of a layer."""
+"""Experts of a design in its HTML export: placement, schedule with its reason, and timeline of an expert layer."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ KINDS: Mapping[Op, str] = {
     Op.W: "gather and reduce",
     Op.STEP: "gate and order",
 }
-"""Meaning of the colours of computations in a layer, as on the cards of expert schedules."""
+"""Meaning of the colours of computations in an expert layer, as on the cards of expert schedules."""
 MAX_LANES = 24
-"""Maximum number of lanes; a layer with more is shown on the device that finishes last."""
+"""Maximum number of lanes; a layer with more lanes is shown on the device that finishes last."""
 MAX_ROWS = 16
 """Maximum number of rows of a placement table that is not folded."""
 
 
 class _Group(NamedTuple):
-    """A layer that is equal on several meshes."""
+    """Expert layer that is equal on several meshes."""
 
     meshes: tuple[str, ...]
-    devices: tuple[int, ...]  # of the first mesh
+    devices: tuple[int, ...]  # layer of the first mesh
     price: Price
 
 
 def experts_section(prediction: Prediction) -> Iterator[str]:
-    """Yield the HTML lines of the section; none if no block has experts."""
+    """Yield the HTML lines of the section; none if the model has no experts."""
     design = prediction.design
     if not design.model.expert_blocks:
         return
@@ -118,7 +118,7 @@ def _group_title(group: _Group) -> str:
 
 
 def _describe_choice(design: Design, price: Price) -> str:
-    """Return the schedule of the design, or the automatic choice and its reason."""
+    """Return the name of the design's schedule, or the automatic choice and its reason."""
     member = expert_schedules[design.experts.member]
     if price.choice is not None:
         return f"{member.title} chose {expert_schedules[price.name].title}: {price.choice.titled_reason}."
@@ -172,11 +172,11 @@ def _picture(group: _Group, forward: LayerTimeline, backward: LayerTimeline, the
 
 
 class LayerSheet(Sheet):
-    """Sheet of one expert layer: the lanes of its devices during a forward and a backward."""
+    """Sheet of one expert layer, with the lanes of its devices during a forward and a backward."""
 
     gutter: ClassVar = 118
     turn: float
-    """Seconds at which the backward starts."""
+    """Start of the backward in seconds."""
     _words: list[str]
     _hues: list[int]
 

@@ -6,7 +6,7 @@ import html
 import re
 
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
-"""Characters that XML 1.0 cannot hold, or that HTML calls an error."""
+"""Characters that are invalid in XML 1.0 or HTML."""
 
 
 def escape(text: str) -> str:

@@ -1,6 +1,6 @@
-"""A design as one HTML page: its zoomable timeline, its numbers, and the document.
+"""HTML export: a page with the zoomable timeline of a design, its figures, and the document.
 
-The page is self-contained: it loads and sends nothing. Names in the design are escaped, never markup.
+The page is self-contained: it loads and sends nothing. Names in the design are escaped, never interpreted as markup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 @exports.register("html")
 class Html(Export):
-    """A page with the timeline, the numbers and the design."""
+    """HTML page with the timeline, the figures and the design."""
 
     title = "HTML page"
     note = "one self-contained file, to share or archive"
@@ -40,7 +40,7 @@ class Html(Export):
 
 
 def page_frame(prediction: Prediction, height: int = 520) -> str:
-    """Return the page in a frame for a notebook cell, which needs no server and stays in a saved notebook."""
+    """Return the page in a frame for a notebook cell; it needs no server and remains in a saved notebook."""
     page = escape(Html.to_bytes(prediction).decode())
     return f'<iframe srcdoc="{page}" width="100%" height="{height}" style="border: 0"></iframe>'
 
@@ -67,9 +67,9 @@ def _page(prediction: Prediction) -> Iterator[str]:
 
 
 def _timeline(prediction: Prediction) -> str:
-    """Return a drawing with both themes, or a bitmap if there are too many blocks for a drawing."""
+    """Return a drawing for both themes, or a bitmap if there are too many blocks for a drawing."""
     timeline, unit = prediction.timeline, prediction.costs.unit
-    if 2 * int(timeline.is_work.sum()) > MAX_BLOCKS:  # drawn in either theme
+    if 2 * int(timeline.is_work.sum()) > MAX_BLOCKS:  # drawn in both themes
         picture = base64.b64encode(draw_png(timeline, title="Predicted timeline", unit=unit, width=2880)).decode()
         return f'<img alt="The timeline" draggable="false" src="data:image/png;base64,{picture}">'
     light, dark = _drawing(prediction, "light"), _drawing(prediction, "dark")

@@ -1,4 +1,4 @@
-"""A design as a manifest for Kubernetes, for users who submit jobs themselves."""
+"""Kubernetes export: a manifest that trains a design, for users who submit jobs themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "meshwave-design"
 LARGEST_BYTES = 1_000_000
-"""Maximum size of a ConfigMap, which Kubernetes limits to 1 MiB."""
+"""Maximum size of a ConfigMap in bytes; Kubernetes limits it to 1 MiB."""
 HEAD = """\
 # A TrainJob of Kubeflow Trainer 2.2 or newer: kubectl create --filename FILE
 # Set image to one with Python, torch and Meshwave, and add GPUs as resourcesPerNode.
@@ -25,7 +25,7 @@ HEAD = """\
 
 @exports.register("kubernetes")
 class Kubernetes(Export):
-    """A TrainJob that trains the design with torchrun, and a ConfigMap with the whole design."""
+    """TrainJob that trains the design with torchrun, and a ConfigMap with the whole design."""
 
     title = "Manifest for Kubernetes"
     note = "kubectl submits it to a cluster with Kubeflow Trainer"
@@ -38,7 +38,7 @@ class Kubernetes(Export):
 
         Raises:
             DesignError: the design can be planned but not run.
-            Refusal: the design does not fit into a ConfigMap, or its nodes have unequal numbers of processes.
+            Refusal: the design does not fit into a ConfigMap, or its nodes have different numbers of processes.
         """
         layout = NodeLayout.from_design(prediction.design)
         if len(set(layout.processes)) > 1:

@@ -1,4 +1,4 @@
-"""A timeline as a Chrome trace for Perfetto: one process per mesh, one arrow per message."""
+"""Perfetto export: a timeline as a Chrome trace with one process per mesh and one arrow per message."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from meshwave.engine.program.timeline import Floats, Timeline
 if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
 
-COMPUTE, REDUCTIONS, FIRST_LINK = 0, 1, 2  # threads of a mesh: blocks, reductions, and one link per other mesh
+COMPUTE, REDUCTIONS, FIRST_LINK = 0, 1, 2  # threads of a mesh: computations, reductions, and one link per other mesh
 
 
 @exports.register("perfetto")
 class Perfetto(Export):
-    """A trace with every action and every message."""
+    """Trace with every action and every message."""
 
     title = "Perfetto trace"
     note = "opens at ui.perfetto.dev"
@@ -33,11 +33,11 @@ class Perfetto(Export):
 
 
 def trace(timeline: Timeline, *, bytes_of: Floats | None = None) -> dict[str, Any]:
-    """Return the trace events in microseconds, as one JSON object; unit costs count as seconds.
+    """Return a timeline as trace events with times in microseconds, as one JSON object; unit costs count as seconds.
 
     Args:
         timeline: the timeline.
-        bytes_of: ``[spans]`` bytes of each transfer or reduction.
+        bytes_of: ``[spans]`` bytes of each transfer or reduction; None if unknown.
     """
     events = [*_names(timeline), *_slices(timeline, bytes_of), *_arrows(timeline)]
     return {
@@ -96,7 +96,7 @@ def _thread(op: int, peer: int) -> int:
 
 
 def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """Yield the arrow (flow events) of each transfer, from the computation that made the tensor to its consumer."""
+    """Yield the arrow (flow events) of each transfer, from the computation that produces the tensor to its consumer."""
     places = _computations(timeline)
     for span in timeline.is_transfer.nonzero()[0].tolist():
         forward = bool(timeline.op[span] == Op.SEND_F)
@@ -118,7 +118,10 @@ def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _computations(timeline: Timeline) -> dict[tuple[bool, int, int], int]:
-    """Return the span of each forward (True) and of each backward that makes a gradient for another stage."""
+    """Return the span of each forward and of each backward that produces an input gradient.
+
+    Keys are (True for a forward, stage, microbatch).
+    """
     spans = ((timeline.op == Op.F) | (timeline.op == Op.B) | (timeline.op == Op.I)).nonzero()[0]
     forward, stage, microbatch = (timeline.op == Op.F)[spans], timeline.stage[spans], timeline.microbatch[spans]
     keys = zip(forward.tolist(), stage.tolist(), microbatch.tolist(), strict=True)
@@ -126,6 +129,6 @@ def _computations(timeline: Timeline) -> dict[tuple[bool, int, int], int]:
 
 
 def _time_inside(timeline: Timeline, span: int, part: float) -> float:
-    """Return a time in microseconds within a slice, since an arrow binds to the slice that is open at its time."""
+    """Return a time in microseconds at fraction ``part`` of a slice, because an arrow binds to the slice at its time."""
     start, duration = float(timeline.start[span]), float(timeline.end[span] - timeline.start[span])
     return (start + part * duration) * 1e6

@@ -1,4 +1,4 @@
-"""A timeline as a PNG, drawn without a browser; blocks that are too thin are drawn as shares of columns."""
+"""PNG export: a timeline drawn without a browser; blocks that are too thin are drawn as shares of pixel columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PERIOD = 7  # pixels between the lines of the hatch
 
 @exports.register("png")
 class Png(Export):
-    """The whole timeline as a bitmap."""
+    """Bitmap of the whole timeline."""
 
     title = "Timeline as PNG"
     note = "bitmap"
@@ -50,17 +50,17 @@ def draw_png(
     ratio: int = 2,
     comment: str = "",
 ) -> bytes:
-    """Draw the spans within ``window`` in seconds, or all of them.
+    """Return a PNG of the spans within ``window``, or of all spans.
 
     Args:
         timeline: the timeline.
         title: title of the picture.
         unit: unit of its times: ``s``, or ``units`` for unit costs.
-        window: start and end in seconds; all spans by default.
+        window: start and end in seconds; None for all spans.
         width: width of the layout in pixels.
-        theme: colours.
-        ratio: pixels of the picture per pixel of the layout, as on screens of high density.
-        comment: ASCII text that the file carries, such as the document of the design.
+        theme: colour theme.
+        ratio: pixels of the image per pixel of the layout, as on high-density screens.
+        comment: ASCII text stored in the file, such as the document of the design.
 
     Raises:
         InputError: the window has no spans.
@@ -80,7 +80,7 @@ def draw_png(
 
 
 class _Painter:
-    """Paints the shapes of a picture into an image with ``ratio`` pixels per pixel of the layout."""
+    """Painter of the shapes of a picture into an image with ``ratio`` pixels per pixel of the layout."""
 
     def __init__(self, picture: Picture, image: Images.Image, ratio: int) -> None:
         from PIL import ImageDraw
@@ -153,7 +153,7 @@ class _Painter:
         return self.fonts[key]
 
     def _shares(self, shares: Shares) -> None:
-        """Paint stacked columns: each pixel takes the colour of the part of the stack that contains it."""
+        """Paint stacked columns: each pixel has the colour of the part of the stack that contains it."""
         from PIL import Image
 
         left, top, right, bottom = self._corners(shares)
@@ -166,6 +166,6 @@ class _Painter:
 
 
 def _colour_image(kind: Any, colours: Sequence[str], below: Any) -> Any:
-    """Return ``[rows, columns, 3]`` the colours of indices; the index after the last colour keeps the background."""
+    """Return the colours ``[rows, columns, 3]`` of indices; the index after the last colour leaves the background."""
     table = np.array([*map(rgb, colours), (0, 0, 0)], np.uint8)
     return np.where((kind == len(colours))[..., None], below, table[kind])

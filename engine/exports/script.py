@@ -1,4 +1,4 @@
-"""A design as a Python file for torchrun, which trains it wherever Meshwave is installed."""
+"""Script export: a Python file for torchrun that trains a design wherever Meshwave is installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = 100
 
 @exports.register("script")
 class Script(Export):
-    """The design and its exact program, in one file."""
+    """Script with the design and its exact program."""
 
     title = "Script for torchrun"
     note = "trains the design on any cluster where Meshwave is installed"
@@ -104,5 +104,5 @@ def _strip_quotes(name: str) -> str:
 
 
 def _literal(document: str) -> str:
-    """Return a document as a readable raw string; JSON contains three apostrophes only inside of names."""
+    """Return a document as a readable raw string; JSON contains three apostrophes only inside names."""
     return "r'''\n" + document.rstrip("\n").replace("'''", "''\\u0027") + "\n'''"

@@ -1,4 +1,4 @@
-"""A design as a script for sbatch, for users who submit jobs themselves."""
+"""Slurm export: a script for sbatch that trains a design, for users who submit jobs themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DESIGN = "design.py"
 
 @exports.register("slurm")
 class Slurm(Export):
-    """A job of Slurm that trains the design with torchrun; it contains the whole design."""
+    """Slurm job that trains the design with torchrun; it contains the whole design."""
 
     title = "Job script for Slurm"
     note = "sbatch submits it to a cluster that has Meshwave"

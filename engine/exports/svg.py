@@ -1,4 +1,4 @@
-"""A timeline as a stand-alone SVG with a title, a legend and a tooltip for every block."""
+"""SVG export: a timeline as a stand-alone drawing with a title, a legend and a tooltip for every block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_BLOCKS = 50_000
 
 @exports.register("svg")
 class Svg(Export):
-    """The whole timeline as a drawing."""
+    """Drawing of the whole timeline."""
 
     title = "Timeline as SVG"
     note = "vector graphics"
@@ -43,7 +43,7 @@ def draw_svg(
     width: int = 1440,
     theme: Theme = "light",
 ) -> str:
-    """Draw the spans within ``window`` in seconds, or all of them.
+    """Return an SVG of the spans within ``window`` (in seconds), or of all spans.
 
     Raises:
         InputError: the window has no spans, or more blocks than a viewer can show.
@@ -57,7 +57,7 @@ def draw_svg(
 
 
 def theme_aware_svg(light: Picture, dark: Picture, title: str) -> str:
-    """Return one drawing that follows the colour scheme preferred by its reader."""
+    """Return one drawing that follows the colour scheme preferred by its viewer."""
     style = ".dark{display:none}@media(prefers-color-scheme:dark){.light{display:none}.dark{display:inline}}"
     lines = [*_opening(light, title), f"<style>{style}</style>"]
     for name, picture in (("light", light), ("dark", dark)):
@@ -86,7 +86,7 @@ def _document(picture: Picture, title: str) -> Iterator[str]:
 
 
 def _pattern(picture: Picture, name: str) -> str:
-    """Return the hatch of idle time, under the name by which shapes refer to it."""
+    """Return the hatch pattern of idle time, under the name by which shapes refer to it."""
     surface = picture.surface
     return (
         f'<defs><pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'

@@ -1,4 +1,4 @@
-"""A program as the schedule CSV of torch.distributed.pipelining: one line per rank.
+"""Export of a program as the schedule CSV of torch.distributed.pipelining, with one line per rank.
 
 The format is ``compute_only``: torch's runtime adds its own sends, receives and reductions when it loads the file, and
 derives the rank of each stage from the lines.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @exports.register("torch-csv")
 class TorchCsv(Export):
-    """The computations of all ranks, for torch's own runtime and for torchtitan."""
+    """Computations of all ranks, for torch's own runtime and for torchtitan."""
 
     title = "torch CSV"
     note = "torch.distributed.pipelining"
@@ -41,7 +41,7 @@ class TorchCsv(Export):
 
 
 def common_mesh_shape(design: Design, whose: str) -> tuple[int, int]:
-    """Return the dp and tp that all meshes share, as pipelines of ``whose`` require.
+    """Return the dp and tp that all meshes have in common, as required by pipelines of ``whose``.
 
     Raises:
         InputError: the meshes differ.
@@ -54,7 +54,7 @@ def common_mesh_shape(design: Design, whose: str) -> tuple[int, int]:
 
 
 def missing_properties(design: Design, program: Program) -> Iterator[str]:
-    """Yield properties of a design that an order of stages cannot express, and that torch's modules must have."""
+    """Yield properties of a design that an order of stages cannot represent, and that torch's modules must have."""
     mesh, moe, pipeline = design.meshes[0], design.model.moe, design.pipeline
     if mesh.dp * mesh.tp > 1:
         yield f"each line is a mesh of dp={mesh.dp} x tp={mesh.tp} devices; the modules must distribute a stage over them"
@@ -92,7 +92,7 @@ def check_exportable(program: Program) -> None:
     """Check that torch's runtime can run a program.
 
     Raises:
-        InputError: torch's runtime would reject the program, or run it wrongly.
+        InputError: torch's runtime would reject the program, or run it incorrectly.
     """
     if program.replicas > 1:
         raise Refusal("replicas_for_torch", {"replicas": program.replicas})

@@ -1,15 +1,14 @@
-"""A program as torch's schedule CSV with its messages, which torch's runtime runs unchanged.
+"""Export of a program as torch's schedule CSV with its messages, which torch's runtime runs unchanged.
 
-The format is ``compute_comms``. torch checks little of it, so that the file must be correct by itself:
+The format is ``compute_comms``. torch checks little of it, so the file must be correct by itself:
 
-- A receive stands where its message is sent on the clock of the prediction, not as early as Meshwave's own runtime
-  posts it. torch sends and receives over one communicator, which NCCL processes in order: a rank whose receive waits in
-  front of a send that another rank needs first would deadlock. All ranks list their messages in one common order, so
-  that none does.
-- Every stage has its REDUCE_GRAD, data parallel or not: it also divides the gradients by the number of microbatches,
-  and torch does not report a missing one.
-- UNSHARD and RESHARD gather and release the stages that fully sharded data parallelism shards, keeping the next three
-  gathered as torch's own lowering does; without sharding they have no effect.
+- A receive is placed where its message is sent in the prediction, not as early as Meshwave's own runtime posts it.
+  torch sends and receives over one communicator, which NCCL processes in order: a rank whose receive precedes a send
+  that another rank needs first would deadlock. All ranks list their messages in one common order, so that no rank does.
+- Every stage has its REDUCE_GRAD, with or without data parallelism: it also divides the gradients by the number of
+  microbatches, and torch does not report a missing one.
+- UNSHARD and RESHARD gather and release the stages that fully sharded data parallelism shards; the next three stages
+  are gathered, as in torch's own lowering. Without sharding they have no effect.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
 
 GATHERED = 3
-"""Stages of a rank that are gathered at once: one for a forward, one for a backward, one on its way."""
+"""Number of stages of a rank that are gathered at the same time: one for a forward, one for a backward, one in flight."""
 
 Rows = NDArray[np.int64]
 
 
 @exports.register("torch-csv-comms")
 class TorchCsvComms(Export):
-    """The computations and messages of all ranks, for torch's own runtime."""
+    """Computations and messages of all ranks, for torch's own runtime."""
 
     title = "torch CSV with messages"
     note = 'torch, format="compute_comms"'
@@ -56,11 +55,11 @@ class TorchCsvComms(Export):
 
 
 def message_schedule_rows(program: Program, timeline: Timeline) -> list[str]:
-    """Return one line of comma-separated actions per rank, none of them empty.
+    """Return one line of comma-separated actions per rank, without empty cells.
 
     Args:
         program: the program.
-        timeline: timeline of this program; its clock determines the places of receives.
+        timeline: timeline of this program; its times determine the places of receives.
 
     Raises:
         InputError: torch's runtime cannot run the program.
@@ -73,10 +72,9 @@ def message_schedule_rows(program: Program, timeline: Timeline) -> list[str]:
 
 
 def _common_order(program: Program, timeline: Timeline) -> Iterator[tuple[int, list[Action]]]:
-    """Yield every slot and both ends of every message, each with its rank, in one order that all ranks follow.
+    """Yield every slot and both ends of every message with their ranks, in one order for all ranks.
 
-    The order respects dependencies: an action starts after its inputs end or, at equal times, follows them in the
-    graph.
+    The order respects dependencies: an action comes after its inputs in time or, at equal times, in the graph.
     """
     span = program.span_of_row
     place = np.zeros(len(program), np.int64)
@@ -106,9 +104,9 @@ def _matching_receive(send: Action) -> Action:
 
 
 def _add_updates(order: Sequence[list[Action]]) -> Iterator[str]:
-    """Yield the cells of a rank with the actions that gather, reduce and release its stages.
+    """Yield the cells of a rank, with the actions that gather, reduce and release its stages.
 
-    A reduction follows the sends of its last backward, so that they are not delayed by it.
+    A reduction follows the sends of its last backward, so that it does not delay them.
     """
     slots = [slot for slot in order if slot[0].op <= Op.W]
     upcoming = iter(_needed_stages([[action.stage for action in slot] for slot in slots]))
@@ -132,12 +130,12 @@ def _add_updates(order: Sequence[list[Action]]) -> Iterator[str]:
 
 
 def _completed_stages(slot: Sequence[Action]) -> list[int]:
-    """Return the stages of which a slot computes weight gradients."""
+    """Return the stages whose weight gradients a slot computes."""
     return [action.stage for action in slot if action.op in (Op.B, Op.W)]
 
 
 def _needed_stages(stages: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return for each slot the stages that it and the next ones need, nearest first, as many as are gathered."""
+    """Return for each slot the stages that it and the following slots need, nearest first, limited to ``GATHERED``."""
     found: list[list[int]] = []
     nearest: list[int] = []
     for needed in reversed(stages):

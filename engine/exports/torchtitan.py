@@ -1,9 +1,8 @@
-"""Files for torchtitan to train with a design's schedule: the CSV, and the matching settings.
+"""torchtitan export: the schedule CSV of a design, and the matching training settings.
 
-They are zipped because a setting is useless without the file that it names: ``schedule.csv``, and the settings both as
-the Python configuration of torchtitan since 0.3.0 and as the TOML of its releases up to 0.2.2. Both define the
-placement of stages and their layers, because torchtitan builds its stages before it reads the CSV, and places them by
-the *name* of a schedule.
+They are zipped because the settings name the CSV: ``schedule.csv``, and the settings both as the Python configuration
+of torchtitan since 0.3.0 and as the TOML of its releases up to 0.2.2. Both define the placement of stages and their
+layers, because torchtitan builds its stages before it reads the CSV, and places them by the *name* of a schedule.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     from meshwave.engine.predict.prediction import Prediction
 
 PRECISION = {"fp32": "float32", "bf16": "bfloat16", "fp64": "float32"}  # torchtitan does not support fp64
-ANY_TIME = (1980, 1, 1, 0, 0, 0)  # of every file inside, so that zips of equal designs are identical
+ANY_TIME = (1980, 1, 1, 0, 0, 0)  # date of every file in the zip, so that zips of equal designs are identical
 
 
 @exports.register("torchtitan")
 class Torchtitan(Export):
-    """The schedule and its settings, for torchtitan."""
+    """Schedule and settings for torchtitan."""
 
     title = "torchtitan"
     note = "schedule and settings, in a zip"
@@ -48,15 +47,15 @@ class Torchtitan(Export):
 
 
 def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, str]:
-    """Return the files by name.
+    """Return the content of the exported files by name.
 
     Args:
         design: the design.
         program: its program.
-        layers: layers of each stage.
+        layers: number of layers of each stage.
 
     Raises:
-        InputError: torchtitan does not have the model, cannot place the stages, or the meshes are unequal.
+        InputError: torchtitan does not support the model or the stage placement, or the meshes are not equal.
     """
     if not isinstance(design.model, LanguageModel) or design.model.skips:
         raise Refusal("torchtitan_model")
@@ -74,13 +73,13 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
 
 
 def placement_name(program: Program) -> str:
-    """Return the name of the torchtitan schedule with the same placement of stages.
+    """Return the name of the torchtitan schedule with the same stage placement.
 
     With a CSV the name determines only the placement. torchtitan supports a loop over the ranks, of any length, and a
     single V of two stages per rank.
 
     Raises:
-        InputError: the placement is different.
+        InputError: torchtitan does not support the placement.
     """
     ranks, places = program.ranks, program.placement[0].tolist()
     if ranks == 1:
@@ -94,7 +93,7 @@ def placement_name(program: Program) -> str:
 
 
 def module_names(layers: Sequence[int], head: str) -> list[list[str]]:
-    """Return per stage the modules of torchtitan's language models: embedding, layers, norm and ``head``."""
+    """Return the modules of torchtitan's language models on each stage: embedding, layers, norm and ``head``."""
     ends = [0, *accumulate(layers)]
     parts = [[f"layers.{layer}" for layer in range(start, end)] for start, end in pairwise(ends)]
     parts[0].insert(0, "tok_embeddings")
@@ -103,10 +102,10 @@ def module_names(layers: Sequence[int], head: str) -> list[list[str]]:
 
 
 def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) -> Iterator[str]:
-    """Yield a configuration function, the form of settings since torchtitan 0.3.0.
+    """Yield the lines of a configuration function, the form of settings since torchtitan 0.3.0.
 
     0.3.0 counts sequences, later versions tokens under other names. Setting a field that a version does not have is an
-    error, so that the recipe checks which fields exist.
+    error, so the function checks which fields exist.
     """
     training, sequence = design.training, design.model.sequence
     tokens, recomputes = training.micro_batch_size * sequence, _recompute_comment(design, len(layers))
@@ -224,7 +223,7 @@ def _missing_settings(design: Design, tp: int) -> Iterator[str]:
 
 
 def _recompute_comment(design: Design, stages: int) -> str:
-    """Return a comment on the stages that are recomputed; empty if there are none."""
+    """Return a comment that names the recomputed stages; empty if there are none."""
     chosen = [stage for stage in range(stages) if design.pipeline.recomputes(stage)]
     if not chosen:
         return ""

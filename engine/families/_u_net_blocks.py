@@ -1,9 +1,9 @@
 """Costs of the blocks of a U-Net in FLOPs, bytes, parameters and kept activations, operator by operator.
 
-Every formula counts what :mod:`meshwave.engine.runtime.models.u_net` builds. A convolution of kernel ``k`` from ``i`` to ``o``
-channels takes ``2 k^2 i o`` FLOPs per output pixel, and as many for each of its two gradients. Elementwise operators are
-counted by the bytes that they move, as in :mod:`meshwave.engine.costs.flops`. Attention has the operators of a
-transformer, with pixels as tokens.
+The formulas count the modules that :mod:`meshwave.engine.runtime.models.u_net` builds. A convolution with kernel size
+``k`` from ``i`` to ``o`` channels takes ``2 k^2 i o`` FLOPs per output pixel, and the same number for each of its two
+gradients. Elementwise operators are counted by the bytes that they read and write, as in
+:mod:`meshwave.engine.costs.flops`. Attention has the operators of a transformer, with pixels as tokens.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from meshwave.engine.costs.operators import (
 )
 
 MOST_GROUPS = 32
-"""Largest number of groups of a group norm (Wu and He, arXiv:1803.08494); the number divides the channels."""
+"""Maximum number of groups of a group norm (Wu and He, arXiv:1803.08494). The number of groups divides the channels."""
 KERNEL = 3
 IMAGE_ITEM = 4
-"""Bytes of one number of an image in the training data."""
+"""Size of one image element in the training data, in bytes."""
 
 
 Way = Literal["down", "middle", "up"]
 
 
 class Block(NamedTuple):
-    """One block: a residual block, attention after it if ``attends``, and a change of resolution if ``resamples``.
+    """U-Net block: a residual block, attention if ``attends``, and a change of resolution if ``resamples``.
 
     A resampling block of the down path ends with a convolution of stride 2; one of the up path begins by doubling the
     resolution. The middle block has a second residual block after its attention.
@@ -43,11 +43,11 @@ class Block(NamedTuple):
 
     way: Way
     inner: int
-    """Channels of the input from the previous block."""
+    """Number of input channels from the previous block."""
     skipped: int
-    """Channels of the input from a skip connection; 0 if none ends in the block."""
+    """Number of input channels from a skip connection; 0 if no skip connection ends in the block."""
     outer: int
-    """Channels of the output."""
+    """Number of output channels."""
     side: int
     """Side length in pixels of the images that the residual block processes."""
     attends: bool
@@ -65,76 +65,80 @@ class Block(NamedTuple):
 
     @property
     def shape_skipped(self) -> tuple[int, int]:
-        """Channels and side length of the tensor of its skip connection, which starts before the resolution is halved."""
+        """Channels and side length of the tensor in its skip connection, which starts before the resolution is halved."""
         return self.outer, self.side
 
 
-def numbers_of(shape: tuple[int, int]) -> int:
+def element_count(shape: tuple[int, int]) -> int:
     """Return the number of elements of one image with these channels and this side length."""
     channels, side = shape
     return channels * side**2
 
 
-def groups_of(channels: int) -> int:
-    """Return the number of groups of a group norm over so many channels."""
+def norm_group_count(channels: int) -> int:
+    """Return the number of groups of a group norm over ``channels`` channels."""
     return gcd(MOST_GROUPS, channels)
 
 
 @lru_cache(maxsize=1024)
 def block_operators(load: Workload, block: Block, time_width: int, heads: int) -> tuple[Operator, ...]:
     """Return the operators of one block: resampling, residual blocks and attention."""
-    return tuple(_block(load, block, time_width, heads))
+    return tuple(_iterate_block_operators(load, block, time_width, heads))
 
 
-def _block(load: Workload, block: Block, time_width: int, heads: int) -> Iterator[Operator]:
+def _iterate_block_operators(load: Workload, block: Block, time_width: int, heads: int) -> Iterator[Operator]:
     outer, side = block.outer, block.side
     if block.way == "up" and block.resamples:
-        grown = _pixels(load, block.inner, side)
+        grown = _per_pixel_workload(load, block.inner, side)
         yield elementwise("upsampling", grown, block.inner, kept=0, read_and_written=(1.25, 1.25))
-        yield _convolution("upsampling convolution", load, block.inner, block.inner, side)
+        yield _convolution_operator("upsampling convolution", load, block.inner, block.inner, side)
     if block.skipped:
         width = block.inner + block.skipped
-        yield elementwise("skip concatenation", _pixels(load, width, side), width, kept=0, read_and_written=(2, 2))
-    yield from _residual(load, time_width, block.inner + block.skipped, outer, side)
+        yield elementwise(
+            "skip concatenation", _per_pixel_workload(load, width, side), width, kept=0, read_and_written=(2, 2)
+        )
+    yield from _residual_operators(load, time_width, block.inner + block.skipped, outer, side)
     if block.attends:
-        yield from _attention(load, heads, outer, side)
+        yield from _attention_operators(load, heads, outer, side)
     if block.way == "middle":
-        yield from _residual(load, time_width, outer, outer, side)
+        yield from _residual_operators(load, time_width, outer, outer, side)
     if block.way == "down" and block.resamples:
-        yield _convolution("downsampling convolution", load, outer, outer, side // 2, stride=2)
+        yield _convolution_operator("downsampling convolution", load, outer, outer, side // 2, stride=2)
 
 
-def _residual(load: Workload, time_width: int, inner: int, outer: int, side: int) -> Iterator[Operator]:
+def _residual_operators(load: Workload, time_width: int, inner: int, outer: int, side: int) -> Iterator[Operator]:
     """Yield the operators of a residual block (Ho et al., arXiv:2006.11239, appendix B).
 
-    These are norm, SiLU, convolution, the embedding of the noise step, and norm, SiLU, convolution once more, beside a
-    convolution of kernel 1 where the channels change. The latter takes the tensor that the first norm keeps, and gets
-    the gradient that the second convolution gets.
+    These are norm, SiLU, convolution, the projection of the noise-step embedding, and again norm, SiLU and convolution;
+    if the number of channels changes, also a convolution of kernel size 1. The latter shares its input with the first
+    norm and its output gradient with the second convolution.
     """
-    before, after = _pixels(load, inner, side), _pixels(load, outer, side)
-    yield _group_norm("first norm", before, inner)
+    before, after = _per_pixel_workload(load, inner, side), _per_pixel_workload(load, outer, side)
+    yield _group_norm_operator("first norm", before, inner)
     yield elementwise("SiLU", before, inner, kept=1, read_and_written=(2, 3))
-    yield _convolution("first convolution", load, inner, outer, side)
-    yield _keep_once_per_stage(product("noise step projection", _images(load), time_width, outer), load, outer)
+    yield _convolution_operator("first convolution", load, inner, outer, side)
+    yield _keep_once_per_stage(
+        product("noise step projection", _per_image_workload(load), time_width, outer), load, outer
+    )
     yield elementwise("noise step sum", after, outer, kept=0, read_and_written=(2, 1))
-    yield _group_norm("second norm", after, outer)
+    yield _group_norm_operator("second norm", after, outer)
     yield elementwise("SiLU", after, outer, kept=1, read_and_written=(2, 3))
-    yield _convolution("second convolution", load, outer, outer, side)
+    yield _convolution_operator("second convolution", load, outer, outer, side)
     if inner != outer:
-        shortcut = _convolution("shortcut convolution", load, inner, outer, side, kernel=1)
+        shortcut = _convolution_operator("shortcut convolution", load, inner, outer, side, kernel=1)
         yield shortcut._replace(kept_bytes=0.0, deferred_bytes=0.0)
     yield elementwise("residual", after, outer, kept=0, read_and_written=(3, 2))
 
 
 def _keep_once_per_stage(projection: Operator, load: Workload, outer: int) -> Operator:
-    """Return a projection of the noise-step embedding, which is kept once for all blocks of a stage."""
+    """Return a copy of the projection of the noise-step embedding whose input is kept once for all blocks of a stage."""
     return projection._replace(kept_bytes=0.0, deferred_bytes=load.batch * outer * load.precision.item)
 
 
-def _attention(load: Workload, heads: int, channels: int, side: int) -> Iterator[Operator]:
+def _attention_operators(load: Workload, heads: int, channels: int, side: int) -> Iterator[Operator]:
     """Yield the operators of self-attention over the pixels, with a norm before it and a residual sum after it."""
-    tokens = _pixels(load, channels, side)
-    yield _group_norm("attention norm", tokens, channels)
+    tokens = _per_pixel_workload(load, channels, side)
+    yield _group_norm_operator("attention norm", tokens, channels)
     yield elementwise("pixels as tokens", tokens, channels, kept=0, read_and_written=(2, 2))
     yield product("query, key, value", tokens, channels, 3 * channels)
     yield attention_product(replace(tokens, heads=heads))
@@ -144,25 +148,27 @@ def _attention(load: Workload, heads: int, channels: int, side: int) -> Iterator
 
 @lru_cache(maxsize=64)
 def embedding(load: Workload, image_channels: int, side: int, base: int, time_width: int) -> tuple[Operator, ...]:
-    """Return the operators of the first convolution and of two linear maps of the noise step's sines and cosines."""
+    """Return the operators of the first convolution and of the two linear maps that embed the noise step."""
     size, item = float(image_channels * side**2), load.precision.item
-    first = _convolution("input convolution", load, image_channels, base, side)
-    images = load.batch * (size + 1) * IMAGE_ITEM  # and the noise step
+    first = _convolution_operator("input convolution", load, image_channels, base, side)
+    images = load.batch * (size + 1) * IMAGE_ITEM  # the last element is the noise step
     copied = load.batch * size * item if item != IMAGE_ITEM else 0.0
-    samples = _images(load)
+    samples = _per_image_workload(load)
     return (
         first._replace(input_gradient=Work(), kept_bytes=images + copied),
         product("noise step in", samples, base, time_width),
         elementwise("SiLU", samples, time_width, kept=1, read_and_written=(2, 3)),
         product("noise step out", samples, time_width, time_width),
-        elementwise("SiLU", samples, time_width, kept=2, read_and_written=(2, 3)),  # and the embedding, for all blocks
+        elementwise(
+            "SiLU", samples, time_width, kept=2, read_and_written=(2, 3)
+        ),  # the embedding is kept once for all blocks
     )
 
 
 @lru_cache(maxsize=64)
 def head(load: Workload, channels: int, image_channels: int, side: int) -> tuple[Operator, ...]:
     """Return the operators of the last norm and convolution, and of the mean squared error of the predicted noise."""
-    last = _pixels(load, channels, side)
+    last = _per_pixel_workload(load, channels, side)
     size = load.batch * image_channels * side**2
     item, wide = load.precision.item, max(load.precision.item, load.precision.statistics)
     error = Operator(
@@ -173,9 +179,9 @@ def head(load: Workload, channels: int, image_channels: int, side: int) -> tuple
         transient_bytes=size * (wide + item),
     )
     return (
-        _group_norm("last norm", last, channels),
+        _group_norm_operator("last norm", last, channels),
         elementwise("SiLU", last, channels, kept=1, read_and_written=(2, 3)),
-        _convolution("output convolution", load, channels, image_channels, side),
+        _convolution_operator("output convolution", load, channels, image_channels, side),
         error,
     )
 
@@ -183,20 +189,20 @@ def head(load: Workload, channels: int, image_channels: int, side: int) -> tuple
 # ---- operators ----
 
 
-def _pixels(load: Workload, channels: int, side: int) -> Workload:
+def _per_pixel_workload(load: Workload, channels: int, side: int) -> Workload:
     """Return the workload of images with these channels and this side length, with pixels as tokens."""
     return replace(load, sequence=side**2, hidden=channels)
 
 
-def _images(load: Workload) -> Workload:
-    """Return the workload of one row of numbers per image."""
+def _per_image_workload(load: Workload) -> Workload:
+    """Return the workload of one row of elements per image."""
     return replace(load, sequence=1)
 
 
-def _convolution(
+def _convolution_operator(
     name: str, load: Workload, inner: int, outer: int, side: int, *, kernel: int = KERNEL, stride: int = 1
 ) -> Operator:
-    """Return a convolution with a bias, which keeps its input; ``side`` is the side length of its output."""
+    """Return a convolution with a bias, which keeps its input. ``side`` is the side length of its output in pixels."""
     item = load.precision.item
     weights = kernel**2 * inner * outer
     taken = load.batch * inner * (side * stride) ** 2 * item
@@ -215,10 +221,10 @@ def _convolution(
     )
 
 
-def _group_norm(name: str, pixels: Workload, channels: int) -> Operator:
+def _group_norm_operator(name: str, pixels: Workload, channels: int) -> Operator:
     """Return a group norm, which keeps its input and the mean and deviation of each group."""
     size = pixels.tokens * channels * pixels.precision.item
-    statistics = 2 * pixels.batch * groups_of(channels) * max(pixels.precision.item, pixels.precision.statistics)
+    statistics = 2 * pixels.batch * norm_group_count(channels) * max(pixels.precision.item, pixels.precision.statistics)
     return Operator(
         name,
         forward=Work(bytes=2 * size),

@@ -1,4 +1,4 @@
-"""BERT: fill in masked bytes (Devlin et al., arXiv:1810.04805)."""
+"""BERT: a model that predicts masked bytes (Devlin et al., arXiv:1810.04805)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from meshwave.engine.document.model import IGNORED, Example, LanguageModel, model_families
 
-MASK = 256  # the token after the 256 bytes
-MASKED = 0.15  # of the tokens, as in the paper
+MASK = 256  # id of the mask token, after the 256 byte values
+MASKED = 0.15  # fraction of masked tokens, as in the paper
 
 
 class MaskedModel(LanguageModel):
-    """A masked language model; each token sees all others.
+    """Masked language model; each token attends to all tokens.
 
-    The same number of tokens is masked in every sequence, so that the mean of the microbatches'
-    mean losses is the mean over the global batch. All of them are replaced by the mask token:
-    the paper's tenth of random and tenth of unchanged tokens serve fine-tuning.
+    Every sequence has the same number of masked tokens, so that the mean of the microbatches' mean losses is the mean
+    over the global batch. All selected tokens are replaced by the mask token; the random and the unchanged tokens of
+    the paper (a tenth each) only serve fine-tuning.
     """
 
     causal: ClassVar = False
@@ -36,7 +36,7 @@ class MaskedModel(LanguageModel):
 
 @model_families.register("bert")
 class Bert(MaskedModel):
-    """A BERT: a masked language model of equal transformer layers, which predicts the masked tokens."""
+    """BERT: a masked language model of equal transformer layers, trained to predict the masked tokens."""
 
     title: ClassVar = "BERT"
 

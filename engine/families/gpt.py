@@ -1,4 +1,4 @@
-"""GPT: predict the next byte (Radford et al., 2019)."""
+"""GPT: a model that predicts the next byte (Radford et al., 2019)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwave.engine.document.model import Example, LanguageModel, model_familie
 
 
 class NextToken(LanguageModel):
-    """A causal language model, which predicts the next token."""
+    """Causal language model, trained to predict the next token."""
 
     causal: ClassVar = True
     lookahead: ClassVar = 1
@@ -24,7 +24,7 @@ class NextToken(LanguageModel):
 
 @model_families.register("gpt")
 class Gpt(NextToken):
-    """A GPT: a causal language model of equal transformer layers, which predicts the next token."""
+    """GPT: a causal language model of equal transformer layers, trained to predict the next token."""
 
     title: ClassVar = "GPT"
 

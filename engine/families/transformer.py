@@ -17,31 +17,31 @@ Width = Annotated[int, Field(ge=0, le=1_000_000_000)]
 
 
 class RoutedExperts(MoE):
-    """Mixture of experts in every n-th block, with shared experts beside those that a token chooses."""
+    """Mixture of experts in every n-th block, with shared experts in addition to the routed ones."""
 
     ffn: Size | None = nullable("that of the MLP")
-    """Width inside an expert."""
+    """Inner width of an expert."""
     first_dense: Annotated[int, Field(ge=0, le=100_000)] = 0
-    """Blocks at the beginning that have an MLP instead."""
+    """Number of initial blocks with an MLP instead of experts."""
     shared_ffn: Width = 0
-    """Width inside the shared experts, which every token visits, together; 0: none."""
+    """Total inner width of the shared experts, which process every token; 0 for none."""
     shared_gate: bool = False
-    """Weight the shared experts' output by a learned gate."""
+    """Weight the output of the shared experts by a learned gate."""
     score: Literal["softmax", "sigmoid"] = "softmax"
-    """Function of the router's scores."""
+    """Function that turns the router's logits into scores."""
     normalize: bool = True
     """Divide the weights of a token's experts by their sum."""
     scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """Factor of the weights of a token's experts."""
+    """Factor by which the weights of a token's experts are multiplied."""
     router_bias: bool = False
-    """Bias of the router's scores."""
+    """Add a bias to the router's logits."""
     bias_correction: bool = False
-    """A number per expert that balances the load: it changes the choice of experts and not their weights
+    """Balance the load by a number per expert that changes the choice of experts but not their weights
     (arXiv:2408.15664)."""
     groups: Size = 1
-    """Groups of experts, of which a token visits some only."""
+    """Number of groups of experts; a token visits experts of some groups only."""
     top_groups: Size = 1
-    """Groups of experts that a token visits."""
+    """Number of groups of experts that a token visits."""
 
     def blocks(self, layers: int) -> tuple[int, ...]:
         return tuple(block for block in super().blocks(layers) if block >= self.first_dense)
@@ -50,8 +50,8 @@ class RoutedExperts(MoE):
         return self.ffn or ffn_hidden
 
     @property
-    def router_vectors(self) -> int:
-        """Learned numbers per expert in the router besides its matrix."""
+    def router_vector_count(self) -> int:
+        """Number of learned values per expert in the router in addition to its matrix."""
         return int(self.router_bias) + int(self.bias_correction)
 
     @property
@@ -76,7 +76,7 @@ class RoutedExperts(MoE):
 
 @model_families.register("transformer")
 class Transformer(Architecture, NextToken):
-    """A causal language model with a choice of norms, positions, attention, MLP and experts.
+    """Causal language model with a choice of norms, position embeddings, attention, MLP and experts.
 
     It represents models such as Llama, Mistral, Qwen, DeepSeek, OLMo, Gemma, Phi, Falcon and Pythia.
     """
@@ -86,11 +86,11 @@ class Transformer(Architecture, NextToken):
     kind: Literal["transformer"]
     """transformer predicts the next token; its architecture is chosen part by part."""
     moe: RoutedExperts | None = nullable("none")
-    """Experts instead of some MLPs."""
+    """Experts that replace some of the MLPs."""
 
     @property
     def architecture(self) -> Architecture:
-        """Norms, positions, attention and MLP."""
+        """Architecture of a block: norms, position embeddings, attention and MLP."""
         return Architecture.model_construct(**{name: getattr(self, name) for name in Architecture.model_fields})
 
     @model_validator(mode="after")

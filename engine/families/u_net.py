@@ -1,6 +1,6 @@
-"""A convolutional U-Net that learns to remove noise from images (Ho et al., arXiv:2006.11239, NeurIPS 2020).
+"""Convolutional U-Net that learns to remove noise from images (Ho et al., arXiv:2006.11239, NeurIPS 2020).
 
-Noise is added by the cosine schedule (Nichol and Dhariwal, arXiv:2102.09672, section 3.2).
+Noise is added according to the cosine schedule (Nichol and Dhariwal, arXiv:2102.09672, section 3.2).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.document.architecture import Size
 from meshwave.engine.document.model import Example, model_families, nested_skips
 from meshwave.engine.families._images import draw_image
-from meshwave.engine.families._u_net_blocks import IMAGE_ITEM, Block, block_operators, embedding, head, numbers_of
+from meshwave.engine.families._u_net_blocks import IMAGE_ITEM, Block, block_operators, element_count, embedding, head
 from meshwave.engine.findings import set_value
 from meshwave.engine.frozen import validation_error
 
@@ -36,10 +36,11 @@ COSINE_OFFSET = 0.008
 
 @model_families.register("u-net")
 class UNet(BlockModel):
-    """A diffusion U-Net over small images, which predicts the noise that was added to them (Ho et al., arXiv:2006.11239).
+    """Diffusion U-Net for small images, trained to predict the noise added to them (Ho et al., arXiv:2006.11239).
 
     It has residual blocks of convolutions, attention at low resolutions, and a skip connection from each block of the
-    down path to its mirror image in the up path. Its layers are its blocks; its images are generated from the seed.
+    down path to the corresponding block of the up path. Its layers are its blocks; its images are generated from the
+    seed.
     """
 
     title: ClassVar = "U-Net"
@@ -49,23 +50,24 @@ class UNet(BlockModel):
     image_size: ImageSide = 32
     """Side length of an image in pixels."""
     image_channels: Channels = 3
-    """Colour channels of an image, such as 3 for RGB."""
+    """Number of colour channels of an image, such as 3 for RGB."""
     base_channels: Channels = 64
-    """Channels at full resolution, before the channel multipliers are applied."""
+    """Number of channels at full resolution, before the channel multipliers are applied."""
     channel_multipliers: Annotated[tuple[Multiplier, ...], Field(min_length=1, max_length=12)] = (1, 2, 4)
-    """Channels of each resolution, as multiples of the base channels. Each resolution has half the side length of the previous one."""
+    """Number of channels at each resolution, as multiples of the base channels. Each resolution has half the side
+    length of the previous one."""
     blocks_per_level: Annotated[int, Field(ge=1, le=16)] = 1
-    """Blocks per resolution in the down path; the up path has the same number."""
+    """Number of blocks per resolution in the down path; the up path has the same number."""
     attention_resolutions: Annotated[tuple[ImageSide, ...], Field(max_length=12)] = ()
     """Resolutions (side lengths) at which blocks have attention, such as 8, 4. The middle block always has attention."""
     heads: Size = 1
-    """Attention heads; must divide the channels of every block with attention."""
+    """Number of attention heads; must divide the channels of every block with attention."""
     noise_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
-    """Steps of the diffusion, from an image to noise."""
+    """Number of diffusion steps from an image to noise."""
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """All blocks in order."""
+        """All blocks in model order."""
         return _blocks(
             self.image_size,
             self.base_channels,
@@ -76,7 +78,7 @@ class UNet(BlockModel):
 
     @property
     def layers(self) -> int:
-        """Number of blocks: those of the down path, as many of the up path, and the middle one."""
+        """Number of blocks: down path, middle block and up path."""
         return 2 * len(self.channel_multipliers) * self.blocks_per_level + 1
 
     @property
@@ -93,21 +95,21 @@ class UNet(BlockModel):
 
     @property
     def hidden(self) -> int:
-        """Numbers per message unit: the greatest common divisor of the sizes of all tensors between blocks."""
-        return _unit(self)
+        """Elements per message unit: the greatest common divisor of the sizes of all tensors between blocks."""
+        return _message_unit_elements(self)
 
     @property
     def sequence(self) -> int:
-        """Rows of a message per sample: 1. Rates in tokens count an image as one token."""
+        """Rows of a message per sample, which is 1. Rates in tokens count an image as one token."""
         return 1
 
     def onward_units(self, block: int) -> int:
-        """Return the message units that a block passes to the next one, the noise-step embedding included."""
-        return (numbers_of(self.blocks[block].shape_out) + self.time_width) // self.hidden
+        """Return the number of message units that a block passes to the next one, including the noise-step embedding."""
+        return (element_count(self.blocks[block].shape_out) + self.time_width) // self.hidden
 
     def skip_units(self, block: int) -> int:
-        """Return the message units that the skip connection of a block carries."""
-        return numbers_of(self.blocks[block].shape_skipped) // self.hidden
+        """Return the number of message units in the skip connection of a block."""
+        return element_count(self.blocks[block].shape_skipped) // self.hidden
 
     # ---- operators ----
 
@@ -122,12 +124,12 @@ class UNet(BlockModel):
 
     @property
     def example_bytes(self) -> tuple[float, float]:
-        """Bytes of one input (an image and its noise step) and of its target (the noise)."""
+        """Sizes in bytes of one input (an image and its noise step) and of its target (the noise)."""
         image = self.image_channels * self.image_size**2 * IMAGE_ITEM
         return image + IMAGE_ITEM, image
 
     def shared_bytes(self, load: Workload) -> float:
-        """Return the bytes of the noise-step embedding, which is an input of all blocks of a stage."""
+        """Return the size in bytes of the noise-step embedding, which is an input of all blocks of a stage."""
         return load.batch * self.time_width * load.precision.item
 
     def skips_its_output(self, block: int) -> bool:
@@ -200,17 +202,17 @@ messages.add(
 
 
 def _image_variance_left(progress: float) -> float:
-    """Return the share of an image's variance that is left after a share of the noise steps."""
+    """Return the remaining fraction of an image's variance after the fraction ``progress`` of the noise steps."""
 
-    def cosine(at: float) -> float:
+    def cosine_schedule(at: float) -> float:
         return math.cos((at + COSINE_OFFSET) / (1 + COSINE_OFFSET) * math.pi / 2) ** 2
 
-    return cosine(progress) / cosine(0.0)
+    return cosine_schedule(progress) / cosine_schedule(0.0)
 
 
 @lru_cache(maxsize=64)
-def _unit(model: UNet) -> int:
-    sizes = [numbers_of(shape) for block in model.blocks for shape in (block.shape_out, block.shape_skipped)]
+def _message_unit_elements(model: UNet) -> int:
+    sizes = [element_count(shape) for block in model.blocks for shape in (block.shape_out, block.shape_skipped)]
     return gcd(model.time_width, *sizes)
 
 
@@ -218,7 +220,7 @@ def _unit(model: UNet) -> int:
 def _blocks(
     image_size: int, base: int, multipliers: tuple[int, ...], per_level: int, attending: frozenset[int]
 ) -> tuple[Block, ...]:
-    """Return the blocks of the down path, the middle block, and those of the up path in mirrored order."""
+    """Return the blocks in model order: the down path, the middle block, and the up path in mirrored order."""
     down, inner = [], base
     for level, multiplier in enumerate(multipliers):
         side, outer = image_size >> level, base * multiplier

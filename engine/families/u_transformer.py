@@ -1,6 +1,6 @@
-"""A U-ViT over bytes: fill in masked bytes, with long skip connections (Bao et al., arXiv:2209.12152, CVPR 2023).
+"""U-ViT over bytes, which predicts masked bytes, with long skip connections (Bao et al., arXiv:2209.12152, CVPR 2023).
 
-The document calls it ``u-transformer``. The U-Transformer of the cross-mesh resharding paper is a diffusion U-Net:
+Its kind in a document is ``u-transformer``. The U-Transformer of the cross-mesh resharding paper is a diffusion U-Net:
 see :mod:`meshwave.engine.families.u_net` and :mod:`meshwave.engine.bench.papers.u_transformer_model`.
 """
 
@@ -20,7 +20,7 @@ from meshwave.engine.frozen import validation_error
 
 @model_families.register("u-transformer")
 class UTransformer(MaskedModel):
-    """A U-ViT over bytes: a BERT with a skip connection from each block of the first half to its mirror block in the second half."""
+    """U-ViT over bytes: BERT with a skip connection from each block of the first half to its mirror in the second."""
 
     title: ClassVar = "U-ViT"
 

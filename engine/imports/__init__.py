@@ -1,4 +1,4 @@
-"""Designs from the files of other tools, one file a format."""
+"""Import of designs from the files of other tools, one file per format."""
 
 from meshwave.engine.imports._base import (
     TOO_FEW_DEVICES,

@@ -18,18 +18,18 @@ TOO_FEW_DEVICES = "csv_devices"
 
 
 class Imported(NamedTuple):
-    """A design that was read from a file, and remarks about it."""
+    """Design that was read from a file, and remarks about it."""
 
     design: Design
     notes: tuple[Problem, ...]
 
 
 class Import(ABC):
-    """A file format of another tool that Meshwave imports. A member is one file in this folder."""
+    """File format of another tool that Meshwave imports. A member is one file in this folder."""
 
     title: ClassVar[str]
-    note: ClassVar[str]  # what writes it
-    suffixes: ClassVar[tuple[str, ...]]  # of its files, in lower case
+    note: ClassVar[str]  # tool that writes the format
+    suffixes: ClassVar[tuple[str, ...]]  # suffixes of its files, in lower case
 
     @staticmethod
     def recognizes(text: str) -> bool:
@@ -39,16 +39,16 @@ class Import(ABC):
     @staticmethod
     @abstractmethod
     def read(text: str, name: str, into: Design | None = None, *, draft: bool = False) -> Imported:
-        """Return the design of a file.
+        """Return the design in a file.
 
         Args:
             text: the content of the file.
-            name: the name of a new design, made if ``into`` is None.
-            into: the design that lends what the file does not say.
-            draft: whether the parts of the design may not fit each other yet.
+            name: the name of the new design if ``into`` is None.
+            into: the design that provides the parts that the file does not contain; None for a new design.
+            draft: True if the parts of the design may be inconsistent.
 
         Raises:
-            DesignError: with what is wrong with the file, or keeps it from fitting the design.
+            DesignError: the file is invalid, or does not fit the design; contains the problems.
         """
 
 
@@ -56,16 +56,16 @@ imports: Registry[type[Import]] = Registry("import format", "meshwave.engine.imp
 
 
 def is_import(file: str, text: str = "") -> bool:
-    """Return whether a file has the suffix of an import format, and the content if designs have the same suffix."""
+    """Return True if a file has the suffix of an import format, and its content if designs have the same suffix."""
     formats = _formats_of(file)
     return any(not file.lower().endswith(DESIGN_SUFFIX) or imports[name].recognizes(text) for name in formats)
 
 
 def find_format(file: str, text: str) -> str:
-    """Return the name of the import format of a file: by its suffix, and by its content where formats share that.
+    """Return the name of the import format of a file, by its suffix, and by its content if formats share the suffix.
 
     Raises:
-        Refusal: there is none, or there are several.
+        Refusal: no format matches, or several do.
     """
     named = _formats_of(file)
     found = named if len(named) < 2 else [name for name in named if imports[name].recognizes(text)]
@@ -80,11 +80,11 @@ def _formats_of(file: str) -> list[str]:
 
 
 def load_import(path: Path | str, into: Design | None = None, form: str = "") -> Imported:
-    """Read a design from a file of another tool; ``form`` is its format, by default found from the file.
+    """Read a design from a file of another tool; ``form`` is its format, "" to detect it.
 
     Raises:
-        InputError: the file cannot be read, or its format is not known.
-        DesignError: it holds no sound design, or one that does not fit ``into``.
+        InputError: the file cannot be read, or its format is unknown.
+        DesignError: the file contains no valid design, or one that does not fit ``into``.
     """
     content = read_whole(path, "schedule", LARGEST_FILE_BYTES)
     try:

@@ -1,4 +1,4 @@
-"""Keys of Hugging Face configurations by model type, as data: where each goes in the model section of a design."""
+"""Keys of Hugging Face configurations by model type, with their paths in the model section of a design, as data."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 
 class Key(NamedTuple):
-    """A key of a configuration, under any of its names, and its value where it is left out."""
+    """Key of a configuration, with its alternative names and its default value."""
 
     names: tuple[str, ...]
     default: Any = None
 
 
 class ModelType(NamedTuple):
-    """A model type: its constant settings, and the keys of the others, by their path in the model section."""
+    """Model type: its constant settings, and the keys of its other settings, by path in the model section."""
 
     constants: Mapping[str, Any]
     keys: Mapping[str, Key] = {}
     required: Mapping[str, tuple[Any, ...]] = {}
-    """Keys that have one of these values in all configurations that can be represented; the first if left out."""
+    """Keys with the values that can be represented; the first value is the default."""
 
 
 def _key(*names: str, default: Any = None) -> Key:
@@ -32,7 +32,7 @@ SIZES = {
     "heads": _key("num_attention_heads", "n_head"),
     "vocab": _key("vocab_size"),
 }
-"""Sizes that every configuration has."""
+"""Keys of the sizes that every configuration contains."""
 _BIAS = {
     "attention.qkv_bias": _key("attention_bias", default=False),
     "attention.out_bias": _key("attention_bias", default=False),
@@ -247,7 +247,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
         {"scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,)},
     ),
 }  # fmt: skip
-"""Model types that can be represented."""
+"""Supported model types by name."""
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -259,7 +259,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "relu2": "relu2",
 }
-"""Activations by their names there."""
+"""Activations by their names in Hugging Face configurations."""
 
 NO_EFFECT = {
     "chunk_size_feed_forward", "finetuning_task", "is_decoder", "is_encoder_decoder", "output_attentions",
@@ -272,4 +272,4 @@ NO_EFFECT = {
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     "reorder_and_upcast_attn", "scale_attn_weights", "head_dim", "num_key_value_heads", "num_kv_heads", "num_ln_in_parallel_attn",
 }  # fmt: skip
-"""Keys that change neither the weights nor what they cost, or that a model type derives."""
+"""Keys that affect neither the weights nor their cost, or that a model type derives."""

@@ -1,4 +1,4 @@
-"""Traces of training runs of other tools: the times of annotated actions, and the formats that they are read from."""
+"""Traces of training runs of other tools: the times of annotated actions, and the supported file formats."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ LARGEST_TRACE_BYTES = 2_000_000_000
 
 
 class TracedAction(NamedTuple):
-    """A measured computation; times are nanoseconds of one clock."""
+    """Measured computation; times are nanoseconds of one clock."""
 
     op: Op
-    stage: int | None  # None: the only stage of its process
-    microbatch: int | None  # None: the next one of its kind in the order of its process
+    stage: int | None  # None if it is the only stage of its process
+    microbatch: int | None  # None if it is the next one of its kind in the order of its process
     start_ns: int
     end_ns: int
 
 
 class TracedProcess(NamedTuple):
-    """The measured computations of a process, over all traced steps."""
+    """Measured computations of a process, over all traced steps."""
 
     process: int
     actions: tuple[TracedAction, ...]
 
 
 class Trace(NamedTuple):
-    """A run of another tool: measured computations, or the seconds of each computation of a stage."""
+    """Run of another tool: measured computations, or the seconds of each computation of a stage."""
 
     processes: tuple[TracedProcess, ...] = ()
     stage_seconds: Mapping[tuple[Op, int], float] = {}
 
 
 class TraceFormat(ABC):
-    """A file format of traces. A member is one file in this folder."""
+    """File format of traces. A member is one file in this folder."""
 
     title: ClassVar[str]
-    note: ClassVar[str]  # what writes it
-    suffixes: ClassVar[tuple[str, ...]]  # of its files, in lower case
+    note: ClassVar[str]  # tool that writes the format
+    suffixes: ClassVar[tuple[str, ...]]  # suffixes of its files, in lower case
 
     @staticmethod
     @abstractmethod
     def recognizes(text: str) -> bool:
-        """Return whether a file looks like this format."""
+        """Return True if the content of a file looks like this format."""
 
     @staticmethod
     @abstractmethod
     def read(texts: Sequence[str]) -> Trace:
-        """Return the trace of some files, such as one for each process.
+        """Return the trace in one or more files, such as one file per process.
 
         Raises:
-            Refusal: a file is not of this format.
+            Refusal: a file does not have this format.
         """
 
 
@@ -65,7 +65,9 @@ traces: Registry[type[TraceFormat]] = Registry("trace format", "meshwave.engine.
 
 
 def load_trace(paths: Sequence[Path | str], form: str = "") -> Trace | None:
-    """Read a trace from files of one format, which ``form`` may name; return None if they are not a trace.
+    """Read a trace from files of one format; None if they are not a trace.
+
+    ``form`` is the name of the format, "" to detect it.
 
     Raises:
         Refusal: a file cannot be read, or is damaged.

@@ -1,4 +1,4 @@
-"""A CSV of torch.distributed.pipelining as a sheet of cells, and the problems of its cells."""
+"""CSV file of torch.distributed.pipelining as a sheet of cells, and the problems of its cells."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from meshwave.engine.program.action import RECEIVES, SENDS, Action, Op, format_c
 from meshwave.engine.progress import report_progress
 
 MOST_CELLS = 1_500_000
-"""Cells that are read: in half a minute and 1.5 GB."""
+"""Maximum number of cells, which are read in half a minute and 1.5 GB."""
 READ_SHARE = 0.4
-"""Share of the time of an import that reading takes."""
+"""Fraction of the duration of an import that reading takes."""
 MOST_LISTED = 8
-"""Problems that are listed; the others are counted."""
-MOST_CELLS_NAMED = 8  # of one action
+"""Maximum number of problems that are listed; the others are counted."""
+MOST_CELLS_NAMED = 8  # maximum characters of one action
 EXCERPT_WIDTH = 68  # characters of a row that are shown around a cell
-MOST_CANDIDATES = 4_000  # actions that are compared with an unknown one, to suggest the nearest
+MOST_CANDIDATES = 4_000  # maximum number of actions compared with an unknown one, to suggest the most similar
 
 COMPUTATIONS = (Op.F, Op.B, Op.I, Op.W)
 MESSAGES = (*SENDS, *RECEIVES)
@@ -31,18 +31,18 @@ _SHARDING = re.compile(r"(\d{1,6})\s*(UNSHARD|RESHARD)", re.ASCII)
 _SLOT = re.compile(r"\([^()]*\)")
 
 Place = tuple[int, int]
-"""Row and column of a cell, from 0."""
+"""Row and column of a cell, counted from 0."""
 
 
 class CellProblem(NamedTuple):
-    """A problem of the file, with its cell if it has one."""
+    """Problem of the file; with its cell, or None if it concerns no cell."""
 
     place: Place | None
     problem: Problem
 
 
 class Sheet:
-    """Rows of cells, and the actions of those that can be read."""
+    """Rows of cells, and the actions of the cells that can be read."""
 
     def __init__(self, text: str) -> None:
         count = sum(map(text.count, ",\t;\n"))
@@ -50,9 +50,9 @@ class Sheet:
             raise DesignError([Problem("", "csv_size", {"cells": count, "most": MOST_CELLS})])
         self.rows = _split(text.removeprefix("\ufeff"))
         self.orders: list[list[Action]] = [[] for _ in self.rows]
-        self.places: dict[Action, list[Place]] = defaultdict(list)  # the cells of each action, without its slot
+        self.places: dict[Action, list[Place]] = defaultdict(list)  # cells of each action, without its slot
         self.problems: list[CellProblem] = []
-        self.empty: list[Place] = []  # empty cells between others
+        self.empty: list[Place] = []  # number of empty cells between others
         for row, cells in enumerate(self.rows):
             report_progress(READ_SHARE * row / len(self.rows), "reading cells")
             for column, cell in enumerate(cells):
@@ -77,11 +77,11 @@ class Sheet:
 
     @property
     def has_messages(self) -> bool:
-        """True if it holds sends and receives too."""
+        """True if the file contains sends and receives."""
         return any(action.op in MESSAGES for action in self.places)
 
     def first_cells(self, part: str) -> dict[int, Place]:
-        """Return the first cell of each ``stage``, or of each ``microbatch``."""
+        """Return the first cell of each ``stage``, or of each ``microbatch``, by its number."""
         found: dict[int, Place] = {}
         for action, places in self.places.items():
             if action.op < Op.REDUCE_GRAD:
@@ -90,10 +90,10 @@ class Sheet:
         return found
 
     def raise_problems(self, found: Iterable[CellProblem]) -> None:
-        """Raise the first problems at their cells, if there are any.
+        """Raise an exception with the first problems at their cells, if there are any.
 
         Raises:
-            DesignError: with these, and the number of the others.
+            DesignError: there are problems; contains the first ones and the number of the others.
         """
         found = list(found)
         if not found:
@@ -114,7 +114,7 @@ class Sheet:
         return problem.replace(where=where, params={**params, "excerpt": self._excerpt(row, column)})
 
     def _similar_action(self, row: int, cell: str) -> str | None:
-        """Return the action that no cell holds yet and that resembles a cell the most."""
+        """Return the action most similar to a cell among those that no cell contains; None if none is similar."""
         try:
             return format_cells(parse_cell(cell))[0]
         except Refusal:
@@ -128,7 +128,7 @@ class Sheet:
         return next(iter(get_close_matches(cell, islice(free, MOST_CANDIDATES), n=1, cutoff=0.5)), None)
 
     def _excerpt(self, row: int, column: int) -> str:
-        """Return the row with an arrow under the cell, on two lines."""
+        """Return the row with an arrow under the cell, as two lines of text."""
         cells = ["".join(mark if mark.isprintable() else "\ufffd" for mark in cell) for cell in self.rows[row]]
         start = len(",".join(cells[:column])) + bool(column)
         line, size = ",".join(cells), max(len(cells[column]), 1)
@@ -140,8 +140,8 @@ class Sheet:
     def locate(self, problem: Problem) -> CellProblem:
         """Return a problem of the program at a cell of the file, with the cells of the actions that it names.
 
-        The cell is that of the first named action that has one; else it holds another action of the same stage
-        and microbatch.
+        The cell is that of the first named action that is in the file, or else of another action of the same stage and
+        microbatch.
         """
         actions = [action for text in _texts(problem.params) for action in _actions_of(text)]
         kin = [Action(op, action.stage, action.microbatch) for action in actions for op in COMPUTATIONS]
@@ -151,7 +151,7 @@ class Sheet:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Return the texts among the parameters of a problem."""
+    """Yield the strings among the parameters of a problem."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -179,7 +179,7 @@ def _split(text: str) -> list[list[str]]:
 
 
 def _delimiter(text: str) -> str:
-    """Return the comma, or the delimiter that spreadsheets use where the comma is for decimals."""
+    """Return the delimiter of a CSV text: the comma, or a tab or semicolon where the comma is the decimal mark."""
     return next((mark for mark in ",\t;" if mark in _SLOT.sub("", text)), ",")
 
 
@@ -189,7 +189,7 @@ def _cell_names(places: list[Place]) -> str:
 
 
 def cell_name(place: Place) -> str:
-    """Return the name of a cell in spreadsheets: the column in letters, then the row."""
+    """Return the name of a cell in spreadsheets: the column in letters, then the row number."""
     row, column = place
     letters, left = "", column + 1
     while left:

@@ -1,4 +1,4 @@
-"""Read a model from a configuration of Hugging Face ``transformers``: the file ``config.json`` of a checkpoint."""
+"""Import of a model from a Hugging Face ``transformers`` configuration: the file ``config.json`` of a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ TYPES: Mapping[str, type | tuple[type, ...]] = {
     "layer_types": list,
     **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function", "activation"), str),
 }
-"""Types of the values that are calculated with; the document checks all others."""
+"""Types of the values that this module computes with; the document checks all others."""
 LONGEST_SEQUENCE = 4096
-"""Tokens of a sequence of the design, where the model allows more."""
+"""Maximum sequence length of the design in tokens if the model permits longer sequences."""
 DEVICES = 8
 ATTENTION_TYPES = ("full_attention", "sliding_attention")
 
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 @imports.register("hugging-face")
 class HuggingFace(Import):
-    """A model of Hugging Face transformers, from the file config.json of its checkpoint."""
+    """Model of Hugging Face transformers, from the file config.json of its checkpoint."""
 
     title: ClassVar = "Hugging Face model (config.json)"
     note: ClassVar = "transformers: save_pretrained"
@@ -55,7 +55,7 @@ def read_model(config: Any) -> tuple[Json, list[Problem]]:
     """Return the model section of a design for a configuration, and remarks.
 
     Raises:
-        DesignError: with every setting that cannot be represented, by its key.
+        DesignError: settings cannot be represented; contains all of them by key.
     """
     if not isinstance(config, dict) or "model_type" not in config:
         raise DesignError([Problem("model_type", "hf_no_model_type", {"known": list(MODEL_TYPES)})])
@@ -72,7 +72,7 @@ def read_model(config: Any) -> tuple[Json, list[Problem]]:
 
 
 class _Reader:
-    """Reads one configuration; collects what cannot be represented and which keys were used."""
+    """Reader of one configuration; collects the problems, and the keys that were used."""
 
     def __init__(self, config: Json) -> None:
         self._config, self._type = config, MODEL_TYPES[config["model_type"]]
@@ -99,7 +99,7 @@ class _Reader:
         return self._model
 
     def notes(self) -> Iterator[Problem]:
-        """Yield remarks: settings that are not represented because they do not change what is trained, or its cost."""
+        """Yield remarks on settings that are ignored because they affect neither the trained model nor its cost."""
         rest = [name for name, value in self._config.items() if name not in self._used | NO_EFFECT and value]
         if rest:
             yield Problem("", "hf_unused_keys", {"keys": sorted(rest)}, "warning")
@@ -138,7 +138,7 @@ class _Reader:
             if kind is not None and value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
                 self._add_problem(name)
 
-    # ---- parts that are more than a key ----
+    # ---- settings that need more than one key ----
 
     def _read_activation(self) -> None:
         mlp = self._model.setdefault("mlp", {})
@@ -179,7 +179,7 @@ class _Reader:
         self._set("positions.scaling", found)
 
     def _read_layer_types(self) -> None:
-        """Read the interval of the layers that have no window."""
+        """Read the interval of the layers without a sliding window."""
         types = self._get("layer_types")
         if not types or all(kind == "full_attention" for kind in types):
             if types and self._model.get("attention", {}).get("window"):
@@ -211,11 +211,11 @@ class _Reader:
 
 
 def _read_no_more_settings(reader: _Reader, model: Json) -> None:
-    """Do nothing: most model types have no settings besides the listed keys."""
+    """Do nothing: most model types have no settings beyond the listed keys."""
 
 
 def _read_gemma(reader: _Reader, model: Json) -> None:
-    """Read the settings of Gemma, which scales the embedding by the root of its width and scores by a width of their own."""
+    """Read the settings of Gemma, which scales embeddings by the root of the width and has its own width for scores."""
     model["embedding_scale"] = model["hidden"] ** 0.5
     if scalar := reader._get("query_pre_attn_scalar"):
         reader._set("attention.scale", scalar**-0.5)
@@ -251,14 +251,14 @@ _SPECIAL = {
 
 
 def _title(config: Json, name: str) -> str:
-    """Return the name of a new design: that of the checkpoint, of its file, or the type of the model."""
+    """Return the name of a new design: the name of the checkpoint, of its file, or of the model type."""
     path = config.get("_name_or_path")
     checkpoint = path.rstrip("/").rpartition("/")[2] if isinstance(path, str) else ""
     return checkpoint or (str(config["model_type"]) if name == "config" else name)
 
 
 def _new_document(name: str, model: Mapping[str, Any]) -> Json:
-    """Return a design of one node: as many devices as stages, at most eight, each with a rank of its own."""
+    """Return the document of a design on one node, with one rank per device: as many as stages, but at most eight."""
     devices = min(DEVICES, model["layers"])
     cluster = {**preset("dgx-h100").cluster.model_dump(mode="json"), "nodes": 1}
     return {

@@ -1,4 +1,4 @@
-"""Traces of torch.profiler (Kineto), and other Chrome traces, whose ranges name the actions of a pipeline."""
+"""Traces of torch.profiler (Kineto), and other Chrome traces, in which named ranges mark the actions of a pipeline."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from meshwave.engine.imports._traces import Trace, TracedAction, TracedProcess, 
 from meshwave.engine.program.action import Op, parse_cell
 
 ACTION = re.compile(r"(?:PP:)?(\(?\d+[A-Z].*)")
-"""Name of a range of torch's schedules of several stages (``PP:2F0``), or of Meshwave's own traces (``2F0``)."""
+"""Range name in torch's schedules of several stages (``PP:2F0``), or in Meshwave's own traces (``2F0``)."""
 SINGLE_STAGE = re.compile(r"(Forward|Backward) (\d+)")
-"""Name of a range of torch's schedules of one stage per process."""
+"""Range name in torch's schedules of one stage per process."""
 ORDERED = {
     "forward-compute": Op.F,
     "backward-compute": Op.B,
     "forward_step": Op.F,
     "backward_step": Op.B,
 }
-"""Names of ranges of Megatron, which occur in the order of the schedule."""
+"""Range names of Megatron, which occur in the order of the schedule."""
 GPU_RANGES = "gpu_user_annotation"
-"""The category of ranges whose times are those of a GPU rather than of its host."""
+"""Category of ranges whose times are measured on a GPU instead of its host."""
 LOOKED_AT = 4000
-"""Characters in which a trace names its events or its properties."""
+"""Number of initial characters that contain an event name or property of a trace."""
 
 
 @traces.register("kineto")
 class Kineto(TraceFormat):
-    """A Chrome trace with a range for each computation, one file per process or all in one.
+    """Chrome trace with a range for each computation, in one file per process or one for all.
 
     Ranges are those of `torch.distributed.pipelining` (torchtitan), of Megatron's `forward-compute` and
     `backward-compute`, or actions such as `2F0`.
@@ -57,7 +57,7 @@ class Kineto(TraceFormat):
 
 
 def _processes(text: str, number: int) -> Iterator[TracedProcess]:
-    """Yield the processes of a file, which is that of process ``number`` if it does not state one."""
+    """Yield the processes in a file; a file that states no process is that of process ``number``."""
     try:
         document: Any = json.loads(text)
         events = document["traceEvents"]
@@ -85,7 +85,7 @@ def _start(action: TracedAction) -> int:
 
 
 def _actions(event: Any, base_ns: int) -> Iterator[TracedAction]:
-    """Yield the computations that a range names."""
+    """Yield the computations that the name of a range denotes."""
     name, start_ns = str(event["name"]), base_ns + round(float(event["ts"]) * 1000)
     times = start_ns, start_ns + round(float(event["dur"]) * 1000)
     if single := SINGLE_STAGE.fullmatch(name):
@@ -95,7 +95,7 @@ def _actions(event: Any, base_ns: int) -> Iterator[TracedAction]:
     elif action := ACTION.fullmatch(name):
         try:
             parsed = parse_cell(action[1])
-        except Refusal:  # a range of something else, or an action that is no computation, such as 0UNSHARD
+        except Refusal:  # another kind of range, or an action that is no computation, such as 0UNSHARD
             return
         yield from (TracedAction(each.op, each.stage, each.microbatch, *times) for each in parsed if each.op.is_compute)
 

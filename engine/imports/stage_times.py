@@ -1,4 +1,4 @@
-"""A CSV of the measured seconds of each stage."""
+"""CSV file with the measured seconds of each stage."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MOST_SECONDS = 1e6
 
 @traces.register("stage-times")
 class StageTimes(TraceFormat):
-    """A row per stage, with columns `stage`, `forward_s` and `backward_s`, or `input_s` and `weight_s`.
+    """One row per stage, with columns `stage`, `forward_s` and `backward_s`, or `input_s` and `weight_s`.
 
-    The seconds are those of one microbatch. Units may also be `_ms` and `_us`.
+    The times are per microbatch, in seconds; the suffixes `_ms` and `_us` denote milliseconds and microseconds.
     """
 
     title: ClassVar = "times of stages (CSV)"

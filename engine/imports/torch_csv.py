@@ -1,8 +1,8 @@
-"""Read a pipeline schedule from a CSV of torch.distributed.pipelining into a custom design.
+"""Import of a pipeline schedule from a CSV file of torch.distributed.pipelining as a custom design.
 
-A row is a rank, a cell an action. Both forms of torch are read. The messages of ``compute_comms`` are
-checked against the computations and then dropped, since lowering adds its own. Problems are reported at their
-cells, by the names of spreadsheets.
+A row is a rank, a cell an action. Both of torch's forms are supported. The messages of ``compute_comms`` are checked
+against the computations and then dropped, since lowering adds its own. Problems are reported with the spreadsheet names
+of their cells.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from meshwave.engine.progress import report_progress
 from meshwave.engine.schedules.custom import MAX_TABLE_SIZE
 
 CHECKED_SHARE = 0.9
-"""Share of the time of an import that reading and checking take."""
+"""Fraction of the duration of an import after which reading and checking are complete."""
 FIRST_CELL = re.compile(r"[\s,;\t\"]*\(?\s*\d+\s*[A-Z]")
-"""Start of a schedule: a stage and its action, such as 0F0 or 0UNSHARD."""
+"""Pattern of the start of a schedule: a stage and its action, such as 0F0 or 0UNSHARD."""
 
 
 @imports.register("torch-csv")
 class TorchCsv(Import):
-    """A pipeline schedule, with a row for each rank and an action in each cell; with or without messages."""
+    """Pipeline schedule with one row per rank and one action per cell; with or without messages."""
 
     title: ClassVar = "torch schedule (CSV)"
     note: ClassVar = "torch.distributed.pipelining: _dump_csv"
@@ -51,18 +51,17 @@ class TorchCsv(Import):
 
 
 def import_schedule(text: str, name: str, into: Design | None = None, *, draft: bool = False) -> Imported:
-    """Return a custom design with the schedule of a CSV.
+    """Return a custom design with the schedule in a CSV text.
 
     Args:
         text: the content of the file.
-        name: the name of a new design, made if ``into`` is None.
-        into: the design whose schedule is replaced. Its meshes stay if there is one per
-            row; otherwise each row gets a device of its cluster.
-        draft: whether the parts of that design may not fit each other yet.
+        name: the name of the new design if ``into`` is None.
+        into: the design whose schedule is replaced. Its meshes are kept if there is one per row; otherwise each row
+            gets a device of its cluster.
+        draft: True if the parts of that design may be inconsistent.
 
     Raises:
-        DesignError: with the first problems of the schedule at their cells, or with what
-            keeps it from fitting the design.
+        DesignError: the schedule has problems, or does not fit the design; contains the first ones with their cells.
     """
     orders, notes = read_schedule(text)
     stages, microbatches = (1 + max(getattr(a, of) for o in orders for a in o) for of in ("stage", "microbatch"))
@@ -83,7 +82,7 @@ def read_schedule(text: str) -> tuple[list[list[Action]], list[Problem]]:
     """Return the computations of each rank, and remarks about the file.
 
     Raises:
-        DesignError: with the first problems of the schedule at their cells.
+        DesignError: the schedule has problems; contains the first ones with their cells.
     """
     sheet = Sheet(text)
     report_progress(READ_SHARE, "checking the orders")
@@ -97,7 +96,7 @@ def read_schedule(text: str) -> tuple[list[list[Action]], list[Problem]]:
 
 
 def _gaps(sheet: Sheet) -> Iterator[CellProblem]:
-    """Return cells beyond a gap in the numbers of stages or microbatches, which are probably mistyped."""
+    """Yield cells beyond a gap in the numbers of stages or microbatches, which are probably typing errors."""
     for part in ("stage", "microbatch"):
         first = sheet.first_cells(part)
         missing = next(number for number in count() if number not in first)
@@ -109,7 +108,7 @@ def _gaps(sheet: Sheet) -> Iterator[CellProblem]:
 
 
 def _program_problems(sheet: Sheet) -> Iterator[CellProblem]:
-    """Return the problems of the program of these orders."""
+    """Yield the problems of the program with these orders."""
     computed = [[action for action in order if action.op <= Op.W] for order in sheet.orders]
     if not all(computed):
         row = next(row for row, order in enumerate(computed) if not order)
@@ -135,7 +134,7 @@ def _program_problems(sheet: Sheet) -> Iterator[CellProblem]:
 
 
 def _misplaced_cells(sheet: Sheet) -> Iterator[CellProblem]:
-    """Return cells in another row than the other computations of their stage and microbatch."""
+    """Yield cells on another row than the other computations of their stage and microbatch."""
     rows_of: dict[int, Counter[int]] = defaultdict(Counter)
     rows_for: dict[tuple[int, int], set[int]] = defaultdict(set)
     computed = [(action, place) for action, places in sheet.places.items() if action.op <= Op.W for place in places]
@@ -151,7 +150,7 @@ def _misplaced_cells(sheet: Sheet) -> Iterator[CellProblem]:
 
 
 def _notes(sheet: Sheet) -> Iterator[Problem]:
-    """Return remarks about parts of a sound file that torch would refuse or compute differently."""
+    """Yield remarks about parts of a valid file that torch would reject or compute differently."""
     reduced = {action.stage for action in sheet.places if action.op == Op.REDUCE_GRAD}
     unreduced = sorted(set(sheet.first_cells("stage")) - reduced)
     if sheet.has_messages and unreduced:
@@ -175,7 +174,7 @@ def _note(code: str, **params: Any) -> Problem:
 
 
 def _kept_keys(pipeline: Mapping[str, Any], stages: int) -> dict[str, Any]:
-    """Return the keys that every pipeline has, as far as they fit this number of stages."""
+    """Return the keys common to all pipelines whose values fit ``stages`` stages."""
     kept = {key: value for key, value in pipeline.items() if key in Section.model_fields}
     if len(kept.get("stages") or ()) != stages:
         kept["stages"] = None
@@ -185,7 +184,7 @@ def _kept_keys(pipeline: Mapping[str, Any], stages: int) -> dict[str, Any]:
 
 
 def _fit_document(document: dict[str, Any], ranks: int, stages: int) -> list[Problem]:
-    """Make a design's document fit the schedule; return the changes as remarks."""
+    """Adapt a design's document to the schedule, and return the changes as remarks."""
     cluster, notes = document["cluster"], []
     devices = cluster["nodes"] * cluster["devices_per_node"]
     if len(document["meshes"]) != ranks:
@@ -194,14 +193,14 @@ def _fit_document(document: dict[str, Any], ranks: int, stages: int) -> list[Pro
             raise DesignError([Problem("", TOO_FEW_DEVICES, params)])
         notes.append(_note("csv_meshes_replaced", meshes=ranks, before=len(document["meshes"])))
         document["meshes"] = _meshes(ranks)
-    if document["model"].get("layers", stages) < stages:  # a U-Net has the layers of its shape
+    if document["model"].get("layers", stages) < stages:  # the shape of a U-Net determines its number of layers
         notes.append(_note("csv_layers_added", layers=stages, before=document["model"]["layers"]))
         document["model"]["layers"] = stages
     return notes
 
 
 def _new_document(name: str, ranks: int, stages: int) -> dict[str, Any]:
-    """Return a plain design for a schedule: a few ranks on a laptop, more on DGX nodes."""
+    """Return the document of a simple design for a schedule: a few ranks on a laptop, more on DGX nodes."""
     small = ranks <= 8
     cluster: Mapping[str, Any] = preset("laptop" if small else "dgx-a100").cluster.model_dump(mode="json")
     nodes = 1 if small else -(-ranks // cluster["devices_per_node"])
@@ -222,7 +221,7 @@ def _new_document(name: str, ranks: int, stages: int) -> dict[str, Any]:
 
 
 def _meshes(ranks: int) -> list[dict[str, Any]]:
-    """Return meshes of one device each, in the order of the rows."""
+    """Return meshes of one device each, in row order."""
     names = (letter + (str(turn) if turn else "") for turn in count() for letter in ascii_uppercase)
     return [
         {"name": name, "devices": [rank], "axes": {"dp": 1, "tp": 1}}

@@ -1,1 +1,1 @@
-"""Lowering: from a design to its program, one file per pass."""
+"""Lowering: translation of a design to its program, one file per pass."""

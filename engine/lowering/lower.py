@@ -1,4 +1,4 @@
-"""Lower a design to its program: the schedule's computations, then transfers, then updates."""
+"""Lowering of a design to its program: the schedule's computations, then transfers, then updates."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["add_messages", "findings", "lower", "order_computations", "priced_pi
 
 
 def order_computations(design: Design) -> Program:
-    """Return the computations of a design alone, as its schedule orders them, without verification.
+    """Return the computations of a design in the order of its schedule, without transfers, updates and verification.
 
     Raises:
-        InputError: a hand-drawn cell is not an action.
+        InputError: a cell of a custom order is not an action.
     """
     pipeline = design.pipeline
     return _assign_meshes(pipeline.program(priced_pipe(design)), pipeline.placement)
 
 
 def add_messages(computations: Program, design: Design) -> Program:
-    """Add the transfers and updates that a complete order of computations needs on the meshes of the design.
+    """Add the transfers and updates of a complete order of computations on the meshes of the design.
 
-    The program may still deadlock.
+    The resulting program may still deadlock.
     """
     handed = stage_skips(design), onward_units(design)
     program = add_transfers(computations, *handed, batched=design.transfer.batched)
@@ -46,9 +46,9 @@ def lower(design: Design) -> Program:
     """Return the program of a design: the schedule's computations, then transfers, then updates.
 
     Raises:
-        DesignError: a hand-drawn order is incomplete or deadlocks, with every problem.
+        DesignError: a custom order is incomplete or deadlocks; contains all problems.
     """
-    ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # the order ignores both
+    ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # the order depends on neither
     try:
         clips, batched = design.training.clip_norm is not None, design.transfer.batched
         handed = stage_skips(design), onward_units(design)
@@ -57,7 +57,7 @@ def lower(design: Design) -> Program:
         raise DesignError(locate_problems(design, error.problems, error.order)) from None
 
 
-@lru_cache(maxsize=4)  # a change of costs keeps the program; a large one takes 200 MB
+@lru_cache(maxsize=4)  # a change of costs keeps the program; a large program takes 200 MB
 def _lower(
     pipeline: Pipeline,
     pipe: Pipe,
@@ -75,7 +75,7 @@ def _lower(
 
 
 def _assign_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:
-    """Assign the ranks of the schedule's own placement to the meshes that the user chose."""
+    """Return the program with the ranks of the schedule's own placement assigned to the meshes that the user chose."""
     if placement is None:
         return program
     names = meshes_by_rank(program.placement[0].tolist(), placement)
@@ -98,7 +98,7 @@ def _assign_meshes(program: Program, placement: tuple[int, ...] | None) -> Progr
 
 
 class _UnsoundOrder(Exception):
-    """An order of computations that cannot run."""
+    """Exception for an order of computations that cannot run."""
 
     def __init__(self, problems: list[Problem], order: Program) -> None:
         super().__init__()
@@ -106,6 +106,6 @@ class _UnsoundOrder(Exception):
 
 
 def _raise_problems(problems: list[Problem], order: Program) -> None:
-    """Raise if there are problems."""
+    """Raise an exception if there are problems."""
     if problems:
         raise _UnsoundOrder(problems, order)

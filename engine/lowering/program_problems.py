@@ -1,4 +1,4 @@
-"""Problems of a program as problems of its design, with cells, names of meshes, and fixes."""
+"""Conversion of problems of a program to problems of its design, with cells, mesh names, and fixes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from meshwave.engine.program.deadlock_repair import repair
 from meshwave.engine.program.program import Program, format_program
 
 Cell = tuple[int, int]
-"""The mesh of a cell, and its index in the order of that mesh."""
+"""Index of the mesh of a cell, and index of the cell in the order of that mesh."""
 Orders = tuple[tuple[str, ...], ...]
 
 MAX_REPAIRED_COMPUTATIONS = 4096
-"""Maximum number of computations of an order for which a repair is offered as a fix; it takes half a second."""
+"""Maximum number of computations in an order for which a repair is offered as a fix, which takes half a second."""
 
 
 def locate_problems(design: Design, problems: Sequence[Problem], order: Program) -> list[Problem]:
-    """Return the problems of :mod:`meshwave.engine.program.verification` located at their cells.
+    """Return the problems of :mod:`meshwave.engine.program.verification`, located at their cells in the design.
 
-    ``order`` is the program's computations, as the design has them.
+    ``order`` is the design's order of computations.
     """
     orders: Orders = design.pipeline.actions or ()
     cells = _cells_of(orders, {each for problem in problems for each in _subject_and_kin(problem)})
@@ -38,21 +38,21 @@ def locate_problems(design: Design, problems: Sequence[Problem], order: Program)
 
 
 def with_mesh_names(problem: Problem, meshes: Sequence[str]) -> Problem:
-    """Return the problem with its ranks shown by the names of their meshes."""
+    """Return the problem with ranks replaced by the names of their meshes."""
     if not problem.params.keys() & _RANKS:
         return problem
     return problem.replace(params={**problem.params, "meshes": list(meshes)})
 
 
 _RANKS = {"rank", "ranks", "cycle"}
-"""Parameters that hold ranks."""
+"""Names of problem parameters whose values are ranks."""
 
 
 # ---- places ----
 
 
 def _subject_and_kin(problem: Problem) -> list[Action]:
-    """Return the action that a problem is about, and the computations of its stage and microbatch."""
+    """Return the action that a problem concerns, and the computations of the same stage and microbatch."""
     if "action" not in problem.params:
         return []
     subject = parse_action(problem.params["action"])
@@ -60,19 +60,21 @@ def _subject_and_kin(problem: Problem) -> list[Action]:
 
 
 def _cells_of(orders: Orders, actions: set[Action]) -> dict[Action, list[Cell]]:
-    """Return the cells of a few actions; an order can have as many cells as a step has computations."""
+    """Return the cells of a few actions, because an order can have as many cells as a step has computations."""
     cells: dict[Action, list[Cell]] = defaultdict(list)
     either = {action._replace(fused=fused) for action in actions for fused in (0, 1)}
     for rank, order in enumerate(orders):
         found = parse_cells(order)
         for place in [place for place, action in enumerate(found) if action in either]:
-            number = place - sum(action.fused for action in found[: place + 1])  # two that overlap are one cell
+            number = place - sum(
+                action.fused for action in found[: place + 1]
+            )  # two overlapping computations are one cell
             cells[found[place]._replace(fused=0)].append((rank, number))
     return cells
 
 
 def _locate(cells: dict[Action, list[Cell]], problem: Problem, orders: int) -> str:
-    """Return the path of the last cell of the action; if the cell is missing, the path of the order it belongs to."""
+    """Return the path of the last cell of the action that a problem concerns, or of its order if the cell is missing."""
     if problem.code == "idle_rank" and problem.params["rank"] < orders:
         return f"pipeline.actions[{problem.params['rank']}]"
     actions = _subject_and_kin(problem)
@@ -80,7 +82,7 @@ def _locate(cells: dict[Action, list[Cell]], problem: Problem, orders: int) -> s
         return "pipeline.actions"
     subject, *kin = actions
     if subject in cells:
-        rank, number = cells[subject][-1]  # the superfluous one if an action occurs twice
+        rank, number = cells[subject][-1]  # the superfluous cell if an action occurs twice
         return f"pipeline.actions[{rank}][{number}]"
     home = next((f"[{cells[action][0][0]}]" for action in kin if action in cells), "")
     return f"pipeline.actions{home}"
@@ -92,7 +94,7 @@ def _locate(cells: dict[Action, list[Cell]], problem: Problem, orders: int) -> s
 def _fixes(
     design: Design, orders: Orders, cells: dict[Action, list[Cell]], problem: Problem, order: Program
 ) -> Iterable[Fix]:
-    """Return the edits of the orders that remove a problem."""
+    """Return the edits of the orders that resolve a problem."""
     if problem.code == "deadlock":
         return [*_repair(design, orders, order)]
     edit = _EDITS.get(problem.code)
@@ -125,7 +127,7 @@ def _remove_halves(orders: Orders, cells: dict[Action, list[Cell]], params: Mapp
 
 
 def _removal(orders: Orders, removed: Sequence[tuple[Cell, Action]]) -> Fix:
-    """Return the fix that removes actions from their cells; the other action of a slot of two stays."""
+    """Return the fix that removes actions from their cells; in a slot of two, the other action stays."""
 
     def remove(action: Action, cell: str) -> list[str]:
         kept = [each._replace(fused=0) for each in parse_cell(cell)]
@@ -145,7 +147,7 @@ def _split_slot(orders: Orders, cells: dict[Action, list[Cell]], params: Mapping
 
 
 def _add_half(orders: Orders, cells: dict[Action, list[Cell]], params: Mapping[str, Any]) -> Fix:
-    """Return the fix that adds the weight gradient right after its input gradient, or the input gradient before it."""
+    """Return the fix that adds the missing half of a backward next to the existing half, input gradient first."""
     missing = parse_action(params["action"])
 
     def add_half(cell: str) -> list[str]:

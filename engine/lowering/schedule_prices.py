@@ -1,4 +1,4 @@
-"""Prices for schedules that search for an order: seconds and bytes per stage, and the makespan of a whole step."""
+"""Prices for schedules that search for an order: seconds and bytes per stage, and the simulated time of a whole step."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from meshwave.engine.schedules import Pipe, Prices
 
 
 def findings(design: Design) -> Sequence[str]:
-    """Return sentences about the orders that a searching schedule tried and found."""
+    """Return sentences about the orders that a searching schedule simulated."""
     return design.pipeline.findings(priced_pipe(design))
 
 
 def priced_pipe(design: Design) -> Pipe:
-    """Return the pipeline of a design, with the design's prices if its schedule depends on costs."""
+    """Return the pipeline of a design; if its schedule depends on costs, with the design's prices."""
     if not type(design.pipeline).depends_on_costs:
         return design.pipe
     return replace(design.pipe, prices=_prices(design))
 
 
 def _prices(design: Design) -> Prices:
-    """Return the costs of each stage and the free memory of the devices, from a step of one microbatch."""
+    """Return the costs of each stage and the free memory of the devices, computed from a step of one microbatch."""
     one = _single_microbatch_program(design)
     costs = estimate(design, one)
     table = one.tables
@@ -62,7 +62,7 @@ def _prices(design: Design) -> Prices:
 
 
 def _single_microbatch_program(design: Design) -> Program:
-    """Return one microbatch through all stages with a split backward, on the ranks of its schedule."""
+    """Return the program of one microbatch through all stages with a split backward, on the ranks of its schedule."""
     route = list(design.pipeline.routes(design.pipe)[0])
     orders = [
         [
@@ -76,6 +76,6 @@ def _single_microbatch_program(design: Design) -> Program:
 
 
 def _stages_in_order(route: list[int], rank: int, make: Any) -> list[int]:
-    """Return the stages of a rank in the order in which a microbatch passes them."""
+    """Return the stages of a rank in the order in which a microbatch passes through them."""
     held = [stage for stage, home in enumerate(route) if home == rank]
     return held if make is forward else held[::-1]

@@ -1,4 +1,4 @@
-"""Transfers: a SEND and a RECV between stages on different ranks that pass on tensors."""
+"""Transfers: a SEND and a RECV between adjacent or skip-connected stages on different ranks."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from meshwave.engine.program.batches import batch_messages
 from meshwave.engine.program.program import Program
 
 LOOKAHEAD = 2
-"""Number of computations by which a receive is posted ahead of the one that consumes it (Hanayo, section 4)."""
+"""Number of computations by which a receive is posted before the one that consumes its tensor (Hanayo, section 4)."""
 
 Rows = NDArray[np.int64]
 
 
 Skips = Sequence[tuple[int, int, int]]
-"""Stages (source, target) of skip connections, and the units of a microbatch that skip between them."""
+"""Stages (source, target) of skip connections, with the number of units per microbatch that skip between them."""
 
 
 def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (), *, batched: bool = False) -> Program:
     """Return the program with its transfers.
 
     A SEND follows the slot of the computation that produced the tensor. Receives from one sender are posted in the
-    order of its sends, because NCCL matches messages by order only, and before the sends of the same gap, because only
-    then does gloo use both directions at once. A tensor for a later stage is sent after the one for the next stage,
-    which is needed sooner.
+    order of its sends, because NCCL matches messages by order only, and before the sends between the same two
+    computations, because only then does gloo use both directions at once. A tensor for a later stage is sent after the
+    one for the next stage, which is needed sooner.
 
     Args:
         program: the computations.
         skips: skip connections between stages.
-        onward: [stages - 1] units that each stage passes to the next; 1 each if empty.
-        batched: a receive that forms a batch with a send stands next to it (:mod:`meshwave.engine.program.batches`);
-            other receives are posted ahead.
+        onward: [stages - 1] units that each stage sends to the next; 1 each if empty.
+        batched: True to place a receive that forms a batch with a send next to it
+            (:mod:`meshwave.engine.program.batches`); other receives are posted ahead.
     """
     program = replace(
         program,
@@ -57,21 +57,23 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
     n = len(program)
     in_gap = np.bincount(slot, minlength=n)  # receives posted before each row
     after_recvs = np.cumsum(in_gap)
-    after = producer + program.next_is_fused[producer]  # the last row of the slot that makes the tensor
-    made = np.bincount(after, minlength=n)  # sends that follow each row: two of a fused slot at most
+    after = producer + program.next_is_fused[producer]  # last row of the slot that produces the tensor
+    made = np.bincount(after, minlength=n)  # sends that follow each row: at most two for a fused slot
     sends_before = np.concatenate(([0], np.cumsum(made)))[:-1]
-    rows = np.arange(n) + after_recvs + sends_before  # where each computation moves
+    rows = np.arange(n) + after_recvs + sends_before  # new row of each computation
 
     last = np.zeros(n, np.bool_)
     last[program.offsets[1:][np.diff(program.offsets) > 0] - 1] = True
-    number = np.arange(len(after)) - sends_before[after]  # among the sends of its slot, the forward's first
+    number = (
+        np.arange(len(after)) - sends_before[after]
+    )  # index among the sends of its slot; sends of the forward come first
     following = rows[np.minimum(after + 1, n - 1)] - made[after] + number
     sends = np.where(last[after], rows[after] + 1 + number, following)
 
-    by_slot = np.argsort(slot, kind="stable")  # within a gap in the order of the senders
+    by_slot = np.argsort(slot, kind="stable")  # within a gap, in the order of the senders
     gap = slot[by_slot]
-    place = np.arange(len(gap)) - (after_recvs - in_gap)[gap]  # number within its gap
-    closing = np.concatenate(([0], np.where(last, 0, made)))  # the sends that close the gap before a row
+    place = np.arange(len(gap)) - (after_recvs - in_gap)[gap]  # index within its gap
+    closing = np.concatenate(([0], np.where(last, 0, made)))  # sends at the end of the gap before a row
     recvs = np.empty_like(slot)
     recvs[by_slot] = rows[gap] - closing[gap] - in_gap[gap] + place
 
@@ -111,9 +113,9 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
 
 
 def _messages(program: Program) -> tuple[Rows, Rows, NDArray[np.bool_]]:
-    """Return the producer and the consumer of every message between ranks, and whether it skips stages.
+    """Return the producer and the consumer of every message between ranks, and True for messages that skip stages.
 
-    Messages are in the order of producers; those of one producer go to the nearest stage first.
+    Messages are in the order of producers; those of one producer are sorted by the distance of the target stage.
     """
     table = program.tables
     skips = sorted(program.distant_skips, key=lambda pair: pair[1] - pair[0])
@@ -134,16 +136,16 @@ def _messages(program: Program) -> tuple[Rows, Rows, NDArray[np.bool_]]:
 def _slots(program: Program, producer: Rows, consumer: Rows, in_batch: NDArray[np.bool_]) -> Rows:
     """Return the row before which each receive is posted.
 
-    No receive is posted later than those of later messages of the same sender. Then all are moved ahead by the same
-    number of computations, which keeps their order. Receives in a batch stay in place, and later messages of the sender
-    are received after them.
+    No receive is posted later than receives of later messages from the same sender. Then all receives are moved ahead
+    by the same number of computations, which keeps their order. Receives in a batch are not moved, and later messages
+    from the same sender are received after them.
     """
     if not len(producer):
         return np.empty(0, np.int64)
     sender, receiver = program.rank[producer].astype(np.int64), program.rank[consumer]
     channel = sender * program.ranks + receiver
     order = np.argsort(channel, kind="stable")
-    apart = channel[order] * len(program)  # keeps the channels apart in one running minimum
+    apart = channel[order] * len(program)  # separates the channels in one running minimum
     latest = np.minimum.accumulate((consumer[order] + apart)[::-1])[::-1] - apart
     ahead = np.maximum(latest - LOOKAHEAD, program.offsets[receiver[order]])
     slot = np.empty_like(consumer)
@@ -152,11 +154,11 @@ def _slots(program: Program, producer: Rows, consumer: Rows, in_batch: NDArray[n
 
 
 Skip = tuple[int, int]
-"""A block, and a later block that takes its output."""
+"""Block, and a later block that consumes its output."""
 
 
 def stage_skips(design: Design) -> tuple[tuple[int, int, int], ...]:
-    """Return the stages (source, target) of skip connections and the units that skip between them, ascending.
+    """Return the stages (source, target) of skip connections and the units that skip between them, in ascending order.
 
     Raises:
         InputError: there are more stages than layers.
@@ -168,9 +170,9 @@ def stage_skips(design: Design) -> tuple[tuple[int, int, int], ...]:
 
 
 def onward_units(design: Design) -> tuple[int, ...]:
-    """Return ``[stages - 1]`` the units that each stage passes to the next one, without skip connections.
+    """Return the units that each stage sends to the next one, ``[stages - 1]``, without skip connections.
 
-    The result is empty if each passes one unit, as in language models, so that the layers need not be known.
+    The result is empty if each stage sends one unit, as in language models; the number of layers is then not needed.
 
     Raises:
         InputError: there are more stages than layers.
@@ -183,11 +185,11 @@ def onward_units(design: Design) -> tuple[int, ...]:
 
 
 def skips_by_stages(skips: Sequence[Skip], layers: Sequence[int]) -> dict[tuple[int, int], list[Skip]]:
-    """Return the skips of blocks between different stages, by their stages and ascending.
+    """Return the skip connections of blocks on different stages by their stages, in ascending order.
 
     Args:
-        skips: skips of blocks.
-        layers: layers of each stage.
+        skips: skip connections of blocks.
+        layers: number of layers of each stage.
     """
     ends = list(accumulate(layers))
     found: dict[tuple[int, int], list[Skip]] = defaultdict(list)

@@ -13,10 +13,11 @@ from meshwave.engine.program.program import Program
 
 
 def weight_sharers(design: Design) -> tuple[int, ...]:
-    """Return ``[ranks]`` the number of devices of each mesh that share weights.
+    """Return the number of devices of each mesh that share weights, ``[ranks]``.
 
     These are the data-parallel copies, or all devices if expert layers share a gate or an expert across tensor
-    parallelism, or if norms see a share of the tokens. There are none to share at the end of a step if the backward of every microbatch shards its gradients.
+    parallelism, or if norms compute a share of the tokens. The number is 1 if the backward of every microbatch shards
+    its gradients, because then no reduction is left at the end of a step.
     """
     if design.training.shards_gradients:
         return (1,) * design.ranks
@@ -31,7 +32,7 @@ def weight_sharers(design: Design) -> tuple[int, ...]:
 
 
 def may_be_partial(name: str) -> bool:
-    """Return whether a schedule, or one that it may choose, sums the gate's gradient over tensor parallelism."""
+    """Return True if a schedule, or one that it may choose, sums the gate's gradient over tensor parallelism."""
     schedule = expert_schedules[name]
     return schedule.gate_is_partial or schedule.chooses
 
@@ -39,14 +40,14 @@ def may_be_partial(name: str) -> bool:
 def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = False) -> Program:
     """Add a reduction for each stage with copies and an optimizer step per rank.
 
-    A stage of a single replica is reduced as soon as its last backward is done and sent, so that the reduction overlaps
-    with the rest of the step. With several replicas, stages are reduced in ascending order at the end, so that the
-    ranks of a stage reduce in the same order.
+    A stage of a single replica is reduced when its last backward is done and sent, so that the reduction overlaps the
+    rest of the step. With several replicas, stages are reduced in ascending order at the end, so that the ranks of a
+    stage reduce in the same order.
 
     Args:
         program: the program with transfers.
-        copies: the :func:`weight_sharers` of each rank's mesh.
-        clips: a step needs the norm of all gradients, so that all ranks step together.
+        copies: number of devices that share weights, for each rank; see :func:`weight_sharers`.
+        clips: True if a step needs the norm of all gradients, so that all ranks step together.
     """
     at: list[int] = []
     stages: list[int] = []

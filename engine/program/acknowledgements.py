@@ -1,4 +1,4 @@
-"""Acknowledgements: a send is known to be complete once a later message from its receiver has arrived."""
+"""Acknowledgements: a send is known to be complete when a later message from its receiver has arrived."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = NDArray[np.int64]
 
 
 class Messages(NamedTuple):
-    """``[messages]`` rows: their SEND, the computation that produces the tensor, and the one that consumes it."""
+    """Rows of messages, each ``[messages]``: the SEND, and the computations that produce and consume the tensor."""
 
     send: Rows
     maker: Rows
@@ -23,7 +23,7 @@ class Messages(NamedTuple):
 
 
 def find_messages(program: Columns) -> Messages:
-    """Return every message that has a consumer."""
+    """Return all messages whose tensor is consumed."""
     table, skipping = program.tables, program.skip_messages
     ends = (
         (table.send_forward[:-1], table.forward[:-1], table.forward[1:]),
@@ -34,24 +34,24 @@ def find_messages(program: Columns) -> Messages:
     return Messages(*(np.concatenate((*each, more)) for each, more in zip(columns, skipping, strict=True)))
 
 
-@lru_cache(maxsize=8)  # keyed by the program, since sizes of messages do not matter
+@lru_cache(maxsize=8)  # keyed by the program, since message sizes have no effect
 def find_acknowledgements(program: Columns) -> tuple[Messages, Rows]:
-    """Return all messages, and for each the first other message that acknowledges it.
+    """Return all messages, and for each message the index of the first message that acknowledges it, ``[messages]``.
 
-    An acknowledgement goes the opposite way and is sent after the message was received; -1 if the step has none.
+    An acknowledgement has the opposite direction and is sent after the message was received; -1 if the step has none.
     """
     found = find_messages(program)
     send, _, taker = found
     count, rows = len(send), len(program) + 1
     source, target = program.rank[send].astype(np.int64), program.rank[taker].astype(np.int64)
     way, back = source * program.ranks + target, target * program.ranks + source
-    by_taker = lexical_order((-send, taker, way))  # the last sent of those that one computation consumes comes first
+    by_taker = lexical_order((-send, taker, way))  # of messages to one computation, the last sent comes first
     place = np.empty(count, np.int64)
     place[by_taker] = np.arange(count)
     by_send = lexical_order((send, way))
     soonest = np.minimum.accumulate(place[by_send][::-1])[
         ::-1
-    ]  # the earliest consumed of those sent this way from here on
+    ]  # earliest consumed message of those sent later in this direction
     sent = (way * rows + send)[by_send]
     after = np.searchsorted(sent, back * rows + taker, side="right")
     is_answered = (after < count) & (np.append(way[by_send], -1)[np.minimum(after, count)] == back)

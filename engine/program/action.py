@@ -2,8 +2,8 @@
 
 The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A SEND names the stage whose output is
 sent, a RECV the stage that receives it. A forward and a backward that overlap share one slot and one cell:
-``(0F3;7B1)OVERLAP_F_B``. Messages between neighbouring stages need no more; tensors that skip stages also name the
-stage at the other end: ``0SEND_F1TO3`` and ``3RECV_F1FROM0``.
+``(0F3;7B1)OVERLAP_F_B``. Messages of tensors that skip stages also name the stage at the other end: ``0SEND_F1TO3`` and
+``3RECV_F1FROM0``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshwave.engine.findings import Refusal
 
 
 class Op(IntEnum):
-    """Kind of an action. The numbers are stored in programs and timelines: only append."""
+    """Kind of an action. The numbers are stored in programs and timelines, so new kinds must be appended."""
 
     F = 0  # forward
     B = 1  # whole backward
@@ -33,7 +33,7 @@ class Op(IntEnum):
 
     @property
     def is_compute(self) -> bool:
-        """True for a forward, a backward and half a backward."""
+        """True for a forward and for a whole or half backward."""
         return self <= Op.W
 
 
@@ -42,10 +42,10 @@ RECEIVES = (Op.RECV_F, Op.RECV_B)
 
 
 class Action(NamedTuple):
-    """An action of a rank; ``microbatch`` is -1 if there is none, as is ``stage`` of STEP.
+    """Action of a rank. ``microbatch`` is -1 if it has none, and so is the ``stage`` of STEP.
 
-    ``fused`` is 1 for a backward that shares its slot with the forward before it. ``other`` is the stage at the other
-    end of a message that skips stages, -1 between neighbours.
+    ``fused`` is 1 for a backward that shares its slot with the preceding forward. ``other`` is the stage at the other
+    end of a message that skips stages, or -1 for messages between adjacent stages.
     """
 
     op: Op
@@ -65,11 +65,14 @@ def _cell(op: int, stage: int, microbatch: int, other: int) -> str:
 
 NAMES = tuple(op.name for op in sorted(Op))
 _WORD = {Op.SEND_F: "TO", Op.SEND_B: "TO", Op.RECV_F: "FROM", Op.RECV_B: "FROM"}
-"""Word before the other end of a message."""
+"""Word before the stage at the other end of a message."""
 
 
 def _constructor(op: Op) -> Callable[[int, int], Action]:
-    number, make = int(op), tuple.__new__  # faster than the named tuple's own, for hundreds of thousands of actions
+    number, make = (
+        int(op),
+        tuple.__new__,
+    )  # faster than the named tuple's constructor, for hundreds of thousands of actions
 
     def action(stage: int, microbatch: int) -> Action:
         return make(Action, (number, stage, microbatch, 0, -1))
@@ -84,23 +87,23 @@ weight_gradient = _constructor(Op.W)
 
 
 def overlap(first: Action, second: Action) -> tuple[Action, Action]:
-    """Return a forward and a backward that share a slot and hide each other's waits."""
+    """Return a forward and a backward that share a slot and hide each other's messages."""
     return first, second._replace(fused=1)
 
 
 MessageKey = tuple[bool, int, int, int]
-"""Key of a message: whether it is an activation, its source and target stage, its microbatch."""
+"""Key of a message: True for an activation, source stage, target stage, microbatch."""
 
 
 def message_key(message: Action) -> MessageKey:
-    """Return the key that a SEND and its RECV share."""
+    """Return the key that identifies both the SEND and the RECV of a message."""
     op, stage, mb, _, other = message
     forward, sent = op in (Op.SEND_F, Op.RECV_F), op in SENDS
     end = other if other >= 0 else stage + (1 if forward == sent else -1)
     return forward, *((stage, end) if sent else (end, stage)), mb
 
 
-LONGEST_CELL = 60  # characters of a cell in a message
+LONGEST_CELL = 60  # maximum characters of a cell in a message
 
 
 def _shorten(text: str) -> str:
@@ -136,12 +139,12 @@ def parse_action(text: str) -> Action:
 _SLOT = re.compile(r"\((.*);(.*)\)\s*OVERLAP_F_B")
 
 
-@lru_cache(maxsize=2**19)  # an edit of a long order parses all its cells again and changes few
+@lru_cache(maxsize=2**19)  # an edit of a long order parses all its cells again, but changes few
 def parse_cell(text: str) -> tuple[Action, ...]:
-    """Parse one cell of an order: an action, or a forward and a backward that share a slot.
+    """Return the actions in one cell of an order: one action, or a forward and a backward that share a slot.
 
     Raises:
-        Refusal: it is neither.
+        Refusal: the cell has another form.
     """
     match = _SLOT.fullmatch(text.strip())
     if not match:
@@ -152,9 +155,9 @@ def parse_cell(text: str) -> tuple[Action, ...]:
     return overlap(first, second)
 
 
-@lru_cache(maxsize=1024)  # an edit changes the order of one mesh and parses those of all
+@lru_cache(maxsize=1024)  # an edit changes the order of one mesh, but parses the orders of all
 def parse_cells(cells: tuple[str, ...]) -> tuple[Action, ...]:
-    """Parse an order, cell by cell.
+    """Return the actions of an order, cell by cell.
 
     Raises:
         Refusal: a cell is not an action.
@@ -163,7 +166,7 @@ def parse_cells(cells: tuple[str, ...]) -> tuple[Action, ...]:
 
 
 def format_cells(actions: Iterable[tuple[int, int, int, int, int]]) -> list[str]:
-    """Return the cells of actions, one per slot, as :func:`parse_cell` reads them."""
+    """Return the cells of actions, one per slot, in the notation that :func:`parse_cell` reads."""
     cells: list[str] = []
     for op, stage, microbatch, fused, other in actions:
         cell = f"{stage if stage >= 0 else ''}{NAMES[op]}{microbatch if microbatch >= 0 else ''}"

@@ -1,10 +1,10 @@
 """Sends and receives of two ranks that are issued as one batch.
 
-Between two computations a rank may send to a peer and receive from it. Where the peer does the same with the same
-messages between two of its own computations, all of them are one batch, as ``torch.distributed.batch_isend_irecv``
-issues it: each of both ranks waits at its next computation until every operation of the batch is complete. This is
-the cross-communication of Hanayo (section 4). A batch cannot deadlock: what it adds to the waits of a computation is
-the end of the computation before it on its own rank.
+Between two computations a rank may send to a peer and receive from it. If the peer exchanges the same messages between
+two of its own computations, they form one batch, as issued by ``torch.distributed.batch_isend_irecv``: both ranks wait
+at their next computation until every operation of the batch is complete. This is the cross-communication of Hanayo
+(section 4). A batch cannot deadlock: it only makes a computation also wait for the preceding computation of its own
+rank.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ Rows = NDArray[np.int64]
 
 
 def batch_messages(program: Columns, maker: Rows, taker: Rows) -> Rows:
-    """Return ``[messages]`` the batch of each message, numbered from 0; -1 for a message that is sent alone.
+    """Return the batch of each message, ``[messages]``, numbered from 0; -1 for a message that is sent alone.
 
-    A batch receives right before the computation that consumes the tensor, and receives of one sender have the order of
-    its sends. A message therefore stays alone if the receiver consumes a later one of the same sender first.
+    A batch receives right before the computation that consumes the tensor, and receives from one sender are in the
+    order of its sends. A message is therefore sent alone if the receiver consumes a later message from the same sender
+    first.
 
     Args:
         program: the computations.
-        maker: ``[messages]`` the computation that produces each, in the order in which a rank sends them.
-        taker: ``[messages]`` the computation that consumes it.
+        maker: ``[messages]`` row of the computation that produces each message, in the send order of a rank.
+        taker: ``[messages]`` row of the computation that consumes each message.
     """
     sent, received = _gaps(program, maker, taker)
     low, high = np.minimum(sent, received), np.maximum(sent, received)
@@ -43,7 +44,7 @@ def batch_messages(program: Columns, maker: Rows, taker: Rows) -> Rows:
 
 
 def find_batches(program: Columns) -> Rows:
-    """Return ``[rows]`` the batch of the message of each SEND, -1 for every other row."""
+    """Return the batch of the message of each SEND, ``[rows]``; -1 for every other row."""
     send, maker, taker = find_messages(program)
     order = np.argsort(send)
     batch = np.full(len(program), -1, np.int64)
@@ -52,7 +53,7 @@ def find_batches(program: Columns) -> Rows:
 
 
 def _gaps(program: Columns, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
-    """Return ``[messages]`` the slots after which each is sent and would be received; -1 for none."""
+    """Return the slots after which each message is sent and would be received, each ``[messages]``; -1 for none."""
     number = np.cumsum(program.is_compute & ~program.fused) - 1  # slot of each computation
     rank_of_slot = program.rank[program.is_compute & ~program.fused]
     before = number[taker] - 1
@@ -61,10 +62,10 @@ def _gaps(program: Columns, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
 
 
 def _is_overtaken(program: Columns, maker: Rows, taker: Rows) -> NDArray[np.bool_]:
-    """Return ``[messages]`` whether the receiver consumes a later message of the same rank in an earlier slot."""
+    """Return True for each message if its receiver consumes a later message of the same rank earlier, ``[messages]``."""
     channel = program.rank[maker].astype(np.int64) * program.ranks + program.rank[taker]
     order = np.argsort(channel, kind="stable")
-    apart = channel[order] * (len(program) + 1)  # keeps the channels apart in one running minimum
+    apart = channel[order] * (len(program) + 1)  # separates the channels in one running minimum
     slot = program.slot[taker][order] + apart
     overtaken = np.empty(len(maker), np.bool_)
     overtaken[order] = np.minimum.accumulate(slot[::-1])[::-1] < slot

@@ -1,4 +1,4 @@
-"""Deadlocks: the shortest cycle of ranks that wait for each other, and the change that opens it."""
+"""Deadlocks: the shortest cycle of ranks that wait for each other, and a change that breaks it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from meshwave.engine.program.program import Program
 
 
 class _RowWait(NamedTuple):
-    """A rank in a deadlock."""
+    """Rank in a deadlock: the row of its next action, and the row that must run first."""
 
     rank: int
-    at: int  # the row of its next action
-    needs: int  # a row that has to run before that one, and cannot
+    at: int  # row of its next action
+    needs: int  # row that must run before it, but cannot
 
 
 class Wait(NamedTuple):
-    """A rank in a deadlock: its next action, and the action that must run first."""
+    """Rank in a deadlock: its next action, and the action that must run first."""
 
     rank: int
     at: Action
-    needs: Action  # of this rank, or of the next one of the cycle
+    needs: Action  # action of this rank, or of the next rank of the cycle
 
 
 def deadlock_cycle(program: Program) -> list[Wait]:
     """Return the shortest cycle of ranks that wait for each other; empty if there is none.
 
-    Each rank needs an action that the next rank runs only after its own next action.
+    Each rank needs an action that the next rank of the cycle runs only after its own next action.
     """
     return [Wait(wait.rank, program.row(wait.at), program.row(wait.needs)) for wait in _shortest_cycle(program)]
 
 
 def deadlock_problems(program: Program) -> list[Problem]:
-    """Return the shortest cycle as a problem, with the change that opens it; empty without a deadlock."""
+    """Return the shortest cycle as a problem, with a change that breaks it; empty without a deadlock."""
     cycle = _shortest_cycle(program)
     return [Problem("", "deadlock", _params(program, cycle))] if cycle else []
 
@@ -65,7 +65,7 @@ def _shortest_cycle(program: Program) -> list[_RowWait]:
 
 
 def _waits(program: Program) -> dict[int, list[_RowWait]]:
-    """Return, for each rank that is stuck, its next action with each that this one needs."""
+    """Return, for each blocked rank, its next action with each action that must run first."""
     graph = program.graph
     stuck = np.zeros(len(program), np.bool_)
     stuck[graph.stuck] = True
@@ -75,7 +75,7 @@ def _waits(program: Program) -> dict[int, list[_RowWait]]:
     is_head[rows[first]] = True
     waits: dict[int, list[_RowWait]] = {rank: [] for rank in ranks.tolist()}
     source, target = graph.waits
-    blocking = stuck[source] & is_head[target]  # actions before a head on its rank have run
+    blocking = stuck[source] & is_head[target]  # actions before the next one of a rank have run
     for needed, row in zip(source[blocking].tolist(), target[blocking].tolist(), strict=True):
         rank = int(program.rank[row])
         waits[rank].append(_RowWait(rank, row, needed))
@@ -83,7 +83,7 @@ def _waits(program: Program) -> dict[int, list[_RowWait]]:
 
 
 def _shortest_cycle_from(program: Program, waits: dict[int, list[_RowWait]], start: int) -> list[_RowWait]:
-    """Return the shortest cycle through a rank; empty if there is none."""
+    """Return the shortest cycle through rank ``start``; empty if there is none."""
     paths = deque([[wait] for wait in waits[start]])
     seen = set()
     while paths:
@@ -98,12 +98,12 @@ def _shortest_cycle_from(program: Program, waits: dict[int, list[_RowWait]], sta
 
 
 def _start_at_change(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
-    """Start the cycle at the rank whose change opens it.
+    """Return the cycle, rotated to start at the rank whose change breaks it.
 
-    That is a rank with a slot of two, which is to be split. Otherwise it is a rank that can run the action needed by
-    the previous rank before its own next action. Such a rank exists: every action comes later in the step than those it
-    needs, so that not every rank of the cycle waits at an action earlier than the one needed of it. Each such move lets
-    an earlier action go first, so that repeating it ends with a sound program.
+    This is a rank with a slot of two, which is to be split. Otherwise it is a rank that can run the action needed by
+    the previous rank before its own next action. Such a rank exists: every action comes later in the step than those
+    that it needs, so not every rank of the cycle waits at an action earlier than the one that it has to provide. Each
+    such move runs an earlier action first, so that repeated moves end with an order without deadlock.
     """
     for first, wait in enumerate(cycle):
         if program.next_is_fused[wait.at] or program.next_is_fused[cycle[first - 1].needs]:
@@ -115,7 +115,7 @@ def _start_at_change(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
 
 
 def _depth(program: Program, row: int) -> tuple[int, int]:
-    """Return how late in the step an action is: stages up, stages down, then microbatches; inputs come earlier."""
+    """Return the position of an action in a step, as a sort key: stages up, stages down, then microbatches."""
     op, stage, mb, *_ = program.row(row)
     last = 2 * program.stages
     return {Op.F: stage, Op.W: last}.get(op, last - 1 - stage), mb

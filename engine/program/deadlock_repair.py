@@ -1,10 +1,11 @@
-"""Repair an order that deadlocks, by moving as few blocks as possible.
+"""Repair of an order that deadlocks, by moving as few blocks as possible.
 
-Blocks that keep their relative order are *kept*. Moving the others, and splitting slots of two, repairs an order
-exactly if the order of the kept blocks is consistent with the dependencies of computations; the places of the others
-then follow. A cycle of ranks that wait for each other follows a stretch of each order; of the blocks at the ends of
-these stretches, at least one has to move. Trying each of them, with one more change allowed each time, finds the fewest
-changes (a bounded search tree, as for feedback vertex sets: Downey and Fellows, 2013, section 3.2).
+Blocks that keep their relative order are *kept*. Moving the others, and splitting slots of two, repairs an order if and
+only if the order of the kept blocks is consistent with the dependencies of computations; the places of the other blocks
+then follow. A cycle of ranks that wait for each other contains a section of the order of each of its ranks, and at
+least one of the blocks at the ends of these sections must move. Trying each of them, with one more permitted change at
+a time, finds the fewest changes (a bounded search tree, as for feedback vertex sets: Downey and Fellows, 2013, section
+3.2).
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from meshwave.engine.program.program import Program
 Rows = NDArray[np.int64]
 
 SEARCH_LIMIT = 3_000_000
-"""Maximum number of computations that the search for the fewest changes visits, about half a second."""
+"""Maximum number of computations that the search for the fewest changes processes, in about half a second."""
 MAX_WALKS = 400
 
 
 @dataclass(frozen=True, eq=False)
 class Repair:
-    """A sound order near one that deadlocks."""
+    """Order without deadlock that differs little from a given order that deadlocks."""
 
     order: Program
-    moved: tuple[Action, ...]  # to the nearest legal place
+    moved: tuple[Action, ...]  # actions moved to their nearest legal place
     split: tuple[Action, ...]  # forwards of split slots
-    is_smallest: bool  # proved: fewer changes are not enough
+    is_smallest: bool  # True if no smaller repair exists
 
     @property
     def summary(self) -> str:
@@ -45,11 +46,11 @@ class Repair:
 
 
 def repair(order: Program) -> Repair:
-    """Return the smallest reordering of a complete order of computations that can run.
+    """Return the smallest change of a complete order of computations that removes its deadlocks.
 
-    The smallest one moves and splits the fewest slots; among several, its blocks move the fewest places. It is proved
-    to be the smallest unless the search would take too long: then each stuck rank runs the nearest block that it can,
-    and ``is_smallest`` is False.
+    The smallest change moves and splits the fewest slots; among equal ones, its blocks move the fewest places. It is
+    proved to be the smallest unless the search would take too long: then each blocked rank runs the nearest block that
+    can run, and ``is_smallest`` is False.
     """
     search = _Search(order)
     _, waiting = search.walk(_Changes(frozenset(), frozenset()))
@@ -81,24 +82,24 @@ class _Changes(NamedTuple):
 class _PlacedChanges(NamedTuple):
     changes: _Changes
     order: Program
-    distance: int  # sum of the places that slots move
+    distance: int  # sum of the distances, in places, by which slots move
 
 
 class _Search:
-    """The search for the fewest changes of an order."""
+    """Search for the fewest changes that repair an order."""
 
     def __init__(self, order: Program) -> None:
         self._order = order
         self._needs = _needs(order)
         self._needed_by = _needed_by(order)
-        self._left = max(20, min(MAX_WALKS, SEARCH_LIMIT // max(1, len(order))))  # walks
+        self._left = max(20, min(MAX_WALKS, SEARCH_LIMIT // max(1, len(order))))  # remaining walks
 
     # ---- walking ----
 
     def walk(self, changes: _Changes) -> tuple[_Run, Rows]:
-        """Run all slots that can run: kept ones in the order of their rank, moved ones as soon as possible.
+        """Run all slots that can run: kept slots in the order of their rank, moved slots as soon as possible.
 
-        Returns the run and the numbers of the lines that are stuck: ranks, then moved slots.
+        Returns the run and the indices of the blocked lines: ranks, then moved slots.
         """
         self._left -= 1
         lines = [*self._chains(changes), *(np.array([row]) for row in sorted(changes.moved))]
@@ -114,7 +115,7 @@ class _Search:
         return np.split(rows, np.searchsorted(rows, self._order.offsets[1:-1]))
 
     def _slot_needs(self, needs: list[Rows], changes: _Changes) -> list[Rows]:
-        """Return the slots that each slot needs; a slot of two also needs what its second computation needs."""
+        """Return the slots on which each slot depends; for a slot of two, those of both computations."""
         order = self._split_order(changes)
         if not order.fused.any():
             return needs
@@ -125,9 +126,9 @@ class _Search:
     # ---- the fewest changes ----
 
     def find_fewest(self, most: int) -> tuple[list[_Changes], bool]:
-        """Return all repairs with the fewest changes, up to ``most``, and whether these are proved to be the fewest.
+        """Return all repairs with the fewest changes, at most ``most``, and True if no smaller repair exists.
 
-        The list is empty if the search was given up.
+        The list is empty if the search exceeded its limit.
         """
         for count in range(1, most + 1):
             tried: set[_Changes] = set()
@@ -135,11 +136,11 @@ class _Search:
             if found:
                 return found, True
             if self._left <= 0:
-                return [], count == most  # all smaller ones were tried
+                return [], count == most  # True if all smaller repairs were tried
         return [], True
 
     def _repairs(self, changes: _Changes, more: int, tried: set[_Changes]) -> Iterator[_Changes]:
-        """Return every repair that includes ``changes`` and at most ``more`` others."""
+        """Yield every repair that contains ``changes`` and at most ``more`` additional changes."""
         if changes in tried or self._left <= 0:
             return
         tried.add(changes)
@@ -151,11 +152,11 @@ class _Search:
                 yield from self._repairs(next_change, more - 1, tried)
 
     def _candidates(self, run: _Run, waiting: Rows, changes: _Changes) -> list[_Changes]:
-        """Return changes of which every repair contains at least one, from a shortest cycle."""
+        """Return extended changes, derived from a shortest cycle, of which every repair contains at least one."""
         cycle = _shortest_cycle(run, waiting)
         found = []
         for number, (at, _) in enumerate(cycle):
-            needed = cycle[number - 1][1]  # in the line of ``at``, at ``at`` or later
+            needed = cycle[number - 1][1]  # in the same line as ``at``, at ``at`` or later
             for row in (at, needed):
                 if at != needed and row not in changes.moved:
                     found.append(changes._replace(moved=changes.moved | {row}))
@@ -169,14 +170,14 @@ class _Search:
     # ---- some changes ----
 
     def run_out_of_turn(self, split: frozenset[int] = frozenset()) -> _PlacedChanges:
-        """Run every order; when all ranks are stuck, run the nearest slot that can run out of turn.
+        """Return a repair that is found by running, whenever all ranks are blocked, the nearest slot that can run.
 
-        The result is always sound, but not always the smallest repair.
+        The resulting order has no deadlock, but is not always the smallest repair.
         """
         changes = _Changes(frozenset(), split)
         chains, needs = self._chains(changes), self._slot_needs(self._needs, changes)
         run = _Run(chains, needs, len(self._order))
-        pulled: list[tuple[int, int]] = []  # a slot, and the place in all chains of the slot that it runs before
+        pulled: list[tuple[int, int]] = []  # slot, and the place among all chains of the slot before which it runs
         distance = 0
         while len(waiting := run.run_all()):
             found = [self._first_runnable(run, needed) for needed in self._needs_in_cycle(run, waiting)]
@@ -197,7 +198,7 @@ class _Search:
         return _PlacedChanges(moved, self._order_of_slots(joined, changes), distance)
 
     def _needs_in_cycle(self, run: _Run, waiting: Rows) -> list[int]:
-        """Return the slots that stuck slots of one cycle need of each other."""
+        """Return the slots that blocked slots of one cycle need from each other."""
         line, cycle = int(waiting[0]), {}
         while line not in cycle:
             cycle[line] = run.first_need(run.head(line))
@@ -206,7 +207,7 @@ class _Search:
         return needed[list(cycle).index(line) :]
 
     def _first_runnable(self, run: _Run, row: int) -> tuple[int, bool]:
-        """Follow the needs of a slot to one that can run, or to a slot of two if they form a cycle."""
+        """Return the first slot that can run among the dependencies of a slot, or a slot of two if they form a cycle."""
         passed = []
         while row not in passed:
             passed.append(row)
@@ -217,13 +218,13 @@ class _Search:
         return next(each for each in passed[passed.index(row) :] if self._is_double(each)), False
 
     def _is_whole(self, row: int, changes: _Changes) -> bool:
-        """Return whether two computations still share the slot of this row."""
+        """Return True if two computations still share the slot of this row."""
         return self._is_double(row) and row not in changes.split
 
     # ---- places of moved slots ----
 
     def place_moved(self, changes: _Changes) -> _PlacedChanges:
-        """Put each moved slot, one after the other, at the nearest legal place among the kept ones."""
+        """Return the order with each moved slot, one after the other, at its nearest legal place among the kept slots."""
         chains, distance = self._chains(changes), 0
         loose = sorted(changes.moved)
         needs, needed_by = (self._slot_needs(each, changes) for each in (self._needs, self._needed_by))
@@ -254,7 +255,7 @@ class _Search:
 
 
 class _Run:
-    """Lines of slots; each slot runs once its needs, and all slots before it in its line, have run."""
+    """Execution of lines of slots; a slot runs after its dependencies and after all earlier slots of its line."""
 
     def __init__(self, lines: list[Rows], needs: list[Rows], size: int) -> None:
         lengths = np.array([len(line) for line in lines])
@@ -265,17 +266,17 @@ class _Run:
         self._needs = needs
         self._by_place = [np.append(need, -1)[self._rows] for need in needs]
         self.done = np.zeros(size + 1, np.bool_)
-        self.done[-1] = True  # slots without needs need row -1
+        self.done[-1] = True  # slots without dependencies depend on row -1
         self._place = np.full(size + 1, -1, np.int64)
         self._place[self._rows] = np.arange(len(self._rows))
 
     def run_all(self) -> Rows:
-        """Run all slots that can run; return the numbers of the lines that are stuck."""
+        """Run all slots that can run, and return the indices of the blocked lines."""
         rows, done, ends = self._rows, self.done, self._ends
         while True:
             at = self._at
             ready = np.logical_and.reduce([done[need[at]] for need in self._by_place])
-            ready |= done[rows[at]]  # out of turn
+            ready |= done[rows[at]]  # run out of order
             ready &= at < ends
             if not ready.any():
                 return np.flatnonzero(at < ends)
@@ -284,7 +285,7 @@ class _Run:
 
     @property
     def slots_run(self) -> Rows:
-        """``[lines]`` number of slots of each line that ran in turn."""
+        """Number of slots of each line that have run in order, ``[lines]``."""
         return np.asarray(self._at - self._first)
 
     def head(self, line: int) -> int:
@@ -292,29 +293,29 @@ class _Run:
         return int(self._rows[self._at[line]])
 
     def line_of(self, row: int) -> int:
-        """Return the line of a slot."""
+        """Return the index of the line that contains a slot."""
         return int(np.searchsorted(self._ends, self._place[row], side="right"))
 
     def unmet_needs(self, row: int) -> list[int]:
-        """Return the needs of a slot that have not run."""
+        """Return the dependencies of a slot that have not run."""
         return sorted({need for each in self._needs if not self.done[need := int(each[row])]})
 
     def first_need(self, row: int) -> int:
-        """Return the first of the :meth:`unmet_needs` needs, -1 if there is none."""
+        """Return the first dependency of a slot that has not run; -1 if there is none."""
         return next(iter(self.unmet_needs(row)), -1)
 
     def places_ahead(self, row: int) -> int:
-        """Return the distance of a slot from the next one of its line, in places."""
+        """Return the number of places between the next slot of a line and a later slot."""
         return int(self._place[row] - self._at[self.line_of(row)])
 
     def pull(self, row: int) -> int:
-        """Run a slot out of turn; return the place, in all lines, of the slot that it runs before."""
+        """Run a slot out of order, and return the place, among all lines, of the slot before which it runs."""
         self.done[row] = True
         return int(self._at[self.line_of(row)])
 
 
 def _needs(order: Program) -> list[Rows]:
-    """Return the rows that each computation needs, as two lists ``[rows]``; -1 for none."""
+    """Return the rows on which each computation depends, as two lists ``[rows]``; -1 for none."""
     table, nothing = order.tables, np.full(len(order), -1, np.int64)
     input_, other = nothing, nothing.copy()
     _set_columns(input_, table.forward[1:], table.forward[:-1])
@@ -326,7 +327,7 @@ def _needs(order: Program) -> list[Rows]:
 
 
 def _needed_by(order: Program) -> list[Rows]:
-    """Return the rows that need each computation, as two lists ``[rows]``; -1 for none."""
+    """Return the rows that depend on each computation, as two lists ``[rows]``; -1 for none."""
     table, nothing = order.tables, np.full(len(order), -1, np.int64)
     output, other = nothing, nothing.copy()
     _set_columns(output, table.forward[:-1], table.forward[1:])
@@ -343,7 +344,7 @@ def _set_columns(column: Rows, rows: Rows, values: Rows) -> None:
 
 
 def _shortest_cycle(run: _Run, waiting: Rows) -> list[tuple[int, int]]:
-    """Return a shortest cycle of lines: the next slot of each, and the slot of the next line that it needs."""
+    """Return a shortest cycle of lines: the next slot of each line, and the slot of the next line that it needs."""
     waits = {line: [(run.head(line), need) for need in run.unmet_needs(run.head(line))] for line in waiting.tolist()}
     best: list[tuple[int, int]] = []
     for start in waits:

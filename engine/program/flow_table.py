@@ -1,4 +1,4 @@
-"""Flows of one step of a program, numbered, and the devices that announce each while the step runs."""
+"""Numbered flows of one step of a program, and the devices that announce each flow during the step."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class FlowTable:
-    """Flows of one step of a program, and the cells of a shared board in which each is announced.
+    """Flows of one step of a program, and the shared cells in which devices announce them.
 
     A row of the program has one flow per part. Each participant of a flow has a cell for it: the devices of a mesh, or
-    for a reduction those of all meshes that hold the stage.
+    for a reduction the devices of all meshes that hold the stage.
     """
 
     network: Network
     kind: Int64s  # [flows]
     size: Floats  # [flows] bytes
     is_message: NDArray[np.bool_]  # [flows]
-    after: Int64s  # [flows] the flow that ends before this one can be ready, -1 for none
+    after: Int64s  # [flows] flow that must end before this one can be ready, -1 for none
     first: Int64s  # [rows] first flow of each row, -1 for none
     parts: Int64s  # [rows] number of flows
-    group: Int64s  # [flows] participants: flows of one group share their cells
+    group: Int64s  # [flows] group of participants; flows of one group share their cells
     cells: Int64s  # [groups + 1] first cell of each group
-    made: Mapping[int, tuple[int, ...]]  # by slot: flows of the messages that it produces
+    made: Mapping[int, tuple[int, ...]]  # flows of the messages that each slot produces, by slot
 
     @classmethod
     def from_program(cls, program: Program, seconds: Floats, network: Network, lanes: Sequence[int]) -> FlowTable:
-        """Return the table of a program.
+        """Return the flow table of a program.
 
         Args:
             program: the program.
-            seconds: ``[rows]`` as for the simulator.
+            seconds: ``[rows]`` modelled seconds, as for the simulator.
             network: the shared network.
             lanes: ``[ranks]`` number of devices that announce the messages of a mesh.
         """
@@ -71,17 +71,17 @@ class FlowTable:
         )
 
     def cell(self, flow: int, place: int) -> int:
-        """Return the cell of the ``place``-th participant of a flow."""
+        """Return the index of the cell of participant ``place`` of a flow."""
         return int(self.cells[self.group[flow]]) + place
 
     def flows_of_row(self, row: int) -> range:
-        """Return the flows of a row, in order."""
+        """Return the indices of the flows of a row, in order."""
         first = int(self.first[row])
         return range(first, first + int(self.parts[row])) if first >= 0 else range(0)
 
 
 def _produced_flows(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:
-    """Return the flows of the messages that each slot produces, by its first row."""
+    """Return the flows of the messages that each slot produces, by the slot's first row."""
     found: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
     for send, maker in zip(*(column.tolist() for column in program.send_rows), strict=True):
         if first[send] >= 0:
@@ -90,9 +90,9 @@ def _produced_flows(program: Program, first: Int64s) -> dict[int, tuple[int, ...
 
 
 def _groups(program: Program, row: Int64s, lanes: Sequence[int]) -> tuple[Int64s, list[int]]:
-    """Return ``[flows]`` the group of each flow, and ``[groups]`` the number of its participants.
+    """Return the group of each flow, ``[flows]``, and the number of participants of each group, ``[groups]``.
 
-    Copies of a stage announce all their reductions together.
+    All copies of a stage announce their reductions together.
     """
     known: dict[object, int] = {}
     members: list[int] = []

@@ -1,4 +1,4 @@
-"""Dependency graph of a program, which the simulator runs and the verification proves to be free of cycles."""
+"""Dependency graph of a program, which the simulator executes and the verification proves to be acyclic."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NO_ROWS = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Graph:
-    """Rows of a program, sorted so that each comes after all its dependencies.
+    """Dependency graph of a program: its rows, sorted so that each comes after all its dependencies.
 
-    A slot is one node, that of its first row, with the dependencies of both its computations. Node 0 is the start of
-    the step; node ``k`` is row ``nodes[k - 1]``. Nodes of one level depend only on earlier levels, so that a level is
-    simulated at once. The edges into node ``k`` are ``edge_ptr[k]:edge_ptr[k + 1]``. A row that can never run is in no
-    level but in ``stuck``.
+    A slot is one node, at its first row, with the dependencies of both its computations. Node 0 is the start of the
+    step; node ``k`` is row ``nodes[k - 1]``. Nodes of one level depend only on earlier levels, so a level is simulated
+    at once. The edges into node ``k`` are ``edge_ptr[k]:edge_ptr[k + 1]``. A row that can never run is in ``stuck``
+    instead of a level.
     """
 
     nodes: Rows
@@ -35,11 +35,11 @@ class Graph:
     edge_message: Rows  # [edges] SEND row whose transfer delays the edge, -1 for none
     edge_blocked: Rows  # [edges] SEND row that a blocking sender finishes first, -1 for none
     stuck: Rows
-    waits: tuple[Rows, Rows]  # every edge if a row is stuck: row, row that waits for it
+    waits: tuple[Rows, Rows]  # all edges (row, row that waits for it) if a row is stuck; otherwise empty
 
 
 def build_graph(program: Columns) -> Graph:
-    """Return the dependencies of a program, in levels; a transfer is a delay on an edge."""
+    """Return the dependency graph of a program. A transfer is a delay on an edge."""
     all_sends = _sends(program)
     lines = _lines(program)
     previous = _previous(program, lines)
@@ -59,14 +59,14 @@ def build_graph(program: Columns) -> Graph:
 
 
 def _order_edges(program: Columns, played: Rows, previous: Rows, sends: list[Rows]) -> Iterator[_Edges]:
-    """Return the edges between successive slots of a rank.
+    """Yield the edges between successive slots of a rank.
 
-    A sender that is blocked by its messages finishes all sends of a slot first: there is an edge for each, and one
-    without a message only if the slot sends nothing.
+    With blocking senders, a slot ends after all its sends: there is one edge per send, and an edge without a message
+    only if the slot sends nothing.
     """
     source = _slot(program, previous)
     columns = [column[previous] for column in sends]
-    if program.fused.any():  # both computations of a slot send at once
+    if program.fused.any():  # both computations of a slot send at the same time
         before = np.where((previous >= 0) & program.fused[previous], previous - 1, -1)
         columns += [column[before] for column in sends]
     for number, blocked in enumerate(_compact_columns(columns)):
@@ -75,7 +75,7 @@ def _order_edges(program: Columns, played: Rows, previous: Rows, sends: list[Row
 
 
 def _compact_columns(columns: list[Rows]) -> list[Rows]:
-    """Return the same entries row by row, with -1 in the last columns."""
+    """Return the entries of each row, moved to the first columns; the last columns are filled with -1."""
     if len(columns) == 1:
         return columns
     table = np.stack(columns)
@@ -84,9 +84,9 @@ def _compact_columns(columns: list[Rows]) -> list[Rows]:
 
 
 def _sends(program: Columns) -> list[Rows]:
-    """Return ``[rows + 1]`` the SEND of each computation, -1 for none, and at the end for row -1.
+    """Return the SEND of each computation, ``[rows + 1]``, -1 for none; the last entry is -1, for row -1.
 
-    As many columns follow as a computation has messages that skip stages.
+    More columns follow if a computation has messages that skip stages.
     """
     sends, table = np.full(len(program) + 1, -1, np.int64), program.tables
     for computed, sent in ((table.forward, table.send_forward), (table.backward, table.send_backward)):
@@ -97,9 +97,10 @@ def _sends(program: Columns) -> list[Rows]:
 
 
 def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
-    """Return columns of a length with ``values`` at the rows ``at``, -1 elsewhere.
+    """Return columns of ``length`` entries with ``values`` at the rows ``at``, and -1 elsewhere.
 
-    There are as many columns as one row has values: column ``n`` of each of ``values``, then column ``n + 1``.
+    If a row has several values, there is one column for each: column ``n`` of each of ``values``, then column ``n +
+    1``.
     """
     order = np.argsort(at, kind="stable")
     number = _number_within(at[order])
@@ -114,14 +115,14 @@ def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
 
 
 def _lines(program: Columns) -> list[Rows]:
-    """Return the slots of each rank in their order."""
+    """Return the slots of each rank in order, by their first rows."""
     slots = np.flatnonzero(program.is_compute & ~program.fused)
     lines = np.split(slots, np.searchsorted(slots, program.offsets[1:-1]))
     return [line for line in lines if line.size]
 
 
 def _previous(program: Columns, lines: list[Rows]) -> Rows:
-    """Return ``[rows]`` the row before each in its line, -1 for none; the second row of a slot of two."""
+    """Return the preceding row of each row in its line, ``[rows]``, -1 for none; for a slot of two, its second row."""
     previous = np.full(len(program), -1, np.int64)
     for line in lines:
         previous[line[1:]] = line[:-1]
@@ -129,16 +130,16 @@ def _previous(program: Columns, lines: list[Rows]) -> Rows:
 
 
 def _slot(program: Columns, rows: Rows) -> Rows:
-    """Return the slots of rows, and -1 for -1."""
+    """Return the slot of each row; -1 for row -1."""
     return np.where(rows >= 0, program.slot[rows], -1) if program.fused.any() else rows
 
 
 def _needs(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
-    """Return ``[rows]`` the rows that a computation needs beyond its line, and the SEND between them; -1 for none.
+    """Return the rows on which computations depend beyond their line, and the SENDs between, each ``[rows]``.
 
-    There is one list for computations, another for the second one of a slot, and one for each message that skips stages
-    to the same computation. A need within the same rank follows from its order and is kept only if the needed row comes
-    later, since the order then cannot satisfy it.
+    Entries are -1 for none. There is one list for computations, another for the second computation of a slot, and one
+    for each message that skips stages to the same computation. A dependency within a rank follows from its order. It is
+    kept only if the needed row comes later, because then the order cannot satisfy it.
     """
     need, message = np.full(len(program), -1, np.int64), np.full(len(program) + 1, -1, np.int64)
     table = program.tables
@@ -164,14 +165,14 @@ def _needs(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
 
 
 def _walk(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
-    """Run the first row of every line whose needs have run, round by round; each round is a level."""
+    """Return the levels of the graph: in each round, the first row of every line whose dependencies have run."""
     if not lines:
         return []
     rows = np.append(np.concatenate(lines), len(program))  # a sentinel row
     ends = np.cumsum([len(line) for line in lines])
     at = ends - [len(line) for line in lines]
     done = np.zeros(len(program) + 1, np.bool_)
-    done[-1] = True  # rows without needs need row -1
+    done[-1] = True  # rows without dependencies depend on row -1
     needs = [np.append(need, -1)[rows] for need in needs]
     levels: list[Rows] = []
     while True:
@@ -189,13 +190,13 @@ def _walk(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
 def _updates(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
     """Return the levels of reductions and steps, and all edges into them.
 
-    Gradients are reduced once all copies are complete, one stage of a rank after the other; a rank steps once its
-    gradients are reduced.
+    Gradients of a stage are reduced when all its copies are complete, one stage of a rank after the other; a rank runs
+    its optimizer step when its gradients are reduced.
     """
     reduces = np.flatnonzero(program.op == Op.REDUCE_GRAD)
     steps = np.flatnonzero(program.op == Op.STEP)
     owner = program.rank[reduces]
-    number = np.arange(len(reduces)) - np.searchsorted(owner, owner)  # among those of its rank
+    number = np.arange(len(reduces)) - np.searchsorted(owner, owner)  # index among the reductions of its rank
     levels = [reduces[number == n] for n in range(int(number.max(initial=-1)) + 1)]
     computes = np.flatnonzero(program.is_compute)
     last_compute = _last_of_each_rank(program, computes)
@@ -219,7 +220,7 @@ def _updates(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
 
 
 def _rows_with_sends(rows: Rows, sends: list[Rows]) -> Iterator[tuple[Rows, Rows]]:
-    """Yield rows with the SEND of each, -1 for none; then the rows that have a second one, and so on."""
+    """Yield rows with their first SEND, -1 for none; then the rows that have a second SEND, and so on."""
     first, *more = _compact_columns(sends)
     yield rows, first[rows]
     for column in more:
@@ -228,21 +229,21 @@ def _rows_with_sends(rows: Rows, sends: list[Rows]) -> Iterator[tuple[Rows, Rows
 
 
 def _last_of_each_rank(program: Columns, rows: Rows) -> Rows:
-    """Return ``[ranks]`` the last of ``rows`` on each, -1 for none."""
+    """Return the last of ``rows`` on each rank, ``[ranks]``; -1 for none."""
     last = np.full(program.ranks, -1, np.int64)
     last[program.rank[rows]] = rows  # rows ascend: the last assignment wins
     return last
 
 
 def _last_computations(program: Columns, stage: int) -> Rows:
-    """Return the last computation that adds to the gradients of ``stage``, on each rank with a used copy."""
+    """Return the last computation that adds to the gradients of ``stage``, on each rank that runs a copy of it."""
     of_stage = program.tables.weight[stage]
     last = _last_of_each_rank(program, np.sort(of_stage[of_stage >= 0]))[program.ranks_of(stage)]
     return last[last >= 0]
 
 
 class _Edges(NamedTuple):
-    """Edges by rows; -1 for an edge without a message."""
+    """Edges between rows; ``message`` and ``blocked`` are -1 for an edge without a message."""
 
     source: Rows
     target: Rows
@@ -253,7 +254,10 @@ class _Edges(NamedTuple):
     def from_columns(
         cls, played: Rows, source: Rows, message: Rows | None = None, blocked: Rows | None = None
     ) -> _Edges:
-        """Return one edge into each row that has a source; all but ``played`` are ``[rows]``, with -1 for none."""
+        """Return one edge into each row of ``played`` that has a source.
+
+        ``source``, ``message`` and ``blocked`` are ``[rows]``, with -1 for none.
+        """
         source = source[played]
         there = np.flatnonzero(source >= 0)
         target = played[there]
@@ -262,7 +266,7 @@ class _Edges(NamedTuple):
 
     @classmethod
     def join(cls, parts: list[tuple[Rows, Rows, Rows | None]]) -> _Edges:
-        """Return several edges (source, target, blocked), sorted by target."""
+        """Return the edges of several parts (source, target, blocked), sorted by target."""
         source, target, blocked = (
             np.concatenate([np.full(len(part[0]), -1) if part[n] is None else part[n] for part in parts])
             for n in range(3)
@@ -272,9 +276,9 @@ class _Edges(NamedTuple):
 
 
 def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: tuple[list[Rows], _Edges]) -> Graph:
-    """Number the nodes by level, and sort the edges by their targets.
+    """Return the graph with nodes numbered by level and edges sorted by target.
 
-    No two of ``edges`` have the same target; the edges into the updates are sorted by target.
+    Within each of ``edges``, no two edges have the same target; the edges into the updates are sorted by target.
     """
     last, into_updates = updates
     levels = [*levels, *last]
@@ -310,7 +314,7 @@ def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: t
 
 
 def _number_within(sorted_keys: Rows) -> Rows:
-    """Return the index of each entry among those of equal key."""
+    """Return the index of each entry among the entries with the same key."""
     return np.arange(len(sorted_keys)) - np.searchsorted(sorted_keys, sorted_keys)
 
 

@@ -1,4 +1,4 @@
-"""Stacked shares of a port: the part of its capacity that each flow has over time."""
+"""Stacked shares of a port: the part of its capacity that each message uses over time."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 MAX_SHARES = 60_000
-"""Approximate maximum for all ports of a picture. Beyond it, moments are skipped."""
+"""Approximate maximum number of shares in a drawing, over all ports; beyond it, moments are skipped."""
 MIN_SHARES_PER_PORT = 2_000
-"""Maximum for one port of a picture with many ports."""
+"""Maximum number of shares of one port in a drawing with many ports."""
 MOMENTS_PER_SHARE = 8
-"""Number of moments examined per share that may be drawn."""
+"""Number of moments that are examined per share in the drawing."""
 DIGITS = 6
 
 
 class Share(NamedTuple):
-    """A message on a port while it has the same share of it; the area is proportional to its bytes."""
+    """Constant share of a port that a message uses for some time; its area is proportional to the bytes sent."""
 
     message: int
     start_s: float
     end_s: float
-    low: float  # 0 to 1 of the port's capacity; other messages are below and above
+    low: float  # lower edge as a fraction of the port's capacity, above the shares of other messages
     high: float
 
 
 class Steps(NamedTuple):
-    """A piecewise constant value over time, which changes at each of ``times``."""
+    """Piecewise constant value over time, which changes at each of ``times``."""
 
     times: Sequence[float]
     values: Sequence[float]
 
     def value_at(self, now: float) -> float:
-        """Return the value at a moment; before the first one, the first value."""
+        """Return the value at time ``now``; before the first change, the first value."""
         return self.values[max(0, bisect_right(self.times, now) - 1)]
 
 
 class Passing(NamedTuple):
-    """A message that uses a port."""
+    """Message that uses a port, and its share of the port's capacity over time."""
 
     message: int
     start_s: float  # first byte
     end_s: float
-    mean: float  # 0 to 1 of the port's capacity, on average
+    mean: float  # mean share as a fraction of the port's capacity
     parts: Steps  # share over time, common to all messages through the same ports
 
 
 def max_shares_per_port(ports: int) -> int:
-    """Return the maximum number of shares for each port of a picture."""
+    """Return the maximum number of shares for each port of a drawing with ``ports`` ports."""
     return max(MIN_SHARES_PER_PORT, MAX_SHARES // max(1, ports))
 
 
 def stack_shares(passing: Sequence[Passing], most: int) -> list[Share]:
-    """Return the load of a port, with messages stacked, in about ``most`` shares.
+    """Return the stacked shares of the messages on a port over time, in about ``most`` shares.
 
-    Consecutive messages keep one line as far as other messages leave it free.
+    Consecutive messages stay on the same line unless other messages use it.
     """
     if not passing:
         return []
-    found = list(_Sweep(passing).run(MOMENTS_PER_SHARE * most))  # at many moments this port does not change
+    found = list(_Sweep(passing).run(MOMENTS_PER_SHARE * most))  # this port does not change at every moment
     return found if len(found) <= most else list(_Sweep(passing).run(most))
 
 
 def max_concurrent_messages(found: Sequence[Share]) -> int:
-    """Return the largest number of messages on a port at once."""
+    """Return the maximum number of messages that use a port at the same time."""
     ends: list[float] = []
     most = 0
     for each in sorted(found, key=lambda each: each.start_s):
@@ -76,16 +76,18 @@ def max_concurrent_messages(found: Sequence[Share]) -> int:
 
 
 class _Sweep:
-    """The messages on a port and their shares, from moment to moment."""
+    """Sweep over time of the messages on a port and their shares."""
 
     def __init__(self, passing: Sequence[Passing]) -> None:
         self._coming = sorted(passing, key=lambda each: each.start_s)
         self._lines = _lines(self._coming)
-        self._on: list[tuple[int, int]] = []  # lines and places in `_coming`, lowest first
-        self._open: dict[int, tuple[float, float, float]] = {}  # by message: since when it has its part
+        self._on: list[tuple[int, int]] = []  # (line, index in `_coming`) of current messages, lowest line first
+        self._open: dict[
+            int, tuple[float, float, float]
+        ] = {}  # start, lower and upper edge of each current share, by index of the message
 
     def run(self, most: int) -> Iterator[Share]:
-        """Return the shares of all moments."""
+        """Yield the shares between all moments of change."""
         place = 0
         for now in self._moments(most):
             yield from self._remove_ended(now)
@@ -99,7 +101,7 @@ class _Sweep:
             yield from self._stack(now)
 
     def _moments(self, most: int) -> list[float]:
-        """Return the moments of change: all, or if there are too many, some and always the last."""
+        """Return the moments of change: all of them, or if there are too many, a subset that includes the last one."""
         steps = {id(each.parts): each.parts for each in self._coming}.values()
         ends = {moment for each in self._coming for moment in (each.start_s, each.end_s)}
         found = sorted(ends.union(*(each.times for each in steps)))
@@ -129,7 +131,7 @@ class _Sweep:
 
 
 def _lines(coming: Sequence[Passing]) -> list[int]:
-    """Return the lowest free line of each message among those on the port with it."""
+    """Return the lowest line for each message that no concurrent message on the port uses."""
     found: list[int] = []
     taken: list[tuple[float, int]] = []  # heap of (end of use, line)
     free: list[int] = []  # heap

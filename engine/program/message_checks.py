@@ -1,4 +1,4 @@
-"""Checks that every message of a program has both ends, each at a valid place."""
+"""Checks that every message of a program has a SEND and a RECV, each at a valid position."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Rows = NDArray[np.int64]
 
 
 def true_places(mask: Mask) -> Iterator[tuple[int, int]]:
-    """Yield the row and column of every true entry."""
-    places = np.unravel_index(np.flatnonzero(mask), mask.shape)  # np.nonzero of a table is many times slower
+    """Yield the row and column of every True entry."""
+    places = np.unravel_index(np.flatnonzero(mask), mask.shape)  # much faster than np.nonzero of a table
     yield from zip(*(each.tolist() for each in places), strict=True)
 
 
 def problem(code: str, **params: Any) -> Problem:
-    """Return a problem of a program; actions among its parameters become text."""
+    """Return a problem of a program; actions among its parameters are converted to text."""
     texts = {name: str(value) if isinstance(value, Action) else value for name, value in params.items()}
     return Problem("", code, texts)
 
 
 def first_problems(found: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the first problems of one kind, then one that counts the rest."""
+    """Yield the first problems of one kind, then a problem that states the number of the others."""
     found = iter(found)
     yield from islice(found, MAX_LISTED)
     if next(found, None):
@@ -44,24 +44,24 @@ def first_problems(found: Iterable[Problem]) -> Iterator[Problem]:
 
 
 class _Hops(NamedTuple):
-    """All messages of one direction, between neighbouring stages or along skips."""
+    """All messages of one direction, between adjacent stages or along skip connections."""
 
     send_op: Op
     recv_op: Op
-    source: Rows  # [hops] the stage that makes the tensor
-    target: Rows  # [hops] the stage that receives it
-    producer: Rows  # [hops, microbatches] the row of the computation that produces it
+    source: Rows  # [hops] stage that produces the tensor
+    target: Rows  # [hops] stage that receives the tensor
+    producer: Rows  # [hops, microbatches] row of the computation that produces the tensor
     consumer: Rows  # [hops, microbatches]
-    is_skip: bool  # each end names the stage of the other
+    is_skip: bool  # True if each end names the stage of the other
 
     def ends(self, hop: int, mb: int) -> tuple[Action, Action]:
-        """Return the SEND and the RECV of a message."""
+        """Return the SEND and the RECV of the message of a hop and a microbatch."""
         source, target = int(self.source[hop]), int(self.target[hop])
         others = (target, source) if self.is_skip else (-1, -1)
         return Action(self.send_op, source, mb, 0, others[0]), Action(self.recv_op, target, mb, 0, others[1])
 
     def rows(self, program: Program, op: Op) -> tuple[Rows, Rows]:
-        """Return the rows of all actions of one kind, SEND or RECV, and the hop of each; -1 for another direction."""
+        """Return the rows of all actions ``op`` (SEND or RECV), and the hop of each; -1 for other directions."""
         rows = np.flatnonzero((program.op == op) & ((program.other >= 0) == self.is_skip))
         ends = (self.source, self.target) if op == self.send_op else (self.target, self.source)
         if not self.is_skip:
@@ -73,7 +73,10 @@ class _Hops(NamedTuple):
 
 
 def message_problems(program: Program) -> list[Problem]:
-    """Check that every hop between ranks has one send, after its producer, and one receive, before its consumer."""
+    """Return a problem for every hop between ranks without exactly one SEND and one RECV at valid positions.
+
+    The SEND must follow the producer of the tensor, and the RECV must precede its consumer.
+    """
     directions = [*_neighbour_hops(program), *_skip_hops(program)]
     found = [each for hops in directions for each in first_problems(_unmatched_messages(program, hops))]
     found += first_problems(_dangling_messages(program, directions))
@@ -89,7 +92,7 @@ def _neighbour_hops(program: Program) -> list[_Hops]:
 
 
 def _skip_hops(program: Program) -> list[_Hops]:
-    """Return the tensors that skip stages, and their gradients."""
+    """Return the hops of tensors that skip stages, and of their gradients."""
     if not program.skips.size and not (program.other >= 0).any():
         return []
     table, pairs = program.tables, np.array(program.distant_skips, np.int64).reshape(-1, 2)
@@ -120,14 +123,14 @@ def _unmatched_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
 
 
 def _count_hops(program: Program, hops: _Hops, op: Op) -> Rows:
-    """Return how often the SEND or RECV of each message occurs, as ``[hops, microbatches]``."""
+    """Return the number of occurrences of the SEND or RECV of each message, ``[hops, microbatches]``."""
     rows, hop = hops.rows(program, op)
     place = (hop * program.microbatches + program.microbatch[rows])[hop >= 0]
     return np.bincount(place, minlength=hops.producer.size).reshape(hops.producer.shape)
 
 
 def _dangling_messages(program: Program, directions: list[_Hops]) -> Iterator[Problem]:
-    """Yield messages to stages that do not exist, and messages along skips that the program does not have."""
+    """Yield messages to stages that do not exist, and messages along skip connections that the program does not have."""
     for hops in directions:
         for op in (hops.send_op, hops.recv_op) if hops.is_skip else ():
             rows, hop = hops.rows(program, op)
@@ -143,7 +146,10 @@ def _dangling_messages(program: Program, directions: list[_Hops]) -> Iterator[Pr
 
 
 def _misplaced_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
-    """Yield ends of messages on the wrong rank, naming the wrong peer, or on the wrong side of a computation."""
+    """Yield ends of messages that are on the wrong rank, name the wrong peer, or are on the wrong side.
+
+    A SEND must follow the computation that produces its tensor, and a RECV must precede the one that consumes it.
+    """
     send, recv = (_rows(program, hops, op) for op in (hops.send_op, hops.recv_op))
     rank, peer = program.rank, program.peer
     sender, receiver = rank[hops.producer], rank[hops.consumer]
@@ -167,15 +173,15 @@ def _misplaced_messages(program: Program, hops: _Hops) -> Iterator[Problem]:
 
 
 def _rows(program: Program, hops: _Hops, op: Op) -> Rows:
-    """Return the row of the SEND or RECV of each message as ``[hops, microbatches]``, -1 where there is none."""
+    """Return the row of the SEND or RECV of each message, ``[hops, microbatches]``; -1 if it is missing."""
     table = np.full(hops.producer.shape, -1, np.int64)
     rows, hop = hops.rows(program, op)
-    table[hop, program.microbatch[rows]] = rows  # rows without a hop were reported before
+    table[hop, program.microbatch[rows]] = rows  # rows without a hop are reported elsewhere
     return table
 
 
 def channel_problems(program: Program) -> list[Problem]:
-    """Check that, per directed pair of ranks, receives have the order of the sends."""
+    """Return a problem for every directed pair of ranks whose receives are not in the order of the sends."""
     sends = np.flatnonzero(program.is_send)
     recvs = np.flatnonzero((program.op == Op.RECV_F) | (program.op == Op.RECV_B))
     ranks = np.int64(program.ranks)

@@ -1,4 +1,4 @@
-"""The difference of two orders of the same computations: blocks that moved, split, joined or share a slot."""
+"""Difference of two orders of the same computations: blocks that were moved, split, joined, or put into a shared slot."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from meshwave.engine.program.program import Program
 
 @dataclass(frozen=True)
 class MovedBlock:
-    """A block whose place differs from the first order."""
+    """Block whose place differs from that in the first order."""
 
     action: Action
     rank: int
-    places: int  # relative to the blocks that stayed: positive is later, negative earlier; 0 if its rank changed
+    places: int  # places moved relative to blocks that stayed; negative is earlier, 0 if its rank changed
     from_rank: int
 
 
 @dataclass(frozen=True)
 class OrderDifference:
-    """The fewest moved blocks that turn one order into another, and the backwards that changed."""
+    """Fewest moved blocks that turn one order into another, and the backwards that changed."""
 
     moved: tuple[MovedBlock, ...]
     split: tuple[Action, ...]  # whole backwards that are now halves
@@ -42,7 +42,7 @@ class OrderDifference:
         return not (self.moved or self.split or self.joined or self.overlapped or self.separated)
 
     def summary(self, meshes: Sequence[str], start: str) -> str:
-        """Return the difference in one sentence; ``start`` names the first order."""
+        """Return the difference as one sentence; ``start`` names the first order."""
         within = [moved for moved in self.moved if moved.rank == moved.from_rank]
         stages = sorted({(m.action.stage, m.from_rank, m.rank) for m in self.moved if m.rank != m.from_rank})
         params = {
@@ -62,11 +62,11 @@ class OrderDifference:
 def compare_orders(start: Program, now: Program) -> OrderDifference:
     """Compare two orders of the same stages and microbatches.
 
-    Per rank, the blocks of a longest common subsequence stayed; all others moved. No fewer moves turn one order into
-    the other. Halves of a backward that was whole take its place.
+    Per rank, the blocks of a longest common subsequence stayed, and all others moved; no set of fewer moves turns one
+    order into the other. The halves of a backward that was whole replace it.
 
     Raises:
-        Refusal: the orders have other stages, microbatches or meshes.
+        Refusal: the orders have different stages, microbatches or meshes.
     """
     if (start.stages, start.microbatches, start.ranks) != (now.stages, now.microbatches, now.ranks):
         raise Refusal("orders_without_common_blocks")
@@ -74,7 +74,7 @@ def compare_orders(start: Program, now: Program) -> OrderDifference:
     op, stage, mb = now.op, now.stage, now.microbatch
     was = then[op, stage, mb]
     whole = then[Op.B, stage, mb]
-    was = np.where((was < 0) & (op == Op.I), whole, was)  # a half takes the place of the whole
+    was = np.where((was < 0) & (op == Op.I), whole, was)  # a half replaces the whole backward
     halves = then[Op.I, stage, mb]
     was = np.where((was < 0) & (op == Op.B), halves, was)
     moved: list[MovedBlock] = []
@@ -86,7 +86,9 @@ def compare_orders(start: Program, now: Program) -> OrderDifference:
         stayed = own[start.rank[was[own]] == rank]
         moved += _moved_blocks(now, rank, stayed, was[stayed])
     then_whole, now_whole = then[Op.B] >= 0, computation_rows(now)[Op.B] >= 0
-    shared = np.where(was >= 0, start.fused[was], now.fused)  # [rows now] whether each was second in a slot
+    shared = np.where(
+        was >= 0, start.fused[was], now.fused
+    )  # [rows now] True if it was the second computation of a slot
     return OrderDifference(
         moved=tuple(moved),
         split=_masked_actions(Op.B, then_whole & ~now_whole),
@@ -104,7 +106,7 @@ def _moved_blocks(now: Program, rank: int, rows: Rows, was: Rows) -> list[MovedB
     """Return the blocks of one rank outside the longest common subsequence of both orders."""
     if (np.diff(was) > 0).all():
         return []
-    places = np.argsort(np.argsort(was))  # former place of each among these blocks
+    places = np.argsort(np.argsort(was))  # former index of each among these blocks
     stays = np.zeros(len(rows), np.bool_)
     stays[_longest_ascent(places.tolist())] = True
     kept = np.sort(places[stays])
@@ -116,8 +118,8 @@ def _moved_blocks(now: Program, rank: int, rows: Rows, was: Rows) -> list[MovedB
 
 
 def _longest_ascent(values: list[int]) -> list[int]:
-    """Return the places of a longest ascending subsequence of distinct values (patience sorting, Fredman 1975)."""
-    piles: list[int] = []  # the smallest last value of an ascent of each length
+    """Return the indices of a longest ascending subsequence of distinct values (patience sorting, Fredman 1975)."""
+    piles: list[int] = []  # smallest last value of an ascent of each length
     tops: list[int] = []
     before: list[int] = []
     for at, value in enumerate(values):

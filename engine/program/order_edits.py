@@ -1,8 +1,9 @@
-"""Edits of a hand-drawn order: move, split, join and overlap computations.
+"""Edits of a custom order: move, split, join and overlap computations.
 
-All edits work on the computations of a program alone, as :func:`meshwave.engine.lowering.lower.order_computations` returns them. A
-*slot* is one computation, or a forward and a backward that overlap; it moves as a whole. Edits return a new order,
-which may deadlock: :func:`meshwave.engine.program.deadlock_repair.repair` fixes that.
+All edits apply to a program of computations only, as returned by
+:func:`meshwave.engine.lowering.lower.order_computations`. A *slot* is one computation, or a forward and a backward that
+overlap; it moves as a whole. Edits return a new order, which may deadlock:
+:func:`meshwave.engine.program.deadlock_repair.repair` removes deadlocks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BACKWARDS = (Op.B, Op.I)
 
 
 def find_rows(order: Program, actions: Iterable[Action]) -> Rows:
-    """Return the rows of computations, ascending, each with the other row of its slot.
+    """Return the rows of computations in ascending order, including the other row of a shared slot.
 
     Raises:
         Refusal: a computation is not in the order.
@@ -44,14 +45,14 @@ def find_rows(order: Program, actions: Iterable[Action]) -> Rows:
 
 
 def computation_rows(order: Program) -> Rows:
-    """Return the row of each computation as ``[4, stages, microbatches]``, -1 where there is none."""
+    """Return the row of each computation, ``[4, stages, microbatches]``; -1 if it is missing."""
     places = np.full((COMPUTATIONS, order.stages, order.microbatches), -1, np.int64)
     places[order.op, order.stage, order.microbatch] = np.arange(len(order))
     return places
 
 
 def whole_slots(order: Program, rows: Rows) -> Rows:
-    """Return the rows, completed to whole slots."""
+    """Return the rows, extended to whole slots."""
     taken = np.zeros(len(order) + 1, np.bool_)
     taken[rows] = True
     taken[:-1] |= taken[1:] & order.next_is_fused
@@ -60,7 +61,7 @@ def whole_slots(order: Program, rows: Rows) -> Rows:
 
 
 def slot_rows(order: Program, own: slice) -> Rows:
-    """Return the first row of each slot of a rank, whose rows are ``own``."""
+    """Return the first row of each slot of the rank whose rows are ``own``."""
     slots: Rows = np.flatnonzero(~order.fused[own]) + own.start
     return slots
 
@@ -69,13 +70,13 @@ def slot_rows(order: Program, own: slice) -> Rows:
 
 
 def move_blocks(order: Program, rows: Rows, before: int) -> Program:
-    """Move the slots of ``rows``, all of one rank, before the slot of row ``before``.
+    """Move the slots of ``rows``, which must be on one rank, before the slot of row ``before``.
 
-    The moved slots are adjacent afterwards and keep their relative order. ``before`` is a row of the same rank, or the
-    number after its last row for the end of its order.
+    The moved slots are then adjacent and keep their relative order. ``before`` is a row of the same rank, or the index
+    after its last row for the end of its order.
 
     Raises:
-        Refusal: the blocks belong to several ranks, or ``before`` belongs to another rank.
+        Refusal: the blocks are on several ranks, or ``before`` is on another rank.
     """
     rows = whole_slots(order, rows)
     if not len(rows):
@@ -93,9 +94,9 @@ def move_blocks(order: Program, rows: Rows, before: int) -> Program:
 
 
 def shift_blocks(order: Program, rows: Rows, by: int) -> Program:
-    """Move the slots of ``rows`` by a number of places in the order of their ranks; negative is earlier.
+    """Move the slots of ``rows`` by a number of places in the order of their ranks; negative numbers move them earlier.
 
-    Other slots keep their order. The moved ones keep their distances, except at an end of an order.
+    The other slots keep their order. The moved slots keep their distances, except at either end of an order.
     """
     rows = whole_slots(order, rows)
     for rank in np.unique(order.rank[rows]).tolist():
@@ -123,11 +124,11 @@ def replace_rank_order(order: Program, own: slice, rows: Rows) -> Program:
 def move_stage(order: Program, timeline: Timeline, stage: int, rank: int, replica: int = 0) -> Program:
     """Move a stage of one replica of the model to another rank.
 
-    Its computations are merged with those of the rank by their start in ``timeline``, the simulation of this order; if
-    two start at the same time, the one that the other depends on comes first.
+    Its computations are merged with those of the rank by their start times in ``timeline``, the simulation of this
+    order; of two that start at the same time, the one on which the other depends comes first.
 
     Raises:
-        Refusal: the stage or rank does not exist, or a rank would have no computation left.
+        Refusal: the stage or rank does not exist, or a rank would have no computations.
     """
     if not (0 <= stage < order.stages and 0 <= rank < order.ranks and 0 <= replica < order.replicas):
         raise Refusal("unknown_stage_or_mesh", {"last_stage": order.stages - 1, "last_mesh": order.ranks - 1})
@@ -157,7 +158,7 @@ def _columns(order: Program) -> Columns:
 
 
 def computation_starts(timeline: Timeline, order: Program) -> Floats:
-    """Return the start of each computation as ``[4, stages, microbatches]``, NaN where there is none."""
+    """Return the start of each computation in seconds, ``[4, stages, microbatches]``; NaN if it is missing."""
     starts = np.full((COMPUTATIONS, order.stages, order.microbatches), np.nan)
     own = timeline.is_compute
     starts[timeline.op[own], timeline.stage[own], timeline.microbatch[own]] = timeline.start[own]
@@ -168,10 +169,10 @@ def computation_starts(timeline: Timeline, order: Program) -> Floats:
 
 
 def split_backwards(order: Program, rows: Rows) -> Program:
-    """Split each whole backward of ``rows`` into its input gradient and, right after, its weight gradient.
+    """Split each whole backward of ``rows`` into its input gradient and, right after it, its weight gradient.
 
     Raises:
-        Refusal: there is no whole backward among them.
+        Refusal: ``rows`` contains no whole backward.
     """
     whole = rows[order.op[rows] == Op.B]
     if not len(whole):
@@ -186,10 +187,10 @@ def split_backwards(order: Program, rows: Rows) -> Program:
 
 
 def join_backwards(order: Program, rows: Rows) -> Program:
-    """Join the halves of backwards among ``rows``; each whole backward takes the place of its input gradient.
+    """Join the halves of backwards in ``rows``; each whole backward replaces its input gradient.
 
     Raises:
-        Refusal: there is no half backward among them.
+        Refusal: ``rows`` contains no half backward.
     """
     halves = rows[np.isin(order.op[rows], (Op.I, Op.W))]
     if not len(halves):
@@ -208,8 +209,8 @@ def join_slots(order: Program, rows: Rows) -> Program:
     The first forward of a rank shares a slot with its first backward, and so on. A backward moves to its forward.
 
     Raises:
-        Refusal: a rank has unequal numbers of forwards and backwards among them, both belong to one microbatch in one
-            stage, or a block shares a slot already.
+        Refusal: a rank has unequal numbers of forwards and backwards in ``rows``, a forward and its own backward would
+            share a slot, or a block shares a slot already.
     """
     columns, at = _columns(order), np.arange(len(order), dtype=np.float64)
     double = order.fused | order.next_is_fused
@@ -231,10 +232,10 @@ def join_slots(order: Program, rows: Rows) -> Program:
 
 
 def split_slots(order: Program, rows: Rows) -> Program:
-    """Make the two computations of each slot of ``rows`` run one after the other.
+    """Make the two computations of each shared slot in ``rows`` run one after the other.
 
     Raises:
-        Refusal: none of them shares a slot.
+        Refusal: none of the rows shares a slot.
     """
     second = rows[order.fused[rows]]
     if not len(second):
@@ -245,6 +246,6 @@ def split_slots(order: Program, rows: Rows) -> Program:
 
 
 def _rebuild(order: Program, columns: Columns, rank: NDArray[np.int32]) -> Program:
-    """Return an order with other computations of the same stages; ``rank`` is that of each row, ascending."""
+    """Return an order with the given computations of the same stages; ``rank`` is the rank of each row, ascending."""
     parts = np.split(columns, np.searchsorted(rank, np.arange(1, order.ranks)))
     return from_columns(parts, order.placement, order.replica)

@@ -1,4 +1,4 @@
-"""Steady states of a hand-drawn order, and edits that repeat for other microbatches."""
+"""Steady states of a custom order, and edits that are repeated for other microbatches."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from meshwave.engine.program.program import Program
 
 @dataclass(frozen=True)
 class SteadyState:
-    """The part of a rank's order that repeats every ``period`` slots, each time ``step`` microbatches later."""
+    """Part of a rank's order that repeats every ``period`` slots, ``step`` microbatches later each time."""
 
     rank: int
-    period: int  # slots
-    step: int  # microbatches
-    first: int  # row
-    last: int  # row of the last repetition
+    period: int  # period in slots
+    step: int  # microbatches between repetitions
+    first: int  # first row of the first slot
+    last: int  # first row of the last slot
 
 
 def find_steady_state(order: Program, rank: int) -> SteadyState | None:
     """Return the steady state of a rank; None if there is none.
 
-    For each step in microbatches, every slot is compared with the one ``period`` places later. A stretch is scored by
-    the number of slots that agree minus those that do not, since an edit of one block disturbs its neighbours. The step
-    with the best stretch wins.
+    For each step in microbatches, every slot is compared with the slot ``period`` places later. A section is scored by
+    the number of slots that match minus the number of slots that do not, since an edit of one block affects its
+    neighbours. The step with the highest score is chosen.
     """
     own = order.rows(rank)
     slots = slot_rows(order, own)
@@ -57,7 +57,7 @@ def find_steady_state(order: Program, rank: int) -> SteadyState | None:
 
 
 def _best_stretch(agrees: NDArray[np.bool_]) -> tuple[int, int, int]:
-    """Return the score of the best stretch, its first and its last slot."""
+    """Return the score of the best section, and its first and last slot."""
     total = np.concatenate(([0], np.cumsum(np.where(agrees, 1, -1))))
     lowest = np.minimum.accumulate(total)
     end = int((total - lowest).argmax())
@@ -69,7 +69,7 @@ def find_repetitions(order: Program, rows: Rows) -> list[int]:
     """Return the offsets in microbatches at which blocks repeat in the steady state of their ranks.
 
     Raises:
-        Refusal: a block is in no steady state.
+        Refusal: a block is not part of a steady state.
     """
     found: set[int] = set()
     places = computation_rows(order)
@@ -90,12 +90,12 @@ def find_repetitions(order: Program, rows: Rows) -> list[int]:
 
 
 def repeat_blocks(order: Program, rows: Rows, shifts: Iterable[int] | None = None) -> Program:
-    """Arrange the same blocks of other microbatches like those of ``rows``.
+    """Move blocks of other microbatches to the same relative places as ``rows``.
 
-    Adjacent blocks of ``rows`` are placed relative to a neighbour: the block before them, or the one after them if the
-    one before is of their own kind. The same blocks ``by`` microbatches later move next to the same neighbour ``by``
-    microbatches later, for each ``by`` of ``shifts``; by default for all microbatches. Blocks without such a neighbour
-    stay.
+    Adjacent blocks of ``rows`` are placed relative to a neighbour: the preceding block, or the following one if the
+    preceding block is of their own kind. The corresponding blocks ``by`` microbatches later move next to the same
+    neighbour ``by`` microbatches later, for each ``by`` of ``shifts``; None for all microbatches. Blocks without such a
+    neighbour do not move.
     """
     rows = whole_slots(order, rows)
     every = range(1, order.microbatches)
@@ -117,7 +117,7 @@ def _groups(order: Program, rows: Rows) -> list[list[int]]:
 
 
 class _Chain:
-    """The slots of one rank as a linked list."""
+    """Slots of one rank as a linked list."""
 
     def __init__(self, order: Program, own: slice) -> None:
         self._order, self._own, self.computation_rows = order, own, computation_rows(order)
@@ -126,9 +126,9 @@ class _Chain:
         self._before = {after: before for before, after in pairwise([-1, *slots, -1])}
 
     def repeat(self, group: list[int], by: int) -> None:
-        """Move the blocks of another microbatch next to its neighbour, like those of the group.
+        """Move the blocks ``by`` microbatches after a group next to the corresponding neighbour.
 
-        Both are ``by`` microbatches later than the group and its neighbour.
+        The corresponding neighbour is the block ``by`` microbatches after the neighbour of the group.
         """
         moved = [image for row in group if (image := self._same_slot(row, by)) >= 0]
         before, after = (self._same_slot(row, by) for row in self._neighbours(group))
@@ -138,10 +138,10 @@ class _Chain:
             self._insert(moved, lambda: self._before[after])
 
     def _neighbours(self, group: list[int]) -> tuple[int, int]:
-        """Return the slots next to a group that define its place, -1 for none.
+        """Return the preceding and the following slot that define the place of a group, -1 for none.
 
         A neighbour of the same kind as a slot of the group is ignored if the other neighbour is of another kind:
-        following its own kind, microbatch by microbatch, would gather all of them in one place.
+        otherwise the blocks of all microbatches would follow each other and be collected in one place.
         """
         before, after = self._before[group[0]], self._after[group[-1]]
         kinds = {self._op_and_stage(row) for row in group}
@@ -154,7 +154,7 @@ class _Chain:
         return int(self._order.op[row]), int(self._order.stage[row])
 
     def _same_slot(self, row: int, by: int) -> int:
-        """Return the slot of this rank with the same block of another microbatch; -1 if there is none."""
+        """Return the slot of this rank with the same block ``by`` microbatches later; -1 if there is none."""
         if row < 0:
             return -1
         op, stage, mb, *_ = self._order.row(row)
@@ -165,7 +165,7 @@ class _Chain:
         return int(self._order.slot[there]) if inside else -1
 
     def _insert(self, rows: list[int], find_anchor: Callable[[], int]) -> None:
-        """Remove slots and insert them after another, which is looked up once they are removed."""
+        """Remove slots and insert them after the slot that ``find_anchor`` returns after the removal."""
         for row in rows:
             before, after = self._before[row], self._after[row]
             self._after[before], self._before[after] = after, before

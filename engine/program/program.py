@@ -1,4 +1,4 @@
-"""Programs: the ordered actions of every rank, as columns."""
+"""Programs: the ordered actions of every rank, stored as columns."""
 
 from __future__ import annotations
 
@@ -33,35 +33,37 @@ def _no_skips() -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The ordered actions of every rank.
+    """Program of a step: the ordered actions of every rank.
 
     One row is one action; the rows of rank ``r`` are ``offsets[r]:offsets[r + 1]``. A rank is a place in the pipeline
-    (one mesh). Rows are kept as columns because 128 ranks x 1024 microbatches are a quarter of a million computations
-    and as many messages.
+    (one mesh). Rows are stored as columns because 128 ranks x 1024 microbatches have a quarter of a million
+    computations and as many messages.
 
-    ``skips`` are the stages that skip connections of the model connect. To the next stage their tensors travel with its
-    input. To a later stage on another rank they are sent directly, in one message per pair of stages, and their
-    gradients return the same way.
+    ``skips`` are the pairs of stages that skip connections of the model connect. Tensors that skip to the next stage
+    are part of its input message. Tensors to a later stage on another rank are sent directly, in one message per pair
+    of stages, and their gradients return the same way.
 
     The size of a message is counted in units that the model defines: tensors of equal size for a language model; a
     common divisor of the sizes for a model whose tensors differ.
     """
 
-    op: NDArray[np.int8]  # [rows] Op
+    op: NDArray[np.int8]  # [rows] kind of action (Op)
     stage: Ints  # [rows] -1 for STEP
     microbatch: Ints  # [rows] -1 for REDUCE_GRAD and STEP
     peer: Ints  # [rows] other rank of a SEND or RECV, else -1
-    fused: NDArray[np.bool_]  # [rows] a backward that shares its slot with the forward in the row before
+    fused: NDArray[np.bool_]  # [rows] True for a backward that shares its slot with the forward in the preceding row
     offsets: NDArray[np.int64]  # [ranks + 1]
-    placement: Ints  # [replicas, stages] the rank that holds a stage of a replica
+    placement: Ints  # [replicas, stages] rank that holds a stage of a replica
     replica: Ints  # [microbatches] replica of each microbatch
-    clips: bool = False  # STEP needs the norm of all gradients, so that no rank steps before the last backward
-    other: Ints = field(default_factory=_no_rows)  # [rows] the stage at the other end of a message that skips, else -1
+    clips: bool = False  # True if STEP needs the norm of all gradients, so that no rank steps before the last backward
+    other: Ints = field(
+        default_factory=_no_rows
+    )  # [rows] stage at the other end of a message that skips stages, else -1
     skips: Ints = field(default_factory=_no_skips)  # [pairs, 3] stage, later stage, units
     onward: Ints = field(
         default_factory=_no_rows
-    )  # [stages - 1] units that each passes to the next, without skips; 1 by default
-    batched: bool = False  # the messages of a batch are issued together
+    )  # [stages - 1] units that each stage sends to the next, without skips; 1 by default
+    batched: bool = False  # True if messages are issued in batches
 
     def __post_init__(self) -> None:
         if not len(self.other):
@@ -70,7 +72,7 @@ class Program:
             object.__setattr__(self, "onward", np.ones(max(0, self.stages - 1), np.int32))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the columns and the digest; derived tables are computed again when needed."""
+        """Return the columns and the digest for pickling; derived tables are computed again when needed."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"digest": self.digest}
 
     @property
@@ -98,17 +100,17 @@ class Program:
 
     @cached_property
     def rank(self) -> Ints:
-        """``[rows]`` the rank of each row."""
+        """Rank of each row, ``[rows]``."""
         return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.offsets))
 
     @cached_property
     def is_compute(self) -> NDArray[np.bool_]:
-        """``[rows]`` True for computations."""
+        """True for computations, ``[rows]``."""
         return self.op <= Op.W
 
     @property
     def is_send(self) -> NDArray[np.bool_]:
-        """``[rows]`` True for a SEND."""
+        """True for a SEND, ``[rows]``."""
         sent: NDArray[np.bool_] = (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
         return sent
 
@@ -128,35 +130,35 @@ class Program:
         return [Action(Op(op), *rest) for op, *rest in zip(*(c[rows].tolist() for c in columns), strict=True)]
 
     def ranks_of(self, stage: int) -> list[int]:
-        """Return the ranks that hold a copy of ``stage`` and reduce its gradients, ascending."""
+        """Return the ranks that hold a copy of ``stage`` and reduce its gradients, in ascending order."""
         return sorted({int(rank) for rank in self.placement[:, stage]})
 
     def stages_of(self, rank: int) -> list[int]:
-        """Return the stages that ``rank`` holds, ascending."""
+        """Return the stages that ``rank`` holds, in ascending order."""
         return sorted({int(stage) for stage in np.nonzero(self.placement == rank)[1]})
 
     @cached_property
     def tables(self) -> Tables:
-        """Rows of each computation and each message."""
+        """Row of each computation and of each message."""
         return find_tables(self)
 
     @cached_property
     def skip_messages(self) -> Skipping:
-        """Messages that skip stages."""
+        """Messages of tensors that skip stages."""
         return find_skipping(self)
 
     @cached_property
     def distant_skips(self) -> list[tuple[int, int]]:
-        """Stages (source, target) whose skip connections travel in messages of their own."""
+        """Stages (source, target) whose skip connections have separate messages."""
         return [(source, target) for source, target, _ in self.skips.tolist() if target > source + 1]
 
     @cached_property
     def tensors(self) -> Ints:
-        """``[rows]`` units that a message holds; 0 for other rows."""
+        """Number of units in each message, ``[rows]``; 0 for other rows."""
         return message_units(self)
 
     def tensors_from(self, made: Action) -> int:
-        """Return the units that a forward or a backward sends to its neighbour, or to the stage that it names."""
+        """Return the number of units that a forward or backward sends to the adjacent or the named stage."""
         end = made.other if made.other >= 0 else made.stage + (1 if made.op == Op.F else -1)
         pair = sorted((made.stage, end))
         skipping = sum(int(tensors) for *ends, tensors in self.skips.tolist() if ends == pair)
@@ -164,41 +166,41 @@ class Program:
 
     @cached_property
     def slot(self) -> NDArray[np.int64]:
-        """``[rows]`` first row of the slot of each row: its own, unless it is fused."""
+        """First row of the slot of each row, ``[rows]``: the row itself, unless it is fused."""
         return np.arange(len(self)) - self.fused
 
     @cached_property
     def next_is_fused(self) -> NDArray[np.bool_]:
-        """``[rows]`` True if the next row runs in the same slot."""
+        """True if the next row runs in the same slot, ``[rows]``."""
         return np.append(self.fused[1:], False)
 
     def rows_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of slots that are given by their first rows, in their order."""
+        """Return all rows of slots that are given by their first rows, in their order."""
         double = self.next_is_fused[slots]
         rows = np.repeat(slots, 1 + double)
         rows[np.cumsum(1 + double)[double] - 1] += 1
         return rows
 
     def reorder(self, rows: NDArray[np.int64]) -> Program:
-        """Return the same computations in another order of rows within each rank."""
+        """Return the program with its rows in another order within each rank."""
         columns = {name: getattr(self, name)[rows] for name in ("op", "stage", "microbatch", "peer", "fused")}
         return replace(self, **columns)
 
     @cached_property
     def spans(self) -> NDArray[np.int64]:
-        """Rows that become spans of a timeline: all but receives, which share the span of their send."""
+        """Rows that become spans of a timeline: all except receives, which share the span of their send."""
         return np.flatnonzero((self.op != Op.RECV_F) & (self.op != Op.RECV_B))
 
     @cached_property
     def span_of_row(self) -> NDArray[np.int64]:
-        """``[rows + 1]`` the span of each row; -1 for a receive, and at the end for row -1."""
+        """Span of each row, ``[rows + 1]``; -1 for a receive; the last entry is -1, for row -1."""
         span = np.full(len(self) + 1, -1, np.int64)
         span[self.spans] = np.arange(len(self.spans))
         return span
 
     @cached_property
     def send_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of all sends, and the row of the computation that produced the tensor of each."""
+        """Rows of all sends, and for each the row of the computation that produced its tensor."""
         table, skipping = self.tables, self.skip_messages
         pairs = ((table.send_forward, table.forward), (table.send_backward, table.backward))
         sends = np.concatenate([*(sent[sent >= 0] for sent, _ in pairs), skipping.send])
@@ -206,20 +208,20 @@ class Program:
 
     @cached_property
     def batch(self) -> NDArray[np.int64]:
-        """``[rows]`` the batch of each SEND where messages are batched, -1 otherwise."""
+        """Batch of each SEND, ``[rows]``, if messages are batched; otherwise -1."""
         return find_batches(self)
 
     @cached_property
     def graph(self) -> Graph:
-        """The dependency graph."""
+        """Dependency graph of the program."""
         return build_graph(self)
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the program: programs of equal digest order the same actions."""
+        """Hash of the program: programs with equal digests order the same actions."""
         sha = hashlib.sha256(b"meshwave-program/2" + bytes([self.clips]))
         columns = (self.op, self.stage, self.microbatch, self.peer, self.fused, self.offsets)
-        skips = (self.other, self.skips) if len(self.skips) else ()  # programs without skips keep their digest
+        skips = (self.other, self.skips) if len(self.skips) else ()  # unchanged digest for programs without skips
         onward = (self.onward,) if (self.onward != 1).any() else ()
         sha.update(b"batched" * self.batched)
         for column in (*columns, self.placement, self.replica, *skips, *onward):
@@ -239,17 +241,17 @@ def build_program(
     replica: Sequence[int] | None = None,
     skips: Sequence[Sequence[int]] | None = None,
 ) -> Program:
-    """Return the program of one order per rank.
+    """Return the program with one order of actions per rank.
 
-    A placement that is not given is derived from the orders, and so are the stages between which tensors skip, one
-    tensor each.
+    If ``placement`` is None, it is derived from the orders; if ``skips`` is None, so are the stages between which
+    tensors skip, with one tensor each.
     """
     flat = [to_columns(order) for order in orders]
     return from_columns(flat, placement, replica, skips)
 
 
 def to_columns(order: Iterable[Action]) -> NDArray[np.int32]:
-    """Return ``[actions, 5]`` op, stage, microbatch, fused, other."""
+    """Return an order as ``[actions, 5]`` with columns op, stage, microbatch, fused, other."""
     return np.fromiter(chain.from_iterable(order), np.int32).reshape(-1, len(Action._fields))
 
 
@@ -259,9 +261,9 @@ def from_columns(
     replica: Sequence[int] | Ints | None = None,
     skips: Sequence[Sequence[int]] | Ints | None = None,
 ) -> Program:
-    """Return the program of one array per rank, with a row per action.
+    """Return the program with one array per rank, which has a row per action.
 
-    Columns are op, stage, microbatch, fused, and for messages that skip stages the other stage.
+    Columns are op, stage, microbatch and fused; messages that skip stages also need the other stage.
     """
     offsets = np.concatenate(([0], np.cumsum([len(order) for order in orders]))).astype(np.int64)
     width = max((order.shape[1] for order in orders), default=4)
@@ -287,11 +289,11 @@ def from_columns(
 
 
 def _read_skips(rows: NDArray[np.int32], other: Ints, stages: int) -> Ints:
-    """Return ``[pairs, 3]`` the stages that messages beyond the next stage name, one tensor each.
+    """Return the skip connections named by messages beyond the next stage, ``[pairs, 3]``, with one tensor each.
 
-    Impossible ones are left to :mod:`meshwave.engine.program.verification`.
+    Impossible ones are reported by :mod:`meshwave.engine.program.verification`.
     """
-    forward = (other >= 0) & ((rows[:, 0] == Op.SEND_F) | (rows[:, 0] == Op.RECV_B))  # of the stage that they lead from
+    forward = (other >= 0) & ((rows[:, 0] == Op.SEND_F) | (rows[:, 0] == Op.RECV_B))  # source stage
     named = np.where(forward, [rows[:, 1], other], [other, rows[:, 1]])[:, other >= 0]
     pairs = np.unique(named.T, axis=0)
     pairs = pairs[(pairs[:, 0] + 1 < pairs[:, 1]) & (pairs[:, 1] < stages)]
@@ -299,7 +301,7 @@ def _read_skips(rows: NDArray[np.int32], other: Ints, stages: int) -> Ints:
 
 
 def _peers(rows: NDArray[np.int32], other: Ints, placement: Ints, replica: Ints) -> Ints:
-    """Return the other rank of every SEND and RECV, which the notation leaves out; -1 for none."""
+    """Return the other rank of every SEND and RECV, which the notation omits, ``[rows]``; -1 for other rows."""
     peer = np.full(len(rows), -1, np.int32)
     for op, towards in ((Op.SEND_F, 1), (Op.RECV_F, -1), (Op.SEND_B, -1), (Op.RECV_B, 1)):
         at = np.flatnonzero(rows[:, 0] == op)
@@ -310,10 +312,10 @@ def _peers(rows: NDArray[np.int32], other: Ints, placement: Ints, replica: Ints)
 
 
 def _read_placement(rows: NDArray[np.int32], offsets: NDArray[np.int64]) -> tuple[Ints, Ints]:
-    """Return the rank of each stage, derived from its computations.
+    """Return the placement of stages and the replica of each microbatch, derived from the computations.
 
-    The ranks that a microbatch passes are its route; each different route is a replica.
-    A stage that no computation names is -1, which :mod:`meshwave.engine.program.verification` reports.
+    The ranks that a microbatch passes are its route; each distinct route is a replica. A stage without computations has
+    rank -1, which :mod:`meshwave.engine.program.verification` reports.
     """
     rank = np.repeat(np.arange(len(offsets) - 1, dtype=np.int32), np.diff(offsets))
     compute = (rows[:, 0] <= Op.W) & (rows[:, 2] >= 0)
@@ -329,7 +331,7 @@ def _read_placement(rows: NDArray[np.int32], offsets: NDArray[np.int64]) -> tupl
 
 
 def parse_program(orders: str | Sequence[Sequence[str]]) -> Program:
-    """Parse a program from text, one line per rank, or from lists of cells.
+    """Return the program written as text, with one line per rank, or as lists of cells.
 
     Raises:
         Refusal: a cell is not an action.
@@ -344,7 +346,7 @@ def _parse_order(cells: Iterable[str]) -> list[Action]:
 
 
 def format_program(program: Program, *, compute_only: bool = False) -> list[list[str]]:
-    """Return the ordered actions of each rank in the notation of the field; the inverse of :func:`parse_program`."""
+    """Return the ordered actions of each rank as cells; the inverse of :func:`parse_program`."""
     columns = (program.op, program.stage, program.microbatch, program.fused.view(np.int8), program.other)
     shown = np.ones(len(program), np.bool_) if not compute_only else program.is_compute
     rows = [np.flatnonzero(shown[program.rows(rank)]) + program.offsets[rank] for rank in range(program.ranks)]
@@ -352,7 +354,7 @@ def format_program(program: Program, *, compute_only: bool = False) -> list[list
 
 
 def to_json(program: Program) -> Mapping[str, Any]:
-    """Return a program as plain data: ``compute``, ``actions``, the placement of stages, and the digest."""
+    """Return a program as plain data: ``compute``, ``actions``, the stage placement, and the digest."""
     return {
         "format": "meshwave-program/1",
         "digest": program.digest,
@@ -382,7 +384,7 @@ class ProgramFile(RunFile):
     onward: list[Count] = []
     batched: bool = False
     layers: list[Count] = []
-    """The layers of each stage, in the folder of a run."""
+    """Number of layers of each stage; only in a run folder."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> ProgramFile:
@@ -394,7 +396,7 @@ class ProgramFile(RunFile):
         return self
 
     def program(self) -> Program:
-        """Build the program.
+        """Return the program that the file contains.
 
         Raises:
             InputError: a cell is not an action, or the digest belongs to another program.
@@ -408,10 +410,10 @@ class ProgramFile(RunFile):
 
 
 def from_json(document: Mapping[str, Any]) -> Program:
-    """Return the program of plain data; the inverse of :func:`to_json`.
+    """Return the program given as plain data; the inverse of :func:`to_json`.
 
     Raises:
-        InputError: something is missing or not an action, or the digest belongs to another program.
+        InputError: a key is missing, a cell is not an action, or the digest belongs to another program.
     """
     try:
         return ProgramFile.model_validate(document).program()

@@ -1,4 +1,4 @@
-"""Order of rows by several columns."""
+"""Sorting of rows by several columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def lexical_order(keys: Sequence[NDArray[Any]] | NDArray[Any]) -> NDArray[np.int64]:
-    """Return ``np.lexsort(keys)``, several times as fast where rows of an equal last key are in order already."""
+    """Return ``np.lexsort(keys)``, several times as fast if rows with equal last keys are already in order."""
     order = np.argsort(keys[-1], kind="stable")
     ascends, ties = np.zeros(max(0, len(order) - 1), np.bool_), np.ones(max(0, len(order) - 1), np.bool_)
     for key in reversed(keys):

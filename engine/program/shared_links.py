@@ -1,19 +1,19 @@
 """Networks of shared links, and the rules by which flows share them.
 
-A *port* is one direction of a resource that carries bytes: the NICs of a node, or the link of a device inside its node.
-A *flow* is a message, or a collective of several devices, in progress. It passes one port or more, each with a
-*weight*: the bytes that pass the port per byte of the flow. Two rules define when its bytes move:
+A *port* is one direction of a resource that transfers bytes: the NICs of a node, or the link of a device within its
+node. A *flow* is a message, or a collective of several devices, in progress. It uses one or more ports, each with a
+*weight*: the bytes on the port per byte of the flow. Two rules define when its bytes are transferred:
 
 - Flows of one *connection* (an ordered pair of meshes, whose processes have one connection each) run one after another,
   in the order in which they were sent.
 - The first flows of all connections share each port max-min fairly, and none is faster than it is alone.
 
 Before its first byte a flow waits for its latency, which uses no port; a flow that waits for its connection waits for
-both at the same time. If no port is ever full and no flow waits for its connection, each takes ``latency + bytes /
+both at the same time. If no port is ever full and no flow waits for its connection, each flow takes ``latency + bytes /
 rate``, as if it were alone.
 
 On emulated hosts this is the behaviour of gloo over TCP (docs/accuracy.md). NCCL enqueues the sends of a communicator
-on one stream, so that they also run one after another; that several communicators share a NIC equally is an assumption.
+on one stream, so they also run one after another; equal sharing of a NIC by several communicators is an assumption.
 """
 
 from __future__ import annotations
@@ -45,39 +45,39 @@ PortKind = Literal[
 ]
 
 FULL = 1 + 1e-9
-"""Utilisation above which a port counts as over capacity, with a margin for rounding."""
+"""Utilisation above which a port counts as overloaded, with a margin for rounding errors."""
 
 
 class Port(NamedTuple):
-    """One direction of a resource that carries bytes."""
+    """One direction of a resource that transfers bytes."""
 
     kind: PortKind
-    number: int  # node; device for link-* and device-*; leaf switch for uplink-*
+    number: int  # index of the node; of the device for link-* and device-*; of the leaf switch for uplink-*
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Ports of a design, and the load that each row of its program puts on them.
+    """Ports of a design, and the load of each row of its program on them.
 
     Flows are described by *kinds*: rows that send equal amounts between the same places are of one kind.
     """
 
     ports: tuple[Port, ...]
     capacity: Floats  # [ports] bytes/s
-    latency_s: Floats  # [kinds] before the first byte
+    latency_s: Floats  # [kinds] seconds before the first byte
     rate: Floats  # [kinds] bytes/s of a flow that is alone
-    connection: Ints  # [kinds] flows of one connection run one after another
+    connection: Ints  # [kinds] connection; its flows run one after another
     use_ptr: Ints  # [kinds + 1]
-    use_port: Ints  # [uses] the ports that each kind passes
-    use_weight: Floats  # [uses] bytes that pass the port for each byte of the flow
+    use_port: Ints  # [uses] ports that each kind uses
+    use_weight: Floats  # [uses] bytes on the port per byte of the flow
     row_kind: Ints  # [rows] kind of a SEND, a REDUCE_GRAD or the exchanges of a slot (first row); -1 for none
-    exchange_s: Floats  # [rows] part of a computation's seconds that its exchanges take alone
+    exchange_s: Floats  # [rows] seconds of a computation that its exchanges take alone
     parts: Ints  # [rows] number of times that exchanges and compute alternate inside a computation; else 1
     units: Ints  # [ports] maximum number of flows on a port that each flow uses exclusively; -1 for a shared port
 
     @cached_property
     def classes(self) -> tuple[Ints, Ints]:
-        """``[kinds]`` the class of each kind, and ``[classes]`` one kind of each class.
+        """Class of each kind, ``[kinds]``, and one kind of each class, ``[classes]``.
 
         Kinds that use the same ports with the same weights and rates form a class.
         """
@@ -93,17 +93,17 @@ class Network:
         return of_kind, first
 
     def replace_exchanges(self, exchange_s: Floats) -> Network:
-        """Return the network with other ``exchange_s``, keeping cached results about its ports."""
+        """Return the network with other ``exchange_s``; cached results about its ports are kept."""
         found = replace(self, exchange_s=exchange_s)
         found.__dict__.update({name: self.__dict__[name] for name in ("classes", "coupling") if name in self.__dict__})
         return found
 
     @cached_property
     def coupling(self) -> Network:
-        """The network with only the ports that can make flows wait for each other, without duplicates.
+        """Network with only those ports that can make flows wait for each other, without duplicates.
 
-        A port that all connections together cannot fill is removed, and one port represents several that the same flows
-        use with the same shares of the capacity: a mesh of 256 devices has hundreds of them.
+        A port that all connections together cannot fill is omitted. Ports that are used by the same flows with the same
+        shares of their capacity are represented by one of them: a mesh of 256 devices has hundreds of such ports.
         """
         if not len(self.ports) or not len(self.rate) or self.units.max() >= 0:
             return self
@@ -134,7 +134,7 @@ class Network:
         )
 
     def bytes_of(self, program: Program, seconds: Floats) -> Floats:
-        """Return ``[rows]`` the bytes of the flow of each row, such that alone it takes ``seconds``; 0 for none."""
+        """Return the bytes of the flow of each row, ``[rows]``, for which it takes ``seconds`` alone; 0 for none."""
         size = np.zeros(len(program))
         rows = np.flatnonzero(self.row_kind >= 0)
         kind = self.row_kind[rows]
@@ -147,7 +147,7 @@ class Network:
 
 
 class Alone(NamedTuple):
-    """Times at which the bytes of each flow would move if all were alone."""
+    """Times at which the bytes of each flow would be transferred if it were alone."""
 
     kind: Ints
     start: Floats
@@ -155,9 +155,9 @@ class Alone(NamedTuple):
 
 
 def is_contended(network: Network, alone: Alone) -> bool:
-    """Return whether a flow waits for its connection, or a port is over its capacity.
+    """Return True if a flow waits for its connection, or a port is overloaded.
 
-    If not, the uncontended timeline is exact.
+    Otherwise the uncontended timeline is exact.
     """
     network = network.coupling
     return _has_queue(network, alone) or any(peak > FULL for peak in _peak_utilisation(network, alone))
@@ -174,7 +174,7 @@ def _has_queue(network: Network, alone: Alone) -> bool:
 
 
 def _peak_utilisation(network: Network, alone: Alone) -> Sequence[float]:
-    """Return the peak utilisation of the busiest port, as a list of one number."""
+    """Return the peak utilisation of the busiest port, as a list of one number; empty if no port can be full."""
     counts = np.diff(network.use_ptr)[alone.kind]
     flow = np.repeat(np.arange(len(alone.kind)), counts)
     first = network.use_ptr[alone.kind[flow]]
@@ -183,20 +183,20 @@ def _peak_utilisation(network: Network, alone: Alone) -> Sequence[float]:
     taken = network.use_weight[use] * network.rate[alone.kind[flow]] / network.capacity[port]
     crowded = (
         np.bincount(port, taken, minlength=len(network.ports)) > FULL
-    )  # all flows of other ports together cannot fill them
+    )  # other ports cannot be filled by all their flows together
     keep = crowded[port] & (alone.end[flow] > alone.start[flow])
     port, taken, flow = port[keep], taken[keep], flow[keep]
     moments = np.concatenate((alone.end[flow] * (1 - 1e-12), alone.start[flow]))
     change, ports = np.concatenate((-taken, taken)), np.concatenate((port, port))
     order = np.lexsort((change, moments, ports))  # ends come before starts at the same time
     level = np.cumsum(change[order])
-    return [float(level.max(initial=0.0))]  # every port ends at 0, so that one running sum covers all
+    return [float(level.max(initial=0.0))]  # every port ends at 0, so one running sum covers all ports
 
 
 def pair_network(program: Program, *, half_duplex: bool = False) -> Network:
-    """Return the network of a program without a cluster: a link for each ordered pair of ranks.
+    """Return the network of a program without a cluster: one link per ordered pair of ranks.
 
-    Both links of two ranks share one rate if ``half_duplex``.
+    If ``half_duplex``, both directions between two ranks share one rate.
     """
     sends = np.flatnonzero(program.is_send)
     rank, peer, ranks = program.rank[sends].astype(np.int64), program.peer[sends].astype(np.int64), program.ranks

@@ -2,13 +2,14 @@
 
 A *node* is an action of the program, a *message* a SEND, an *exchange* the collectives inside a node. A *flow* is a
 message or an exchange in progress: flow ``m`` is message ``m``, flow ``messages + n`` the exchange of node ``n``. Flows
-of one *class* pass the same ports with the same weights, and therefore have the same rate.
+of one *class* use the same ports with the same weights, and therefore have the same rate.
 
-``served[c]`` counts the bytes that a flow of class ``c`` would have moved if it had always been there, so that a change
-of rate touches a class and not each of its flows: a flow that joins at ``served`` ends at ``served + size``.
+``served[c]`` is the number of bytes that a flow of class ``c`` would have transferred if it had always been active, so
+that a rate change updates a class instead of each of its flows: a flow that starts at ``served`` ends at ``served +
+size``.
 
-Tables are lists if Python runs the loop, which is faster there, and arrays if it is compiled. The functions take the
-tables that they use as separate arguments, since numba is ten times slower when it passes on a tuple of fifty arrays.
+Tables are lists if Python runs the loop, which is faster then, and arrays if it is compiled. The functions take the
+tables that they use as separate arguments, since numba is ten times slower if it passes a tuple of fifty arrays.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 from typing import Any, NamedTuple
 
 RATE_TOLERANCE = 1e-9
-"""Relative difference up to which rates are equal."""
+"""Relative difference up to which rates count as equal."""
 
 Table = Any
 
@@ -36,7 +37,7 @@ class Nodes(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """Messages and exchanges, and the ports that they pass."""
+    """Messages and exchanges, and the ports that they use."""
 
     kind: Table  # [flows] -1 for a node without exchanges
     size: Table  # [flows] bytes
@@ -104,10 +105,10 @@ HEAP, ORDER, ACTIVE, WAITING, LOGGED, MOMENT, FOUND, SEEDS = range(8)
 
 
 def play_flows(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
-    """Simulate a program on shared links; return the number of changes of rates, even if the log has no room.
+    """Simulate a program on shared links and return the number of rate changes, logged or not.
 
-    The loop is one function because numba passes tables slowly: split into one function per kind of event, the compiled
-    loop took 30% longer (32 meshes, 256 microbatches).
+    The loop is one function because numba passes tables slowly: with one function per kind of event, the compiled loop
+    took 30% longer (32 meshes, 256 microbatches).
     """
     pending, out_ptr, out_node, made_ptr, made, compute, parts, takers = nodes
     kind, size, latency, connection, class_of, class_ptr, port, weight, most, port_ptr, class_at, capacity, units = (
@@ -238,7 +239,7 @@ def play_flows(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
 
 
 def find_first_end(ends: Table) -> int:
-    """Return the place in ``active`` of the class whose next flow ends first."""
+    """Return the index in ``active`` of the class whose next flow ends first."""
     leaves, at = len(ends) >> 1, 1
     while at < leaves:
         at = 2 * at + (ends[2 * at] > ends[at])
@@ -246,7 +247,7 @@ def find_first_end(ends: Table) -> int:
 
 
 def set_end(ends: Table, place: int, end: float) -> None:
-    """Set the end of the next flow of the class at a place in ``active``; infinite for none."""
+    """Set the end of the next flow of the class at index ``place`` in ``active``; infinite for none."""
     at = (len(ends) >> 1) + place
     ends[at] = end
     while at > 1:
@@ -260,7 +261,7 @@ def set_end(ends: Table, place: int, end: float) -> None:
 def log(
     log_time: Table, log_class: Table, log_rate: Table, counts: Table, now: float, flow_class: int, rate: float
 ) -> None:
-    """Append the rate of a class to the log, if there is room."""
+    """Append the rate of a class to the log, if the log is not full."""
     at = counts[LOGGED]
     if at < len(log_time):
         log_time[at], log_class[at], log_rate[at] = now, flow_class, rate
@@ -271,7 +272,7 @@ def log(
 
 
 def push(times: Table, orders: Table, codes: Table, counts: Table, time: float, code: int) -> None:
-    """Add an event: a node has computed a part, or (``nodes + flow``) a latency is over."""
+    """Add an event: a node has computed a part, or (``nodes + flow``) a latency has ended."""
     counts[ORDER] += 1
     at = counts[HEAP]
     counts[HEAP] += 1
@@ -327,7 +328,7 @@ def pop_mark(marks: Table, flows: Table, first: int, count: int) -> int:
 
 
 def is_before(keys: Table, orders: Table, at: int, key: float, order: int) -> bool:
-    """Return whether an entry of a heap comes before a given key and order."""
+    """Return True if the heap entry ``at`` comes before a given key and order."""
     return bool(keys[at] < key or (keys[at] == key and orders[at] < order))
 
 
@@ -335,7 +336,7 @@ def is_before(keys: Table, orders: Table, at: int, key: float, order: int) -> bo
 
 
 def queue(waiting: Table, asked: Table, counts: Table, flow: int) -> None:
-    """Insert the first flow of a connection into the flows that wait for ports, by the order of their requests."""
+    """Insert the first flow of a connection into the flows that wait for ports, in the order of their requests."""
     at = counts[WAITING]
     while at > 0 and asked[waiting[at - 1]] > asked[flow]:
         waiting[at] = waiting[at - 1]
@@ -345,7 +346,7 @@ def queue(waiting: Table, asked: Table, counts: Table, flow: int) -> None:
 
 
 def has_units(class_ptr: Table, port: Table, units: Table, flow_class: int) -> bool:
-    """Return whether a flow of a class may start, which requires that its exclusive ports have units left."""
+    """Return True if a flow of a class may start, which requires free units on its exclusive ports."""
     free = True
     for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
         free = free and units[port[use]] != 0
@@ -362,7 +363,7 @@ def add_demand(
     rate: float,
     flow_class: int,
 ) -> None:
-    """Add a flow of a class to the demand of its ports; a negative rate removes one."""
+    """Add a flow of a class to the demand of its ports; with a negative rate, remove one."""
     for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
         at = port[use]
         demand[at] += weight[use] * rate
@@ -385,7 +386,7 @@ def note_ports(
     counts: Table,
     flow_class: int,
 ) -> None:
-    """Note the ports of a class that its flows and others could fill together, since rates may change there."""
+    """Mark the ports of a class that all their flows together could fill, since rates may change there."""
     for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
         at = port[use]
         if port_mark[at] != counts[MOMENT] and demand[at] > capacity[at] * (1 + RATE_TOLERANCE):
@@ -395,7 +396,7 @@ def note_ports(
 
 
 def note_class(class_mark: Table, found: Table, counts: Table, flow_class: int) -> None:
-    """Note a class whose rate has to be computed."""
+    """Mark a class whose rate must be computed."""
     if class_mark[flow_class] != counts[MOMENT]:
         class_mark[flow_class] = counts[MOMENT]
         found[counts[FOUND]] = flow_class
@@ -416,9 +417,9 @@ def find_coupled(
     found: Table,
     counts: Table,
 ) -> None:
-    """Note all busy classes whose rates depend on the noted ports.
+    """Mark all busy classes whose rates depend on the marked ports.
 
-    These are the classes that pass one of them, and those with which these share a port that they could fill together.
+    These are the classes that use a marked port, and recursively those that share with them a port that could be full.
     """
     while counts[SEEDS] > 0:
         counts[SEEDS] -= 1
@@ -446,9 +447,9 @@ def compute_fair_rates(
 ) -> None:
     """Compute the max-min fair rates of the classes in ``found``, and reorder ``found``.
 
-    Progressive filling (Bertsekas and Gallager, "Data Networks", section 6.5.2): the port that leaves the least to each
-    of its flows limits their rate, then the next port, and so on. A flow that passes a port with weight ``w`` takes
-    ``w`` shares of it.
+    Progressive filling (Bertsekas and Gallager, "Data Networks", section 6.5.2): the port with the smallest capacity
+    per flow limits the rate of its flows, then the next port, and so on. A flow that uses a port with weight ``w``
+    takes ``w`` shares of it.
     """
     for at in range(count):
         for use in range(class_ptr[found[at]], class_ptr[found[at] + 1]):
@@ -486,7 +487,7 @@ def fair_rate(
     most: float,
     flow_class: int,
 ) -> float:
-    """Return the rate that the fullest port of a class leaves to each of its flows."""
+    """Return the rate that the most loaded port of a class leaves for each of its flows."""
     rate = most
     for use in range(class_ptr[flow_class], class_ptr[flow_class + 1]):
         at = port[use]

@@ -1,4 +1,4 @@
-"""Simulation of a program on shared links: tables for the event loop, which is compiled when that pays off."""
+"""Simulation of a program on shared links: prepares tables for the event loop, which is compiled if that saves time."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from meshwave.engine.program.shared_links_loop import Flows, Nodes, Result, Room
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 INTERPRETED_EVENTS = 12_000
-"""Number of events up to which Python runs the loop itself, because importing numba would take longer."""
+"""Maximum number of events for which Python runs the loop itself, because importing numba would take longer."""
 
 
 class Play(NamedTuple):
-    """Times of all actions (nodes of the program's graph, from 1 on) and messages."""
+    """Simulated times of all actions (nodes of the program's graph, from 1 on) and messages."""
 
     start: Floats  # [nodes + 1]
     end: Floats  # [nodes + 1]
-    cause: Ints  # [nodes + 1] row whose end the node waited for last, -1 for none
+    cause: Ints  # [nodes + 1] row for whose end the node waited last, -1 for none
     sends: Ints  # [messages] the row of each SEND
     sent: Floats  # [messages]
     came: Floats  # [messages]
@@ -43,10 +43,10 @@ class Play(NamedTuple):
 
 
 class RateLog(NamedTuple):
-    """Changes of rates: each rate holds until the next entry of its class."""
+    """Changes of rates; each rate is valid until the next entry of its class."""
 
     time_s: Floats
-    kind: Ints  # a kind of flows that represents its class
+    kind: Ints  # kind of flow that represents its class
     rate: Floats  # bytes/s of each flow
 
 
@@ -62,14 +62,14 @@ def play_shared(
     log_entries: int = 0,
     must_compile: bool = False,
 ) -> Play:
-    """Simulate a sound program on a shared network.
+    """Simulate a program without problems on a shared network.
 
     Args:
         program: the program.
         network: the ports, and the kinds of flows.
         durations: ``[rows]`` seconds of each slot without waits for flows.
-        sizes: ``[rows]`` bytes of the flow of each row, those of the second row of a slot added to its first.
-        log_entries: changes of rates to log.
+        sizes: ``[rows]`` bytes of the flow of each row; for a slot of two, the sum is at its first row.
+        log_entries: maximum number of rate changes to log.
         must_compile: run the compiled loop if numba is available, however few events there are.
     """
     network = network.coupling
@@ -89,7 +89,7 @@ def play_shared(
     port_class = np.repeat(np.arange(len(first_of_class)), np.diff(class_ptr))[np.argsort(class_port, kind="stable")]
     nodes, flows, classes = len(node_rows), len(node_rows) + len(messages), len(first_of_class)
     lines = int(network.connection.max(initial=-1)) + 1
-    lines_of_class = np.bincount(of_kind, minlength=classes)  # a connection has one flow of a class in progress at most
+    lines_of_class = np.bincount(of_kind, minlength=classes)  # a connection has at most one flow of a class in progress
     heap_first = np.concatenate(([0], np.cumsum(lines_of_class)))[:-1]
     start, end, cause = np.zeros(nodes), np.zeros(nodes), np.full(nodes, -1)
     sent, came, sent_cause = np.zeros(len(messages)), np.zeros(len(messages)), np.full(len(messages), -1)
@@ -155,7 +155,7 @@ def _allocate_room(flows: int, lines: int, kinds: int, ports: int, heap_first: I
 
 
 def compile_loop() -> bool:
-    """Compile the event loop or load it from numba's cache. Return whether numba is available."""
+    """Compile the event loop or load it from numba's cache, and return True if numba is available."""
     if compiled_module(shared_links_loop.__name__) is None:
         return False
     program = parse_program("0F0 0SEND_F0\n1RECV_F0 1F0")
@@ -165,9 +165,9 @@ def compile_loop() -> bool:
 
 
 def compile_in_background(then: Callable[[], None] = lambda: None) -> threading.Thread:
-    """Compile the loop in another process and then load it here; call ``then`` at the end.
+    """Compile the loop in another process, load it in this one, and finally call ``then``.
 
-    Compiling can hold the interpreter's lock for ten seconds. Until then Python runs the loop.
+    Compiling can block the interpreter for ten seconds. Until it is loaded, Python runs the loop.
     """
 
     def prepare() -> None:
@@ -187,13 +187,13 @@ def compile_in_background(then: Callable[[], None] = lambda: None) -> threading.
 
 COMPILING_S = 300.0
 _ready = threading.Event()
-"""Set once the compiled loop is in this process."""
+"""Set when the compiled loop is loaded in this process."""
 _compiling = threading.Event()
-"""Set while another process compiles it."""
+"""Set while another process compiles the loop."""
 
 
 def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, *, must_compile: bool) -> int:
-    """Run the loop: compiled if that pays off, otherwise in Python on lists, which are faster there."""
+    """Run the loop: compiled if that saves time, otherwise in Python on lists, which are faster there."""
     events = len(nodes.pending) + 2 * len(nodes.takers)
     is_worth_it = must_compile or _ready.is_set() or (events > INTERPRETED_EVENTS and not _compiling.is_set())
     module = compiled_module(shared_links_loop.__name__) if is_worth_it else None
@@ -209,7 +209,7 @@ def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, *, must_compile
 
 
 def _uses_of(network: Network, kinds: Ints) -> tuple[Ints, Ints, Floats]:
-    """Return the ports and weights of some kinds, as (ptr, ports, weights)."""
+    """Return the ports and weights of some kinds of flows as (offsets, ports, weights)."""
     counts = np.diff(network.use_ptr)[kinds]
     ptr = np.concatenate(([0], np.cumsum(counts)))
     use = np.repeat(network.use_ptr[kinds] - ptr[:-1], counts) + np.arange(ptr[-1])
@@ -218,7 +218,7 @@ def _uses_of(network: Network, kinds: Ints) -> tuple[Ints, Ints, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class _Tables:
-    """The graph of a program in the form of the loop: nodes that wait for each node, and receivers of messages."""
+    """Graph of a program in the form that the loop reads: dependents of each node, and receivers of messages."""
 
     pending: Ints  # [nodes + 1]
     out_ptr: Ints
@@ -267,7 +267,7 @@ class _Tables:
         return cls(pending, out_ptr, out_node, made_ptr, made, sends, makers, takers, has_flow)
 
 
-if __name__ == "__main__":  # called by the setup, so that no user waits for it later
+if __name__ == "__main__":  # run by the setup, so that no user waits for it later
     from meshwave.engine.program.shared_links_simulation import compile_loop as compile_by_name
 
     compile_by_name()  # numba caches by module name, and __main__ would not be found later

@@ -1,4 +1,4 @@
-"""Simulate a program with its costs: the predicted timeline."""
+"""Simulation of a program with its costs, which predicts its timeline."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def simulate(
     network: Network | None = None,
     alone: Timeline | None = None,
 ) -> Timeline:
-    """Return the timeline of a sound program.
+    """Return the timeline of a program without problems.
 
     A rank computes in order, each action as soon as its inputs have arrived; every action ends as early as possible.
-    The function is pure: it uses neither clock nor random numbers.
+    The function uses neither clock nor random numbers.
 
     Args:
         program: the program.
-        seconds: ``[rows]`` seconds of each computation, reduction and step, and of each transfer, at its SEND, when it
-            is alone; a slot of two takes the sum of its rows.
+        seconds: ``[rows]`` seconds of each computation, reduction and optimizer step, and (at its SEND) of each
+            transfer that is alone; a slot of two takes the sum of its rows.
         transfer_model: *shared-links*: transfers and collectives share the ports of ``network``; *latency*: a transfer
-            starts when its tensor is made and disturbs no other; *sender-blocking*: a transfer occupies its sender;
+            starts when its tensor is produced and delays no other; *sender-blocking*: a transfer occupies its sender;
             *link-serial*: a NIC of ``network`` carries one transfer at a time in each direction, or without a network
             the link between two ranks does; *half-duplex*: the link between two ranks carries one transfer at a time in
             each direction, and both directions share its rate; *batched*: the transfers of a batch
             (:mod:`meshwave.engine.program.batches`) start when both ranks reach it and end with the longest of them,
             and occupy both ranks until then.
-        meshes: a name for each rank.
-        network: the shared network; without one, *shared-links* equals *latency*.
-        alone: the timeline of the same seconds by *latency*, if it is known.
+        meshes: name of the mesh of each rank.
+        network: the shared network; without one, *shared-links* is the same as *latency*.
+        alone: timeline of the same seconds with *latency*, if it has been computed.
     """
     if transfer_model == "half-duplex" or (transfer_model == "link-serial" and network is None):
         network = pair_network(program, half_duplex=transfer_model == "half-duplex")
@@ -62,13 +62,13 @@ def simulate(
 
 
 def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
-    """Return whether any flow of a program waits for another, or shares a full port with it."""
+    """Return True if any flow of a program waits for another flow, or shares a full port with it."""
     alone = _play_alone(program, seconds, None)
     return is_contended(network, _flows_of(program, network, flow_bytes(program, seconds, network), alone))
 
 
 def link_rates(program: Program, seconds: Floats, network: Network, entries: int) -> tuple[Timeline, RateLog]:
-    """Simulate on shared links and log up to ``entries`` changes of the rates of flows."""
+    """Simulate on shared links, and log up to ``entries`` rate changes of flows."""
     sizes = flow_bytes(program, seconds, network)
     play = play_shared(program, computing_seconds(program, seconds, network), sizes, network, log_entries=entries)
     return _timeline(program, play, None), play.log
@@ -80,7 +80,7 @@ def link_rates(program: Program, seconds: Floats, network: Network, entries: int
 def _play_alone(
     program: Program, seconds: Floats, meshes: tuple[str, ...] | None, transfer_model: TransferModel = "latency"
 ) -> Timeline:
-    """Simulate level by level: a transfer is a delay of its own on an edge."""
+    """Simulate level by level; a transfer is a separate delay on an edge."""
     graph = program.graph
     transfer = graph.edge_message
     blocked = graph.edge_blocked
@@ -103,7 +103,7 @@ def _play_alone(
 
 
 def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Ints, Floats, Ints]:
-    """Return the rows of all SENDs, the start of each, and the computation that it waited for, the last of a batch."""
+    """Return for each SEND its row, its start, and the computation for which it waited, the last one of a batch."""
     sends, makers = program.send_rows
     sent, cause = ended[program.slot[makers]], makers.copy()
     if batched:
@@ -117,14 +117,14 @@ def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Ints
 
 
 def _blocks_batch(program: Program, blocked: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return ``[edges]`` whether the target of an edge waits for a batch with the SEND of this rank."""
+    """Return True for each edge whose target waits for a batch with the SEND of this rank, ``[edges]``."""
     target = np.repeat(np.concatenate(([-1], program.graph.nodes)), np.diff(program.graph.edge_ptr))
     found: NDArray[np.bool_] = (blocked >= 0) & (program.batch[blocked] >= 0) & program.is_compute[target]
     return found
 
 
 def _batch_seconds(program: Program, seconds: Floats) -> Floats:
-    """Return ``[rows]`` the seconds, with every SEND of a batch as long as the longest of them."""
+    """Return the seconds of each row, ``[rows]``, in which every SEND of a batch takes as long as the longest one."""
     rows = np.flatnonzero(program.batch >= 0)
     longest = np.zeros(int(program.batch.max(initial=-1)) + 1)
     np.maximum.at(longest, program.batch[rows], seconds[rows])
@@ -134,7 +134,7 @@ def _batch_seconds(program: Program, seconds: Floats) -> Floats:
 
 
 def slot_sums(program: Program, values: Floats) -> Floats:
-    """Return ``[rows]`` the sum of both rows at the first of each slot of two."""
+    """Return the sum of both rows of each slot of two at its first row, ``[rows]``."""
     fused = np.flatnonzero(program.fused)
     if fused.size:
         values = values.copy()
@@ -143,7 +143,7 @@ def slot_sums(program: Program, values: Floats) -> Floats:
 
 
 def _play_levels(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, Floats]:
-    """Return ``[nodes + 1]`` starts and ends; node 0 is the start of the step."""
+    """Return start and end of every node, each ``[nodes + 1]``; node 0 is the start of the step."""
     start, end = np.zeros(len(graph.nodes) + 1), np.zeros(len(graph.nodes) + 1)
     duration = np.concatenate(([0.0], duration))
     bounds = graph.level_ptr.tolist()
@@ -158,11 +158,11 @@ def _play_levels(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, F
 
 
 def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np.int64]:
-    """Return ``[nodes]`` the edge over which the last input of each node arrived."""
+    """Return the edge over which the last input of each node arrived, ``[nodes]``."""
     into = np.repeat(np.arange(len(start)), np.diff(graph.edge_ptr))
     on_time = np.flatnonzero(end[graph.edge_source] + lag == start[into])
     cause = np.full(len(start), -1, np.int64)
-    cause[into[on_time][::-1]] = on_time[::-1]  # of several, the first: what the rank did before
+    cause[into[on_time][::-1]] = on_time[::-1]  # of several edges, the first one: the preceding action of the rank
     return cause[1:]
 
 
@@ -170,12 +170,12 @@ def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np
 
 
 def flow_bytes(program: Program, seconds: Floats, network: Network) -> Floats:
-    """Return ``[rows]`` bytes of the flow of each row; a slot of two has one flow, that of its first row."""
+    """Return the bytes of the flow of each row, ``[rows]``; a slot of two has one flow, at its first row."""
     return slot_sums(program, network.bytes_of(program, seconds))
 
 
 def computing_seconds(program: Program, seconds: Floats, network: Network) -> Floats:
-    """Return ``[rows]`` seconds of each slot without its messages and exchanges."""
+    """Return the seconds of each slot without its messages and exchanges, ``[rows]``."""
     computing = seconds.copy()
     flows = network.row_kind >= 0
     computing[flows] -= np.where(program.is_compute, network.exchange_s, seconds)[flows]
@@ -183,7 +183,7 @@ def computing_seconds(program: Program, seconds: Floats, network: Network) -> Fl
 
 
 def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:
-    """Return the times at which the bytes of every flow move if no flow disturbs another."""
+    """Return the times at which the bytes of every flow are transferred if no flow delays another."""
     rows = np.flatnonzero(network.row_kind >= 0)
     span = program.span_of_row[rows]
     kind, parts = network.row_kind[rows], network.parts[rows]
@@ -224,7 +224,7 @@ def _timeline(program: Program, play: Play, meshes: tuple[str, ...] | None) -> T
 
 
 def _span_times(program: Program, play: Play) -> tuple[Floats, Floats, Ints]:
-    """Return ``[spans]`` the start, the end and the cause of each span."""
+    """Return the start, the end and the cause of each span, each ``[spans]``."""
     span = program.span_of_row
     start, end, cause = np.zeros(len(program.spans)), np.zeros(len(program.spans)), np.full(len(program.spans), -1)
     nodes, sends, second = span[program.graph.nodes], span[play.sends], np.flatnonzero(program.fused)

@@ -1,4 +1,4 @@
-"""Tables of a program: the rows of each computation and each message."""
+"""Tables of a program: the row of each computation and of each message."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Bools = NDArray[np.bool_]
 
 
 class Columns(Protocol):
-    """The columns of a :class:`~meshwave.engine.program.program.Program` that its tables and its graph read.
+    """Columns of a :class:`~meshwave.engine.program.program.Program` that its tables and its graph read.
 
-    This protocol avoids a cycle of imports between the program and its tables.
+    This protocol avoids an import cycle between the program and its tables.
     """
 
     def __len__(self) -> int: ...
@@ -64,7 +64,7 @@ class Columns(Protocol):
 
 @dataclass(frozen=True)
 class Tables:
-    """``[stages, microbatches]`` the row of each computation and message, -1 for none."""
+    """Row of each computation and message, ``[stages, microbatches]``; -1 for none."""
 
     forward: Rows
     backward: Rows  # B, or I if the backward is split
@@ -74,7 +74,7 @@ class Tables:
 
 
 class Skipping(NamedTuple):
-    """``[messages]`` rows of the messages that skip stages: their SEND, their producer and their consumer."""
+    """Rows of the messages that skip stages, each ``[messages]``: SEND, producer and consumer."""
 
     send: Rows
     maker: Rows
@@ -82,7 +82,7 @@ class Skipping(NamedTuple):
 
 
 def find_tables(program: Columns) -> Tables:
-    """Return tables from each computation and each message of a program to the index of its row."""
+    """Return the row of each computation and of each message of a program."""
     next_door = program.other < 0
 
     def rows_of(*ops: Op) -> Rows:
@@ -103,7 +103,10 @@ def find_tables(program: Columns) -> Tables:
 
 
 def find_skipping(program: Columns) -> Skipping:
-    """Return the messages with both ends; :mod:`meshwave.engine.program.verification` reports the others."""
+    """Return the messages that skip stages and have both ends.
+
+    :mod:`meshwave.engine.program.verification` reports the others.
+    """
     table, rows = program.tables, np.flatnonzero(program.other >= 0)
     stage, other, mb = program.stage[rows], program.other[rows], program.microbatch[rows]
     rows = rows[(np.maximum(stage, other) < program.stages) & (mb >= 0) & (mb < program.microbatches)]
@@ -118,14 +121,16 @@ def find_skipping(program: Columns) -> Skipping:
 
 
 def message_units(program: Columns) -> NDArray[np.int32]:
-    """Return ``[rows]`` the units that each message holds."""
+    """Return the number of units in each message, ``[rows]``; 0 for other rows."""
     held = np.zeros(len(program), np.int32)
     for sent, received, towards in ((Op.SEND_F, Op.RECV_B, 1), (Op.SEND_B, Op.RECV_F, -1)):
         rows = np.flatnonzero((program.op == sent) | (program.op == received))
         stage, other = program.stage[rows], program.other[rows]
         end = np.where(other >= 0, other, stage + towards)
         lower, upper = (stage, end) if towards > 0 else (end, stage)
-        handed = np.append(program.onward, 0)  # index -1: nothing enters the first stage or leaves the last
+        handed = np.append(
+            program.onward, 0
+        )  # index -1 is 0: the first stage receives nothing, and the last sends nothing
         held[rows] = np.where(other < 0, handed[np.clip(lower, -1, len(handed) - 1)], 0)
         for source, target, tensors in program.skips.tolist():
             held[rows] += tensors * ((lower == source) & (upper == target))

@@ -1,4 +1,4 @@
-"""Timelines: spans on lanes with their causes, for predicted and measured steps alike."""
+"""Timelines: spans on lanes with their causes, for predicted and measured steps."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ Source = Literal["predicted", "measured", "rehearsed"]
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """All spans of one training step, as columns.
+    """Spans of one training step, stored as columns.
 
-    A computation, a gradient reduction and an optimizer step each are one span on the lane of
-    their rank; a transfer is one span (its SEND) on the lane ``rank -> peer``. Seconds count
-    from the start of the step.
+    A computation, a gradient reduction and an optimizer step are each one span on the lane of their rank; a transfer is
+    one span (its SEND) on the lane ``rank -> peer``. Seconds count from the start of the step.
     """
 
     source: Source
-    digest: str  # of the program: timelines of equal digest can be joined
+    digest: str  # digest of the program; timelines with equal digests can be joined
     meshes: tuple[str, ...]  # name of each rank's mesh
     rank: Ints  # [spans] rank of the action; the sender of a transfer
     peer: Ints  # [spans] receiver of a transfer, else -1
     op: NDArray[np.int8]  # [spans] Op: F, B, I, W, SEND_F, SEND_B, REDUCE_GRAD or STEP
     stage: Ints  # [spans] -1 for STEP
     microbatch: Ints  # [spans] -1 for REDUCE_GRAD and STEP
-    fused: Bools  # [spans] shares the slot of the previous span, with equal start and end
+    fused: Bools  # [spans] True if it shares the slot of the previous span, with equal start and end
     start: Floats  # [spans] seconds
     end: Floats  # [spans] seconds
-    cause: NDArray[np.int64]  # [spans] the span that this one waited for last, else -1
+    cause: NDArray[np.int64]  # [spans] span for which this one waited last, else -1
     other: Ints = field(
         default_factory=lambda: np.empty(0, np.int32)
     )  # [spans] target stage of a skip connection, else -1
@@ -63,13 +62,13 @@ class Timeline:
 
     @property
     def is_compute(self) -> Bools:
-        """``[spans]`` True for computations."""
+        """True for computations, ``[spans]``."""
         compute: Bools = self.op <= Op.W
         return compute
 
     @property
     def is_transfer(self) -> Bools:
-        """``[spans]`` True for transfers."""
+        """True for transfers, ``[spans]``."""
         sent: Bools = (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
         return sent
 
@@ -80,31 +79,31 @@ class Timeline:
 
     @property
     def makespan(self) -> float:
-        """Seconds from the first start to the last end of any span; 0 for an empty timeline."""
+        """Seconds from the first start to the last end of all spans; 0 for an empty timeline."""
         return float(self.end.max() - self.start.min()) if len(self) else 0.0
 
     @property
     def is_work(self) -> Bools:
-        """``[spans]`` True for computations and optimizer steps."""
+        """True for computations and optimizer steps, ``[spans]``."""
         work: Bools = self.is_compute | (self.op == Op.STEP)
         return work
 
     @cached_property
     def busy(self) -> Floats:
-        """``[ranks]`` seconds in which each rank computes; a slot of two counts once."""
+        """Seconds in which each rank computes, ``[ranks]``; a slot of two counts once."""
         work = self.is_work & ~self.fused
         return self._sum_by_rank(work, (self.end - self.start)[work])
 
     @property
     def bubble_ratio(self) -> float:
-        """Share of idle time of all devices: ``1 - sum(busy) / (ranks * makespan)``."""
+        """Fraction of idle time of all devices: ``1 - sum(busy) / (ranks * makespan)``."""
         return 1 - float(self.busy.sum()) / (self.ranks * self.makespan) if self.makespan else 0.0
 
     @property
     def span_bubble_ratio(self) -> float:
-        """Bubble ratio of the computations, from each rank's own first start to its last end.
+        """Bubble ratio of the computations between each rank's own first start and last end.
 
-        Unlike in :attr:`bubble_ratio`, the skew between ranks does not count (the measure of arXiv:2401.10241).
+        Unlike :attr:`bubble_ratio`, it excludes the skew between ranks (the measure of arXiv:2401.10241).
         """
         first, last = np.full(self.ranks, np.inf), np.zeros(self.ranks)
         compute = self.is_compute
@@ -117,9 +116,9 @@ class Timeline:
 
     @cached_property
     def exposed_communication(self) -> Floats:
-        """``[ranks]`` seconds in which a rank only waits for a transfer or a reduction in progress.
+        """Seconds in which each rank only waits for a transfer or a reduction in progress, ``[ranks]``.
 
-        Waiting for another rank to compute is bubble, not communication.
+        Waiting for a computation of another rank is bubble, not communication.
         """
         work = np.flatnonzero(self.is_work)
         order = work[lexical_order((self.start[work], self.rank[work]))]
@@ -134,10 +133,9 @@ class Timeline:
 
     @property
     def mean_exposed_communication(self) -> float:
-        """Mean of the exposed communication over the ranks, in seconds.
+        """Mean exposed communication of the ranks in seconds.
 
-        Like the bubble it covers the time of all devices, so that it is a share of the step; the maximum over ranks is
-        not.
+        Like the bubble it covers all devices, so it is a fraction of the step; the maximum over ranks is not.
         """
         return float(self.exposed_communication.mean()) if self.ranks else 0.0
 
@@ -149,7 +147,7 @@ class Timeline:
         """
         from pandas import DataFrame
 
-        names = np.array([*self.meshes, ""])  # -1 is no mesh
+        names = np.array([*self.meshes, ""])  # -1 means no mesh
         return DataFrame(
             {
                 "mesh": names[self.rank],
@@ -164,12 +162,12 @@ class Timeline:
         )
 
     def _sum_by_rank(self, spans: Bools | NDArray[np.intp], seconds: Floats) -> Floats:
-        """Return ``[ranks]`` the ``seconds`` of some spans, summed per rank."""
+        """Return the sum of ``seconds`` of the given spans per rank, ``[ranks]``."""
         return np.asarray(np.bincount(self.rank[spans], seconds, minlength=self.ranks), np.float64)
 
     @cached_property
     def critical_path(self) -> NDArray[np.int64]:
-        """Return the spans that determine the step time, from the first to the last."""
+        """Indices of the spans that determine the step time, from first to last."""
         path = []
         span = int(np.argmax(self.end)) if len(self) else -1
         while span >= 0:
@@ -180,7 +178,7 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Overlay:
-    """A measured timeline aligned with the predicted one of the same program, action by action."""
+    """Measured timeline aligned with the predicted timeline of the same program, action by action."""
 
     predicted: NDArray[np.int64]  # [pairs] spans of the predicted timeline
     measured: NDArray[np.int64]  # [pairs] the same actions in the measured timeline
@@ -190,11 +188,11 @@ class Overlay:
 
     @property
     def error(self) -> float:
-        """Relative error of the step: ``measured / predicted - 1``, above 0 if it took longer."""
+        """Relative error of the step time, ``measured / predicted - 1``; positive if the measured step took longer."""
         return self.measured_s / self.predicted_s - 1 if self.predicted_s else 0.0
 
     def summary(self) -> dict[str, Any]:
-        """Return the step times and the error."""
+        """Return the predicted and measured step time, and the relative error."""
         return {
             "predicted_s": self.predicted_s,
             "measured_s": self.measured_s,
@@ -207,7 +205,7 @@ def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
     """Join two timelines of one program by rank and action.
 
     Raises:
-        InputError: they belong to different programs.
+        InputError: the timelines belong to different programs.
     """
     check_same_program(predicted.digest, measured.digest)
     _, mine, theirs = np.intersect1d(_keys(predicted), _keys(measured), return_indices=True)
@@ -232,14 +230,14 @@ def check_same_program(predicted: str, measured: str) -> None:
     """Check that two digests belong to the same program.
 
     Raises:
-        InputError: they differ.
+        InputError: the digests differ.
     """
     if predicted != measured:
         raise Refusal("another_program", {"measured": measured, "predicted": predicted})
 
 
 def _keys(timeline: Timeline) -> NDArray[np.int64]:
-    """Return ``[spans]`` one number for each action of each rank."""
+    """Return a key for the action and rank of each span, ``[spans]``."""
     key = timeline.rank.astype(np.int64)
     width = int(timeline.stage.max(initial=0)) + 2
     stages = (timeline.other + 1) * width + timeline.stage + 1

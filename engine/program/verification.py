@@ -25,12 +25,12 @@ from meshwave.engine.program.program import Program
 
 
 def verify(program: Program) -> list[Problem]:
-    """Return all problems of a program; an empty list for a sound one.
+    """Return all problems of a program; empty if it is valid.
 
-    In a sound program every computation occurs once, on the rank of its stage; every tensor that changes ranks is sent
+    In a valid program every computation occurs once, on the rank of its stage; every tensor that changes ranks is sent
     after it is produced and received before it is consumed; per pair of ranks, receives are posted in the order of the
-    sends (NCCL has no tags); gradients are reduced and weights updated once they are complete, by all replicas in one
-    order; and there is no deadlock.
+    sends (NCCL has no tags); gradients are reduced and weights updated when they are complete, by all replicas in the
+    same order; and there is no deadlock.
     """
     return (
         computation_problems(program, program.microbatches)
@@ -44,7 +44,7 @@ def verify(program: Program) -> list[Problem]:
 
 
 def computation_problems(program: Program, microbatches: int) -> list[Problem]:
-    """Check that every computation occurs once, on the rank of its stage; transfers are added on that assumption."""
+    """Return a problem for every computation that does not occur exactly once, on the rank of its stage."""
     if not program.stages:
         return [problem("no_computations")]
     if found := list(first_problems(_range_problems(program, microbatches))):
@@ -61,7 +61,7 @@ def computation_problems(program: Program, microbatches: int) -> list[Problem]:
 
 
 def _range_problems(program: Program, microbatches: int) -> Iterator[Problem]:
-    """Yield actions of a stage or a microbatch that does not exist."""
+    """Yield a problem for every action of a stage or microbatch that does not exist."""
     has_stage, has_microbatch = program.op != Op.STEP, program.op < Op.REDUCE_GRAD
     for row in np.flatnonzero(has_stage & ((program.stage < 0) | (program.stage >= program.stages))).tolist():
         action = program.row(row)
@@ -73,7 +73,7 @@ def _range_problems(program: Program, microbatches: int) -> Iterator[Problem]:
 
 
 def _slot_problems(program: Program) -> Iterator[Problem]:
-    """Check that a slot of two holds a forward and a backward of one rank, and not of one microbatch in one stage."""
+    """Yield a problem for every slot of two that is not a forward and a backward of different stages or microbatches."""
     for row in np.flatnonzero(program.fused).tolist():
         second = program.row(row)
         if row in program.offsets or program.op[row - 1] != Op.F or second.op not in (Op.B, Op.I):
@@ -83,7 +83,7 @@ def _slot_problems(program: Program) -> Iterator[Problem]:
 
 
 def _count(program: Program, op: Op, microbatches: int) -> Rows:
-    """Return how often each action of one kind occurs, as ``[stages, microbatches]``."""
+    """Return the number of occurrences of each action ``op``, ``[stages, microbatches]``."""
     shape, rows = (program.stages, microbatches), program.op == op
     place = program.stage[rows].astype(np.int64) * microbatches + program.microbatch[rows]
     return np.bincount(place, minlength=math.prod(shape)).reshape(shape)
@@ -111,7 +111,7 @@ def _half_problems(backward: Rows, inputs: Rows, weights: Rows) -> Iterator[Prob
 
 
 def _rank_problems(program: Program) -> Iterator[Problem]:
-    """Yield computations on another rank than that of their stage, and ranks without computations."""
+    """Yield a problem for every computation on another rank than its stage, and for every rank without computations."""
     compute = np.flatnonzero(program.is_compute)
     home = program.placement[program.replica[program.microbatch[compute]], program.stage[compute]]
     for at in np.flatnonzero(home != program.rank[compute]).tolist():
@@ -126,9 +126,9 @@ def _rank_problems(program: Program) -> Iterator[Problem]:
 
 
 def _update_problems(program: Program) -> list[Problem]:
-    """Check that gradients are reduced and weights updated once, when they are complete.
+    """Return the problems of reductions and optimizer steps, which must occur once, when their gradients are complete.
 
-    A program without any reduction or step has no updates yet: it passes.
+    A program without reductions and steps has no updates yet and passes.
     """
     if not (program.op >= Op.REDUCE_GRAD).any():
         return []
@@ -152,7 +152,7 @@ def _step_problems(program: Program, rank: int) -> Iterator[Problem]:
 
 
 def _reduction_problems(program: Program, rank: int) -> Iterator[Problem]:
-    """Check that gradients of a stage are reduced once, on a rank that holds it, after its last backward."""
+    """Yield the problems of a rank's reductions: each stage once, on a rank that holds it, after its last backward."""
     rows, stages, seen = program.rows(rank), program.stages_of(rank), set()
     for row in np.flatnonzero(program.op[rows] == Op.REDUCE_GRAD) + rows.start:
         reduce, later = program.row(row), slice(row, rows.stop)
@@ -167,7 +167,10 @@ def _reduction_problems(program: Program, rank: int) -> Iterator[Problem]:
 
 
 def _missing_reductions(program: Program, reduces: list[list[int]]) -> Iterator[Problem]:
-    """Check that all ranks with a copy of a stage reduce its gradients; otherwise the copies diverge."""
+    """Yield a problem for every rank that does not reduce the gradients of a stage with several copies.
+
+    The copies would diverge.
+    """
     for stage in range(program.stages):
         holders = program.ranks_of(stage)
         for rank in holders:
@@ -177,7 +180,7 @@ def _missing_reductions(program: Program, reduces: list[list[int]]) -> Iterator[
 
 
 def _reduction_orders(program: Program, reduces: list[list[int]]) -> list[Problem]:
-    """Check that one order of all shared reductions fits every rank; otherwise ranks wait for each other."""
+    """Return a problem if no common order of shared reductions fits every rank, so that ranks would deadlock."""
     shared = {stage for stage in range(program.stages) if len(program.ranks_of(stage)) > 1}
     sorter: TopologicalSorter[int] = TopologicalSorter()
     orders = [[stage for stage in stages if stage in shared] for stages in reduces]

@@ -1,8 +1,8 @@
-"""Reductions of partial tensors: messages that bring addends to the senders of the sum, and their seconds.
+"""Reductions of partial tensors: messages that send addends to the ranks that sum them, and their duration.
 
 The source performs a reduce-scatter: in each group of ranks that hold addends, every rank sums one piece of its box and
-receives the addends for it directly, one message from each other rank. A sum is always added in the order of the mesh,
-so that it equals the result of one process.
+receives the addends for it directly, one message from each other rank. A sum is always computed in the order of the
+mesh, so that it equals the result of a single process.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from meshwave.engine.resharding.tasks import Move, UnitTask
 
 
 def addend_moves(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) -> list[Move]:
-    """Return the messages that carry addends.
+    """Return the messages that send addends to the ranks that sum them.
 
-    In each step every rank of a group sends to a different rank, so that no rank receives all at once.
+    In each step every rank of a group sends to a different rank, so that no rank receives all addends at once.
 
     Args:
         tasks: all unit tasks.
@@ -34,7 +34,7 @@ def addend_moves(tasks: Sequence[UnitTask], senders: Iterable[tuple[int, int]]) 
 
 
 def addition_seconds(moves: Iterable[Move], tasks: Sequence[UnitTask], links: Links) -> float:
-    """Return the seconds of addend messages, which run one after another on each rank's link and on each NIC."""
+    """Return the duration of addend messages in seconds; they run one after another on each rank's link and each NIC."""
     busy: dict[tuple[str, int], float] = defaultdict(float)
     for move in moves:
         ends = move.source, move.target

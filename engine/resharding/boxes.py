@@ -11,14 +11,14 @@ from typing import Any
 from meshwave.engine.findings import Problem
 
 Box = tuple[tuple[int, int], ...]
-"""``[dims]`` start and stop of an index rectangle; empty if a start equals its stop."""
+"""Start and stop index in each dim, ``[dims]``; the box is empty if a start equals its stop."""
 
 _ENTRY = re.compile(r"R|S\d+")
 _PARTIAL = re.compile(r"P\d+")
 
 
 class SpecError(ValueError):
-    """An invalid sharding spec: the tensor dim that is wrong, or None for the whole spec, and the problem."""
+    """Error in a sharding spec: the tensor dim of the wrong entry, or None for the whole spec, and the problem."""
 
     def __init__(self, dim: int | None, code: str, **params: Any) -> None:
         self.dim, self.problem = dim, Problem("", code, params)
@@ -27,7 +27,7 @@ class SpecError(ValueError):
 
 @dataclass(frozen=True)
 class Mesh:
-    """Ranks in a grid, row-major over its axes, each on a host."""
+    """Grid of ranks, row-major over its axes, each with its host."""
 
     shape: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -44,7 +44,7 @@ class Mesh:
 
 
 def split_spec(spec: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Split a spec into the entries of tensor dims and the mesh axes over which the tensor is partial.
+    """Return the entries of the tensor dims in a spec, and the mesh axes over which the tensor is partial.
 
     A spec may end with ``P`` and mesh axes: ranks along them hold addends, and the tensor is their sum.
     """
@@ -54,7 +54,7 @@ def split_spec(spec: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 
 def sharding_axes(spec: Sequence[str], mesh: Mesh, shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return ``[dims]`` the mesh axes that shard each tensor dim, outer first.
+    """Return the mesh axes that shard each tensor dim, ``[dims]``, outer first.
 
     Raises:
         SpecError: an entry is neither ``R`` nor ``S`` with axes, an axis does not exist or is used twice, or the spec
@@ -83,10 +83,10 @@ def _check_axes(dim: int, entry: str, axes: Sequence[int], mesh: Mesh, seen: dic
         entry: the entry as text.
         axes: mesh axes of the entry.
         mesh: the mesh.
-        seen: dim that uses each axis so far.
+        seen: dim in which each previous axis is used.
 
     Raises:
-        SpecError: an axis does not exist or is used before.
+        SpecError: an axis does not exist or is already used.
     """
     for axis in axes:
         if axis >= len(mesh.shape):
@@ -101,10 +101,10 @@ def _check_axes(dim: int, entry: str, axes: Sequence[int], mesh: Mesh, seen: dic
 
 
 def rank_boxes(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> list[Box]:
-    """Return ``[ranks]`` the box that each rank of ``mesh`` owns.
+    """Return the box that each rank of ``mesh`` owns, ``[ranks]``.
 
-    Each dim is split once per axis, outer first, into pieces of ``ceil(n / p)``, the last ones shorter or empty. This
-    is the rule of torch's ``Shard`` placements.
+    Each dim is split once per axis, outer first, into pieces of ``ceil(n / p)``, the last ones shorter or empty, like
+    torch's ``Shard`` placements.
 
     Raises:
         SpecError: see :func:`sharding_axes`.
@@ -118,7 +118,7 @@ def rank_boxes(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> list[Bo
 
 
 def coordinates(place: int, shape: Sequence[int]) -> list[int]:
-    """Return the row-major coordinates of the ``place``-th rank in a mesh of ``shape``."""
+    """Return the row-major coordinates of rank number ``place`` in a mesh of ``shape``."""
     found: list[int] = []
     for size in reversed(shape):
         place, at = divmod(place, size)
@@ -134,16 +134,16 @@ def _piece(size: int, axes: Sequence[int], at: Sequence[int], shape: Sequence[in
 
 
 def _nth_part(start: int, stop: int, parts: int, number: int) -> tuple[int, int]:
-    """Return one of the pieces of ``ceil(n / parts)``, the last of which are shorter or empty."""
+    """Return start and stop of one of the pieces of ``ceil(n / parts)``; the last pieces are shorter or empty."""
     each = -(-(stop - start) // parts)
     first = min(start + number * each, stop)
     return first, min(first + each, stop)
 
 
 def addend_groups(mesh: Mesh, spec: Sequence[str]) -> dict[int, tuple[int, ...]]:
-    """Return for each rank the ranks whose addends sum to its box, in the order of addition.
+    """Return, for each rank, the ranks whose addends sum to its box, in the order of addition.
 
-    A group contains the rank itself, and only it if the tensor is not partial.
+    A group contains the rank itself, and no other rank if the tensor is not partial.
     """
     partial = set(split_spec(spec)[1])
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -154,9 +154,9 @@ def addend_groups(mesh: Mesh, spec: Sequence[str]) -> dict[int, tuple[int, ...]]
 
 
 def nth_piece(box: Box, parts: int, number: int) -> Box | None:
-    """Return one of ``parts`` pieces of a box; None if the piece is empty.
+    """Return piece ``number`` of ``parts`` pieces of a box; None if it is empty.
 
-    The first dim that divides evenly is split, else the longest; a box of one element is the first piece.
+    The first dim that divides evenly is split, else the longest one; a box of one element is the first piece.
     """
     if parts == 1 or not box:
         return box if not number and not is_empty(box) else None
@@ -169,12 +169,12 @@ def nth_piece(box: Box, parts: int, number: int) -> Box | None:
 
 
 def is_empty(box: Box) -> bool:
-    """Return whether a box has no elements."""
+    """Return True if a box has no elements."""
     return any(start >= stop for start, stop in box)
 
 
 def volume(box: Box) -> int:
-    """Return the number of elements; 1 for a tensor without dims."""
+    """Return the number of elements in a box; 1 for a tensor without dims."""
     return prod(stop - start for start, stop in box)
 
 

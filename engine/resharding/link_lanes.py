@@ -1,9 +1,9 @@
 """Use of links by a plan: NICs that unit tasks occupy, and the messages of each unit task.
 
-A task takes the time of its strategy's formula (arXiv:2211.05322, section 3); its messages are simulated one by one.
-The last message ends with the task, or earlier if the formula includes time that no message waits for: a send inside
-the host next to one that leaves it, the start of a ring before all pieces are distributed, and steps with an empty
-piece.
+The duration of a task follows from its strategy's formula (arXiv:2211.05322, section 3); its messages are simulated
+individually. The last message ends with the task, or earlier if the formula includes time for which no message waits: a
+send within the host beside one to another host, the start of a ring before all pieces are distributed, and steps with
+an empty piece.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from meshwave.engine.resharding.tasks import UnitTask
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Direction = Literal["tx", "rx", "in"]
-"""Out of a host's NIC, into it, or between devices inside the host."""
+"""Direction of a lane: out of a host's NIC, into it, or between devices within the host."""
 WAYS: tuple[Direction, ...] = ("tx", "rx", "in")
 
 
 class Lane(NamedTuple):
-    """One direction of one NIC of a host, or all links inside the host."""
+    """One direction of one NIC of a host, or all links within the host."""
 
     host: int
     way: Direction
@@ -39,7 +39,7 @@ class Lane(NamedTuple):
 
 
 class LaneUse(NamedTuple):
-    """Occupation of a lane by a unit task."""
+    """Use of a lane by a unit task, from start to end."""
 
     lane: int  # index in the list of lanes
     task: int
@@ -48,11 +48,11 @@ class LaneUse(NamedTuple):
 
 
 class Hops(NamedTuple):
-    """Messages of one unit task as columns; seconds count from the start of the task."""
+    """Messages of one unit task as columns; times are in seconds from the start of the task."""
 
     source: Integers  # ranks
     target: Integers
-    chunk: Integers  # from 0, in the order of starts in the slice
+    chunk: Integers  # index of the chunk, in the order of starts in the slice
     bytes: Floats
     start_s: Floats
     end_s: Floats
@@ -60,17 +60,18 @@ class Hops(NamedTuple):
 
 MAX_HOPS = 400_000
 MAX_SCANNED_LEGS = 20_000
-"""Number of messages of a unit task that are scanned for the links they use; later messages of a ring use no others."""
+"""Number of messages of a unit task that are scanned for the links they use; later messages of a ring use the same
+links."""
 Port = tuple[int, str, bool]
-"""A rank, *out* or *into*, and whether the port is the one inside the host."""
+"""Rank, direction (*out* or *into*), and True for the port within the host."""
 Message = tuple[int, int, int, float, float, float]
 
 
 def plan_lanes(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> tuple[list[Lane], list[LaneUse]]:
     """Return the lanes that a plan uses, host by host, and their use by unit tasks.
 
-    A task occupies a NIC of its sender's host and one of each receiver's host for its whole duration. Messages between
-    receivers do not occupy NICs; they appear as hops only.
+    A task occupies a NIC of its sender's host and a NIC of each receiver's host for its whole duration. Messages
+    between receivers do not occupy NICs; they are included in the hops only.
     """
     free: dict[tuple[int, Direction], list[float]] = {}
     taken: list[tuple[Lane, int, float, float]] = []
@@ -92,9 +93,9 @@ def plan_lanes(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> tuple[lis
 
 
 def _used_sides(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> set[tuple[int, Direction]]:
-    """Return the sides of NICs and hosts that the messages of a plan use.
+    """Return the NIC directions and hosts that the messages of a plan use.
 
-    Tasks between the same hosts use the same sides, so that one of each kind is scanned.
+    Tasks between the same hosts use the same directions, so only one of each kind is scanned.
     """
     strategy = strategies[plan.strategy]()
     kinds: dict[object, tuple[UnitTask, int]] = {}
@@ -113,15 +114,15 @@ def _used_sides(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> set[tupl
 
 
 def nic_sides(source: int, target: int, links: Links) -> tuple[tuple[int, Direction], tuple[int, Direction] | None]:
-    """Return the NIC directions that a message uses: a tx and an rx, or the inside of a host."""
+    """Return the NIC directions that a message uses: a tx and an rx, or the links within a host and None."""
     out, to = links.host[source], links.host[target]
     return ((out, "in"), None) if out == to else ((out, "tx"), (to, "rx"))
 
 
 def task_hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int) -> Hops:
-    """Return all messages of a unit task, where each rank forwards a range as soon as it has received it.
+    """Return all messages of a unit task, in which each rank forwards a range as soon as it has received it.
 
-    A rank sends and receives one message at a time on its link inside the host, and one on its link to other hosts.
+    A rank sends and receives one message at a time on its link within the host, and one on its link to other hosts.
 
     Raises:
         InputError: there are more than ``MAX_HOPS`` messages.
@@ -148,7 +149,7 @@ def task_hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: 
 
 
 def _arrival_s(arrived: Mapping[tuple[int, int], float], start: int, stop: int) -> float:
-    """Return the time at which the last message of a range of elements arrived."""
+    """Return the time in seconds at which the last message of a range of elements arrived."""
     if (when := arrived.get((start, stop))) is not None:
         return when
     return max(end for (first, last), end in arrived.items() if first < stop and start < last)

@@ -1,8 +1,8 @@
-"""Messages of a plan: all moves between two ranks, in one order that all ranks know.
+"""Messages of a plan: all moves between two ranks, in one order that is the same on all ranks.
 
-A rank executes the plan if it posts all its receives at once and sends each range as soon as it holds it. There is no
-deadlock: the first unfinished move of the order is posted by both its ranks, and the range it forwards arrived with an
-earlier move.
+A rank executes the plan if it posts all its receives at once and sends each range as soon as it has the data. There is
+no deadlock: the first unfinished move of the order is posted by both its ranks, and the range that it forwards arrived
+with an earlier move.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from meshwave.engine.resharding.tasks import Move, UnitTask
 
 
 def plan_moves(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Iterator[Move]:
-    """Yield the messages of a plan: addends of partial tensors, then the unit tasks in the order of the plan.
+    """Yield the messages of a plan: first the addends of partial tensors, then the unit tasks in plan order.
 
     Raises:
-        InputError: there is no strategy of that name.
+        InputError: the strategy does not exist.
     """
     strategy = strategies[plan.strategy]()
     yield from addend_moves(tasks, [(each.task, each.sender) for each in plan.tasks])

@@ -17,10 +17,10 @@ TOLERANCE = 1e-9
 
 
 class PlannedTask(NamedTuple):
-    """One unit task of a plan, in the order in which all ranks process the tasks."""
+    """One unit task of a plan, with its sender and times; all ranks process the tasks in the same order."""
 
     task: int
-    sender: int  # a rank
+    sender: int  # rank that sends
     start_s: float
     end_s: float
     chunks: int
@@ -28,16 +28,16 @@ class PlannedTask(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Unit tasks in order, after the sums of partial tensors and before the strategy's final gather."""
+    """Unit tasks of a transfer in order, between the sums of partial tensors and the strategy's final gather."""
 
     strategy: str
     ordering: str
     tasks: tuple[PlannedTask, ...]
     makespan_s: float
     bound_s: float  # lower bound on all plans of this strategy
-    is_optimal: bool  # proved
-    reduce_s: float = 0.0  # before the first unit task: sums of partial tensors in the source
-    gather_s: float = 0.0  # after the last unit task: gather of parts between receivers
+    is_optimal: bool  # True if the makespan is proved to be minimal
+    reduce_s: float = 0.0  # seconds before the first unit task: sums of partial tensors in the source
+    gather_s: float = 0.0  # seconds after the last unit task: gather of parts among receivers
 
 
 def plan(
@@ -50,32 +50,32 @@ def plan(
     ordering: str = "ensemble",
     chunks: int | None = None,
 ) -> Plan:
-    """Plan one tensor from one mesh and spec to another; a pure function, equal on every rank.
+    """Plan the transfer of one tensor from one mesh and spec to another; equal inputs give equal plans on every rank.
 
     Raises:
         SpecError: a spec does not fit its mesh or the tensor.
-        InputError: there is no such strategy or ordering.
+        InputError: the strategy or ordering does not exist.
     """
     tasks = strategy_tasks([Load(tensor, source, destination)], strategy)
     return plan_tasks(tasks, links, strategy, ordering, chunks)
 
 
 def strategy_tasks(loads: Sequence[Load], strategy: str) -> list[UnitTask]:
-    """Return the unit tasks of tensors, one tensor after another, as a strategy defines them.
+    """Return the unit tasks of tensors, one tensor after another, as defined by a strategy.
 
     Raises:
         SpecError: a spec does not fit its mesh or its tensor.
-        InputError: there is no such strategy.
+        InputError: the strategy does not exist.
     """
     member = strategies[strategy]()
     return [task for number, load in enumerate(loads) for task in member.unit_tasks(load, number)]
 
 
 def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering: str, chunks: int | None) -> Plan:
-    """Plan unit tasks of any number of tensors as one problem.
+    """Plan the unit tasks of any number of tensors as one problem.
 
     Raises:
-        InputError: there is no such strategy or ordering.
+        InputError: the strategy or ordering does not exist.
     """
     taken: Ordering = orderings[ordering]()
     member = strategies[strategy]()
@@ -105,7 +105,7 @@ def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering:
         )
         for each in placed
     )
-    # The search ignores the sums, so they count in the bound only if the senders are fixed.
+    # The search ignores the sums, so the bound includes them only if the senders are fixed.
     is_fixed = all(len(task.senders) == 1 for task in tasks if task.addends)
     length = reduce_s + makespan(placed) + gather_s
     bound = (reduce_s if is_fixed else 0.0) + lower_bound(jobs, links.nics) + gather_s
@@ -116,7 +116,7 @@ def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering:
 def _latencies(
     tasks: Sequence[UnitTask], senders: Sequence[dict[int, int]], member: Strategy, links: Links, chunks: int | None
 ) -> list[dict[int, Latency]]:
-    """Return ``[tasks]`` the latency of each task for each host that can send it."""
+    """Return the latency of each task for each host that can send it, ``[tasks]``."""
     known: dict[object, Latency] = {}  # tasks with equal hosts have equal latencies
 
     def latency(task: UnitTask, host: int, rank: int) -> Latency:
@@ -133,7 +133,7 @@ def _latencies(
 
 
 def _senders(task: UnitTask, links: Links) -> dict[int, int]:
-    """Return the lowest rank of each host that owns the slice, hosts ascending.
+    """Return the lowest rank of each host that owns the slice, with hosts in ascending order.
 
     The first entry is the lowest rank of all.
     """

@@ -1,13 +1,13 @@
-"""Playback of a plan: every message simulated on shared NICs.
+"""Playback of a plan: simulation of every message on shared NICs.
 
-The plan lets a unit task occupy NICs of both its ends for its whole duration. That makes the choice of senders and
+In the plan a unit task occupies NICs of both its hosts for its whole duration. This makes the choice of senders and
 orders a solvable problem (arXiv:2211.05322, section 3), but is stricter than real processes: they send all ranges that
 they hold, and messages through a NIC in the same direction share it. Playback shares NICs max-min fairly, as TCP
-connections do (Bertsekas and Gallager, "Data Networks", section 6.5.2). Before its first byte a message takes its
+connections do (Bertsekas and Gallager, "Data Networks", section 6.5.2). Before its first byte a message waits for its
 link's alpha, which occupies its lane and no NIC.
 
-A rank sends in lanes, each in the order of the plan: one for its own slices to other hosts, one for its own slices
-inside its host, one for sums that it made, and one per slice that it forwards.
+A rank sends in lanes, each in plan order: one for its own slices to other hosts, one for its own slices within its
+host, one for sums that it computed, and one per slice that it forwards.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from meshwave.engine.resharding.plan import Plan
 from meshwave.engine.resharding.tasks import Move, UnitTask
 
 BUFFER_BYTES = 2**22
-"""Bytes of a message that the transport takes from the sender before the receiver has them: the maximum that Linux
-buffers per connection (the last of ``tcp_wmem``), and NCCL's ``NCCL_BUFFSIZE``."""
+"""Bytes of a message that the transport accepts from the sender before the receiver has them: the maximum that Linux
+buffers per connection (the last value of ``tcp_wmem``), and NCCL's ``NCCL_BUFFSIZE``."""
 MAX_PLAYED_MESSAGES = 5_000
-"""Maximum number of messages to simulate; the duration of a larger plan is its makespan."""
+"""Maximum number of messages to simulate; a larger plan is estimated by its makespan."""
 Port = tuple[Literal["tx", "rx", "out", "into"], int]
-"""One direction of all NICs of a host, or of the link of a rank inside its host."""
+"""One direction of all NICs of a host, or of the link of a rank within its host."""
 Ports = tuple[Port, Port]
 Lane = tuple[int, bool, int]
-"""A rank, whether the lane is inside its host, and the task that it forwards; see :func:`_lane_number`."""
+"""Rank, True for a lane within its host, and the task that the lane forwards; see :func:`_lane_number`."""
 
 
 class PlayedMessage(NamedTuple):
-    """One message of a plan with its simulated times."""
+    """Message of a plan with its simulated times in seconds."""
 
     move: Move
-    chunk: int  # from 0, in the order of starts in the task's slice
+    chunk: int  # index of the chunk, in the order of starts in the task's slice
     bytes: float
-    ports: Ports  # outgoing and incoming
-    set_out_s: float  # start of its link's alpha
-    start_s: float  # first byte
-    end_s: float  # last byte
+    ports: Ports  # outgoing and incoming port
+    set_out_s: float  # start of the latency
+    start_s: float  # time of the first byte
+    end_s: float  # time of the last byte
 
 
 Rates = tuple[tuple[float, float], ...]
-"""Pairs of a time and the bytes/s from then on of each message through the same ports."""
+"""Pairs of a time and the rate from then on, in bytes/s, of each message through the same ports."""
 
 
 @dataclass(frozen=True)
 class Playback:
-    """Result of simulating a plan message by message."""
+    """Result of the message-by-message simulation of a plan."""
 
-    seconds: float  # until the last message has arrived
-    messages: tuple[PlayedMessage, ...] | None  # in the order of the plan; None: more than MAX_PLAYED_MESSAGES
+    seconds: float  # time until the last message has arrived
+    messages: tuple[PlayedMessage, ...] | None  # in plan order; None if there are more than MAX_PLAYED_MESSAGES
     rates: Mapping[Ports, Rates] = field(default_factory=dict)
 
 
@@ -70,50 +70,50 @@ def play_plan(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Playback:
 
 
 def played_seconds(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> float:
-    """Return the seconds until the last message of a plan has arrived; see :func:`play_plan`."""
+    """Return the simulated time in seconds until the last message of a plan has arrived; see :func:`play_plan`."""
     going = _Play.from_plan(plan, tasks, links)
     return plan.makespan_s if going is None else going.run()
 
 
 def port_capacity(port: Port, links: Links) -> float:
-    """Return the bytes/s of a port whose links are not free."""
+    """Return the capacity in bytes/s of a port whose links have a finite bandwidth."""
     outside = port[0] in ("tx", "rx")
     link, count = (links.inter_node, links.nics) if outside else (links.intra_node, 1)
     return count * (link.bandwidth or 0.0)
 
 
 class _PortPair:
-    """Messages that currently pass the same two ports.
+    """Messages that currently use the same two ports.
 
-    They have equal rates, so that only the next one to end matters. ``served`` counts the bytes that a message would
-    have received since the start.
+    They have equal rates, so only the message that ends next must be examined. ``served`` counts the bytes that a
+    message would have received since the start.
     """
 
     def __init__(self, ports: Ports, most: float) -> None:
-        self.ports, self.most = ports, most  # bytes/s limit of one message
+        self.ports, self.most = ports, most  # limit of one message in bytes/s
         self.rate = self.served = 0.0
         self.messages = 0
-        self.rates: list[tuple[float, float]] = []  # time, and bytes/s from then on
-        self._marks: list[tuple[float, int, bool]] = []  # heap of (``served`` then, message, whether it ends)
+        self.rates: list[tuple[float, float]] = []  # (time, bytes/s from then on)
+        self._marks: list[tuple[float, int, bool]] = []  # heap of (value of ``served``, message, True if it ends then)
 
     def join(self, message: int, size: float, kept: float) -> None:
-        """Add a message; the sender does not wait for its last ``kept`` bytes."""
+        """Add a message of ``size`` bytes; the sender does not wait for its last ``kept`` bytes."""
         self.messages += 1
         heappush(self._marks, (self.served + size, message, True))
         heappush(self._marks, (self.served + max(0.0, size - kept), message, False))
 
     def note_rate(self, now: float) -> None:
-        """Record the rate if it changed."""
+        """Record the current rate if it has changed."""
         if not self.rates or self.rates[-1][1] != self.rate:
             self.rates.append((now, self.rate))
 
     @property
     def next_s(self) -> float:
-        """Seconds to the next mark."""
+        """Seconds until the next mark is reached."""
         return (self._marks[0][0] - self.served) / self.rate
 
     def advance(self, seconds: float) -> list[tuple[int, bool]]:
-        """Advance the time, and return the messages that pass a mark, with whether it is their end."""
+        """Advance the time, and return the messages that reach a mark, each with True if the mark is its end."""
         self.served += seconds * self.rate
         passed = []
         while self._marks and self._marks[0][0] <= self.served * (1 + RATE_TOLERANCE):
@@ -136,19 +136,19 @@ class _Play:
         self._is_busy = dict.fromkeys(self._queues, False)
         self._set_out, self._first, self._last = ([0.0] * len(moves) for _ in range(3))  # times of each message
         self._now = 0.0
-        self._starting: list[tuple[float, int]] = []  # heap of (end of the alpha, message)
+        self._starting: list[tuple[float, int]] = []  # heap of (end of the latency, message)
         self._ways: dict[Ports, _PortPair] = {}
         self._rates: dict[Ports, list[tuple[float, float]]] = {}
         self._capacity = partial(port_capacity, links=links)
 
     @classmethod
     def from_plan(cls, plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Self | None:
-        """Return the playback of a plan; None if it has more than ``MAX_PLAYED_MESSAGES`` messages."""
+        """Return the simulation of a plan; None if it has more than ``MAX_PLAYED_MESSAGES`` messages."""
         sent = list(islice(plan_moves(plan, tasks, links), MAX_PLAYED_MESSAGES + 1))
         return None if len(sent) > MAX_PLAYED_MESSAGES else cls(sent, tasks, links)
 
     def run(self) -> float:
-        """Run to the end and return the seconds until the last message has arrived."""
+        """Simulate all messages, and return the seconds until the last one has arrived."""
         for lane in self._queues:
             self._send(lane)
         while self._starting or self._ways:
@@ -156,7 +156,7 @@ class _Play:
         return self._now
 
     def record(self) -> Playback:
-        """Run to the end and return all messages and rates."""
+        """Simulate all messages, and return them with their rates."""
         seconds = self.run()
         sent = tuple(map(self._played_message, range(len(self._moves)), _chunks(self._moves)))
         return Playback(seconds, sent, {ports: tuple(rates) for ports, rates in self._rates.items()})
@@ -188,7 +188,7 @@ class _Play:
             way.note_rate(self._now)
 
     def _send(self, lane: Lane) -> None:
-        """Start the next message of a lane if the lane is free and the range to send has arrived."""
+        """Start the next message of a lane if the lane is free and the range to be sent has arrived."""
         queue = self._queues[lane]
         if queue and not self._is_busy[lane] and not self._missing[queue[0]]:
             message = queue.popleft()
@@ -200,7 +200,7 @@ class _Play:
             )
 
     def _join(self, message: int) -> bool:
-        """Start the transfer of a message; return False if the link is free, so that it arrives at once."""
+        """Start the transfer of a message; return False if the link is infinitely fast, so that it arrives at once."""
         self._first[message] = self._now
         move = self._moves[message]
         link = self._links.link_between(move.source, move.target)
@@ -214,10 +214,10 @@ class _Play:
         return True
 
     def _buffered_bytes(self, message: int) -> float:
-        """Return the last bytes of a message for which its sender does not wait.
+        """Return the number of final bytes of a message for which its sender does not wait.
 
         Consecutive messages to one rank wait for each other; before a message to another rank the sender only waits
-        until the rest of the last one fits into the transport's buffer.
+        until the rest of the last message fits into the transport's buffer.
         """
         queue = self._queues[self._lane[message]]
         follows = queue and self._moves[queue[0]].target == self._moves[message].target
@@ -247,7 +247,7 @@ class _Play:
 
 
 def _lane_number(move: Move, task: UnitTask) -> int:
-    """Return -1 for slices that the rank owns, -2 for sums that it made, and the task of a slice that it forwards."""
+    """Return -1 for slices that the rank owns, -2 for sums that it computes, and the task number for forwarded slices."""
     if move.is_addend(task):
         return -1
     if move.source not in task.senders:
@@ -256,7 +256,7 @@ def _lane_number(move: Move, task: UnitTask) -> int:
 
 
 def _chunks(moves: Sequence[Move]) -> list[int]:
-    """Return the number of each message's range in its task."""
+    """Return the index of each message's range within its task."""
     starts: defaultdict[int, set[int]] = defaultdict(set)
     for move in moves:
         starts[move.task].add(move.start)
@@ -265,11 +265,11 @@ def _chunks(moves: Sequence[Move]) -> list[int]:
 
 
 def _dependencies(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[list[int], list[list[int]]]:
-    """Return for each message the number of messages it waits for, and the messages that wait for it."""
+    """Return, for each message, the number of messages that it waits for, and the messages that wait for it."""
     missing: list[int] = [0] * len(moves)
     wanted_by: list[list[int]] = [[] for _ in moves]
-    brought: defaultdict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)  # by (task, rank): ranges
-    added: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # by (task, rank): addends
+    brought: defaultdict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)  # ranges by (task, rank)
+    added: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # addends by (task, rank)
     for number, move in enumerate(moves):
         task, source, target, start, stop = move
         if move.is_addend(tasks[task]):
@@ -286,14 +286,14 @@ def _dependencies(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[lis
 
 
 def _messages_with(brought: dict[tuple[int, int], int], start: int, stop: int) -> list[int]:
-    """Return the messages that bring a part of a range."""
+    """Return the messages that contain a part of a range."""
     if (start, stop) in brought:
         return [brought[start, stop]]
     return [number for (first, last), number in brought.items() if first < stop and start < last]
 
 
 def _share_ports(ways: Sequence[_PortPair], port_capacity: Callable[[Port], float]) -> None:
-    """Give every message its max-min fair rate, with one class of flows per pair of ports."""
+    """Set the max-min fair rate of every message, with one class of flows per pair of ports."""
     number = {port: at for at, port in enumerate(dict.fromkeys(port for way in ways for port in way.ports))}
     ports = [number[port] for way in ways for port in way.ports]
     limits, demand = [port_capacity(port) for port in number], [0.0] * len(number)

@@ -1,4 +1,4 @@
-"""Shares of each port's rate that messages have over time during a playback."""
+"""Shares of each port's capacity that messages use over time during a playback."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NO_STEPS = Steps((0.0,), (0.0,))
 def port_shares(played: Playback, links: Links) -> dict[Port, list[Share]]:
     """Return the stacked shares of the messages on each port.
 
-    Consecutive messages are in one line as far as others leave it to them. A message on a free link, which takes no
-    time, has the whole port.
+    Consecutive messages stay on the same line unless others use it. A message on a link of infinite bandwidth, which
+    takes no time, has the whole port.
     """
     sent = played.messages or ()
     passing: dict[Port, list[int]] = {}
@@ -32,7 +32,7 @@ def port_shares(played: Playback, links: Links) -> dict[Port, list[Share]]:
 def _port_passings(
     played: Playback, sent: Sequence[PlayedMessage], numbers: Sequence[int], most: float
 ) -> list[Passing]:
-    """Return the messages of a port that can carry ``most`` bytes/s."""
+    """Return the messages on a port with a capacity of ``most`` bytes/s, with their shares."""
     parts = {ports: _steps(played, ports, most) for ports in {sent[number].ports for number in numbers}}
     return [
         Passing(number, sent[number].start_s, sent[number].end_s, _mean(sent[number], most), parts[sent[number].ports])

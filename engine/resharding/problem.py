@@ -1,8 +1,8 @@
-"""Scheduling problem of a transfer: which host sends each slice, and in which order.
+"""Scheduling problem of a transfer: the choice of the host that sends each slice, and of the order.
 
 A job occupies the sending side of its sender's host and the receiving sides of all its receivers' hosts for its whole
-latency, without preemption. For given senders, at least one order reaches the optimum when each job starts as soon as
-its sides are free. An answer is therefore a sender for each job and an order (arXiv:2211.05322, section 3.2).
+latency, without preemption. For given senders, at least one order is optimal when each job starts as soon as its sides
+are free. A solution is therefore a sender for each job and an order (arXiv:2211.05322, section 3.2).
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from numpy.typing import NDArray
 MAX_UNIONS = 256
 """Maximum number of unions of candidate sets in a bound; beyond it, only single sets and the union of all are used."""
 MAX_CLIQUE_KINDS = 256
-"""Maximum number of kinds of jobs for which the bound searches sets of mutually exclusive jobs."""
+"""Maximum number of kinds of jobs for which the bound searches for sets of mutually exclusive jobs."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A unit task in the scheduling problem."""
+    """Unit task as a job of the scheduling problem."""
 
     bytes: int
-    options: Mapping[int, float]  # seconds by candidate sender host, ascending
-    receivers: tuple[int, ...]  # hosts, ascending; empty if no link is used
+    options: Mapping[int, float]  # seconds by candidate sender host, hosts ascending
+    receivers: tuple[int, ...]  # receiving hosts, ascending; empty if no link is used
 
     @property
     def shortest_s(self) -> float:
-        """Seconds from the fastest sender host."""
+        """Duration in seconds with the fastest sender host."""
         return min(self.options.values())
 
 
 class PlacedJob(NamedTuple):
-    """One job of an ordering, with its sender and its times."""
+    """Job of an ordering, with its sender and its start and end in seconds."""
 
     job: int
-    host: int  # of the sender
+    host: int  # host of the sender
     start: float
     end: float
 
 
 class FreeTimes:
-    """Times at which the NICs of every host become free, per direction."""
+    """Times at which the NICs of every host become free, per direction, in seconds."""
 
     def __init__(self, nics: int = 1) -> None:
         self._nics = nics
         self._free: dict[tuple[str, int], list[float]] = {}
 
     def earliest_start(self, host: int, receivers: Sequence[int]) -> float:
-        """Return the earliest start of a job from ``host`` to ``receivers``."""
+        """Return the earliest start of a job from ``host`` to ``receivers``, in seconds."""
         return max([self._times("tx", host)[0], *(self._times("rx", receiver)[0] for receiver in receivers)])
 
     def occupy(self, host: int, receivers: Sequence[int], end: float) -> None:
@@ -67,7 +67,7 @@ class FreeTimes:
 
 
 def run_in_order(jobs: Sequence[Job], order: Sequence[tuple[int, int]], nics: int = 1) -> list[PlacedJob]:
-    """Start the jobs of ``order``, pairs of job and sender host, each as soon as its NICs are free."""
+    """Return the jobs of ``order`` (pairs of job and sender host), each placed as soon as its NICs are free."""
     lanes = FreeTimes(nics)
     placed = []
     for number, host in order:
@@ -81,16 +81,16 @@ def run_in_order(jobs: Sequence[Job], order: Sequence[tuple[int, int]], nics: in
 
 
 def makespan(placed: Sequence[PlacedJob]) -> float:
-    """Return the end of the last job."""
+    """Return the end of the last job in seconds; 0 if there is none."""
     return max((each.end for each in placed), default=0.0)
 
 
 class _Kind(NamedTuple):
-    """Equal jobs."""
+    """Kind of job: equal jobs, and their number."""
 
     senders: frozenset[int]
     receivers: tuple[int, ...]
-    seconds: float  # of one job from its fastest sender
+    seconds: float  # duration of one job with its fastest sender
     copies: int
 
 
@@ -98,7 +98,7 @@ def lower_bound(jobs: Sequence[Job], nics: int = 1) -> float:
     """Return a lower bound on the makespan of any order of the jobs, in seconds.
 
     It is the maximum of the longest job, the work that a set of senders must share, the work that a host receives, and
-    the sum of mutually exclusive jobs.
+    the total of mutually exclusive jobs.
     """
     alike = Counter((tuple(job.options.items()), job.receivers) for job in jobs)
     return _cached_bound(tuple(alike.items()), nics)
@@ -144,9 +144,10 @@ def _sending_bound(kinds: Sequence[_Kind], nics: int) -> float:
 
 
 def _lane_bound(kinds: Sequence[_Kind], lanes: int) -> float:
-    """Return a lower bound on sharing jobs over lanes.
+    """Return a lower bound on the makespan of jobs that are distributed over lanes.
 
-    It is the mean per lane; also, one lane gets ``q + 1`` of the ``q n + 1`` longest jobs.
+    It is the mean load per lane, or the sum of ``q + 1`` of the ``q n + 1`` longest jobs, which one of ``n`` lanes must
+    run.
     """
     each = np.repeat([kind.seconds for kind in kinds], [kind.copies for kind in kinds])
     longest = np.sort(each)[::-1]
@@ -156,7 +157,7 @@ def _lane_bound(kinds: Sequence[_Kind], lanes: int) -> float:
 
 
 def _exclusive_bound(kinds: Sequence[_Kind]) -> float:
-    """Return the bound from jobs that exclude each other pairwise because each two share a side.
+    """Return the bound from jobs of which each two share a side and therefore exclude each other.
 
     Sides are receiving hosts, and sending hosts of jobs with one option. The heaviest set is approximated greedily from
     every kind of job, since an exact search takes too long.
@@ -175,7 +176,7 @@ def _exclusive_bound(kinds: Sequence[_Kind]) -> float:
 
 
 def _clique_seconds(first: int, excluded: NDArray[np.bool_], seconds: NDArray[np.float64]) -> float:
-    """Return the total seconds of a clique that starts with one kind and always adds the heaviest compatible kind."""
+    """Return the total seconds of a clique that starts with kind ``first`` and adds the heaviest compatible kinds."""
     weight = float(seconds[first])
     fits = excluded[first].copy()
     fits[first] = False

@@ -1,7 +1,7 @@
 """Alpa's rule to send a tensor in smaller parts than its destination needs, and to gather them there.
 
-The rule, taken from Alpa's released sources, shards the destination's spec further, so that it decides per tensor and
-not per unit task. If nothing can be sharded further, every receiver is sent its whole box.
+The rule, taken from Alpa's released sources, shards the destination's spec further, so it applies per tensor instead of
+per unit task. If nothing can be sharded further, every receiver is sent its whole box.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from meshwave.engine.resharding.boxes import Mesh, is_empty, rank_boxes
 from meshwave.engine.resharding.tasks import Load, SliceReceivers, check_load
 
 MAX_AXES = 10
-"""Maximum number of axes, since an entry of a spec names each axis by one digit."""
+"""Maximum number of mesh axes, since an entry of a spec names each axis by one digit."""
 
 
 class RewrittenDestination(NamedTuple):
-    """A destination that is sharded further: the same ranks under more axes."""
+    """Destination that is sharded further: the same ranks on a mesh with more axes."""
 
     mesh: Mesh
     spec: tuple[str, ...]
-    parts: int  # of one rank's box, gathered by as many ranks; 1 if nothing was sharded
+    parts: int  # number of parts of one rank's box, gathered by as many ranks; 1 if nothing was sharded
     groups: tuple[tuple[int, ...], ...] = ()  # rings of ranks that gather from each other
 
 
 def rewrite_destination(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> RewrittenDestination:
     """Return the destination to which Alpa sends instead, or the given one if nothing can be sharded further.
 
-    On a mesh over several hosts, a dim must be sharded by the first axis, because the gather may not leave a host. Then
-    each dim, left to right, is split into as many further parts as divide both its length on a rank and the remaining
-    copies.
+    On a mesh over several hosts, a dim must be sharded by the first axis, because the gather must stay within a host.
+    Then each dim, from left to right, is split into the largest number of additional parts that divides both its length
+    on a rank and the remaining copies.
     """
     same = RewrittenDestination(mesh, tuple(spec), 1)
     used = {int(axis) for entry in spec for axis in entry[1:]}
@@ -72,7 +72,7 @@ def rewritten_receivers(load: Load) -> SliceReceivers:
 
 
 def _shards_by_first_axis(mesh: Mesh, spec: Sequence[str]) -> int:
-    """Return the number of shards of the dim that the first axis shards; 1 if that axis replicates."""
+    """Return the number of shards of the dim that is sharded by the first axis; 1 if that axis replicates."""
     entry = next((entry for entry in spec if "0" in entry[1:]), "")
     return prod(mesh.shape[int(axis)] for axis in entry[1:])
 
@@ -80,7 +80,7 @@ def _shards_by_first_axis(mesh: Mesh, spec: Sequence[str]) -> int:
 def _split_copied_axes(
     mesh: Mesh, spec: Sequence[str], copied: Sequence[int], parts: Sequence[int]
 ) -> RewrittenDestination:
-    """Replace the axes that replicate by one axis for each of ``parts``: one per sharded dim, and the other copies."""
+    """Return the destination with its replicating axes replaced by one axis per sharded dim and one for copies."""
     first = copied[0]
     behind = [axis for axis in range(first, len(mesh.shape)) if axis not in copied]
     order = [*range(first), *copied, *behind]
@@ -93,7 +93,7 @@ def _split_copied_axes(
         own = [number[int(axis)] for axis in entry[1:]] + [first + n for n, place in enumerate(cutting) if place == dim]
         entries.append(f"S{''.join(map(str, own))}" if own else "R")
     gathered = prod(parts[:-1])
-    # [axes before, gathered, remaining copies and axes behind]: a group is a row along the second
+    # [axes before, gathered, remaining copies and axes after]; a group is a row along the second dim
     grid = np.reshape(ranks, (prod(mesh.shape[:first]), gathered, -1)).swapaxes(1, 2).reshape(-1, gathered)
     groups = tuple(map(tuple, grid.tolist()))
     return RewrittenDestination(Mesh(shape, tuple(ranks), tuple(hosts)), tuple(entries), gathered, groups)

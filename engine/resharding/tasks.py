@@ -22,7 +22,7 @@ from meshwave.engine.resharding.boxes import (
 )
 
 Side = tuple[Mesh, Sequence[str]]
-"""A mesh, and the sharding spec of a tensor on it."""
+"""Mesh, and the sharding spec of a tensor on it."""
 SliceOwners = Mapping[Box, Mapping[int, tuple[int, ...]]]
 """Ranks that can send each distinct slice, each with the ranks whose addends it sums; see :class:`UnitTask`."""
 SliceReceivers = Mapping[Box, Sequence[tuple[int, ...]]]
@@ -31,20 +31,20 @@ SliceReceivers = Mapping[Box, Sequence[tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Tensor:
-    """Shape of a tensor, and bytes per element."""
+    """Shape of a tensor, and its bytes per element."""
 
     shape: tuple[int, ...]
     item_bytes: int
 
     @property
     def bytes(self) -> int:
-        """Bytes of the whole tensor."""
+        """Size of the whole tensor in bytes."""
         return prod(self.shape) * self.item_bytes
 
 
 @dataclass(frozen=True)
 class Load:
-    """One tensor to transfer, with its source and its destination."""
+    """Tensor to be transferred, with its source and its destination."""
 
     tensor: Tensor
     source: Side
@@ -53,40 +53,41 @@ class Load:
 
     @cached_property
     def source_boxes(self) -> dict[int, Box]:
-        """Box of each rank of the source."""
+        """Box of the tensor on each rank of the source."""
         return _boxes(self.source, self.tensor)
 
     @cached_property
     def destination_boxes(self) -> dict[int, Box]:
-        """Box of each rank of the destination."""
+        """Box of the tensor on each rank of the destination."""
         return _boxes(self.destination, self.tensor)
 
 
 @dataclass(frozen=True)
 class UnitTask:
-    """A slice sent from any of ``senders`` to all of ``receivers``; ranks ascending."""
+    """Slice that any one of ``senders`` sends to all ``receivers``; ranks are in ascending order."""
 
     box: Box
     bytes: int
     elements: int
     senders: tuple[int, ...]
-    receivers: tuple[int, ...]  # without owners
-    keepers: tuple[int, ...]  # ranks of both meshes that own it already and copy it locally
+    receivers: tuple[int, ...]  # ranks that need the slice, without owners
+    keepers: tuple[int, ...]  # ranks of both meshes that own the slice and copy it locally
     addends: tuple[tuple[int, ...], ...] = ()
-    """For each sender the ranks, itself included, whose slices it sums in this order; empty for a tensor that is not
+    """For each sender the ranks, including itself, whose slices it sums in this order; empty if the tensor is not
     partial."""
     rings: tuple[tuple[int, ...], ...] = ()
-    """Receivers and keepers in rings: the first of each gets the slice and the ring forwards it; empty: no rings."""
+    """Receivers and keepers in rings: the first rank of each ring receives the slice and the ring forwards it; empty if
+    there are none."""
     tensor: int = 0
     """Index of the tensor in the transfer."""
 
     def addends_of(self, sender: int) -> tuple[int, ...]:
-        """Return the ranks whose slices ``sender`` sums, itself included; empty for a tensor that is not partial."""
+        """Return the ranks whose slices ``sender`` sums, including itself; empty if the tensor is not partial."""
         return self.addends[self.senders.index(sender)] if self.addends else ()
 
 
 class Move(NamedTuple):
-    """One message: elements ``start`` to ``stop`` of a unit task's slice, flattened row-major."""
+    """Message of a plan: elements ``start`` to ``stop`` of a unit task's slice, flattened row-major."""
 
     task: int
     source: int  # ranks
@@ -96,20 +97,20 @@ class Move(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
+        """Number of elements in the message."""
         return self.stop - self.start
 
     def is_addend(self, task: UnitTask) -> bool:
-        """Return whether the message is an addend of a sum rather than the final slice."""
+        """Return True if the message is an addend of a sum instead of the final slice."""
         return bool(task.addends) and self.target in task.senders
 
 
 def unit_tasks(
     tensor: Tensor, source: Mesh, source_spec: Sequence[str], destination: Mesh, destination_spec: Sequence[str]
 ) -> list[UnitTask]:
-    """Return every distinct slice of the tensor once.
+    """Return one unit task for every distinct slice of a tensor.
 
-    The order is by destination box, then by source box, each row-major by start (arXiv:2211.05322, section 3).
+    They are ordered by destination box, then by source box, each row-major by start (arXiv:2211.05322, section 3).
 
     Raises:
         SpecError: a spec does not fit its mesh or the tensor.
@@ -119,7 +120,7 @@ def unit_tasks(
 
 
 def slice_owners(load: Load) -> SliceOwners:
-    """Return the slices that the source holds; of a partial tensor, each rank of a group of addends sums one piece.
+    """Return the slices that the source can send; of a partial tensor, each rank of a group of addends sums one piece.
 
     Raises:
         SpecError: the spec does not fit its mesh or the tensor.
@@ -135,7 +136,7 @@ def slice_owners(load: Load) -> SliceOwners:
 
 
 def slice_receivers(load: Load) -> SliceReceivers:
-    """Return the slices that the destination needs, each rank in a ring of its own.
+    """Return the slices that the destination needs; each rank is a ring of its own.
 
     Raises:
         SpecError: the spec does not fit its mesh or the tensor, or is partial.
@@ -154,13 +155,13 @@ def check_load(load: Load) -> None:
     Raises:
         SpecError: a spec does not fit its mesh or the tensor, or the destination is partial.
     """
-    _ = load.source_boxes, load.destination_boxes  # cached; raises if a spec does not fit
+    _ = load.source_boxes, load.destination_boxes  # cached; raises an exception if a spec does not fit
     if split_spec(load.destination[1])[1]:
         raise SpecError(len(load.tensor.shape), "partial_destination")
 
 
 def cut_tasks(load: Load, held: SliceOwners, needed: SliceReceivers, number: int = 0) -> list[UnitTask]:
-    """Return the unit tasks of the ``number``-th tensor of a transfer: intersections of held and needed slices."""
+    """Return the unit tasks of tensor ``number`` of a transfer: intersections of held and needed slices."""
     found = []
     for wanted, rings in sorted(needed.items()):
         for owned, groups in sorted(held.items()):
@@ -177,7 +178,7 @@ def _make_task(
     senders = tuple(sorted(groups))
     is_partial = any(len(group) > 1 for group in groups.values())
     if is_partial and wanted.intersection(senders):
-        senders = (min(wanted.intersection(senders)),)  # a sum is made once, on a rank that needs it
+        senders = (min(wanted.intersection(senders)),)  # a sum is computed once, on a rank that needs it
     own = tuple(sorted(wanted.intersection(senders)))
     need = tuple(sorted(wanted.difference(own)))
     elements = volume(box)

@@ -1,4 +1,4 @@
-"""Transfers of tensors from one mesh and spec to another: plan, messages and seconds."""
+"""Transfers of tensors from one mesh and spec to another: plan, messages and duration."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from meshwave.engine.resharding.tasks import Load, Move, Side, Tensor, UnitTask
 
 @dataclass(frozen=True)
 class Transfer:
-    """A planned transfer of tensors: data only, equal on every rank."""
+    """Planned transfer of tensors, as data that is equal on every rank."""
 
     loads: tuple[Load, ...]
-    tasks: tuple[UnitTask, ...]  # of all tensors, one tensor after another
+    tasks: tuple[UnitTask, ...]  # unit tasks of all tensors, one tensor after another
     links: Links
     plan: Plan
 
     @classmethod
     def from_plan(cls, loads: Sequence[Load], links: Links, plan: Plan) -> Self:
-        """Return the transfer of a plan; see :func:`strategy_tasks`."""
+        """Return the transfer of a plan, with the unit tasks of its strategy; see :func:`strategy_tasks`."""
         return cls(tuple(loads), tuple(strategy_tasks(loads, plan.strategy)), links, plan)
 
     @property
     def tensor(self) -> Tensor:
-        """First tensor; most transfers have one only. ``source`` and ``destination`` belong to it as well."""
+        """First tensor; most transfers have only one. ``source`` and ``destination`` refer to it as well."""
         return self.loads[0].tensor
 
     @property
@@ -65,17 +65,17 @@ class Transfer:
 
     @cached_property
     def played_s(self) -> float:
-        """Simulated seconds of the transfer, used as its price; see :func:`played_seconds`."""
+        """Simulated duration of the transfer in seconds, used as its cost; see :func:`played_seconds`."""
         return played_seconds(self.plan, self.tasks, self.links)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All ranks of sources and destinations, ascending."""
+        """All ranks of sources and destinations, in ascending order."""
         return tuple(sorted({rank for load in self.loads for rank in (*load.source_boxes, *load.destination_boxes)}))
 
     @cached_property
     def digest(self) -> bytes:
-        """Digest of the plan, equal on ranks that would execute the same messages."""
+        """Digest of the plan; it is equal on ranks that would execute the same messages."""
         hosts = [self.links.host[rank] for rank in self.ranks]
         planned = [(each.task, int(each.sender), int(each.chunks)) for each in self.plan.tasks]
         return sha256(repr((self.loads, hosts, self.plan.strategy, planned)).encode()).digest()
@@ -91,11 +91,11 @@ def plan_transfer(
     ordering: str = "ensemble",
     chunks: int | None = None,
 ) -> Transfer:
-    """Plan a transfer of one tensor; see :func:`plan_joint_transfer`.
+    """Plan the transfer of one tensor; see :func:`plan_joint_transfer`.
 
     Raises:
         SpecError: a spec does not fit its mesh or the tensor.
-        InputError: there is no such strategy or ordering.
+        InputError: the strategy or ordering does not exist.
     """
     load = Load(tensor, (source[0], tuple(source[1])), (destination[0], tuple(destination[1])))
     return plan_joint_transfer([load], links, strategy=strategy, ordering=ordering, chunks=chunks)
@@ -109,24 +109,26 @@ def plan_joint_transfer(
     ordering: str = "ensemble",
     chunks: int | None = None,
 ) -> Transfer:
-    """Plan one transfer of several tensors: one problem over the unit tasks of all of them.
+    """Plan one transfer of several tensors, as one problem over the unit tasks of all of them.
 
     Args:
         loads: the tensors with their sources and destinations.
         links: links between the ranks.
         strategy: name of a strategy; None selects the one with the shortest playback.
         ordering: name of an ordering.
-        chunks: number of chunks; None selects the best.
+        chunks: number of chunks; None selects the best number.
 
     Raises:
         SpecError: a spec does not fit its mesh or its tensor.
-        InputError: there is no such strategy or ordering.
+        InputError: the strategy or ordering does not exist.
     """
     tried = [strategy] if strategy else list(strategies)
     made = [each for name in tried for each in candidate_transfers(loads, links, chunks, [name], [ordering])]
     if len(made) == 1:
         return made[0]
-    all_play = all(len(each.moves) <= MAX_PLAYED_MESSAGES for each in made)  # do not compare playback with makespans
+    all_play = all(
+        len(each.moves) <= MAX_PLAYED_MESSAGES for each in made
+    )  # playback times and makespans are not comparable
     return min(made, key=lambda each: each.played_s if all_play else each.plan.makespan_s)
 
 
@@ -137,11 +139,11 @@ def candidate_transfers(
     only: Sequence[str] | None = None,
     ordered: Sequence[str] | None = None,
 ) -> Iterator[Transfer]:
-    """Yield the transfers of every strategy with every ordering, or of the given ones.
+    """Yield the transfers of every strategy with every ordering, or of the given strategies and orderings.
 
     Raises:
         SpecError: a spec does not fit its mesh or its tensor.
-        InputError: there is no such strategy or ordering.
+        InputError: a strategy or ordering does not exist.
     """
     cut_by, put_by = list(only or strategies), list(ordered or orderings)
     for number, strategy in enumerate(cut_by):

@@ -1,4 +1,4 @@
-"""Pipeline schedules, one file each; a module in the folder is registered by its existence."""
+"""Pipeline schedules, one file each; every module in this folder is registered automatically."""
 
 from meshwave.engine.schedules._base import (
     MAX_MICROBATCHES,

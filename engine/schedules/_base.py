@@ -1,4 +1,4 @@
-"""Base class of schedules: rules that order compute on every rank."""
+"""Base class of schedules: rules that order the computations of every rank."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from meshwave.engine.registry import Registry
 MAX_MICROBATCHES = 20_000
 """Maximum number of microbatches of a training step."""
 Count = Annotated[int, Field(ge=1, le=4096)]
-"""An option that multiplies the computations of a schedule; the limit exceeds any published example."""
+"""Option that multiplies the number of computations of a schedule; the limit exceeds any published example."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Seconds and bytes of a design, for schedules that search for an order.
+    """Durations and memory sizes of a design's stages, for schedules that search for an order.
 
-    Equality compares numbers and ``design`` and ignores ``judge``.
+    Comparisons for equality use the numbers and ``design``, and ignore ``judge``.
     """
 
-    forward: tuple[float, ...]  # [stages] seconds
+    forward: tuple[float, ...]  # [stages] seconds of a forward
     input_gradient: tuple[float, ...]  # [stages]
     weight_gradient: tuple[float, ...]  # [stages]
-    hop: tuple[float, ...]  # [stages - 1] of a transfer to the next stage, in either direction
+    hop: tuple[float, ...]  # [stages - 1] seconds of a transfer to the next stage, in either direction
     activation: tuple[float, ...]  # [stages] bytes kept for a microbatch, from F to B or I
     deferred: tuple[float, ...]  # [stages] bytes kept for a microbatch, from I to W
-    room: tuple[float, ...]  # [ranks] bytes that a device has for both
+    room: tuple[float, ...]  # [ranks] bytes of a device that are available for both
     unit: str = "units"  # unit of all seconds
-    design: str = ""  # identifies everything else that affects the time of a step
-    judge: Callable[[Program], float] | None = field(default=None, compare=False)  # seconds of a whole step
+    design: str = ""  # digest of all other inputs that affect the time of a step
+    judge: Callable[[Program], float] | None = field(default=None, compare=False)  # returns the seconds of a whole step
 
 
 @dataclass(frozen=True)
 class Pipe:
-    """Size of a pipeline: the ranks (meshes) and microbatches that a schedule has to order."""
+    """Pipeline to be ordered: its number of ranks (meshes) and microbatches."""
 
     ranks: int
     microbatches: int
@@ -53,14 +53,14 @@ class Pipe:
 
 
 class Schedule(Part):
-    """A rule that orders compute on each rank. A member is one file in this folder.
+    """Rule that orders the computations of each rank. A member is one file in this folder.
 
     Its fields are its options in the document and its form on the page; the first sentence of its docstring is its help
-    text. It yields compute only: the simulator determines idle time, and lowering adds transfers.
+    text. It yields computations only: the simulator determines idle time, and lowering adds transfers.
     """
 
     title: ClassVar[str]
-    published: ClassVar[str] = "9999"  # year and month of its first paper, which order the menus
+    published: ClassVar[str] = "9999"  # year and month of its first paper, by which menus are sorted
     depends_on_costs: ClassVar[bool] = False
 
     def stage_count(self, ranks: int) -> int:
@@ -68,17 +68,17 @@ class Schedule(Part):
         return ranks
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        """Return ``[replicas][stages]`` the rank that holds each stage, for every replica of the model."""
+        """Return the rank that holds each stage, for every replica of the model, ``[replicas][stages]``."""
         return [range(pipe.ranks)]
 
     def replica_of(self, pipe: Pipe) -> Sequence[int]:
-        """Return ``[microbatches]`` the replica of each microbatch."""
+        """Return the replica that runs each microbatch, ``[microbatches]``."""
         return [0] * pipe.microbatches
 
     def refusal(self, pipe: Pipe) -> Problem | None:
         """Return the reason why this schedule cannot order a pipeline, at a key of the section; None if it can.
 
-        A schedule that needs another number of meshes lists the supported ones as ``mesh_counts`` in its problem.
+        A schedule that needs another number of meshes lists the supported numbers as ``mesh_counts`` in its problem.
         """
         return None
 
@@ -87,26 +87,26 @@ class Schedule(Part):
         raise TypeError(f"{type(self).__name__} gives its orders as columns")
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
-        """Return one array ``[actions, 4]`` per rank, with the columns op, stage, microbatch and fused."""
+        """Return the computations of each rank, arrays ``[actions, 4]`` with columns op, stage, microbatch and fused."""
         return [to_columns(self.rank_actions(pipe, rank)) for rank in range(pipe.ranks)]
 
     def program(self, pipe: Pipe) -> Program:
-        """Return the computations of every rank, without transfers."""
+        """Return the program of computations of every rank, without transfers."""
         return from_columns(self.orders(pipe), np.array(self.routes(pipe)), np.array(self.replica_of(pipe)))
 
     def is_known(self, pipe: Pipe) -> bool:
-        """Return whether the order takes no search: it follows from a rule, or is cached."""
+        """Return True if the order needs no search, because it follows from a rule or is cached."""
         return True
 
     def search_result(self, pipe: Pipe) -> Any:
-        """Return the result of the search for the order, to be cached by another process; None for a rule."""
+        """Return the result of the search for the order, which another process can cache; None for a rule."""
         return None
 
     def remember(self, pipe: Pipe, result: Any) -> None:
-        """Cache the result of a search in another process."""
+        """Cache the result of a search that another process has run."""
 
     def findings(self, pipe: Pipe) -> Sequence[str]:
-        """Return sentences about the orders that a search tried and found; empty for a rule."""
+        """Return sentences about the orders that a search simulated; empty for a rule."""
         return ()
 
     @classmethod
@@ -118,18 +118,18 @@ schedules: Registry[type[Schedule]] = Registry("schedule", "meshwave.engine.sche
 
 
 def schedule_names() -> list[str]:
-    """Return the names of all schedules by date of publication; those without a paper last."""
+    """Return the names of all schedules by date of publication; schedules without a paper come last."""
     return sorted(schedules, key=lambda name: (schedules[name].published, name))
 
 
 def use_microbatches(*counts: int) -> list[Fix]:
-    """Return a fix for each given number of microbatches that a document supports."""
+    """Return a fix for each of the given numbers of microbatches that a document supports."""
     supported = [count for count in counts if 0 < count <= MAX_MICROBATCHES]
     return [Fix("use_microbatches", {"microbatches": count}, (("microbatches", count),)) for count in supported]
 
 
 def too_few_microbatches(title: str, needed: int, pipe: Pipe) -> Problem | None:
-    """Return the refusal of a schedule that needs a number of microbatches to fill its pipeline."""
+    """Return the refusal of a schedule that needs ``needed`` microbatches to fill its pipeline; None if it has them."""
     if pipe.microbatches >= needed:
         return None
     params = {"title": title, "ranks": pipe.ranks, "needed": needed, "microbatches": pipe.microbatches}
@@ -145,7 +145,7 @@ def indivisible_microbatches(title: str, group: int, pipe: Pipe) -> Problem:
 
 
 def odd_mesh_count(title: str, pipe: Pipe) -> Problem | None:
-    """Return the refusal of a schedule that needs an even number of meshes."""
+    """Return the refusal of a schedule that needs an even number of meshes; None if the number is even."""
     if pipe.ranks % 2 == 0:
         return None
     counts = [count for count in (pipe.ranks - 1, pipe.ranks + 1) if count]
@@ -163,17 +163,17 @@ messages.add(
 
 
 def wave_path(ranks: int, times: int = 1) -> list[int]:
-    """Return ``[stages]`` the rank of each stage on a path that runs down the ranks and back up, ``times`` times."""
+    """Return the rank of each stage, ``[stages]``, on a path that runs down the ranks and back up ``times`` times."""
     return [*range(ranks), *reversed(range(ranks))] * times
 
 
 def order_by_slot(
     ranks: int, rank: NDArray[np.int64], slots: Mapping[Op, NDArray[np.int64]]
 ) -> list[NDArray[np.int32]]:
-    """Order each rank by the clock slots of its computations.
+    """Order the computations of each rank by their clock slots.
 
-    On the clock every computation takes one slot; the result keeps only the order. Computations in the same slot are
-    ordered by kind in the order of ``slots``, then by stage and microbatch.
+    Every computation takes one slot of the clock; only the order is kept. Computations in the same slot are ordered by
+    kind in the order of ``slots``, then by stage and microbatch.
 
     Args:
         ranks: number of ranks.

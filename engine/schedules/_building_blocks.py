@@ -14,14 +14,14 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.schedules._base import Pipe, Schedule, wave_path
 
 PERIOD = 6
-"""Slots of a block: forward, input gradient and weight gradient of two chunks."""
+"""Number of slots per block: forward, input gradient and weight gradient of two chunks."""
 
 Slots = NDArray[np.int64]
 Rows = NDArray[np.int32]
 
 
 class Block(NamedTuple):
-    """Slots in which a rank computes microbatch 0; microbatch ``m`` follows ``m`` periods later."""
+    """Slots in which a rank computes microbatch 0; the slots of microbatch ``m`` follow ``m`` periods later."""
 
     forward_down: int
     forward_up: int
@@ -29,10 +29,10 @@ class Block(NamedTuple):
     input_down: int
 
     def weights(self) -> tuple[int, int]:
-        """Return the slots of the weight gradients, up and down.
+        """Return the slots of the weight gradients of the down-going and the up-going chunk.
 
-        They take the two free slots of the period in the order that keeps the two activations for the shortest total
-        time.
+        They take the two free slots of the period, in the order that minimizes the total time for which the two
+        activations are kept.
         """
         free = sorted(set(range(PERIOD)) - {slot % PERIOD for slot in self})
         choices = [
@@ -44,10 +44,10 @@ class Block(NamedTuple):
 
 
 class BlockSchedule(Schedule):
-    """Two chunks per rank on a wave, and one block per microbatch every six slots.
+    """Schedule of two chunks per rank on a wave, with one block per microbatch every six slots.
 
-    A rank keeps as many activations as blocks overlap, so that the block determines memory. Slots only order the
-    computations; running each as early as possible is called squeezing in the paper.
+    A rank keeps as many activations as blocks overlap, so the block determines memory. Slots only order the
+    computations, which run as early as possible ("squeezing" in the paper).
     """
 
     def stage_count(self, ranks: int) -> int:
@@ -60,7 +60,8 @@ class BlockSchedule(Schedule):
     def block(self, ranks: int, rank: int) -> Block:
         """Return the slots of a rank's forwards and input gradients.
 
-        Over all ranks they leave a slot for every tensor dependency, and no two of a rank share a slot of the period.
+        The slots of all ranks leave one slot for every tensor dependency, and no two computations of a rank share a
+        slot of the period.
         """
 
     def orders(self, pipe: Pipe) -> list[Rows]:
@@ -74,7 +75,7 @@ class BlockSchedule(Schedule):
 
 
 def _repeat_block(block: Block, rank: int, pipe: Pipe) -> tuple[Slots, Rows]:
-    """Return ``[actions]`` slots and ``[actions, 4]`` rows of a rank, in order."""
+    """Return slots ``[actions]`` and rows ``[actions, 4]`` of a rank, in order."""
     down, up = rank, 2 * pipe.ranks - 1 - rank
     weight_up, weight_down = block.weights()
     computations = [
@@ -94,7 +95,7 @@ def _repeat_block(block: Block, rank: int, pipe: Pipe) -> tuple[Slots, Rows]:
 
 
 class _Tail:
-    """A rank after its last forward: input gradients as they arrive, weight gradients in idle slots."""
+    """Computations of a rank after its last forward: input gradients as they arrive, weight gradients in idle slots."""
 
     def __init__(self, slots: Slots, rows: Rows) -> None:
         end = int(np.flatnonzero(rows[:, 0] == Op.F)[-1]) + 1
@@ -106,21 +107,21 @@ class _Tail:
         self._rows: list[list[int]] = []
 
     def wait(self, until: int) -> None:
-        """Advance to a slot, and fill the time with weight gradients whose input gradients have run."""
+        """Advance to slot ``until``, and fill the time with weight gradients whose input gradients have run."""
         while self._clock < until and self._weights and (self._weights[0][1], self._weights[0][2]) not in self._ahead:
             self._rows.append(self._weights.popleft())
             self._clock += 1
         self._clock = max(self._clock, until)
 
     def run(self, row: list[int]) -> int:
-        """Run an input gradient now; return the slot after it."""
+        """Run an input gradient in the current slot, and return the slot after it."""
         self._ahead.remove((row[1], row[2]))
         self._rows.append(row)
         self._clock += 1
         return self._clock
 
     def rank_order(self) -> Rows:
-        """Return all computations of the rank."""
+        """Return all computations of the rank, ``[actions, 4]``."""
         return np.concatenate([self._head, np.array([*self._rows, *self._weights], np.int32).reshape(-1, 4)])
 
 
@@ -130,13 +131,13 @@ def _drain(repeated: Sequence[tuple[Slots, Rows]], after: Slots) -> list[Rows]:
     Without compression, the last blocks would keep the slots of missing forwards. Memory only decreases in this part.
 
     Args:
-        repeated: per rank the slots and rows of its blocks.
-        after: ``[stages, microbatches]`` the slot after each input gradient.
+        repeated: slots and rows of the blocks of each rank.
+        after: ``[stages, microbatches]`` slot after each input gradient.
     """
     tails = [_Tail(*each) for each in repeated]
     ready = np.vstack([after, np.zeros_like(after[:1])])
     inputs = sorted((slot, rank, row) for rank, tail in enumerate(tails) for slot, row in tail.inputs)
-    for _, rank, row in inputs:  # sorted by slot, each comes after its dependencies
+    for _, rank, row in inputs:  # sorted by slot, so that each comes after its dependencies
         _, stage, microbatch, _ = row
         tails[rank].wait(int(ready[stage + 1, microbatch]))
         ready[stage, microbatch] = tails[rank].run(row)

@@ -1,4 +1,4 @@
-"""Search for orders: greedy simulation with a few heuristics, then local search along the critical path."""
+"""Search for orders: greedy simulation with several heuristics, then local search along the critical path."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Orders = list[list[Task]]
 
 @dataclass(frozen=True)
 class Shop:
-    """A job shop: every microbatch through all stages and back, each stage on its rank."""
+    """Job-shop problem: every microbatch passes all stages and back, and each stage runs on its rank."""
 
     microbatches: int
     rank: tuple[int, ...]  # [stages] rank of each stage
-    seconds: tuple[tuple[float, ...], ...]  # [F, B, I, W][stages]
+    seconds: tuple[tuple[float, ...], ...]  # [F, B, I, W][stages] seconds of a computation
     hop: tuple[float, ...]  # [stages - 1] seconds of a transfer to the next stage, either way; 0 on one rank
     size: tuple[float, ...]  # [stages] bytes kept for a microbatch from its forward to the end of its backward
     room: tuple[float, ...]  # [ranks] maximum bytes that a rank may keep: a whole microbatch at least
-    split: bool  # the backward is an input gradient and a separate weight gradient
+    split: bool  # True if the backward is split into input and weight gradients
 
     @property
     def stages(self) -> int:
@@ -41,12 +41,12 @@ class Shop:
 
     @property
     def backward(self) -> Op:
-        """Op that produces the gradient for the previous stage."""
+        """Op that computes the gradient for the previous stage."""
         return Op.I if self.split else Op.B
 
     @property
     def tasks(self) -> int:
-        """Number of computations of a step."""
+        """Number of computations in a step."""
         return (3 if self.split else 2) * self.stages * self.microbatches
 
 
@@ -58,10 +58,12 @@ Backwards = Literal["old", "far"]
 class Heuristic(NamedTuple):
     """Rules by which the greedy simulation chooses the next computation of a free rank."""
 
-    first: First = "backward"  # if both could run
-    forwards: Forwards = "deep"  # latest stage, oldest microbatch, or earliest stage
-    backwards: Backwards = "old"  # oldest microbatch, or the one with most stages left
-    patience: float = 0.5  # W runs if the next input is at least this share of a W away; 0: if nothing else can run
+    first: First = "backward"  # kind that is preferred if both can run
+    forwards: Forwards = "deep"  # preferred forward: latest stage, oldest microbatch, or earliest stage
+    backwards: Backwards = "old"  # preferred backward: oldest microbatch, or the one with most stages left
+    patience: float = (
+        0.5  # minimum time to the next input for which W runs, as a fraction of a W; 0: whenever nothing else can run
+    )
     ahead: float = float("inf")  # maximum microbatches kept per rank, as a multiple of the ranks
 
 
@@ -75,7 +77,7 @@ SLACK = 0.01  # initial relative increase of the step time that a move may cause
 
 
 def list_heuristics(split: bool) -> Iterator[Heuristic]:
-    """Yield heuristics worth trying: all pairs of the two most important choices, then each other choice alone."""
+    """Yield the heuristics to try: all combinations of ``first`` and ``ahead``, then variations of each other choice."""
     for first, ahead in product(FIRST, AHEAD):
         yield Heuristic(first=first, ahead=ahead)
     for forwards, backwards in product(FORWARDS, BACKWARDS):
@@ -90,13 +92,13 @@ def list_heuristics(split: bool) -> Iterator[Heuristic]:
 def greedy_order(shop: Shop, heuristic: Heuristic) -> Orders:
     """Return the orders that result if every free rank immediately starts a computation chosen by the heuristic.
 
-    A rank starts a forward only if there is room left for the remaining forwards of the oldest microbatch, so that this
-    microbatch always completes: earlier ones need no more room, and free as much.
+    A rank starts a forward only if enough memory is left for the remaining forwards of the oldest microbatch, so that
+    this microbatch always completes: earlier ones need no more memory, and free as much.
     """
-    return _Clock(shop, heuristic).run()
+    return _GreedySimulation(shop, heuristic).run()
 
 
-class _Clock:
+class _GreedySimulation:
     def __init__(self, shop: Shop, heuristic: Heuristic) -> None:
         self.shop, self.heuristic = shop, heuristic
         ranks, stages, mbs = shop.ranks, shop.stages, shop.microbatches
@@ -126,7 +128,7 @@ class _Clock:
             if self.free[rank] <= now:
                 task = self._next_task(rank, now)
                 if task:
-                    self._start(task, rank, now)
+                    self._start_task(task, rank, now)
         return self.orders
 
     def _add_arrival(self, task: Task, when: float) -> None:
@@ -146,7 +148,7 @@ class _Clock:
             return self.forwards[rank].pop(forward)[1]
         weights = self.weights[rank]
         if weights:
-            full = bool(self.forwards[rank])  # a forward waits for room
+            full = bool(self.forwards[rank])  # a forward waits for memory
             wait = coming[0][0] - now if coming else float("inf")
             if full or wait >= self.heuristic.patience * self.shop.seconds[Op.W][weights[0][1]]:
                 return weights.popleft()
@@ -171,7 +173,7 @@ class _Clock:
         return self.turn[rank] != Op.F
 
     def _fitting_forward(self, rank: int) -> int | None:
-        """Return the first available forward that leaves room for the oldest microbatch."""
+        """Return the index of the first available forward that leaves room for the oldest microbatch; None if none."""
         oldest, room = self.oldest[rank], self.room[rank] * (1 + 1e-12)
         for place, (_, (_, stage, mb)) in enumerate(self.forwards[rank]):
             kept = self.kept[rank] + self.shop.size[stage]
@@ -179,7 +181,7 @@ class _Clock:
                 return place
         return None
 
-    def _start(self, task: Task, rank: int, now: float) -> None:
+    def _start_task(self, task: Task, rank: int, now: float) -> None:
         op, stage, mb = task
         shop = self.shop
         end = now + shop.seconds[op][stage]
@@ -211,20 +213,20 @@ class _Clock:
 
 
 class SimulatedOrders(NamedTuple):
-    """Simulated end of the step if the orders run as early as possible."""
+    """Result of a simulation in which all computations run as early as possible."""
 
     makespan: float
-    critical: list[tuple[int, int]]  # (rank, place in its order) of the critical path, from its end
+    critical: list[tuple[int, int]]  # (rank, position in its order) along the critical path, from its end
     ends: dict[Task, float]
 
 
 def simulate_orders(shop: Shop, orders: Orders) -> SimulatedOrders | None:
-    """Run orders in the latency model; None if they deadlock."""
+    """Simulate orders with fixed transfer delays; None if they deadlock."""
     at = [0] * shop.ranks
     free = [0.0] * shop.ranks
     ends: dict[Task, float] = {}
     where: dict[Task, tuple[int, int]] = {}
-    by_rank: dict[Task, bool] = {}  # whether its start waited for its rank rather than for an input
+    by_rank: dict[Task, bool] = {}  # True if its start waited for its rank rather than for an input
     waiting: dict[Task, int] = {}
     todo = list(range(shop.ranks))
     while todo:
@@ -233,7 +235,7 @@ def simulate_orders(shop: Shop, orders: Orders) -> SimulatedOrders | None:
         while at[rank] < len(order):
             task = order[at[rank]]
             ready = 0.0
-            for need, lag in _needs(shop, task):
+            for need, lag in _dependencies(shop, task):
                 end = ends.get(need)
                 if end is None:
                     waiting[need] = rank
@@ -258,14 +260,14 @@ def simulate_orders(shop: Shop, orders: Orders) -> SimulatedOrders | None:
         if by_rank[task] and place:
             task = orders[rank][place - 1]
         else:
-            needs = list(_needs(shop, task))
+            needs = list(_dependencies(shop, task))
             if not needs or by_rank[task]:
                 return SimulatedOrders(makespan, critical, ends)
             task = max(needs, key=lambda need: ends[need[0]] + need[1])[0]
 
 
-def _needs(shop: Shop, task: Task) -> list[tuple[Task, float]]:
-    """Return the dependencies of a task, each with its lag."""
+def _dependencies(shop: Shop, task: Task) -> list[tuple[Task, float]]:
+    """Return the dependencies of a task, each with its delay in seconds."""
     op, stage, mb = task
     if op == Op.F:
         return [((Op.F, stage - 1, mb), shop.hop[stage - 1])] if stage else []
@@ -278,7 +280,7 @@ def _needs(shop: Shop, task: Task) -> list[tuple[Task, float]]:
 
 
 def rank_fits_memory(shop: Shop, rank: int, order: Sequence[Task]) -> bool:
-    """Return whether a rank that runs ``order`` never keeps more than its maximum."""
+    """Return True if a rank that runs ``order`` never exceeds its maximum memory."""
     kept, room = 0.0, shop.room[rank] * (1 + 1e-9)
     for op, stage, _ in order:
         if op == Op.F:
@@ -291,7 +293,7 @@ def rank_fits_memory(shop: Shop, rank: int, order: Sequence[Task]) -> bool:
 
 
 def fits_memory(shop: Shop, program: Program) -> bool:
-    """Return whether no rank of a program of computations keeps more than its maximum."""
+    """Return True if no rank of a program of computations exceeds its maximum memory."""
     size = np.array(shop.size)[program.stage]
     kept = np.cumsum(np.where(program.op == Op.F, size, np.where(program.op == Op.I, 0.0, -size)))
     before = np.append(0.0, kept)[program.offsets[:-1]]
@@ -300,10 +302,10 @@ def fits_memory(shop: Shop, program: Program) -> bool:
 
 
 def improve_order(shop: Shop, orders: Orders, tries: int) -> Orders:
-    """Move critical computations, and those before them, to shorten the step.
+    """Return orders with a shorter step, found by moving computations on or near the critical path.
 
-    A move that makes the step slightly longer is accepted too, within a threshold that decreases with the number of
-    tries (threshold accepting, Dueck and Scheuer 1990), so that a better order behind a worse one is found. The random
+    A move that makes the step slightly longer is also accepted, within a threshold that decreases with the number of
+    tries (threshold accepting, Dueck and Scheuer 1990), so that the search can leave a local optimum. The random
     numbers have a fixed seed: equal inputs give equal results.
     """
     chance = random.Random(0)
@@ -327,7 +329,7 @@ def improve_order(shop: Shop, orders: Orders, tries: int) -> Orders:
 
 
 def _move_task(shop: Shop, orders: Orders, rank: int, place: int, to: int) -> Orders | None:
-    """Return the orders with one computation of a rank moved; None if it cannot move there."""
+    """Return the orders with one computation of a rank moved from ``place`` to ``to``; None if the move is invalid."""
     order = orders[rank]
     if not (0 <= place < len(order) and 0 <= to < len(order)) or place == to:
         return None
@@ -341,11 +343,11 @@ def _move_task(shop: Shop, orders: Orders, rank: int, place: int, to: int) -> Or
 
 
 def order_lower_bound(shop: Shop) -> float:
-    """Return a lower bound on the time of any order.
+    """Return a lower bound on the step time of any order, in seconds.
 
-    A rank does all its work after its first input and before the computations that follow its last one. The first input
-    of a rank is one microbatch through the earlier stages; after the last input gradient of a rank, one microbatch
-    passes through the stages before its first.
+    A rank does all its work between its first input and the computations that follow its last one. The first input of a
+    rank is delayed by one microbatch in the earlier stages; after the last input gradient of a rank, one microbatch
+    passes through the stages before its first one.
     """
     forward, back, weight = shop.seconds[Op.F], shop.seconds[shop.backward], shop.seconds[Op.W]
     least = 0.0
@@ -361,11 +363,11 @@ def order_lower_bound(shop: Shop) -> float:
 
 
 def program_actions(orders: Orders) -> list[list[Action]]:
-    """Return orders as actions of a program."""
+    """Return orders as actions of a program, one list per rank."""
     return [[Action(Op(op), stage, mb) for op, stage, mb in order] for order in orders]
 
 
 def ensure_minimum_memory(shop: Shop) -> Shop:
-    """Return the shop with room for at least one microbatch on every rank, without which no order could run."""
+    """Return the problem with memory for at least one microbatch on every rank, without which no order is feasible."""
     whole = [sum(s for s, r in zip(shop.size, shop.rank, strict=True) if r == rank) for rank in range(shop.ranks)]
     return replace(shop, room=tuple(max(pair) for pair in zip(shop.room, whole, strict=True)))

@@ -1,4 +1,4 @@
-"""Auto: the best order that a search finds for the design's own costs (after arXiv:2401.10241, section 3.2)."""
+"""Auto: the best order found by a search for the design's own costs (after arXiv:2401.10241, section 3.2)."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ MAX_SEARCHED_TASKS = 20_000
 """Maximum number of computations of a step that is searched directly; for a larger step, a shorter one is searched and
 its pattern repeated."""
 SHORT_STEP_TASKS = 9_000
-"""Computations of such a shorter step, or more if its pattern needs more."""
+"""Number of computations in such a shorter step; it has more if its pattern needs more."""
 GREEDY_TASKS = 600_000
-"""Computations that the greedy simulation orders for its heuristics, and again for the best of them: four seconds
-each."""
+"""Number of computations that the greedy simulation orders to compare heuristics, and again for the best heuristics:
+four seconds each."""
 MAX_LONG_HEURISTICS = 3
 """Maximum number of heuristics that are simulated in a long step."""
 MAX_GREEDY_TASKS = 1_000_000
-"""Maximum number of computations of a step that the greedy simulation orders at once; for a longer one patterns are
-repeated."""
+"""Maximum number of computations of a step that the greedy simulation orders at once; for a longer step only patterns
+are repeated."""
 MAX_IMPROVEMENT_TASKS = 600_000
-"""Computations that are simulated while one order is improved, about one second."""
+"""Number of computations that are simulated to improve one order, in about one second."""
 MAX_MOVES = 2_000
-"""Maximum number of moves, however small the step."""
+"""Maximum number of moves that are tried to improve one order, however short the step."""
 MAX_LISTED = 5  # number of named schedules in the findings, best first
 IMPROVED_ORDERS = 2
 """Number of best orders that are improved."""
@@ -61,15 +61,15 @@ messages.add(
 
 
 class Candidate(NamedTuple):
-    """An order that was simulated as a whole step."""
+    """Order that was simulated as a whole step."""
 
     name: str
-    seconds: float  # a whole step; infinite for a deadlock
+    seconds: float  # duration of a whole step; infinite for a deadlock
     fits: bool
 
 
 class Answer(NamedTuple):
-    """Result of a search: all candidates, and the best."""
+    """Result of a search: all candidates, and the best one."""
 
     tried: tuple[Candidate, ...]
     best: Candidate
@@ -90,15 +90,15 @@ class Auto(Schedule):
     depends_on_costs: ClassVar = True
 
     path: Literal["loop", "wave"] = "loop"
-    """Path of the stages over the meshes: loop (down the meshes once per chunk) or wave (down and back up). Any other path can
-    be set as placement."""
+    """Path of the stages over the meshes: loop (down the meshes once per chunk) or wave (down and back up). Any other
+    path can be set as placement."""
     chunks: Count = 1
-    """Stages on each mesh; a wave has two."""
+    """Number of stages on each mesh; a wave has two."""
     backward: Literal["split", "whole"] = "split"
     """Split lets weight gradients fill the bubbles."""
     limit: Annotated[float, Field(gt=0, le=1e6)] | None = nullable("what the device's memory allows")
-    """Maximum number of microbatches whose activations a mesh may keep, each for its share of the model (1F1B keeps as many as there
-    are meshes)."""
+    """Maximum number of microbatches whose activations a mesh may keep, each for its share of the model (1F1B keeps as
+    many as there are meshes)."""
 
     @property
     def _fixed_route(self) -> tuple[int, ...] | None:
@@ -136,18 +136,18 @@ class Auto(Schedule):
 
     def search_result(self, pipe: Pipe) -> Answer:
         if not self.is_known(pipe):
-            self.remember(pipe, _search(*self._question(pipe)))
-        return _answers[self._question(pipe)]
+            self.remember(pipe, _search(*self._search_key(pipe)))
+        return _results[self._search_key(pipe)]
 
     def is_known(self, pipe: Pipe) -> bool:
-        return self._question(pipe) in _answers
+        return self._search_key(pipe) in _results
 
     def remember(self, pipe: Pipe, result: Answer) -> None:
-        while len(_answers) >= MAX_REMEMBERED:
-            del _answers[next(iter(_answers))]
-        _answers[self._question(pipe)] = result
+        while len(_results) >= MAX_REMEMBERED:
+            del _results[next(iter(_results))]
+        _results[self._search_key(pipe)] = result
 
-    def _question(self, pipe: Pipe) -> _Question:
+    def _search_key(self, pipe: Pipe) -> _SearchKey:
         return pipe, tuple(self.routes(pipe)[0]), self.backward == "split", self.limit
 
     def findings(self, pipe: Pipe) -> Sequence[str]:
@@ -155,20 +155,18 @@ class Auto(Schedule):
         named = [each for each in tried if not each.name.startswith(FOUND)]
         unit = pipe.prices.unit if pipe.prices else "units"
         found = len(tried) - len(named)
-        own = f"{found} of its own, the best of {tries} heuristics" if found else "none of its own"
+        own = f"{found} searched orders (the best of {tries} heuristics)" if found else "no searched orders"
         lines = [
-            f"Tried {len(named)} named orders and {own}; chose the order {best.name}: {_format_seconds(best.seconds, unit)}."
+            f"Simulated {len(named)} named orders and {own}; chose {best.name}: {_format_seconds(best.seconds, unit)}."
         ]
         if searched < pipe.microbatches and tries:
-            whole = f"of the {pipe.microbatches:,} microbatches; the best went on to all"
-            lines.append(f"The step is long: heuristics and moves were compared with {searched:,} {whole}.")
+            whole = f"of the {pipe.microbatches:,} microbatches, and the best orders were extended to all"
+            lines.append(f"The step is long: heuristics and moves were compared on {searched:,} {whole}.")
         for each in sorted(named, key=_result_sort_key)[:MAX_LISTED]:
             over = f" ({percent_change(each.seconds / best.seconds - 1)})" if best.seconds else ""
-            told = f"{_format_seconds(each.seconds, unit)}{over}" if each.fits else "too little memory"
-            lines.append(f"{each.name}: {told}")
-        lines.append(
-            f"Lower bound: in any order of this path the stages alone take {_format_seconds(least, unit)} or more."
-        )
+            result = f"{_format_seconds(each.seconds, unit)}{over}" if each.fits else "exceeds the memory"
+            lines.append(f"{each.name}: {result}")
+        lines.append(f"Lower bound of the step time for any order on this path: {_format_seconds(least, unit)}.")
         return lines
 
 
@@ -183,57 +181,59 @@ def _result_sort_key(candidate: Candidate) -> tuple[bool, float]:
     return not candidate.fits, candidate.seconds
 
 
-_Question = tuple[Pipe, tuple[int, ...], bool, float | None]
-_answers: dict[_Question, Answer] = {}
+_SearchKey = tuple[Pipe, tuple[int, ...], bool, float | None]
+_results: dict[_SearchKey, Answer] = {}
 MAX_REMEMBERED = 8
 """Maximum number of cached searches."""
 
 
 def _search(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Answer:
-    """Try the named orders of a route, then search for others in the step itself, or in a shorter one."""
+    """Simulate the named orders of a route, then search for other orders of the step itself, or of a shorter one."""
     shop = _search_problem(pipe, route, split, limit)
-    bench = _Trials(shop, pipe)
+    trials = _Trials(shop, pipe)
     named = list(_named_schedules(pipe, route))
     for number, (name, schedule) in enumerate(named):
-        report_progress(NAMED * number / len(named), f"playing {name}")
-        bench.try_out(name, schedule.program(pipe))
-    short = pipe if shop.tasks <= MAX_SEARCHED_TASKS else replace(pipe, microbatches=_short_step(shop))
+        report_progress(NAMED * number / len(named), f"simulating {name}")
+        trials.simulate(name, schedule.program(pipe))
+    short = pipe if shop.tasks <= MAX_SEARCHED_TASKS else replace(pipe, microbatches=_short_step_microbatches(shop))
     part = replace(shop, microbatches=short.microbatches)
     found = _find_orders(
-        part, [(name, _orders(schedule.program(short))) for name, schedule in named if bench.fits(name)]
+        part, [(name, _program_orders(schedule.program(short))) for name, schedule in named if trials.fits(name)]
     )
     if short is pipe:
         for name, orders in found.orders:
-            bench.try_out(name, build_program(program_actions(orders), [route], [0] * pipe.microbatches))
+            trials.simulate(name, build_program(program_actions(orders), [route], [0] * pipe.microbatches))
     else:
-        _try_long(bench, shop, part, found)
-    best, program = bench.best
-    return Answer(tuple(bench.tried), best, program, order_lower_bound(shop), len(found.heuristics), short.microbatches)
+        _extend_to_whole_step(trials, shop, part, found)
+    best, program = trials.best
+    return Answer(
+        tuple(trials.tried), best, program, order_lower_bound(shop), len(found.heuristics), short.microbatches
+    )
 
 
-def _try_long(bench: _Trials, shop: Shop, part: Shop, found: _FoundOrders) -> None:
+def _extend_to_whole_step(trials: _Trials, shop: Shop, part: Shop, found: _FoundOrders) -> None:
     """Extend the orders found for fewer microbatches to the whole step, by their patterns and their heuristics."""
     microbatches = shop.microbatches
     for name, orders in found.orders:
         report_progress(LAST, f"repeating the pattern of {name}")
         played = simulate_orders(part, orders)
         for columns in repeat_pattern(part, played.ends, microbatches) if played else ():
-            bench.try_out(f"{name}, repeated", from_columns(columns, [shop.rank], [0] * microbatches), proved=False)
+            trials.simulate(f"{name}, repeated", from_columns(columns, [shop.rank], [0] * microbatches), proved=False)
     for name, heuristic in found.heuristics[
         : max(1, min(MAX_LONG_HEURISTICS, GREEDY_TASKS // shop.tasks)) if shop.tasks <= MAX_GREEDY_TASKS else 0
     ]:
-        report_progress(LAST, f"all {microbatches:,} microbatches by {name}")
-        bench.try_out(
+        report_progress(LAST, f"ordering all {microbatches:,} microbatches with {name}")
+        trials.simulate(
             name, build_program(program_actions(greedy_order(shop, heuristic)), [shop.rank], [0] * microbatches)
         )
 
 
 NAMED, IMPROVING, LAST = 0.4, 0.7, 0.9
-"""Progress after the named orders are simulated, after orders are found, and after the best are improved."""
+"""Progress after the named orders are simulated, after orders are found, and after the best orders are improved."""
 
 
 class _Trials:
-    """Simulates orders as whole steps, skipping equal ones, and keeps the best."""
+    """Candidates of a search, simulated as whole steps without duplicates, and the best of them."""
 
     def __init__(self, shop: Shop, pipe: Pipe) -> None:
         self.tried: list[Candidate] = []
@@ -241,12 +241,12 @@ class _Trials:
         self._seen: set[str] = set()
         self._best: tuple[Candidate, Program] | None = None
 
-    def try_out(self, name: str, program: Program, *, proved: bool = True) -> None:
-        """Simulate an order; one that is not ``proved`` may deadlock and is then skipped."""
+    def simulate(self, name: str, program: Program, *, proved: bool = True) -> None:
+        """Simulate an order. An order that is not ``proved`` may deadlock, and is then skipped."""
         if program.digest in self._seen or (not proved and len(program.graph.stuck)):
             return
         self._seen.add(program.digest)
-        seconds = self._judge(program) if self._judge else _seconds(self._shop, _orders(program))
+        seconds = self._judge(program) if self._judge else _simulated_seconds(self._shop, _program_orders(program))
         tried = Candidate(name, seconds, fits_memory(self._shop, program))
         self.tried.append(tried)
         if self._best is None or _result_sort_key(tried) < _result_sort_key(self._best[0]):
@@ -261,8 +261,8 @@ class _Trials:
         return self._best
 
 
-def _short_step(shop: Shop) -> int:
-    """Return the microbatches of the step that is searched in place of a long one."""
+def _short_step_microbatches(shop: Shop) -> int:
+    """Return the number of microbatches of the short step that is searched instead of a long one."""
     return short_step_microbatches(shop.microbatches, shop.ranks, SHORT_STEP_TASKS * shop.microbatches // shop.tasks)
 
 
@@ -290,21 +290,21 @@ def _search_problem(pipe: Pipe, route: tuple[int, ...], split: bool, limit: floa
 
 
 def _uniform_prices(pipe: Pipe, stages: int) -> Prices:
-    """Return equal prices of all computations and twice the memory of 1F1B, for unknown costs."""
+    """Return equal durations for all computations and twice the memory of 1F1B, for designs with unknown costs."""
     one, room = (1.0,) * stages, 2.0 * stages
     return Prices(one, one, one, (0.0,) * (stages - 1), one, one, (room,) * pipe.ranks)
 
 
 class _FoundOrders(NamedTuple):
-    """Searched orders."""
+    """Orders found by a search, and the heuristics that found them."""
 
     orders: list[tuple[str, Orders]]
     heuristics: list[tuple[str, Heuristic]]  # best first
 
 
 def _find_orders(shop: Shop, named: list[tuple[str, Orders]]) -> _FoundOrders:
-    """Return the greedy orders of some heuristics, and improvements of the best of them and of the named ones."""
-    starts = [(_seconds(shop, orders), name, orders) for name, orders in named]
+    """Return the greedy orders of several heuristics, and improvements of the best of them and of the named orders."""
+    starts = [(_simulated_seconds(shop, orders), name, orders) for name, orders in named]
     least = order_lower_bound(shop) * (1 + 1e-9)
     worth = [*list_heuristics(shop.split)][: max(3, GREEDY_TASKS // shop.tasks)]
     tried: dict[str, Heuristic] = {}
@@ -314,7 +314,7 @@ def _find_orders(shop: Shop, named: list[tuple[str, Orders]]) -> _FoundOrders:
         report_progress(NAMED + (IMPROVING - NAMED) * number / len(worth), f"heuristic {number + 1} of {len(worth)}")
         name = f"{FOUND} {number + 1}"
         orders, tried[name] = greedy_order(shop, heuristic), heuristic
-        starts.append((_seconds(shop, orders), name, orders))
+        starts.append((_simulated_seconds(shop, orders), name, orders))
     found = []
     for number, (seconds, name, orders) in enumerate(sorted(starts)[:IMPROVED_ORDERS]):
         report_progress(IMPROVING + (LAST - IMPROVING) * number / IMPROVED_ORDERS, f"improving {name}")
@@ -328,11 +328,11 @@ def _find_orders(shop: Shop, named: list[tuple[str, Orders]]) -> _FoundOrders:
 
 
 def _named_schedules(pipe: Pipe, route: tuple[int, ...]) -> Iterator[tuple[str, Schedule]]:
-    """Yield every named schedule, with all of its options, whose stages are on this route."""
+    """Yield every named schedule, with all combinations of its options, whose stages are on this route."""
     for name, schedule in schedules.items():
         if name in ("auto", "custom"):
             continue
-        for options in _options(schedule, len(route)):
+        for options in _option_combinations(schedule, len(route)):
             made = schedule(**options)
             if _uses_route(made, pipe, route):
                 told = ", ".join(str(value) for value in options.values())
@@ -340,13 +340,13 @@ def _named_schedules(pipe: Pipe, route: tuple[int, ...]) -> Iterator[tuple[str, 
 
 
 def _uses_route(schedule: Schedule, pipe: Pipe, route: tuple[int, ...]) -> bool:
-    """Return whether a schedule can order this pipeline and puts its stages on this route."""
+    """Return True if a schedule can order this pipeline and places its stages on this route."""
     if schedule.stage_count(pipe.ranks) != len(route) or schedule.refusal(pipe) is not None:
         return False
     return [tuple(each) for each in schedule.routes(pipe)] == [route]
 
 
-def _options(schedule: type[Schedule], most: int) -> Iterator[dict[str, Any]]:
+def _option_combinations(schedule: type[Schedule], most: int) -> Iterator[dict[str, Any]]:
     values = [
         get_args(info.annotation) if get_origin(info.annotation) is Literal else range(1, most + 1)
         for info in schedule.model_fields.values()
@@ -355,12 +355,12 @@ def _options(schedule: type[Schedule], most: int) -> Iterator[dict[str, Any]]:
         yield dict(zip(schedule.model_fields, chosen, strict=True))
 
 
-def _orders(program: Program) -> Orders:
+def _program_orders(program: Program) -> Orders:
     columns = [column.tolist() for column in (program.op, program.stage, program.microbatch)]
     tasks = list(zip(*columns, strict=True))
     return [tasks[program.rows(rank)] for rank in range(program.ranks)]
 
 
-def _seconds(shop: Shop, orders: Orders) -> float:
+def _simulated_seconds(shop: Shop, orders: Orders) -> float:
     played = simulate_orders(shop, orders)
     return played.makespan if played else float("inf")

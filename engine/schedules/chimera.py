@@ -1,4 +1,4 @@
-"""Chimera: replicas of the model run through the ranks in opposite directions (Li and Hoefler, arXiv:2107.06925)."""
+"""Chimera: replicas of the model run in opposite directions through the ranks (Li and Hoefler, arXiv:2107.06925)."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -30,29 +30,29 @@ messages.add(
 class Chimera(Schedule):
     """Replicas of the model, half of them down and half up the ranks, fill each other's bubbles.
 
-    The price is one copy of the weights per replica. For two replicas and as many microbatches as ranks, the order
-    is the one drawn in the paper. More replicas are rotated by equal shares of the ranks, also as in the paper. Their
-    time slots, and those of the other concatenations, are not in the paper; Meshwave derives them by the same rule.
+    Every replica has its own copy of the weights. For two replicas and as many microbatches as ranks, the order is the
+    one drawn in the paper. More replicas are rotated by equal shares of the ranks, also as in the paper. Their time
+    slots, and those of the other concatenations, are not in the paper; Meshwave derives them by the same rule.
     """
 
     title: ClassVar = "Chimera"
     published: ClassVar = "2021-07"
 
     replicas: Count = 2
-    """Copies of the model: one half of them runs down the meshes, one half up."""
+    """Copies of the model: half of them run down the meshes, half run up."""
     concatenation: Literal["direct", "forward-doubling", "backward-halving"] = "direct"
     """Concatenation of groups of microbatches. Direct adds a bubble per group if the backward takes longer than the
     forward; forward-doubling adds none if it takes twice as long, and keeps twice the activations; backward-halving is
-    that order for microbatches of half the size."""
+    the same order for microbatches of half the size."""
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        """Return the routes of down-going replicas, each rotated by as many ranks, then their mirror images."""
+        """Return the routes of the down-going replicas, rotated by equal numbers of ranks, then their mirror images."""
         turns = range(0, pipe.ranks, max(1, 2 * pipe.ranks // self.replicas))
         down = [[(stage + turn) % pipe.ranks for stage in range(pipe.ranks)] for turn in turns]
         return [*down, *([pipe.ranks - 1 - rank for rank in route] for route in down)]
 
     def replica_of(self, pipe: Pipe) -> Sequence[int]:
-        """Return the replica of each microbatch: in every group, the replicas follow one another."""
+        """Return the replica of each microbatch, ``[microbatches]``; in every group, the replicas take turns."""
         group = self._group(pipe)
         return [mb % group * self.replicas // group for mb in range(pipe.microbatches)]
 
@@ -70,20 +70,20 @@ class Chimera(Schedule):
 
     @property
     def _forwards_per_slot(self) -> int:
-        """Microbatches in one slot of a forward."""
+        """Number of microbatches in one slot of a forward."""
         return 1 if self.concatenation == "direct" else 2
 
     def _group(self, pipe: Pipe) -> int:
-        """Return the microbatches that are ordered together: one slot of a forward for every rank."""
+        """Return the number of microbatches that are ordered together: one forward slot for every rank."""
         return self._forwards_per_slot * pipe.ranks
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
-        """Return the drawn order, on a clock where all forwards of a slot take as long as one backward.
+        """Return the order drawn in the paper, on a clock where all forwards of a slot take as long as one backward.
 
-        Forwards run densely in the first ramp; later ones leave every second slot to the other direction. No two slots
-        of a rank coincide, and consecutive groups have no empty slot between them.
+        Forwards are consecutive in the first ramp; later ones leave every second slot to the other direction. No two
+        slots of a rank coincide, and there is no empty slot between consecutive groups.
         """
-        d, share = pipe.ranks, pipe.ranks // self.replicas  # slots of a forward per replica in a group
+        d, share = pipe.ranks, pipe.ranks // self.replicas  # number of forward slots per replica in a group
         s, mb = np.indices((d, pipe.microbatches))
         group, place = np.divmod(mb, self._group(pipe))
         turn = place % (share * self._forwards_per_slot)  # index among the microbatches of one replica

@@ -1,4 +1,4 @@
-"""Custom: hand-drawn orders, in the notation of torch.distributed.pipelining."""
+"""Custom: orders written by the user, in the notation of torch.distributed.pipelining."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,7 +13,7 @@ from meshwave.engine.program.program import Program, build_program
 from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 
 MAX_TABLE_SIZE = 4_000_000
-"""Maximum of stages x microbatches; otherwise one cell such as 999999F999999 would allocate terabytes."""
+"""Maximum of stages x microbatches; otherwise a cell such as 999999F999999 would allocate terabytes."""
 
 
 @schedules.register("custom")
@@ -24,12 +24,12 @@ class Custom(Schedule):
 
     @cached_property
     def _actions(self) -> list[tuple[Action, ...]]:
-        """The orders, cell by cell.
+        """Orders of all meshes, parsed cell by cell.
 
         Raises:
             InputError: a cell is not an action, or its microbatch does not exist.
         """
-        section: Any = self  # the keys of every pipeline are beside the options
+        section: Any = self  # keys of every pipeline section, in addition to the options
         orders = [parse_cells(tuple(order)) for order in getattr(section, "actions", None) or ()]
         for action in (action for order in orders for action in order):
             if action.microbatch >= section.microbatches:
@@ -49,7 +49,7 @@ class Custom(Schedule):
 
     @cached_property
     def _counts(self) -> tuple[int, int]:
-        """Number of stages and microbatches that the cells name."""
+        """Number of stages and number of microbatches that the cells name."""
         stages = max((action.stage for order in self._actions for action in order), default=-1)
         microbatches = max((action.microbatch for order in self._actions for action in order), default=-1)
         return 1 + stages, 1 + microbatches

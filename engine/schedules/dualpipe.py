@@ -1,4 +1,4 @@
-"""DualPipe: microbatches from both ends, forwards over backwards (DeepSeek-V3, arXiv:2412.19437, section 3.2.1)."""
+"""DualPipe: bidirectional pipeline whose forwards overlap backwards (DeepSeek-V3, arXiv:2412.19437, section 3.2.1)."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -23,7 +23,7 @@ messages.add(odd_microbatches="{title} needs an even number of microbatches, not
 class DualPipe(Schedule):
     """Run two copies of the model in opposite directions, and overlap a forward of one with a backward of the other.
 
-    Both share a slot, so that each hides the messages of the other.
+    The two computations share a slot, so that each hides the messages of the other.
     """
 
     title: ClassVar = "DualPipe"
@@ -33,7 +33,7 @@ class DualPipe(Schedule):
         return [range(pipe.ranks), range(pipe.ranks - 1, -1, -1)]
 
     def replica_of(self, pipe: Pipe) -> Sequence[int]:
-        """Return the replica of each microbatch: the first half runs down, the second up."""
+        """Return the replica of each microbatch, ``[microbatches]``: the first half runs down, the second half up."""
         return [int(mb >= pipe.microbatches // 2) for mb in range(pipe.microbatches)]
 
     def refusal(self, pipe: Pipe) -> Problem | None:

@@ -1,4 +1,4 @@
-"""DualPipeV: DualPipe cut in half, with one copy of the weights (DeepSeek's DualPipe repository)."""
+"""DualPipeV: one half of DualPipe, with a single copy of the weights (DeepSeek's DualPipe repository)."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few_m
 class DualPipeV(Schedule):
     """Overlap a forward of one chunk with a backward of the other in one slot, on stages in one wave over the ranks.
 
-    Each hides the messages of the other.
+    Each of the two computations hides the messages of the other.
     """
 
     title: ClassVar = "DualPipeV"
@@ -35,7 +35,7 @@ class DualPipeV(Schedule):
 
 
 class ChunkQueue:
-    """Remaining computations of a rank for one of its two chunks, microbatch by microbatch."""
+    """Remaining computations of a rank for one of its two chunks, in order of microbatches."""
 
     def __init__(self, stage: int, microbatches: Sequence[int]) -> None:
         self._stage = stage
@@ -57,20 +57,20 @@ class ChunkQueue:
 def bidirectional_order(
     ranks: int, rank: int, first: ChunkQueue, second: ChunkQueue, microbatches: int
 ) -> Iterator[Action]:
-    """Yield the order of a rank in eight steps, those of the authors' code (and torch's ``ScheduleDualPipeV``).
+    """Yield the order of a rank in the eight steps of the authors' code (and of torch's ``ScheduleDualPipeV``).
 
     Args:
-        ranks: ranks that the wave covers; half the ranks of a pipeline in both directions.
-        rank: the rank among those.
-        first: the chunk with the rank's early stage.
-        second: the chunk with the rank's late stage.
+        ranks: number of ranks that the wave covers; half the ranks of a bidirectional pipeline.
+        rank: the rank among these.
+        first: chunk with the rank's early stage.
+        second: chunk with the rank's late stage.
         microbatches: microbatches of each chunk.
     """
     after = ranks - rank - 1
     weights: deque[Action] = deque()
 
     def split(chunk: ChunkQueue) -> Action:
-        """Return an input gradient, and queue its weight gradient."""
+        """Return the next input gradient, and queue its weight gradient."""
         action = chunk.input_gradient()
         weights.append(weight_gradient(action.stage, action.microbatch))
         return action
@@ -94,7 +94,7 @@ def bidirectional_order(
     for _ in range(after):
         yield second.backward()
         yield from overlap(second.forward(), first.backward())
-    for number in range(2 * (rank + 1)):  # alternate chunks; backwards are split from the middle on
+    for number in range(2 * (rank + 1)):  # alternate chunks; from the middle on, backwards are split
         chunk = first if number % 2 else second
         yield split(chunk) if number > rank else chunk.backward()
     for _ in range(after):

@@ -1,4 +1,4 @@
-"""Eager 1F1B: 1F1B with a warm-up twice as deep.
+"""Eager 1F1B: 1F1B with twice as many warm-up forwards.
 
 This is policy B of DAPPLE (arXiv:2007.01045) and Alpa's "overlap friendly" schedule (Zhuang et al., arXiv:2211.05322,
 section 4).
@@ -15,8 +15,8 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 class EagerOneFOneB(Schedule):
     """Run forwards ahead so that transfers hide behind them, at the price of nearly twice the activations of 1F1B.
 
-    The steady state waits for no transfer. If a forward takes f and a backward b, transfers of up to (f+b)/2 are
-    hidden; with a split backward, whose weight gradient takes w, of up to (f+b+w)/2.
+    No transfer delays the steady state. If a forward takes f and a backward b, transfers of up to (f+b)/2 are hidden;
+    with a split backward, whose weight gradient takes w, transfers of up to (f+b+w)/2.
     """
 
     title: ClassVar = "Eager 1F1B"

@@ -1,4 +1,4 @@
-"""GEMS: two replicas take turns, one microbatch at a time (Jain et al., SC'20)."""
+"""GEMS: two replicas of the model take turns, one microbatch at a time (Jain et al., SC'20)."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -26,8 +26,8 @@ class Gems(Schedule):
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         """Yield the order of a rank.
 
-        The paper describes the idea; that every rank processes microbatches in order is derived, and gives the
-        makespans that the Hanayo paper prints for GEMS.
+        The paper describes the idea only. That every rank processes microbatches in order is derived, and reproduces
+        the makespans that the Hanayo paper prints for GEMS.
         """
         stages = rank, pipe.ranks - 1 - rank
         for mb in range(pipe.microbatches):

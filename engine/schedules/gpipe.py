@@ -9,7 +9,7 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 
 @schedules.register("gpipe")
 class GPipe(Schedule):
-    """All forwards, then all backwards: simple, but the activations of every microbatch are kept at once."""
+    """Run all forwards, then all backwards: simple, but the activations of every microbatch are kept at once."""
 
     title: ClassVar = "GPipe"
     published: ClassVar = "2018-11"

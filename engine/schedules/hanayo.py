@@ -18,10 +18,10 @@ Slots = NDArray[np.int64]
 class Hanayo(Schedule):
     """Fold the stages into waves over the ranks: each doubling of the waves halves the bubble.
 
-    There is one copy of the weights. The split backward is an extension of the paper. If forward, input and weight
-    gradient cost the same, it leaves a bubble of P-1 forwards of one stage, a quarter of the bubble with a full
-    backward. No order has a smaller bubble, because the last rank cannot start earlier. With grouping, a rank keeps at
-    most P activations of its share of the model, as many as the last rank keeps with a full backward.
+    There is one copy of the weights. The split backward is an extension of the paper. If forward, input gradient and
+    weight gradient have equal durations, it leaves a bubble of P-1 forwards of one stage, a quarter of the bubble with
+    a whole backward. No order has a smaller bubble, because the last rank cannot start earlier. With grouping, a rank
+    keeps at most P activations of its share of the model, as many as the last rank keeps with a whole backward.
     """
 
     title: ClassVar = "Hanayo"
@@ -49,7 +49,7 @@ class Hanayo(Schedule):
     def _grouped_orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
         """Return the order of the paper's figures 3 and 6, one group of microbatches after the other.
 
-        The figures have as many microbatches as ranks; with fewer, the missing ones are left out.
+        The figures have as many microbatches as ranks; if there are fewer, the missing ones are left out.
         """
         p, stages = pipe.ranks, self.stage_count(pipe.ranks)
         s, mb = np.indices((stages, pipe.microbatches))
@@ -64,11 +64,11 @@ class Hanayo(Schedule):
         return order_by_slot(p, rank, {Op.W: weight_slot, Op.F: forward_slot, Op.I: backward_slot})
 
     def _weight_slots(self, pipe: Pipe) -> Slots:
-        """Return ``[stages, ranks]`` the slots of the weight gradients of a group.
+        """Return the slots of a group's weight gradients, ``[stages, ranks]``.
 
-        They are the slots of the forwards that need their memory. A group fills a rank's memory. From then on each
-        forward takes the memory of the oldest weight gradient, right before it; in the last group the next forwards are
-        missing, and the weight gradients run in the bubbles that they leave.
+        They are the slots of the forwards that need their memory. One group fills a rank's memory. Each later forward
+        takes the memory of the oldest weight gradient, which runs right before it; in the last group there are no next
+        forwards, and the weight gradients run in the bubbles in their place.
         """
         p, stages = pipe.ranks, self.stage_count(pipe.ranks)
         s, i = np.indices((stages, p))
@@ -82,9 +82,9 @@ class Hanayo(Schedule):
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         """Yield the ungrouped order.
 
-        Every up-going forward is followed by the next down-going one, and when those run out by the next up-going
-        backward, which equals the paper's order for M = P. Weight gradients of a split backward follow when those run
-        out too.
+        Every up-going forward is followed by the next down-going forward, or if there is none by the next up-going
+        backward; for M = P this is the paper's order. Weight gradients of a split backward follow when those
+        computations run out.
         """
         p, m, waves = pipe.ranks, pipe.microbatches, range(self.waves)
         down = [2 * w * p + rank for w in waves]
@@ -115,6 +115,6 @@ class Hanayo(Schedule):
 
 
 def _pop_oldest(waiting: deque[Action]) -> Iterator[Action]:
-    """Yield and remove the actions in order."""
+    """Yield and remove the actions in order, oldest first."""
     while waiting:
         yield waiting.popleft()

@@ -16,7 +16,7 @@ messages.add(
 
 @schedules.register("interleaved-1f1b")
 class Interleaved1F1B(Schedule):
-    """Split each rank's share into chunks: this divides the bubble and multiplies the transfers by their number.
+    """Split each rank's share into chunks, which divides the bubble and multiplies the transfers by their number.
 
     Chunks are assigned to the ranks in a loop.
     """
@@ -27,7 +27,7 @@ class Interleaved1F1B(Schedule):
     chunks: Count = 2
     """Stages (chunks) per rank."""
     group: Count | None = nullable("one per rank")
-    """Microbatches that pass one chunk before the next chunk runs."""
+    """Microbatches that pass through one chunk before the next chunk runs."""
 
     def stage_count(self, ranks: int) -> int:
         return ranks * self.chunks

@@ -47,8 +47,8 @@ class InterleavedZeroBubble(Schedule):
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         """Yield the order of torch's ``ScheduleInterleavedZeroBubble``.
 
-        Its warm-up is half as long as that of interleaved 1F1B, and weight gradients start as many input gradients late
-        as the rank's number.
+        Its warm-up is half as long as that of interleaved 1F1B, and on rank ``r`` weight gradients start ``r`` input
+        gradients late.
         """
         group = pipe.microbatches // _rounds(pipe)
         turns = [  # (chunk, microbatch) in the order of the forwards
@@ -72,5 +72,5 @@ class InterleavedZeroBubble(Schedule):
 
 
 def _rounds(pipe: Pipe) -> int:
-    """Return the number of groups of microbatches that pass the chunks one after the other."""
+    """Return the number of groups of microbatches that pass through the chunks one after the other."""
     return max(1, pipe.microbatches // pipe.ranks)

@@ -1,4 +1,4 @@
-"""Looped BFS: breadth first through the chunks of a loop (Lamy-Poirier, arXiv:2211.05953)."""
+"""Looped BFS: breadth-first order through the chunks of a loop (Lamy-Poirier, arXiv:2211.05953)."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -9,7 +9,7 @@ from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules
 
 @schedules.register("looped-bfs")
 class LoopedBFS(Schedule):
-    """Run all microbatches through one chunk before the next: the small bubble of interleaving, at the cost of the most memory.
+    """Run all microbatches through one chunk before the next: the bubble of interleaving, with the most memory.
 
     Each stage's weights are gathered once per direction, and every activation is kept.
     """

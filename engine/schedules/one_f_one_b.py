@@ -11,7 +11,7 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 class OneFOneB(Schedule):
     """Start each backward as early as possible.
 
-    A rank keeps at most as many activations as there are ranks from it to the end of the pipeline.
+    Rank r keeps at most P - r activations, where P is the number of ranks.
     """
 
     title: ClassVar = "1F1B"

@@ -17,9 +17,9 @@ class VHalf(BlockSchedule):
     published: ClassVar = "2024-05"
 
     def block(self, ranks: int, rank: int) -> Block:
-        """Return slots where forwards run down, and input gradients of the second chunk run down, at half speed.
+        """Return slots where forwards run down the ranks, and input gradients of the second chunk too, at half speed.
 
-        Every rank then keeps its two activations for equal total times.
+        The total time for which its two activations are kept is then equal on all ranks.
         """
         apart = 0 if ranks % 2 else 3  # keeps the four slots apart
         return Block(

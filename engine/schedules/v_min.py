@@ -1,4 +1,4 @@
-"""V-Min: the least memory of the V schedules (Qi et al., Controllable Memory, arXiv:2405.15362)."""
+"""V-Min: the lowest memory of the V schedules (Qi et al., Controllable Memory, arXiv:2405.15362)."""
 
 from typing import ClassVar
 
@@ -10,15 +10,16 @@ from meshwave.engine.schedules._building_blocks import Block, BlockSchedule
 class VMin(BlockSchedule):
     """A third of the activations of 1F1B for about two thirds of its bubble.
 
-    This holds if forward, input gradient and weight gradient cost the same and transfers are free; otherwise the bubble grows
-    with the microbatches. A rank keeps at most floor((P + 4) / 3) activations of its share of the model.
+    This holds if forward, input gradient and weight gradient have equal durations and transfers take no time; otherwise
+    the bubble grows with the microbatches. A rank keeps at most floor((P + 4) / 3) activations of its share of the
+    model.
     """
 
     title: ClassVar = "V-Min"
     published: ClassVar = "2024-05"
 
     def block(self, ranks: int, rank: int) -> Block:
-        """Return slots where everything runs at full speed; no schedule on one wave keeps less."""
+        """Return slots where all computations run at full speed; no schedule on one wave needs less memory."""
         apart = 0 if ranks % 3 else 2  # keeps the four slots apart
         return Block(
             forward_down=rank,

@@ -27,15 +27,15 @@ class ZeroBubbleH1(Schedule):
 
 
 def split_1f1b(rank: int, microbatches: int, ahead: int, held_back: int) -> Iterator[Action]:
-    """Yield one forward, one input gradient, one weight gradient in turn.
+    """Yield one forward, one input gradient and one weight gradient in turn.
 
-    The orders of the first and the last rank are the paper's figure 3; those between are derived.
+    The orders of the first and the last rank are those of the paper's figure 3; the others are derived.
 
     Args:
         rank: the rank, which is also its stage.
         microbatches: microbatches in one step; at least ``ahead + held_back``.
-        ahead: forwards before the first input gradient.
-        held_back: input gradients before the first weight gradient, besides the first one.
+        ahead: number of forwards before the first input gradient.
+        held_back: number of input gradients before the first weight gradient, in addition to the first one.
     """
     mbs = range(microbatches)
     for mb in mbs[:ahead]:

@@ -13,7 +13,8 @@ from meshwave.engine.schedules.zb_h1 import split_1f1b
 class ZeroBubbleH2(Schedule):
     """Split the backward and fill the pipeline twice as deep.
 
-    A rank is never idle between its first and last computation if it may run its optimizer step without waiting for the other ranks.
+    If ranks run their optimizer steps without waiting for each other, no rank is idle between its first and last
+    computation.
     """
 
     title: ClassVar = "ZB-H2"

@@ -12,7 +12,8 @@ from meshwave.engine.schedules._base import Pipe, Schedule, schedules, wave_path
 class ZeroBubbleV(Schedule):
     """Fold the stages into one wave over the ranks and split the backward: no idle time for equal costs.
 
-    If forward, input and weight gradient cost the same, no rank is idle between its first and last computation.
+    If forward, input gradient and weight gradient have equal durations, no rank is idle between its first and last
+    computation.
     """
 
     title: ClassVar = "ZB-V"
@@ -25,7 +26,7 @@ class ZeroBubbleV(Schedule):
         return [wave_path(pipe.ranks)]
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
-        """Yield the order of torch's ``ScheduleZBVZeroBubble``, without microbatches that only fill the pipeline."""
+        """Yield the order of torch's ``ScheduleZBVZeroBubble``, without the microbatches that only fill the pipeline."""
         full = max(2 * pipe.ranks - 1, pipe.microbatches)
         return (action for action in _full_order(pipe.ranks, rank, full) if action.microbatch < pipe.microbatches)
 

@@ -17,7 +17,7 @@ def short_search() -> Iterator[None]:
         patch.setattr(auto, "GREEDY_TASKS", 1)
         patch.setattr(auto, "MAX_MOVES", 20)
         yield
-    auto._answers.clear()  # answers of a short search are none of the full one
+    auto._results.clear()  # results of a short search do not apply to the full one
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,8 +13,8 @@ from meshwave.engine.program.timeline import Timeline
 
 Theme = Literal["light", "dark"]
 
-# Okabe and Ito's set, which stays apart for colour-blind eyes; the dark set is the same, lighter.
-# A transfer has the colour of what it carries. I is light and W is dark, since their hues are alike under deuteranopia.
+# Okabe and Ito's set, which colour-blind readers can distinguish; the dark set is the same, but lighter.
+# A transfer has the colour of its tensor. I is light and W is dark, since their hues are alike under deuteranopia.
 OPS: Mapping[Theme, Mapping[str, str]] = {
     "light": {
         "F": "#2b75b3",
@@ -44,14 +44,14 @@ MESHES: tuple[str, ...] = (
     "#cc3311", "#009988", "#7755bb", "#997700", "#ee6699", "#667788",
 )  # fmt: skip
 
-# From far under an even load over balanced to far above: blue and orange stay apart for colour-blind
-# eyes, and both ends stand out more than the middle.
+# From far below an even load through balanced to far above: colour-blind readers can distinguish blue and
+# orange, and both ends stand out more than the middle.
 LOADS: Mapping[Theme, tuple[str, ...]] = {
     "light": ("#2c6fad", "#86b4da", "#c9dff0", "#e6e9ee", "#f8d7ab", "#ee9f48", "#c4500c"),
     "dark": ("#58aef5", "#3f7fb5", "#36587a", "#41454f", "#7a5430", "#bf7526", "#f7a13c"),
 }
 LOAD_BOUNDS = (0.4, 0.65, 0.9, 1.1, 1.5, 2.5)
-"""Even shares at which the next of these colours begins."""
+"""Loads, relative to an even share, at which the next of these colours begins."""
 
 SURFACES: Mapping[Theme, Mapping[str, str]] = {
     "light": {
@@ -80,38 +80,38 @@ Rgb = tuple[float, float, float]
 
 
 def rgb(colour: str) -> Rgb:
-    """Return ``#rrggbb`` as three numbers from 0 to 255."""
+    """Return the red, green and blue of ``#rrggbb``, each from 0 to 255."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def mix_colours(colour: str, other: str, part: float) -> str:
-    """Return ``colour`` mixed with a ``part`` (0 to 1) of ``other``."""
+    """Return ``colour`` mixed with the fraction ``part`` (0 to 1) of ``other``."""
     return "#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(rgb(colour), rgb(other), strict=True))
 
 
 def luminance(colour: str) -> float:
-    """Return the relative luminance of WCAG 2, 0 for black and 1 for white."""
+    """Return the relative luminance of a colour as in WCAG 2: 0 for black, 1 for white."""
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb(colour))]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(colour: str, other: str) -> float:
-    """Return the contrast ratio of WCAG 2, from 1 to 21; text requires 4.5."""
+    """Return the contrast ratio of two colours as in WCAG 2, from 1 to 21; text requires 4.5."""
     low, high = sorted((luminance(colour), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 def text_colour(block_colour: str) -> str:
-    """Return black or white, whichever has more contrast on ``fill``, at least 4.5:1."""
+    """Return black or white, whichever has more contrast with ``block_colour``; at least 4.5:1."""
     return max(("#000000", "#ffffff"), key=lambda text: contrast(text, block_colour))
 
 
 def shades(timeline: Timeline) -> NDArray[np.uint8]:
-    """Return ``[ranks, stages]`` the shade of each stage: twice its pass over the ranks, plus 1 on the way up.
+    """Return the shade of each stage on each rank, ``[ranks, stages]``: twice its pass over the ranks, plus 1 if upward.
 
-    A microbatch that moves to higher ranks goes down the picture; the passes of a rank are numbered in the order in
-    which a microbatch reaches them, separately for each direction. A wave thus has shades 0 down and 1 up, its second
-    wave 2 and 3, and interleaved chunks 0, 2, 4.
+    A microbatch that moves to higher ranks moves down in the picture; the passes of a rank are numbered in the order in
+    which a microbatch reaches them, separately for each direction. A wave thus has shades 0 (down) and 1 (up), its
+    second wave 2 and 3, and interleaved chunks 0, 2, 4.
     """
     compute = np.flatnonzero(timeline.is_compute)
     stage, microbatch = timeline.stage[compute], timeline.microbatch[compute]
@@ -121,7 +121,7 @@ def shades(timeline: Timeline) -> NDArray[np.uint8]:
     routes = np.full((int(microbatch.max()) + 1, stages), -1, np.int32)
     routes[microbatch, stage] = timeline.rank[compute]
     shade = np.zeros((timeline.ranks, stages), np.uint8)
-    differs = np.append(True, (routes[1:] != routes[:-1]).any(axis=1))  # nearly all of a large step are alike
+    differs = np.append(True, (routes[1:] != routes[:-1]).any(axis=1))  # nearly all routes of a large step are equal
     for route in np.unique(routes[differs], axis=0):
         _shade_route(shade, route)
     return shade
@@ -140,7 +140,7 @@ def _shade_route(shade: NDArray[np.uint8], route: NDArray[np.int32]) -> None:
 
 
 def tints(shade: NDArray[np.uint8]) -> list[float]:
-    """Return the part of white in each shade up to the highest, chosen so that those of one picture are distinct."""
+    """Return the fraction of white in each shade up to the highest, so that the shades of a picture are distinct."""
     highest = int(shade.max(initial=0))
     passes = highest // 2 + 1
     rises = bool((shade & 1).any())
@@ -149,7 +149,7 @@ def tints(shade: NDArray[np.uint8]) -> list[float]:
 
 
 def block_colour(op: Op, tint: float = 0.0, theme: Theme = "light") -> str:
-    """Return the colour of a block."""
+    """Return the colour of a block as ``#rrggbb``."""
     return mix_colours(OPS[theme][op.name], "#ffffff", tint)
 
 

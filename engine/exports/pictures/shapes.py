@@ -1,4 +1,4 @@
-"""Layout of a timeline as shapes on a sheet, common to SVG and PNG."""
+"""Layout of a timeline as shapes on a sheet, shared by SVG and PNG."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from meshwave.engine.program.timeline import Floats, Timeline
 from meshwave.engine.units import percent, quantity
 
 MARGIN, GUTTER, TITLE, LEGEND, AXIS = 16, 76, 26, 24, 22  # pixels
-THIN = 2.5  # pixels: mean width of blocks below which lanes are painted as shares
+THIN = 2.5  # mean block width in pixels below which lanes are painted as shares
 MAX_TRANSFERS = 600
-TALL_ENOUGH = 13  # pixels: height from which a lane has labels and transfers
+TALL_ENOUGH = 13  # minimum lane height in pixels for labels and transfers
 DIGIT = 0.58  # width of a digit relative to the font size
 
 
 class Box(NamedTuple):
-    """A filled rectangle, with ``words`` as tooltip if the format supports it."""
+    """Filled rectangle, with ``words`` as its tooltip if the format supports tooltips."""
 
     x: float
     y: float
@@ -46,7 +46,7 @@ class Box(NamedTuple):
 
 
 class Hatch(NamedTuple):
-    """Idle time."""
+    """Hatched rectangle for idle time."""
 
     x: float
     y: float
@@ -55,7 +55,7 @@ class Hatch(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line or an arrow."""
+    """Line or arrow."""
 
     x1: float
     y1: float
@@ -68,10 +68,10 @@ class Line(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text at a point."""
+    """Text at a point."""
 
     x: float
-    y: float  # middle of the text
+    y: float  # vertical middle of the text
     text: str
     colour: str
     size: float = 11
@@ -80,7 +80,7 @@ class Text(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """A lane too dense for blocks: columns of stacked shares of colours, from the bottom."""
+    """Lane that is too dense for blocks: columns of stacked shares of colours, from the bottom."""
 
     x: float
     y: float
@@ -104,7 +104,7 @@ class Picture:
 
     @property
     def surface(self) -> dict[str, str]:
-        """Colours of background and text."""
+        """Colours of background and text, by name."""
         return dict(SURFACES[self.theme])
 
 
@@ -118,16 +118,16 @@ def lay_out_timeline(
     theme: Theme = "light",
     dense: bool = True,
 ) -> Picture:
-    """Lay out a timeline.
+    """Return the picture of a timeline.
 
     Args:
         timeline: the timeline.
         title: title of the picture.
         unit: unit of its times: ``s``, or ``units`` for unit costs.
-        window: start and end in seconds; all spans by default.
-        width: pixels of the whole sheet; its height follows from the lanes.
-        theme: colours.
-        dense: paint blocks that are too thin as shares of their columns.
+        window: start and end in seconds; None for all spans.
+        width: width of the whole sheet in pixels; its height follows from the number of lanes.
+        theme: colour theme.
+        dense: True to paint blocks that are too thin as shares of pixel columns.
 
     Raises:
         InputError: the timeline or the window is empty.
@@ -141,7 +141,7 @@ def lay_out_timeline(
 
 
 class Sheet:
-    """Positions and texts of all parts of a picture; subclasses for other kinds of timelines replace the texts."""
+    """Positions and texts of all parts of a picture; subclasses for other kinds of timelines override the texts."""
 
     gutter: ClassVar = GUTTER
 
@@ -160,15 +160,15 @@ class Sheet:
         self.colours = SURFACES[theme]
 
     def picture(self, title: str, *, dense: bool) -> Picture:
-        """Return the picture."""
+        """Return the picture with all its shapes."""
         return Picture(self.width, self.height, self.theme, list(self.shapes(title, dense)))
 
     def x(self, seconds: Floats | float) -> Floats:
-        """Return the horizontal position of a time."""
+        """Return the horizontal position of a time in pixels."""
         return self.left + (np.clip(seconds, self.start, self.end) - self.start) * self.scale
 
     def y(self, rank: int) -> float:
-        """Return the vertical position of a lane."""
+        """Return the vertical position of a lane in pixels."""
         return self.top + rank * self.pitch
 
     @property
@@ -177,7 +177,7 @@ class Sheet:
         return self.pitch - self.gap
 
     def time(self, seconds: float) -> str:
-        """Format a time with its unit."""
+        """Return a time as text with its unit."""
         return quantity(seconds, "s") if self.unit == "s" else f"{seconds:.4g}"
 
     def shapes(self, title: str, dense: bool) -> Iterator[Shape]:
@@ -206,12 +206,12 @@ class Sheet:
         yield Text(self.right, y, self.facts(), self.colours["muted"], 12, "end")
 
     def facts(self) -> str:
-        """Return the figures in the heading."""
+        """Return the figures shown in the heading."""
         timeline = self.timeline
         return f"{timeline.source}, {self.time(timeline.makespan)}, {percent(timeline.bubble_ratio)} idle"
 
     def legend_text(self, op: Op) -> str:
-        """Return the meaning of a colour in the legend."""
+        """Return the meaning of an op's colour in the legend."""
         return f"{op.name} {WORDS[op.name]}" if op <= Op.W else WORDS[op.name]
 
     def _legend(self) -> Iterator[Shape]:
@@ -280,7 +280,7 @@ class Sheet:
         return f"{action} on mesh {name}: starts at {start}, takes {took}"
 
     def label(self, span: int, room: float, shortest: float) -> str:
-        """Return the label of a block: the whole action if it fits in every block, else the microbatch if it fits.
+        """Return the label of a block: the whole action if it fits into every block, else the microbatch or "".
 
         All blocks of a picture thus have labels of one kind.
         """
@@ -330,7 +330,7 @@ class Sheet:
 
 
 def _column_shares(timeline: Timeline, spans: NDArray[np.int64], edges: Floats) -> Floats:
-    """Return ``[columns]`` the share of each column that consecutive spans cover."""
+    """Return the fraction of each pixel column that consecutive spans cover, ``[columns]``."""
     if not len(spans):
         return np.zeros(len(edges) - 1)
     start, end = timeline.start[spans], timeline.end[spans]
@@ -348,7 +348,7 @@ def label_width(label: str) -> float:
 
 
 def _round_up(value: float) -> float:
-    """Return the smallest of 1, 2 or 5 times a power of ten that is at least ``value``."""
+    """Return the smallest value of the form 1, 2 or 5 times a power of ten that is at least ``value``."""
     power = 10.0 ** floor(log10(value))
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= value * 0.9999)
 

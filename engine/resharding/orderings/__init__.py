@@ -1,4 +1,4 @@
-"""Transfer orderings: the choice of senders and of the order of unit tasks, one file each."""
+"""Transfer orderings: methods to choose the senders and the order of unit tasks, one file each."""
 
 from meshwave.engine.resharding.orderings._base import Answer, Ordering, orderings
 

@@ -1,4 +1,4 @@
-"""Base class of transfer orderings: a sender host for each job, and the order in which jobs start."""
+"""Base class of transfer orderings, which choose a sender host for each job and the order in which jobs start."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from meshwave.engine.resharding.problem import Job
 
 TOLERANCE = 1e-9
 Order = list[tuple[int, int]]
-"""Pairs of job and sender host."""
+"""Pairs of a job and its sender host, in order."""
 
 
 class Answer(NamedTuple):
-    """Jobs in order with their sender hosts."""
+    """Result of an ordering: jobs in order with their sender hosts."""
 
     order: Order
-    is_optimal: bool = False  # proved by the search
+    is_optimal: bool = False  # True if the search has proved optimality
 
 
 class Ordering(ABC):
-    """A method to choose senders and an order. A member is one file in this folder.
+    """Method to choose senders and an order. A member is one file in this folder.
 
-    The first sentence of its docstring is its help text. Equal jobs give equal answers on every machine: limits count
-    steps rather than seconds, and random numbers are seeded.
+    The first sentence of its docstring is its help text. Equal jobs give equal results on every machine: limits count
+    steps instead of seconds, and random numbers are seeded.
     """
 
     title: ClassVar[str]
 
     @abstractmethod
     def solve(self, jobs: Sequence[Job], nics: int = 1) -> Answer:
-        """Return an answer for all jobs."""
+        """Return sender hosts and an order for all jobs."""
 
     @classmethod
     def help(cls) -> str:
@@ -47,7 +47,7 @@ orderings: Registry[type[Ordering]] = Registry("transfer ordering", "meshwave.en
 
 
 def balance_senders(jobs: Sequence[Job], weight: Callable[[Job, int], float], *, longest_first: bool) -> list[int]:
-    """Return ``[jobs]`` sender hosts: each job takes the host with the least ``weight`` so far.
+    """Return the sender host of each job, ``[jobs]``: the candidate with the smallest total ``weight`` so far.
 
     Ties go to the lowest host.
     """
@@ -63,10 +63,11 @@ def balance_senders(jobs: Sequence[Job], weight: Callable[[Job, int], float], *,
 
 
 def relieve_busiest(jobs: Sequence[Job], hosts: Sequence[int]) -> list[int]:
-    """Return ``[jobs]`` sender hosts, with jobs moved away from the busiest hosts until no move helps.
+    """Return the sender host of each job, ``[jobs]``, after jobs are moved away from the busiest hosts.
 
-    A job moves to a host with less work directly, or along other hosts that each pass on one of their own jobs: an
-    augmenting path, which is optimal for jobs of equal length.
+    Jobs are moved until no move reduces the load of a busiest host. A job moves to a host with less work directly, or
+    along other hosts that each pass on one of their own jobs: an augmenting path, which is optimal for jobs of equal
+    duration.
     """
     chosen = list(hosts)
     load: dict[int, float] = defaultdict(float)
@@ -103,7 +104,7 @@ def _relieving_moves(
         for number in sorted(held.get(host, ()), key=lambda number: (jobs[number].options[host], number)):
             job = jobs[number]
             if path and load[host] + came - job.options[host] >= most * (1 - TOLERANCE):
-                continue  # the host would be as busy as the relieved one
+                continue  # the host would become as busy as the relieved one
             for other in job.options:
                 if other in seen:
                     continue
@@ -116,16 +117,16 @@ def _relieving_moves(
 
 
 def dispatch_order(jobs: Sequence[Job], hosts: Sequence[int], nics: int = 1, noise: np.ndarray | None = None) -> Order:
-    """Return an order for jobs with chosen senders, by the longest-remaining-time rule of open shops.
+    """Return an order for jobs with given senders, by the longest-remaining-time rule of open shops.
 
-    Whenever a side is free, the job that can start and whose sides have the most work left goes first. Equal jobs share
-    one row of the arrays, so that a tensor with many slices in both meshes stays small.
+    Whenever a side is free, the job that can start and whose sides have the most remaining work is next. Equal jobs
+    share one row of the arrays, so that a tensor with many slices in both meshes needs little memory.
 
     Args:
         jobs: all jobs.
         hosts: [jobs] sender host of each job.
-        nics: NICs per host.
-        noise: [jobs] added to the priority of each job, to try other jobs of similar priority.
+        nics: number of NICs per host.
+        noise: [jobs] value added to the priority of each job, to try other jobs of similar priority; None for none.
     """
     order: Order = [(number, hosts[number]) for number, job in enumerate(jobs) if not job.receivers]
     alike: dict[object, list[int]] = {}

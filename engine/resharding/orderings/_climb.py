@@ -1,4 +1,4 @@
-"""Local search on an order: move a job or change its sender, and keep the change if the end is no later."""
+"""Local search on an order: move a job or change its sender, and keep the change unless the makespan increases."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from meshwave.engine.resharding.orderings._base import TOLERANCE, Order
 from meshwave.engine.resharding.problem import FreeTimes, Job
 
 WORK_LIMIT = 40_000
-"""Maximum number of moves times jobs, since each move simulates the whole order."""
+"""Maximum product of moves and jobs, since each move simulates the whole order."""
 
 
 def improve_transfer_order(jobs: Sequence[Job], order: Order, nics: int, bound: float) -> Order:
-    """Return the best order found, or the given one."""
+    """Return the best order that the local search finds, or the given one."""
     places = [place for place, (number, _) in enumerate(order) if jobs[number].receivers]
     if len(places) < 2:
         return list(order)
@@ -31,7 +31,7 @@ def improve_transfer_order(jobs: Sequence[Job], order: Order, nics: int, bound: 
 
 
 def _move_job(jobs: Sequence[Job], order: Order, places: Sequence[int], chance: np.random.Generator) -> Order:
-    """Return the order with one job moved and, one time out of three, sent by a random option."""
+    """Return the order with one job moved and, with probability 1/3, a random sender for it."""
     one, other = (places[at] for at in chance.integers(len(places), size=2).tolist())
     moved = list(order)
     number, host = moved.pop(one)

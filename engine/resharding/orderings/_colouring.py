@@ -1,7 +1,7 @@
-"""Rounds in which no host sends or receives twice, by colouring the edges of a bipartite graph (König, 1916).
+"""Rounds in which no host sends or receives twice, by edge colouring of a bipartite graph (König, 1916).
 
-If all jobs take equally long and each has one receiving host, the minimum number of rounds equals the jobs of the
-busiest side, so that the order is optimal for its senders (arXiv:2211.05322 uses greedy rounds instead).
+If all jobs have the same duration and one receiving host each, the minimum number of rounds equals the number of jobs
+of the busiest side, so that the order is optimal for the given senders (arXiv:2211.05322 uses greedy rounds instead).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Side = tuple[str, int]
 
 
 def colour_rounds(jobs: Sequence[Job], hosts: Sequence[int]) -> Order | None:
-    """Return the jobs round by round, longer ones first in each; None if a job has several receiving hosts."""
+    """Return the jobs round by round, longer jobs first in each round; None if a job has several receiving hosts."""
     if any(len(job.receivers) > 1 for job in jobs):
         return None
     edges: dict[int, tuple[Side, Side]] = {
@@ -36,7 +36,7 @@ def colour_rounds(jobs: Sequence[Job], hosts: Sequence[int]) -> Order | None:
 
 
 def _first_free_round(used: dict[int, int]) -> int:
-    """Return the first round in which a side is free."""
+    """Return the first round that is not in ``used``."""
     return next(colour for colour in range(len(used) + 1) if colour not in used)
 
 
@@ -48,10 +48,10 @@ def _swap_rounds(
     taken: dict[Side, dict[int, int]],
     rounds: dict[int, int],
 ) -> None:
-    """Exchange two rounds along the path of jobs that starts at ``side`` in round ``one``, so that it is free there.
+    """Exchange two rounds along the path of jobs that starts at ``side`` in round ``one``, which frees that round.
 
     The path alternates between the two rounds. It never reaches the requesting sender, which has no job in round
-    ``one`` and could only be reached by one.
+    ``one`` and could only be reached by such a job.
     """
     path, colour = [], one
     while colour in taken[side]:

@@ -19,17 +19,18 @@ from meshwave.engine.resharding.orderings._base import (
 from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
 
 MAX_WORK = 60_000
-"""Maximum number of prefixes times the kinds of jobs in each, about one second. A limit in seconds would give each rank
-a different plan."""
+"""Maximum product of prefixes and the kinds of jobs in each, which takes about one second. A limit in seconds could
+give each rank a different plan."""
 MAX_JOBS = 200
-"""Maximum number of jobs; for more, the greedy answer is returned, since no search of that depth finishes."""
+"""Maximum number of jobs to search; for more jobs, the greedy result is returned, since no search of that depth
+finishes."""
 
 
 @orderings.register("dfs")
 class DepthFirst(Ordering):
-    """Branch and bound, depth first, over senders and orders, starting from a greedy answer.
+    """Branch and bound, depth first, over senders and orders, starting from a greedy result.
 
-    Its bound is a true lower bound, unlike that of the released code: if the search finishes, its answer is optimal.
+    Its bound is a true lower bound, unlike that of the released code: if the search finishes, its result is optimal.
     """
 
     title: ClassVar = "Depth first"
@@ -45,7 +46,7 @@ class DepthFirst(Ordering):
 
 
 class _Search:
-    """State of a search. Equal jobs form one class, of which the first remaining one goes first."""
+    """State of a search. Equal jobs form one class, whose first remaining job is placed first."""
 
     def __init__(self, jobs: Sequence[Job], nics: int, bound: float) -> None:
         self._jobs, self._nics, self._bound = jobs, nics, bound
@@ -69,7 +70,7 @@ class _Search:
             self.best, self.length = order, length
 
     def run(self) -> bool:
-        """Search, and return whether it finished within its limit of nodes."""
+        """Search, and return True if the search finished within its limit."""
         if self.length <= self._bound * (1 + TOLERANCE):
             return True
         counts = tuple(map(len, self._kinds))
@@ -91,8 +92,8 @@ class _Search:
         """Extend a prefix whose sides are free at ``tx`` and ``rx`` and that ends at ``end``.
 
         Jobs are added in the order of their starts, and for equal starts by kind: every schedule in which each job
-        starts as early as possible has such an order, so that no schedule is tried twice. ``last`` is the start and the
-        kind of the previous job.
+        starts as early as possible has such an order, so no schedule is tried twice. ``last`` is the start and the kind
+        of the previous job.
         """
         if self._nodes >= self._most or self.length <= self._bound * (1 + TOLERANCE):
             return
@@ -124,7 +125,7 @@ class _Search:
             self._search_from(fewer, sending, receiving, [*prefix, (kind, host)], max(end, done), (start, kind))
 
     def _distinct_senders(self, job: Job, tx: dict[int, float]) -> Iterator[tuple[int, float]]:
-        """Yield the sender hosts of a job; of equivalent hosts that are free at the same time, only the first."""
+        """Yield the sender hosts of a job with their free times; of hosts that are interchangeable, only one."""
         seen = set()
         for host, seconds in job.options.items():
             if (self._alike[host], tx[host]) not in seen:
@@ -134,10 +135,10 @@ class _Search:
     def _remaining_bound(
         self, counts: tuple[int, ...], tx: dict[int, float], rx: dict[int, float], last: float
     ) -> float:
-        """Return a lower bound on any completion.
+        """Return a lower bound on the makespan of any completion of a prefix.
 
-        It uses the work that each receiver still gets and the work that all senders still share, none of it before
-        ``last``.
+        It uses the remaining work of each receiver and the total remaining work of all senders, none of which can start
+        before ``last``.
         """
         coming = {host: max(free, last) for host, free in rx.items()}
         alone = {host: max(free, last) for host, free in tx.items()}
@@ -158,9 +159,9 @@ class _Search:
         return max([shared, *(coming[host] for host in touched), *(alone[host] for host in hosts)])
 
     def _is_new(self, left: object, tx: dict[int, float], rx: dict[int, float], end: float) -> bool:
-        """Return whether no earlier prefix reached an equivalent state with an end as early.
+        """Return True unless an earlier prefix reached an equivalent state with an equal or earlier end.
 
-        States are equivalent up to a permutation of equivalent hosts.
+        States are equivalent if they differ only by a permutation of interchangeable hosts.
         """
         key = (left, tuple(sorted((self._alike[host], free) for host, free in tx.items())), tuple(rx.values()))
         if self._seen.get(key, float("inf")) <= end:
@@ -178,7 +179,7 @@ class _Search:
 
 
 def _host_classes(kinds: Sequence[Job], hosts: Sequence[int]) -> dict[int, int]:
-    """Return a class number for each host; hosts of one class can send the same jobs and are interchangeable."""
+    """Return the class of each host; hosts of one class can send the same jobs and are interchangeable."""
     numbers: dict[object, int] = {}
     can = {
         host: tuple((kind, job.options[host]) for kind, job in enumerate(kinds) if host in job.options)

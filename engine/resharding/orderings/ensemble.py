@@ -1,4 +1,4 @@
-"""Ensemble: the best answer of several other orderings."""
+"""Ensemble: the best result of several other orderings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEMBERS = ("load-balance", "naive", "randomized", "dfs")
 
 @orderings.register("ensemble")
 class Ensemble(Ordering):
-    """Best result of the other orderings. Cheap ones run first; the search stops at a provably optimal result."""
+    """Best result of the other orderings. Fast ones run first; the search stops at a provably optimal result."""
 
     title: ClassVar = "Ensemble"
 

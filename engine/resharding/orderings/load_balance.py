@@ -1,4 +1,4 @@
-"""Load balance: each slice from the host with the fewest bytes sent so far, in the order of the tasks."""
+"""Load balance: each slice is sent by the host with the fewest bytes sent so far, in task order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Naive: the first owner sends each slice, in the order of the tasks."""
+"""Naive: the first owner of each slice sends it, in task order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwave.engine.resharding.problem import Job
 
 @orderings.register("naive")
 class Naive(Ordering):
-    """The first rank that owns a slice sends it, slice after slice."""
+    """The first rank that owns a slice sends it, one slice after another."""
 
     title: ClassVar = "Naive"
 

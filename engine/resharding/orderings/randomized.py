@@ -22,7 +22,7 @@ from meshwave.engine.resharding.orderings._colouring import colour_rounds
 from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
 
 WORK_LIMIT = 400_000
-"""Maximum number of decisions in all rounds; each decision scans all jobs, so large problems get few rounds."""
+"""Maximum number of decisions in all rounds; each decision scans all jobs, so large problems have few rounds."""
 MAX_ROUNDS = 60
 
 
@@ -30,8 +30,8 @@ MAX_ROUNDS = 60
 class Randomized(Ordering):
     """Randomized greedy orders with balanced senders, the best of which is improved by local search.
 
-    Whenever a host is free, the job whose host has the most work left goes first. Both rules are repeated with random
-    perturbations from a fixed seed.
+    Whenever a host is free, the job whose host has the most remaining work is next. Choice of senders and order are
+    repeated with random perturbations from a fixed seed.
     """
 
     title: ClassVar = "Randomized"

@@ -1,4 +1,4 @@
-"""Randomized greedy: repeatedly take the largest set of jobs that can run at once."""
+"""Randomized greedy: repeatedly take the largest set of jobs that can run at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwave.engine.resharding.orderings._base import TOLERANCE, Answer, Order,
 from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
 
 TRIES = 100
-"""Shuffles per set, as in the released code."""
+"""Number of shuffles per set, as in the released code."""
 WORK_LIMIT = 2_000_000
 """Maximum number of jobs that all shuffles scan; larger problems get fewer shuffles per set."""
 
@@ -20,10 +20,10 @@ WORK_LIMIT = 2_000_000
 class RandomizedGreedy(Ordering):
     """Pack jobs that can run at the same time into sets, in random trials; run the largest set first.
 
-    This is the method of AlpaComm. A job joins a set if its receivers' hosts and one of its sender hosts are free in it. The sender is drawn at random,
-    favouring hosts that have sent less. Of 100 trials the set with the most jobs is kept, and among equals the one with
-    the most even bytes of senders (arXiv:2211.05322, section 3.2). Sets define the order of the jobs; a job does not
-    wait for the end of the previous set.
+    This is the method of AlpaComm. A job joins a set if its receivers' hosts and one of its sender hosts are free in
+    it. The sender is drawn at random, with a preference for hosts that have sent less. Of 100 trials the set with the
+    most jobs is kept, and among equal sets the one with the most even bytes of senders (arXiv:2211.05322, section 3.2).
+    Sets define the order of the jobs; a job does not wait for the end of the previous set.
     """
 
     title: ClassVar = "Greedy sets"
@@ -46,7 +46,7 @@ class RandomizedGreedy(Ordering):
 
 
 class _Set(NamedTuple):
-    """Jobs that can run at once, and the bytes that each host has sent after them."""
+    """Jobs that can run at the same time, and the bytes that each host has sent after them."""
 
     order: Order
     load: dict[int, int]
@@ -59,7 +59,7 @@ class _Set(NamedTuple):
 
 
 class _Packer:
-    """Packs sets of jobs that can run at once."""
+    """Packer of jobs that can run at the same time into sets."""
 
     def __init__(self, jobs: Sequence[Job], nics: int) -> None:
         self._jobs = jobs
@@ -67,7 +67,7 @@ class _Packer:
         self._receives = dict.fromkeys((host for job in jobs for host in job.receivers), nics)
 
     def pack(self, left: Sequence[int], load: dict[int, int], chance: np.random.Generator) -> _Set:
-        """Shuffle the remaining jobs, and take those that fit together."""
+        """Shuffle the remaining jobs, and return a set of those that fit together."""
         sends, receives = dict(self._sends), dict(self._receives)
         order: Order = []
         after = dict(load)

@@ -16,14 +16,14 @@ from meshwave.engine.resharding.tasks import Load, UnitTask, cut_tasks, slice_ow
 
 
 class Latency(NamedTuple):
-    """Seconds of a unit task, and the number of chunks that it takes."""
+    """Duration of a unit task in seconds, and the number of chunks for which it holds."""
 
     seconds: float
     chunks: int = 1
 
 
 class Leg(NamedTuple):
-    """One message of a unit task: elements ``start`` to ``stop`` of the slice, flattened row-major."""
+    """Message of a unit task: elements ``start`` to ``stop`` of the slice, flattened row-major."""
 
     source: int  # ranks
     target: int
@@ -32,7 +32,7 @@ class Leg(NamedTuple):
 
 
 class Strategy(ABC):
-    """A way to send a slice to all its receivers. A member is one file in this folder.
+    """Method to send a slice to all its receivers. A member is one file in this folder.
 
     The first sentence of its docstring is its help text.
     """
@@ -41,14 +41,14 @@ class Strategy(ABC):
 
     @abstractmethod
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
-        """Return the seconds until the last receiver has the slice; ``chunks`` None selects the best number."""
+        """Return the time until the last receiver has the slice; ``chunks`` None selects the best number."""
 
     @abstractmethod
     def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
-        """Yield all non-empty messages; a message that forwards a range follows the one that brought it."""
+        """Yield all non-empty messages; a message that forwards a range follows the message that delivered it."""
 
     def unit_tasks(self, load: Load, number: int = 0) -> list[UnitTask]:
-        """Return the unit tasks of the ``number``-th tensor of a transfer.
+        """Return the unit tasks of tensor ``number`` of a transfer.
 
         Raises:
             SpecError: a spec does not fit its mesh or the tensor.
@@ -56,7 +56,7 @@ class Strategy(ABC):
         return cut_tasks(load, slice_owners(load), slice_receivers(load), number)
 
     def gather_seconds(self, tasks: Sequence[UnitTask], links: Links) -> float:
-        """Return the seconds of a gather of whole tensors after the last unit task."""
+        """Return the duration in seconds of the gather of whole tensors after the last unit task."""
         return 0.0
 
     @classmethod
@@ -70,39 +70,39 @@ strategies: Registry[type[Strategy]] = Registry("transfer strategy", "meshwave.e
 
 
 def chunk_counts(task: UnitTask, chunks: int | None) -> NDArray[np.int64]:
-    """Return the numbers of chunks to price: the given one, limited by the elements of a slice, or all."""
+    """Return the numbers of chunks to evaluate: the given one, limited by the elements of a slice, or all candidates."""
     most = max(1, task.elements)
     return np.array([min(chunks, most)]) if chunks else np.arange(1, min(MAX_CHUNKS, most) + 1)
 
 
 def piece_bytes(task: UnitTask, parts: int) -> list[float]:
-    """Return the bytes of ``parts`` pieces of ``ceil(elements / parts)`` elements, the last ones shorter or empty."""
+    """Return the sizes in bytes of ``parts`` pieces of ``ceil(elements / parts)`` elements; the last ones are shorter."""
     item = task.bytes / task.elements if task.elements else 0.0
     each = -(-task.elements // parts)
     return [max(0, min(each, task.elements - number * each)) * item for number in range(parts)]
 
 
 def piece_spans(elements: int, parts: int) -> list[tuple[int, int]]:
-    """Return the start and stop of each of :func:`piece_bytes`, in elements."""
+    """Return the start and stop of each piece of :func:`piece_bytes`, in elements."""
     each = -(-elements // parts)
     return [(min(number * each, elements), min((number + 1) * each, elements)) for number in range(parts)]
 
 
 def chunk_spans(elements: int, chunks: int) -> list[tuple[int, int]]:
-    """Return start and stop of non-empty chunks as equal as possible; fewer if there are fewer elements."""
+    """Return start and stop of non-empty chunks that are as equal as possible; at most one chunk per element."""
     count = min(chunks, elements)
     return [(number * elements // count, (number + 1) * elements // count) for number in range(count)]
 
 
 def scatter_legs(sender: int, ranks: Sequence[int], elements: int) -> Iterator[Leg]:
-    """Yield one piece to each rank, one after another (scatter)."""
+    """Yield the messages of a scatter: one piece to each rank, one after another."""
     for rank, (start, stop) in zip(ranks, piece_spans(elements, len(ranks)), strict=True):
         if start < stop:
             yield Leg(sender, rank, start, stop)
 
 
 def ring_legs(ranks: Sequence[int], elements: int) -> Iterator[Leg]:
-    """Yield a ring all-gather of ranks that hold one piece each: in each step every rank forwards its last piece."""
+    """Yield the messages of a ring all-gather of ranks that have one piece each; each step forwards the last piece."""
     size = len(ranks)
     parts = piece_spans(elements, size)
     for step in range(size - 1):

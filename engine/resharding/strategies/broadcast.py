@@ -16,7 +16,8 @@ from meshwave.engine.resharding.tasks import UnitTask
 class Broadcast(Strategy):
     """Chunks flow along a chain through all receivers, host by host, and cross the NIC of each host once.
 
-    The chain starts on the sender's own host. With many chunks it takes hardly longer than one crossing, the minimum.
+    The chain starts on the sender's own host. With many chunks its duration approaches that of one crossing, the
+    minimum.
     """
 
     title: ClassVar = "Broadcast"
@@ -40,7 +41,7 @@ class Broadcast(Strategy):
 
 
 def broadcast_chain(task: UnitTask, sender: int, links: Links) -> list[int]:
-    """Return the sender, the receivers on its host, then the other hosts ascending, with ranks ascending in each."""
+    """Return the sender, the receivers on its host, then the receivers of other hosts in ascending order."""
     by_host = links.ranks_by_host(task.receivers)
     own = by_host.pop(links.host[sender], [])
     return [sender, *own, *(rank for held in by_host.values() for rank in held)]

@@ -1,4 +1,4 @@
-"""Send/recv and a global all-gather: the slice leaves its host once, in pieces, and all receivers gather."""
+"""Send/recv and a global all-gather: the slice leaves its host once, in pieces, which all receivers gather."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from meshwave.engine.resharding.tasks import UnitTask
 
 @strategies.register("global-allgather")
 class GlobalAllGather(Strategy):
-    """Every receiver gets a piece, and one ring over all receivers gathers the pieces.
+    """Send a piece to every receiver, then gather the pieces in one ring over all receivers.
 
     It takes about twice the time of sending the slice once.
     """

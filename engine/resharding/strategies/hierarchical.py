@@ -1,4 +1,4 @@
-"""Hierarchical: a chain over one receiver per host, each of which forwards the chunks inside its host."""
+"""Hierarchical: a chain over one receiver per host, each of which forwards the chunks within its host."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from meshwave.engine.resharding.tasks import UnitTask
 
 @strategies.register("hierarchical")
 class Hierarchical(Strategy):
-    """Chunks flow along a chain of one receiver per host, and at the same time along a chain inside each host.
+    """Chunks flow along a chain of one receiver per host, and at the same time along a chain within each host.
 
-    The last host does not wait for the chains of the hosts before it. This strategy is not in the paper; it is faster
-    than broadcast if latency matters and hosts have many receivers.
+    The last host does not wait for the chains of the preceding hosts. This strategy is not in the paper; it is faster
+    than broadcast if latency dominates and hosts have many receivers.
     """
 
     title: ClassVar = "Hierarchical"
@@ -33,7 +33,7 @@ class Hierarchical(Strategy):
             for link in (links.intra_node, links.inter_node)
         )
         inside = [len(own), *(len(ranks) - 1 for ranks in by_host.values())]
-        behind = [0, *range(1, len(by_host) + 1)]  # hops between hosts before the first chunk is on each
+        behind = [0, *range(1, len(by_host) + 1)]  # hops between hosts before the first chunk reaches each host
         slowest = np.maximum(far if by_host else 0.0, near if max(inside) else 0.0)
         first = [hops * far + spread * near for hops, spread in zip(behind, inside, strict=True)]
         seconds = np.max(first, axis=0) + (tried - 1) * slowest

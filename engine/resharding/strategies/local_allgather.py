@@ -1,4 +1,4 @@
-"""Send/recv and a local all-gather: each host gets the slice once, in pieces (Alpa; Megatron's scatter/gather)."""
+"""Send/recv and a local all-gather: each host receives the slice once, in pieces (Alpa; Megatron's scatter/gather)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from meshwave.engine.resharding.tasks import UnitTask
 
 @strategies.register("local-allgather")
 class LocalAllGather(Strategy):
-    """Every receiver of a host gets a piece, and the receivers gather the pieces inside the host.
+    """Send a piece to every receiver of a host, then gather the pieces within the host.
 
     The sender sends the slice once per host; it continues with the next host while receivers gather.
     """

@@ -1,4 +1,4 @@
-"""Alpa's default: shard the destination's spec further, and gather the parts inside the hosts at the end."""
+"""Alpa's default: shard the destination's spec further, and gather the parts within the hosts at the end."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from meshwave.engine.resharding.tasks import Load, UnitTask, cut_tasks, slice_ow
 
 @strategies.register("rewrite-allgather")
 class RewriteAllGather(Strategy):
-    """The destination's spec is rewritten to a finer one; each part is sent once, and hosts gather at the end.
+    """Rewrite the destination's spec to a finer one, send each part once, and gather within hosts at the end.
 
-    If copies span hosts, or the length is not divisible, the spec stays and each receiver is sent its whole box. Taken
-    from Alpa's sources; the paper compares with it (arXiv:2211.05322, section 5.1).
+    If copies span hosts, or the length is not divisible, the spec is unchanged and each receiver is sent its whole box.
+    Taken from Alpa's sources; the paper compares with it (arXiv:2211.05322, section 5.1).
     """
 
     title: ClassVar = "Rewrite and gather"
@@ -29,8 +29,8 @@ class RewriteAllGather(Strategy):
         return Latency(sum(links.link_between(sender, rank).seconds(task.bytes) for rank in _direct_receivers(task)))
 
     def gather_seconds(self, tasks: Sequence[UnitTask], links: Links) -> float:
-        """Return the seconds of a ring all-gather of each tensor's parts, tensor after tensor."""
-        size: defaultdict[tuple[int, tuple[int, ...]], int] = defaultdict(int)  # by tensor and ring
+        """Return the duration in seconds of a ring all-gather of each tensor's parts, one tensor after another."""
+        size: defaultdict[tuple[int, tuple[int, ...]], int] = defaultdict(int)  # parts by tensor and ring
         for task in tasks:
             for ring in task.rings:
                 size[task.tensor, ring] += task.bytes
@@ -49,7 +49,7 @@ class RewriteAllGather(Strategy):
 
 
 def _direct_receivers(task: UnitTask) -> list[int]:
-    """Return the ranks that the sender sends to: the first of each ring, unless it owns the slice."""
+    """Return the ranks to which the sender sends: the first rank of each ring, unless it owns the slice."""
     if not task.rings:
         return list(task.receivers)
     return [ring[0] for ring in task.rings if ring[0] in task.receivers]

@@ -12,7 +12,7 @@ from meshwave.engine.resharding.tasks import UnitTask
 
 @strategies.register("send-recv")
 class SendRecv(Strategy):
-    """The sender sends the whole slice to each receiver, one after another."""
+    """Send the whole slice to each receiver, one after another."""
 
     title: ClassVar = "Send/recv"
 

@@ -109,18 +109,18 @@ class ComputeSpeed:
 
     def run_round(self) -> TimeStamps:
         """Return the seconds of one matrix product and of one token move, ``[2]``."""
-        return np.array([self._time(work) for work in (self._product, self._move_tokens)])
+        return np.array([self._elapsed_s(work) for work in (self._multiply, self._move_tokens)])
 
-    def _time(self, work: Callable[[], None]) -> float:
-        start = self._time_s()
+    def _elapsed_s(self, work: Callable[[], None]) -> float:
+        start = self._now_s()
         work()
-        return (self._time_s() - start) * self._processes_per_core
+        return (self._now_s() - start) * self._processes_per_core
 
-    def _time_s(self) -> float:
+    def _now_s(self) -> float:
         return synchronized_time_s(self._device) if is_accelerator(self._device) else time.process_time()
 
     @torch.no_grad()
-    def _product(self) -> None:
+    def _multiply(self) -> None:
         self._experts.forward(self._rows, [TOKENS])
 
     def _move_tokens(self) -> None:
@@ -145,12 +145,12 @@ class ComparedSchedules:
 
     def run_round(self) -> TimeStamps:
         """Return time stamps ``[schedules, 3, 2]`` of forward, backward and both. The first round compares the outputs."""
-        results = [self._run(layer) for layer in self._layers]
+        results = [self._run_forward_and_backward(layer) for layer in self._layers]
         if not self._is_checked:
-            self._check([y for y, _ in results])
+            self._check_outputs([y for y, _ in results])
         return np.array([stamps for _, stamps in results])
 
-    def _run(self, layer: ExpertLayer) -> tuple[Tensor, list[tuple[float, float]]]:
+    def _run_forward_and_backward(self, layer: ExpertLayer) -> tuple[Tensor, list[tuple[float, float]]]:
         dist.barrier()
         start = synchronized_time_s(self._device)
         y: Tensor = layer(self._x)
@@ -161,7 +161,7 @@ class ComparedSchedules:
         self._x.grad = None
         return y.detach(), [(start, middle), (middle, end), (start, end)]
 
-    def _check(self, outputs: Sequence[Tensor]) -> None:
+    def _check_outputs(self, outputs: Sequence[Tensor]) -> None:
         """Compare the outputs of schedules whose gates receive the same tokens.
 
         Raises:

@@ -74,7 +74,7 @@ class TrainingCase:
         )
 
     @property
-    def small(self) -> TrainingCase:
+    def small_version(self) -> TrainingCase:
         """The same training options for a model that one core trains in seconds."""
         return replace(self, layers=2, hidden=128, sequence=32, micro_batch_size=1, vocab=256)
 
@@ -110,7 +110,7 @@ def benchmark_gpu(
         on_piece(name)
         found[name] = figures_or_failure(measure)
     device = found[DEVICE]
-    shared = [found[_sharing_name(ranks)] for ranks in SHARING]
+    shared = [found[_sharing_case_name(ranks)] for ranks in SHARING]
     return {
         "device": device,
         "gloo": shared,
@@ -121,7 +121,7 @@ def benchmark_gpu(
 DEVICE = "the device and its clock"
 
 
-def _sharing_name(ranks: int) -> str:
+def _sharing_case_name(ranks: int) -> str:
     return f"the device shared by {ranks} processes"
 
 
@@ -130,9 +130,9 @@ def benchmark_pieces(
 ) -> dict[str, Callable[[], Figures]]:
     """Return the functions that run each measurement, by name."""
     return {
-        DEVICE: partial(_run_device, cluster),
-        **{_sharing_name(ranks): partial(_run_sharing, ranks, cluster) for ranks in SHARING},
-        **{case.name: partial(_run_training, case, cluster) for case in cases},
+        DEVICE: partial(_run_device_benchmark, cluster),
+        **{_sharing_case_name(ranks): partial(_run_sharing_benchmark, ranks, cluster) for ranks in SHARING},
+        **{case.name: partial(_run_training_benchmark, case, cluster) for case in cases},
     }
 
 
@@ -156,19 +156,19 @@ def utilisation(found: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str
     return {name: flops_per_s / rate for name, rate in rates.items() if rate is not None}
 
 
-def _run_device(cluster: ProcessCluster) -> Figures:
+def _run_device_benchmark(cluster: ProcessCluster) -> Figures:
     (found,) = run_in_cluster("meshwave.engine.runtime.benchmarks.gpu:measure_device", cluster)
     return {**found}
 
 
-def _run_sharing(ranks: int, cluster: ProcessCluster) -> Figures:
+def _run_sharing_benchmark(ranks: int, cluster: ProcessCluster) -> Figures:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] if cluster.uses_gpus else None
     function = "meshwave.engine.runtime.benchmarks.gpu:time_host_all_reduce"
     seconds = run_in_cluster(function, ProcessCluster(1, ranks), visible)
     return {"ranks": ranks, "bytes_per_s": MESSAGE_BYTES / max(seconds)}
 
 
-def _run_training(case: TrainingCase, cluster: ProcessCluster) -> Figures:
+def _run_training_benchmark(case: TrainingCase, cluster: ProcessCluster) -> Figures:
     (found,) = run_in_cluster("meshwave.engine.runtime.benchmarks.gpu:train_case", cluster, asdict(case))
     flops = model_flops(case.design.model, case.design.sequences_per_step)
     memory_bytes = _predicted_memory_bytes(case.design)
@@ -363,7 +363,7 @@ def main() -> None:
         "--designs", type=Path, metavar="FOLDER", help="write the designs of all cases, with calibrated costs"
     )
     options = parser.parse_args()
-    cases = [case.small if options.cpu else case for case in CASES]
+    cases = [case.small_version if options.cpu else case for case in CASES]
     known = benchmark_pieces(cases, NO_GPU if options.cpu else ONE_GPU)
     if options.designs:
         found: Any = _write_designs(cases, options.designs)

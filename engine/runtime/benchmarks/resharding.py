@@ -49,7 +49,7 @@ class TransferCase:
 
     def plan(self, links: Links, strategy: str | None) -> Transfer:
         """Plan the transfer with a strategy; None selects the strategy with the shortest predicted time."""
-        source, destination = (self._side(side, links) for side in (self.source, self.destination))
+        source, destination = (self._mesh_and_spec(side, links) for side in (self.source, self.destination))
         return plan_transfer(Tensor(self.shape, ITEM_BYTES), source, destination, links, strategy=strategy)
 
     @property
@@ -58,7 +58,7 @@ class TransferCase:
         return prod(self.shape) * ITEM_BYTES
 
     @staticmethod
-    def _side(side: Side, links: Links) -> tuple[Mesh, tuple[str, ...]]:
+    def _mesh_and_spec(side: Side, links: Links) -> tuple[Mesh, tuple[str, ...]]:
         axes, first, spec = side
         ranks = tuple(range(first, first + prod(axes)))
         return Mesh(axes, ranks, tuple(links.host[rank] for rank in ranks)), tuple(spec.split())
@@ -97,8 +97,8 @@ def benchmark_resharding(
     function = "meshwave.engine.runtime.benchmarks.resharding:measure_transfers"
     found = run_in_cluster(function, cluster, arguments, on_line)
     latency = found[0]["latency_s"]
-    links = _links(cluster, latency)
-    rows = [_row(case, links, [each["times"][number] for each in found]) for number, case in enumerate(cases)]
+    links = _emulated_links(cluster, latency)
+    rows = [_case_figures(case, links, [each["times"][number] for each in found]) for number, case in enumerate(cases)]
     large = [row for row in rows if row["bytes"] >= LARGE_BYTES]
     return {
         "cluster": str(cluster),
@@ -113,13 +113,15 @@ def benchmark_resharding(
     }
 
 
-def _links(cluster: ProcessCluster, latency_s: Sequence[float]) -> Links:
+def _emulated_links(cluster: ProcessCluster, latency_s: Sequence[float]) -> Links:
     rates = [rate and rate * PAYLOAD_SHARE for rate in (cluster.intra_bandwidth, cluster.inter_bandwidth)]
     hosts = dict(enumerate(cluster.node_by_rank))
     return Links(Link(latency_s[0], rates[0]), Link(latency_s[1], rates[1]), hosts)
 
 
-def _row(case: TransferCase, links: Links, times: Sequence[Mapping[str, Sequence[Sequence[float]]]]) -> dict[str, Any]:
+def _case_figures(
+    case: TransferCase, links: Links, times: Sequence[Mapping[str, Sequence[Sequence[float]]]]
+) -> dict[str, Any]:
     """Return predicted and measured seconds of a case; ``times[ranks][strategy][turns]`` are pairs of start and end."""
     predicted = {name: case.plan(links, name).played_s for name in strategies}
     measured = {}
@@ -181,14 +183,14 @@ def measure_transfers(cluster: ProcessCluster, arguments: Mapping[str, Any]) -> 
     from meshwave.engine.runtime.resharding import GlooTransport, Resharding
 
     rank = dist.get_rank()
-    latency = _latency(cluster)
-    links = _links(cluster, latency)
+    latency = _link_latencies_s(cluster)
+    links = _emulated_links(cluster, latency)
     carrier = GlooTransport()
     planned = [
-        {name: Resharding(_case(case).plan(links, name), rank, torch.float32, carrier) for name in strategies}
+        {name: Resharding(_case_from_json(case).plan(links, name), rank, torch.float32, carrier) for name in strategies}
         for case in arguments["cases"]
     ]
-    locals_ = [_own_slice(each["broadcast"]) for each in planned]
+    locals_ = [_source_shard(each["broadcast"]) for each in planned]
     times: list[dict[str, list[tuple[float, float]]]] = [{name: [] for name in strategies} for _ in planned]
     for turn in range(arguments["turns"]):
         for number, by_name in enumerate(planned):
@@ -203,19 +205,19 @@ def measure_transfers(cluster: ProcessCluster, arguments: Mapping[str, Any]) -> 
     return {"latency_s": latency, "times": times}
 
 
-def _case(case: Mapping[str, Any]) -> TransferCase:
+def _case_from_json(case: Mapping[str, Any]) -> TransferCase:
     source, destination = ((tuple(side[0]), *side[1:]) for side in (case["source"], case["destination"]))
     return TransferCase(case["name"], tuple(case["shape"]), source, destination)
 
 
-def _own_slice(resharding: Any) -> Any:
+def _source_shard(resharding: Any) -> Any:
     import torch
 
     box = resharding.planned.source_boxes.get(resharding.process)
     return None if box is None else torch.ones([stop - start for start, stop in box])
 
 
-def _latency(cluster: ProcessCluster) -> list[float]:
+def _link_latencies_s(cluster: ProcessCluster) -> list[float]:
     """Return the latency of a one-byte message within a node and between nodes in seconds; the same on all ranks."""
     import torch
     import torch.distributed as dist

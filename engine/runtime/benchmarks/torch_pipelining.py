@@ -54,7 +54,7 @@ from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.execution.update import OptimizerUpdate
 from meshwave.engine.runtime.models import Stage, build_stage
-from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred
+from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred_gradients
 
 WARM_UP_STEPS = 2
 """Steps of each runtime before the first turn, including the steps that compare both."""
@@ -103,10 +103,10 @@ class Runtime(ABC):
         """Run forward and backward of all microbatches, and return the sum of the losses on this process."""
         for parameter in self._parameters:
             parameter.grad = None
-        return self._step()
+        return self._run_step()
 
     @abstractmethod
-    def _step(self) -> float: ...
+    def _run_step(self) -> float: ...
 
     def gradients(self) -> dict[str, Tensor]:
         """Return the weight gradients of this process by weight name."""
@@ -128,7 +128,7 @@ class MeshwaveRuntime(Runtime):
         message = MessageFormat(
             (training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision]
         )
-        communicator = world.communicator(layout, message, layout.gradient_groups(layout.reduced_stages()))
+        communicator = world.make_communicator(layout, message, layout.gradient_groups(layout.reduced_stages()))
         split = layout.split_stages()
         stages = {
             stage: LocalStage(
@@ -144,7 +144,7 @@ class MeshwaveRuntime(Runtime):
         self._batch = dict(enumerate(workload.batch))
         self._scale = workload.loss_scale
 
-    def _step(self) -> float:
+    def _run_step(self) -> float:
         return sum(float(loss) for loss in self._executor.run(self._batch).losses) * self._scale
 
 
@@ -157,7 +157,7 @@ class LogitsStage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the stage. The last stage returns logits."""
-        x = self.stage.body(x)
+        x = self.stage.forward_body(x)
         return x if self.stage.head is None else self.stage.head.logits(x)  # type: ignore[operator]
 
 
@@ -203,7 +203,7 @@ class TorchRuntime(Runtime):
         self._inputs = [tokens] if 0 in modules else []
         self._targets = targets if program.stages - 1 in modules else None
 
-    def _step(self) -> float:
+    def _run_step(self) -> float:
         losses: list[Tensor] = []
         options = {} if self._targets is None else {"target": self._targets, "losses": losses}
         self._schedule.step(*self._inputs, **options, return_outputs=False)
@@ -231,8 +231,8 @@ def compare_runtimes(workload: Workload, kind: str, folder: Path, *, turns: int,
         "meshwave: a step_s": statistics.median(mine),
         "torch: a step_s": statistics.median(theirs),
         "torch / meshwave": statistics.median(np.divide(theirs, mine).tolist()),
-        "meshwave: overhead of an action_s": _overhead(ours, steps) / computations,
-        "torch: overhead of an action_s": _overhead(torchs, steps) / computations,
+        "meshwave: overhead of an action_s": _overhead_seconds(ours, steps) / computations,
+        "torch: overhead of an action_s": _overhead_seconds(torchs, steps) / computations,
     }
 
 
@@ -314,7 +314,7 @@ class _TimedEngine:
         return getattr(self._engine, name)
 
 
-def _overhead(runtime: Runtime, steps: int) -> float:
+def _overhead_seconds(runtime: Runtime, steps: int) -> float:
     """Return the processor time of a step on this process that is spent outside computations, in seconds."""
     timer = ProcessorTimer()
     with _timed_computations(runtime, timer):
@@ -331,9 +331,13 @@ def _timed_computations(runtime: Runtime, timer: ProcessorTimer) -> Iterator[Non
     heads = [module.head for module in runtime.modules.values() if module.head is not None]
     engine: Any = Variable._execution_engine
     wrapped: list[tuple[Any, str, Any]] = [
-        *((module, name, getattr(module, name)) for module in runtime.modules.values() for name in ("forward", "body")),
+        *(
+            (module, name, getattr(module, name))
+            for module in runtime.modules.values()
+            for name in ("forward", "forward_body")
+        ),
         *((head, name, getattr(head, name)) for head in heads for name in ("logits", "loss")),
-        (executor, "compute_deferred", compute_deferred),
+        (executor, "compute_deferred_gradients", compute_deferred_gradients),
         (Variable, "_execution_engine", engine),
     ]
     for owner, name, function in wrapped:

@@ -36,7 +36,7 @@ class CollectiveCase:
     mp: int | None = None  # of an overlap
     esp: int | None = None
 
-    def model_bytes(self, buffer_bytes: int) -> float:
+    def modelled_bytes(self, buffer_bytes: int) -> float:
         """Return the bytes that the cost model counts for a buffer; for an all-gather, those that one rank contributes."""
         return buffer_bytes / len(self.groups[0]) if self.collective == "all_gather" else buffer_bytes
 
@@ -105,7 +105,7 @@ class CollectivePlan:
 def _fit_case(
     case: CollectiveCase, groups: Sequence[Group], sizes: Sequence[int], seconds: Sequence[float]
 ) -> list[MeasuredCollective]:
-    samples = tuple((case.model_bytes(size), each) for size, each in zip(sizes, seconds, strict=True))
+    samples = tuple((case.modelled_bytes(size), each) for size, each in zip(sizes, seconds, strict=True))
     line = fit_line(samples)
     return [
         MeasuredCollective(

@@ -42,31 +42,31 @@ class CollectiveBuffers(NamedTuple):
     overlap: OverlappedCombine | None = None
 
 
-def _all_gather(buffers: CollectiveBuffers, items: int) -> Any:
+def _start_all_gather(buffers: CollectiveBuffers, items: int) -> Any:
     part = items // buffers.group.size
     return all_gather(buffers.target[:items], buffers.source[:part], group=buffers.group.handle, async_op=True)
 
 
-def _reduce_scatter(buffers: CollectiveBuffers, items: int) -> Any:
+def _start_reduce_scatter(buffers: CollectiveBuffers, items: int) -> Any:
     part = items // buffers.group.size
     return reduce_scatter(buffers.target[:part], buffers.source[:items], group=buffers.group.handle, async_op=True)
 
 
-def _all_reduce(buffers: CollectiveBuffers, items: int) -> Any:
+def _start_all_reduce(buffers: CollectiveBuffers, items: int) -> Any:
     return dist.all_reduce(buffers.source[:items], group=buffers.group.handle, async_op=True)
 
 
-def _all_to_all(buffers: CollectiveBuffers, items: int) -> Any:
+def _start_all_to_all(buffers: CollectiveBuffers, items: int) -> Any:
     size = buffers.group.size
     arriving, leaving = (buffer[:items].view(size, items // size) for buffer in (buffers.target, buffers.source))
     return start_all_to_all(buffers.group, arriving, leaving, [1] * size, [1] * size)
 
 
-def _run(start: Callable[[CollectiveBuffers, int], Any], buffers: CollectiveBuffers, items: int) -> None:
+def _run_collective(start: Callable[[CollectiveBuffers, int], Any], buffers: CollectiveBuffers, items: int) -> None:
     start(buffers, items).wait()
 
 
-def _overlap(buffers: CollectiveBuffers, items: int) -> Tensor:
+def _run_overlap(buffers: CollectiveBuffers, items: int) -> Tensor:
     """Run the simultaneous all-to-all and all-gather of Parm's schedule S2 in the same way as the expert layer.
 
     Returns:
@@ -78,16 +78,16 @@ def _overlap(buffers: CollectiveBuffers, items: int) -> Tensor:
 
 
 STARTS: Mapping[str, Callable[[CollectiveBuffers, int], Any]] = {
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_reduce": _all_reduce,
-    "all_to_all": _all_to_all,
+    "all_gather": _start_all_gather,
+    "reduce_scatter": _start_reduce_scatter,
+    "all_reduce": _start_all_reduce,
+    "all_to_all": _start_all_to_all,
 }
 """Functions that start a collective over a number of float32 items: those of the input or of the output, whichever has
 more. They return a handle with ``wait()``."""
 COLLECTIVES: Mapping[str, Callable[[CollectiveBuffers, int], object]] = {
-    **{name: partial(_run, start) for name, start in STARTS.items()},
-    "overlap": _overlap,
+    **{name: partial(_run_collective, start) for name, start in STARTS.items()},
+    "overlap": _run_overlap,
 }
 """Functions that run a collective over as many items."""
 

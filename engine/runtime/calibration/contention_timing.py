@@ -57,14 +57,14 @@ def contention_cases(cluster: ProcessCluster) -> dict[LinkKind, dict[str, Flows]
     found: dict[LinkKind, dict[str, Flows]] = {}
     if per_node > 1:
         pairs = [(0, 1), (2, 3)][: per_node // 2]
-        found["same_node"] = _cases(pairs, tuple(range(min(per_node, MAX_RANKS_PER_NODE))))
+        found["same_node"] = _cases_of_pairs(pairs, tuple(range(min(per_node, MAX_RANKS_PER_NODE))))
     if cluster.nodes > 1:
         pairs = [(0, per_node), (1, per_node + 1)][:per_node]
-        found["across_nodes"] = _cases(pairs, tuple(sorted(rank for pair in pairs for rank in pair)))
+        found["across_nodes"] = _cases_of_pairs(pairs, tuple(sorted(rank for pair in pairs for rank in pair)))
     return found
 
 
-def _cases(pairs: Sequence[Pair], ring: tuple[int, ...]) -> dict[str, Flows]:
+def _cases_of_pairs(pairs: Sequence[Pair], ring: tuple[int, ...]) -> dict[str, Flows]:
     one = pairs[0]
     cases = {
         "alone": Flows((one,)),
@@ -95,7 +95,7 @@ def measure_contention(
     cases = contention_cases(small)
     flat = [flows for by_name in cases.values() for flows in by_name.values()]
     plan = {
-        "cases": [{**asdict(flows), "ring_bytes": _ring_bytes_for(flows, size)} for flows in flat],
+        "cases": [{**asdict(flows), "ring_bytes": _case_ring_bytes(flows, size)} for flows in flat],
         "bytes": size,
         "rounds": repetitions,
     }
@@ -110,7 +110,7 @@ def measure_contention(
     return tuple(found)
 
 
-def _ring_bytes_for(flows: Flows, size: int) -> int:
+def _case_ring_bytes(flows: Flows, size: int) -> int:
     return ring_bytes(size, len(flows.ring)) if flows.ring else 0
 
 

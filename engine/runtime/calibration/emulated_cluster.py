@@ -197,12 +197,12 @@ def main(folder: Path) -> None:
         network = make_network(cluster.topology) if cluster.topology else None
         function = _find_function(job["function"])
     except Exception as error:
-        _report(folder, "start", "the start", error)
+        _write_error(folder, "start", "the start", error)
         sys.exit(1)
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page that it visits
     run_process = partial(_run_process, folder, cluster, network, function, job["argument"])
-    status = _wait_for_children({_fork(rank, run_process) for rank in range(cluster.ranks)})
+    status = _wait_for_children({_fork_process(rank, run_process) for rank in range(cluster.ranks)})
     if _is_orphaned():
         shutil.rmtree(folder, ignore_errors=True)
     sys.exit(status)
@@ -236,7 +236,7 @@ def _wait_for_children(alive: set[int]) -> int:
     return 1 if failed or unfinished else 0
 
 
-def _fork(rank: int, run_process: Callable[[int], None]) -> int:
+def _fork_process(rank: int, run_process: Callable[[int], None]) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -268,7 +268,7 @@ def _run_process(
         result = _call_in_group(folder, cluster, rank, lambda: function(cluster, argument))
         write_document(folder / f"result-{rank}.json", result)
     except Exception as error:
-        _report(folder, str(rank), f"process {rank}", error)
+        _write_error(folder, str(rank), f"process {rank}", error)
         raise
 
 
@@ -297,7 +297,7 @@ def _call_in_group(folder: Path, cluster: ProcessCluster, rank: int, function: C
     return result
 
 
-def _report(folder: Path, name: str, who: str, error: Exception) -> None:
+def _write_error(folder: Path, name: str, who: str, error: Exception) -> None:
     traceback.print_exception(error)
     text = str(error) if isinstance(error, MeshwaveError) else repr(error)
     write_document(folder / f"error-{name}.json", {"who": who, "error": text, "time": time.time()})

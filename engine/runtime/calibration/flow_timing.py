@@ -56,8 +56,8 @@ class FlowCases:
         self._source, *self._targets = torch.zeros(1 + MAX_AWAITED_FLOWS, items, device=self._device)
         self._ring = torch.zeros(max(case["ring_bytes"] for case in self._cases) // ITEM_BYTES, device=self._device)
         pairs = sorted({tuple(pair) for case in self._cases for pair in case["messages"]})
-        self._lanes = _lanes(pairs, self._device) if cluster.uses_gpus else {}
-        self._groups = _rings(self._cases, cluster.ranks, GroupCache(self._device))
+        self._lanes = _make_communicators(pairs, self._device) if cluster.uses_gpus else {}
+        self._groups = _ring_groups(self._cases, cluster.ranks, GroupCache(self._device))
         self._flows = max(len(case["messages"]) for case in self._cases) + 1
 
     def run_round(self) -> TimeStamps:
@@ -76,23 +76,23 @@ class FlowCases:
     def _run_case(self, number: int, ends: TimeStamps) -> None:
         """Start all flows of a case on this process, and write their arrival times to ``ends [flows]``."""
         case = self._cases[number]
-        awaited = dict(self._receives(case))
+        awaited = dict(self._start_receives(case))
         if self._rank in case["ring"]:
             buffer = self._ring[: case["ring_bytes"] // ITEM_BYTES]
             awaited[len(case["messages"])] = dist.all_reduce(buffer, group=self._groups[number], async_op=True)
-        sends = list(self._sends(case))
+        sends = list(self._start_sends(case))
         for flow, end in zip(awaited, self._pool.map(self._finish_time, awaited.values()), strict=True):
             ends[flow] = end
         for work in sends:
             work.wait()
 
-    def _receives(self, case: Mapping[str, Any]) -> Iterator[tuple[int, Work]]:
+    def _start_receives(self, case: Mapping[str, Any]) -> Iterator[tuple[int, Work]]:
         for flow, (source, target) in enumerate(case["messages"]):
             if target == self._rank:
                 lane = self._lanes.get((source, target))
                 yield flow, dist.irecv(self._targets[flow], source, group=lane, tag=flow)
 
-    def _sends(self, case: Mapping[str, Any]) -> Iterator[Work]:
+    def _start_sends(self, case: Mapping[str, Any]) -> Iterator[Work]:
         for flow, (source, target) in enumerate(case["messages"]):
             if source == self._rank:
                 yield dist.isend(self._source, target, group=self._lanes.get((source, target)), tag=flow)
@@ -120,7 +120,7 @@ def _case_seconds(case: Mapping[str, Any], seconds: TimeStamps) -> list[float]:
     return [float(each) for each in seconds[: messages + bool(case["ring"])]]
 
 
-def _rings(cases: Sequence[Mapping[str, Any]], ranks: int, groups: GroupCache) -> list[Any]:
+def _ring_groups(cases: Sequence[Mapping[str, Any]], ranks: int, groups: GroupCache) -> list[Any]:
     """Return the ring group of each case; None if the case has no ring or this process is not a member."""
     others = ([[rank] for rank in range(ranks) if rank not in case["ring"]] for case in cases)
     return [
@@ -129,7 +129,7 @@ def _rings(cases: Sequence[Mapping[str, Any]], ranks: int, groups: GroupCache) -
     ]
 
 
-def _lanes(pairs: Sequence[tuple[int, ...]], device: torch.device) -> dict[tuple[int, ...], Any]:
+def _make_communicators(pairs: Sequence[tuple[int, ...]], device: torch.device) -> dict[tuple[int, ...], Any]:
     """Create and connect a communicator for each direction of each pair, in the same order in all processes."""
     groups = {pair: dist.new_group(list(pair), timeout=MESSAGE_TIMEOUT, backend=dist.get_backend()) for pair in pairs}
     token = torch.zeros(1, device=device)

@@ -33,7 +33,7 @@ def measure_links(cluster: ProcessCluster, plan: Mapping[str, Any]) -> list[list
     layout = pipeline_layout(cluster.ranks)
     world = World(dist.get_rank(), cluster.ranks, process_device(cluster), dist.get_backend(), "")
     communicators = [
-        world.communicator(layout, MessageFormat((1, 1, size // ITEM_BYTES), torch.float32), []) for size in sizes
+        world.make_communicator(layout, MessageFormat((1, 1, size // ITEM_BYTES), torch.float32), []) for size in sizes
     ]
     found: list[list[list[float]]] = [[[] for _ in sizes] for _ in pairs]
     for number in range(plan["rounds"]):
@@ -62,14 +62,14 @@ def _time_round_trips(communicator: Communicator, pair: Sequence[int], items: in
     seconds = []
     for _ in range(WARM_UP_TRIPS + TRIPS):
         if dist.get_rank() == first:
-            coming = communicator.receiver(back, second)()
+            coming = communicator.receive_function(back, second)()
             start = synchronized_time_s(device)
-            communicator.sender(there, second)(tensor)
+            communicator.send_function(there, second)(tensor)
             coming.wait()
             seconds.append(synchronized_time_s(device) - start)
         else:
-            communicator.receiver(there, first)().wait()
-            communicator.sender(back, first)(tensor)
+            communicator.receive_function(there, first)().wait()
+            communicator.send_function(back, first)(tensor)
         communicator.flush()
     return seconds[WARM_UP_TRIPS:]
 

@@ -41,7 +41,7 @@ from meshwave.engine.runtime.device.memory import AllocationCount, keep_freed_me
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.experts.build import single_process_factory
 from meshwave.engine.runtime.models import Stage, build_stage
-from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred
+from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred_gradients
 
 WARM_UP_ROUNDS = 1
 """Rounds that do not count."""
@@ -72,7 +72,7 @@ def measure_stages(cluster: ProcessCluster, plan: Mapping[str, Any]) -> dict[str
         "memory": [],
     }
     for number, precision in enumerate(precisions):
-        report = partial(_report, precision=precision, number=number, count=len(precisions))
+        report = partial(_print_progress, precision=precision, number=number, count=len(precisions))
         samples = measure_blocks(sizes, precision, device, plan["seconds"] / len(precisions), report)
         for kind, times in samples.times.items():
             rows = [sample.model_dump(mode="json", exclude_none=True) for sample in times]
@@ -82,7 +82,7 @@ def measure_stages(cluster: ProcessCluster, plan: Mapping[str, Any]) -> dict[str
     return found
 
 
-def _report(rounds: int, share: float, precision: str, number: int, count: int) -> None:
+def _print_progress(rounds: int, share: float, precision: str, number: int, count: int) -> None:
     print(f"share {(number + share) / count:.3f} blocks in {precision}, round {rounds}", flush=True)
 
 
@@ -134,12 +134,12 @@ class TimedStage:
         self._clock = make_clock(device)
         design = stage_design(size, precision)
         self._operators = block_operators(size, design)
-        self._inputs = StageInputs.draw(size, design, device)
+        self._inputs = StageInputs.random(size, design, device)
         self._module = make_stage(size, design, device)
-        self._locals = {mode: self._make_local(design, device, mode) for mode in MODES}
+        self._locals = {mode: self._make_local_stage(design, device, mode) for mode in MODES}
         self._seconds: dict[Phase, list[float]] = defaultdict(list)
 
-    def _make_local(self, design: Design, device: torch.device, mode: Mode) -> LocalStage:
+    def _make_local_stage(self, design: Design, device: torch.device, mode: Mode) -> LocalStage:
         precision = design.training.precision
         module = make_stage(self.size, design, device) if mode == "split" else self._module
         splits, recomputes = mode == "split", mode == "recomputed"
@@ -155,19 +155,22 @@ class TimedStage:
 
     def _run_mode(self, mode: Mode, local: LocalStage) -> Iterator[tuple[Phase, list[float]]]:
         inputs = [self._inputs.copy_input() for _ in range(MICROBATCHES)]
-        saved = self._time(lambda mb: local.forward(inputs[mb], self._inputs.targets)[1])
+        saved = self._time_microbatches(lambda mb: local.forward(inputs[mb], self._inputs.targets)[1])
         if mode == "whole":
             yield "forward", saved.seconds
         gradient = self._inputs.gradient
         if mode != "split":
             phase: Phase = "backward" if mode == "whole" else "recomputed"
-            yield phase, self._time(lambda mb: local.backward(saved.results[mb], gradient)).seconds
+            yield phase, self._time_microbatches(lambda mb: local.backward(saved.results[mb], gradient)).seconds
             return
-        deferred = self._time(lambda mb: local.input_gradient(saved.results[mb], gradient)[1])
+        deferred = self._time_microbatches(lambda mb: local.input_gradient(saved.results[mb], gradient)[1])
         yield "input_gradient", deferred.seconds
-        yield "weight_gradient", self._time(lambda mb: compute_deferred(deferred.results[mb])).seconds
+        yield (
+            "weight_gradient",
+            self._time_microbatches(lambda mb: compute_deferred_gradients(deferred.results[mb])).seconds,
+        )
 
-    def _time(self, work: Callable[[int], Any]) -> TimedResults:
+    def _time_microbatches(self, work: Callable[[int], Any]) -> TimedResults:
         """Call ``work`` for every microbatch."""
         stamp = self._clock.stamp
         self._clock.begin()
@@ -230,7 +233,7 @@ class StageInputs:
     gradient: Tensor | None
 
     @classmethod
-    def draw(cls, size: StageSize, design: Design, device: torch.device) -> StageInputs:
+    def random(cls, size: StageSize, design: Design, device: torch.device) -> StageInputs:
         """Draw random tensors with the shapes of a stage."""
         dtype = MESSAGE_DTYPES[design.training.precision]
         shape = (size.batch, size.sequence)

@@ -32,7 +32,7 @@ class MessageFormat(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    def shape_of(self, tensors: int) -> tuple[int, ...]:
+    def message_shape(self, tensors: int) -> tuple[int, ...]:
         """Return the shape of a message with several tensors, which are concatenated along the last dim."""
         *rows, hidden = self.shape
         return *rows, tensors * hidden
@@ -115,7 +115,7 @@ class Communicator(ABC):
         self._tags_per_transfer = max(map(_required_tags, transfers.values()), default=0)
         self._producers = layout.program.stages + len(layout.program.distant_skips)  # per microbatch and direction
 
-    def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
+    def send_function(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
         """Return a function that starts to send a tensor to a rank without waiting for the receivers."""
         start, sending = self._bind_send(producer, rank), self._sending
 
@@ -125,29 +125,31 @@ class Communicator(ABC):
         return send
 
     def _bind_send(self, producer: Action, rank: int) -> Callable[[Tensor], PendingSend]:
-        resharding = self._resharding(self._rank, rank, self._tensors(producer))
+        resharding = self._resharding(self._rank, rank, self._tensor_count(producer))
         if resharding is None:
             bind = self._bind_batched_send if producer in self._batches else self._bind_direct_send
             return bind(producer, self._layout.process(rank, self._lane))
         assert producer not in self._batches, "a design that reshards at a boundary cannot be batched"
         tag, owned = self._first_tag(producer), resharding.planned.source_boxes.get(self._process, ())
         # Devices hold their sequences; of the other dims all that a message has, but may be planned to send a slice.
-        held = zip(owned[1:], self._message.shape_of(self._tensors(producer))[1:], strict=False)
+        held = zip(owned[1:], self._message.message_shape(self._tensor_count(producer))[1:], strict=False)
         part = (
             slice(None),
             *(slice(None) if end - start == size else slice(start, end) for (start, end), size in held),
         )
         return lambda tensor: resharding.start(tensor[part], tag=tag)
 
-    def receiver(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
+    def receive_function(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
         """Return a function that starts to receive a tensor from a rank."""
         start, acknowledged = self._bind_receive(producer, rank), self._acknowledged.get(producer)
         return (
-            start if acknowledged is None else lambda: _Acknowledgement(start(), partial(self._release, acknowledged))
+            start
+            if acknowledged is None
+            else lambda: _Acknowledgement(start(), partial(self._release_messages, acknowledged))
         )
 
     def _bind_receive(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
-        resharding = self._resharding(rank, self._rank, self._tensors(producer))
+        resharding = self._resharding(rank, self._rank, self._tensor_count(producer))
         if resharding is None:
             bind = self._bind_batched_receive if producer in self._batches else self._bind_direct_receive
             return bind(producer, self._layout.process(rank, self._lane))
@@ -160,13 +162,13 @@ class Communicator(ABC):
 
         return receive
 
-    def _release(self, acknowledged: Sequence[Action]) -> None:
+    def _release_messages(self, acknowledged: Sequence[Action]) -> None:
         """Release the sent messages whose consumers have acknowledged them."""
         for producer in acknowledged:
             if producer in self._sending:
                 self._sending.pop(producer).wait()
 
-    def _tensors(self, producer: Action) -> int:
+    def _tensor_count(self, producer: Action) -> int:
         """Return the number of tensors in the message of an action."""
         return self._layout.program.tensors_from(producer)
 
@@ -188,10 +190,10 @@ class Communicator(ABC):
 
     def _first_tag(self, producer: Action) -> int:
         """Return the first tag of a resharded message; it is above the tags of direct messages."""
-        return self.tags + self.tag(producer) * self._tags_per_transfer
+        return self.tag_count + self.tag(producer) * self._tags_per_transfer
 
     @property
-    def tags(self) -> int:
+    def tag_count(self) -> int:
         """Maximum number of messages in a step."""
         return 2 * self._producers * self._layout.program.microbatches
 
@@ -213,7 +215,7 @@ class Communicator(ABC):
 
     def _bind_batched_receive(self, producer: Action, process: int) -> Callable[[], PendingTensor]:
         """Return a function that adds the receive of a tensor to its batch."""
-        shape, dtype = self._message.shape_of(self._tensors(producer)), self._message.dtype
+        shape, dtype = self._message.message_shape(self._tensor_count(producer)), self._message.dtype
 
         def receive() -> PendingTensor:
             tensor = torch.empty(shape, dtype=dtype, device=self._transport.device)
@@ -226,15 +228,15 @@ class Communicator(ABC):
         """Add a send or a receive to its batch, which starts the operation by calling ``start``."""
 
     @abstractmethod
-    def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+    def start_all_reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
         """Start an all-reduce that sums ``flat``, the gradients of ``stage``, over ``members``."""
 
     @abstractmethod
-    def scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+    def start_reduce_scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
         """Start a reduce-scatter that sums ``flat``, gradients of ``stage``, over ``members``; each gets an equal part."""
 
     @abstractmethod
-    def gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
+    def start_all_gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
         """Start an all-gather of equal parts of the weights of ``stage`` from ``members`` into ``whole``."""
 
     @abstractmethod

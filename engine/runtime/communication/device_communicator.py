@@ -54,8 +54,8 @@ class DeviceCommunicator(Communicator):
         super().__init__(layout, process, message, device, gradient_groups, transfers)
         backend = device_backend(device)
         assert backend is not None, "the device has a backend of its own"
-        self._directions = self._make_pairs(self._direct_pairs(), backend, timeout)
-        self._batch_pairs = self._make_pairs(self._batched_pairs(), backend, timeout)
+        self._directions = self._make_pair_groups(self._direct_pairs(), backend, timeout)
+        self._batch_pairs = self._make_pair_groups(self._batched_pairs(), backend, timeout)
         self._make_groups(backend, timeout)
         # A stream for each communicator records arrivals, which are in order there. There is none for each message:
         # torch reuses its 32 streams, and one for arrivals would soon be one that something else waits in.
@@ -66,7 +66,7 @@ class DeviceCommunicator(Communicator):
         pairs = {(move.source, move.target) for transfer in transfers.values() for move in transfer.moves}
         self._transport = DeviceTransport(sorted(pairs), process, device, timeout)
 
-    def _make_pairs(self, pairs: Sequence[Pair], backend: str, timeout: timedelta) -> dict[Pair, Any]:
+    def _make_pair_groups(self, pairs: Sequence[Pair], backend: str, timeout: timedelta) -> dict[Pair, Any]:
         """Create a process group for each pair of processes, and return the groups of this process."""
         groups = {pair: dist.new_group(pair, timeout=timeout, backend=backend) for pair in pairs}
         return {pair: group for pair, group in groups.items() if self._process in pair}
@@ -108,7 +108,7 @@ class DeviceCommunicator(Communicator):
     def _bind_direct_receive(self, producer: Action, process: int) -> Callable[[], PendingTensor]:
         pair = process, self._process
         group, side = self._directions[pair], self._sides[pair]
-        shape, dtype = self._message.shape_of(self._tensors(producer)), self._message.dtype
+        shape, dtype = self._message.message_shape(self._tensor_count(producer)), self._message.dtype
 
         def receive() -> PendingTensor:
             tensor = torch.empty(shape, dtype=dtype, device=self._device)
@@ -130,7 +130,7 @@ class DeviceCommunicator(Communicator):
         operation = dist.P2POp(start, tensor, process, self._batch_pairs[pair])
         return self._batches.add(producer, operation, self._batch_sides[pair])
 
-    def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+    def start_all_reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
         """Start an all-reduce of gradients on the device."""
         key = stage, members
         if key not in self._groups:
@@ -138,7 +138,7 @@ class DeviceCommunicator(Communicator):
         work = dist.all_reduce(flat, group=self._groups[key], async_op=True)
         return _DeviceTensor(work, flat, self._sides[key])
 
-    def scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+    def start_reduce_scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
         """Start a reduce-scatter of gradients on the device."""
         key = stage, members
         if key not in self._groups:
@@ -147,7 +147,7 @@ class DeviceCommunicator(Communicator):
         work = reduce_scatter(part, flat, group=self._groups[key], async_op=True)
         return _DeviceTensor(work, part, self._sides[key], flat)
 
-    def gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
+    def start_all_gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
         """Start an all-gather of weights on the device."""
         key = stage, members
         if key not in self._groups:

@@ -60,7 +60,7 @@ class GlooCommunicator(Communicator):
 
     def _bind_direct_receive(self, producer: Action, process: int) -> Callable[[], PendingTensor]:
         start, tag, device = self._gloo.receive, self.tag(producer), self._device
-        shape, dtype = self._message.shape_of(self._tensors(producer)), self._message.dtype
+        shape, dtype = self._message.message_shape(self._tensor_count(producer)), self._message.dtype
 
         def receive() -> PendingTensor:
             host = torch.empty(shape, dtype=dtype)
@@ -71,7 +71,7 @@ class GlooCommunicator(Communicator):
     def _add_to_batch(self, producer: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> MessageBatch:
         return self._batches.add(producer, dist.P2POp(start, tensor, process, tag=self.tag(producer)))
 
-    def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+    def start_all_reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
         """Start an all-reduce of gradients in host memory."""
         if (stage, members) not in self._groups:
             return CompleteTensor(flat)
@@ -79,7 +79,7 @@ class GlooCommunicator(Communicator):
         work = dist.all_reduce(host, group=self._groups[stage, members], async_op=True)
         return _HostReduction(work, host, self._device)
 
-    def scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+    def start_reduce_scatter(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
         """Start a reduce-scatter of gradients in host memory."""
         if (stage, members) not in self._groups:
             return CompleteTensor(flat)
@@ -88,7 +88,7 @@ class GlooCommunicator(Communicator):
         work = reduce_scatter(part, host, group=self._groups[stage, members], async_op=True)
         return _HostTensor(work, part, self._device)
 
-    def gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
+    def start_all_gather(self, stage: int, members: tuple[int, ...], part: Tensor, whole: Tensor) -> PendingTensor:
         """Start an all-gather of weights in host memory."""
         if (stage, members) not in self._groups:
             return CompleteTensor(whole.copy_(part))

@@ -29,7 +29,7 @@ class Group:
         """Number of members."""
         return len(self.members)
 
-    def part(self, whole: int) -> range:
+    def own_range(self, whole: int) -> range:
         """Return this process's share of ``whole`` items as a range. Shares are even; the first ones get one item more."""
         each, more = divmod(whole, self.size)
         first = self.index * each + min(self.index, more)

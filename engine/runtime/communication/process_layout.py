@@ -32,22 +32,22 @@ class ProcessLayout:
     shapes: tuple[MeshShape, ...]  # [ranks]
 
     @cached_property
-    def _firsts(self) -> tuple[int, ...]:
+    def _first_processes(self) -> tuple[int, ...]:
         """First process of each rank, then the number of processes, ``[ranks + 1]``."""
         return tuple(accumulate((shape.dp * shape.tp for shape in self.shapes), initial=0))
 
     @property
     def processes(self) -> int:
         """Number of processes."""
-        return self._firsts[-1]
+        return self._first_processes[-1]
 
     def rank(self, process: int) -> int:
         """Return the pipeline rank of a process."""
-        return bisect_right(self._firsts, process) - 1
+        return bisect_right(self._first_processes, process) - 1
 
     def index_in_rank(self, process: int) -> int:
         """Return the index of a process within its rank."""
-        return process - self._firsts[self.rank(process)]
+        return process - self._first_processes[self.rank(process)]
 
     def mesh_shape(self, process: int) -> MeshShape:
         """Return the shape of the mesh that contains a process."""
@@ -63,11 +63,11 @@ class ProcessLayout:
 
     def process(self, rank: int, index: int) -> int:
         """Return the process with a given index within its rank."""
-        return self._firsts[rank] + index
+        return self._first_processes[rank] + index
 
     def mesh(self, rank: int) -> tuple[int, ...]:
         """Return the processes of a rank."""
-        return tuple(range(self._firsts[rank], self._firsts[rank + 1]))
+        return tuple(range(self._first_processes[rank], self._first_processes[rank + 1]))
 
     def tp_groups(self) -> list[tuple[int, ...]]:
         """Return all tensor-parallel groups."""
@@ -99,7 +99,7 @@ class ProcessLayout:
         ends = (0, self.program.stages - 1)
         return tuple(sorted({process for stage in ends for process in self.stage_processes(stage, tp_index)}))
 
-    def all_processes(self, stage: int) -> tuple[int, ...]:
+    def processes_of_stage(self, stage: int) -> tuple[int, ...]:
         """Return the processes that hold any part of a stage, in ascending order."""
         return tuple(process for rank in self.program.ranks_of(stage) for process in self.mesh(rank))
 

@@ -60,7 +60,7 @@ class World:
         """True if messages are sent from device to device, not through host memory."""
         return self.backend != "gloo"
 
-    def communicator(
+    def make_communicator(
         self,
         layout: ProcessLayout,
         message: MessageFormat,
@@ -71,7 +71,7 @@ class World:
         kind = DeviceCommunicator if self.sends_between_devices else GlooCommunicator
         return kind(layout, self.process, message, self.device, gradient_groups, transfers or {}, TIMEOUT)
 
-    def groups(self, members: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], Group]:
+    def make_groups(self, members: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], Group]:
         """Create groups; see :func:`meshwave.engine.runtime.communication.groups.make_groups`."""
         return make_groups(members, self.process, self.backend, TIMEOUT, self.device)
 

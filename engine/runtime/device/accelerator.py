@@ -85,7 +85,7 @@ def device_backend(device: torch.device) -> str | None:
     return backend if backend is not None and dist.is_backend_available(backend) else None
 
 
-def is_autocast(x: Tensor) -> bool:
+def uses_autocast(x: Tensor) -> bool:
     """Return True if autocast applies to operations on ``x``, a tensor of an accelerator."""
     return is_accelerator(x.device) and torch.is_autocast_enabled(x.device.type)
 

@@ -128,7 +128,7 @@ class ClockComparison:
         self._group = dist.new_group(backend="gloo") if backend != "gloo" and size > 1 else None
         hosts = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
         if size > 1:
-            dist.all_gather(hosts, torch.tensor([_host_number()]), group=self._group)
+            dist.all_gather(hosts, torch.tensor([_clock_host_id()]), group=self._group)
         self._shares_host = [bool(host == hosts[0]) for host in hosts]
         self._sightings: list[list[ClockOffset]] = [[] for _ in range(size)]
 
@@ -137,11 +137,11 @@ class ClockComparison:
         for other in range(1, self._size):
             pings = SAME_HOST_PINGS if self._shares_host[other] else PINGS
             if self._process == 0:
-                sightings = [self._ask(other) for _ in range(pings)]
+                sightings = [self._measure_offset(other) for _ in range(pings)]
                 self._sightings[other].append(min(sightings, key=lambda sighting: sighting.round_trip_ns))
             elif self._process == other:
                 for _ in range(pings):
-                    self._answer()
+                    self._answer_pings()
 
     @property
     def clocks(self) -> Clocks:
@@ -149,7 +149,7 @@ class ClockComparison:
         rows = zip(self._shares_host, map(tuple, self._sightings), strict=True)
         return Clocks(tuple(ProcessClock(*row) for row in rows))
 
-    def _ask(self, other: int) -> ClockOffset:
+    def _measure_offset(self, other: int) -> ClockOffset:
         token = torch.zeros(1, dtype=torch.int64)
         asked = time.perf_counter_ns()
         dist.send(token, other, group=self._group)
@@ -158,14 +158,14 @@ class ClockComparison:
         at = int(token)
         return ClockOffset(at, at - (asked + answered) // 2, answered - asked)
 
-    def _answer(self) -> None:
+    def _answer_pings(self) -> None:
         token = torch.zeros(1, dtype=torch.int64)
         dist.recv(token, 0, group=self._group)
         token[0] = time.perf_counter_ns()
         dist.send(token, 0, group=self._group)
 
 
-def _host_number() -> int:
+def _clock_host_id() -> int:
     """Return a number that identifies the host whose clock this process reads; containers of a host share its clock."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_text()

@@ -139,7 +139,7 @@ class AllocationCount:
             self.bytes = torch.accelerator.memory_allocated(self._device) - self._before
         else:
             self._profile.__exit__(*error)  # type: ignore[no-untyped-call]
-            self.bytes = sum(_changes(self._profile.kineto_results))
+            self.bytes = sum(_allocation_changes(self._profile.kineto_results))
 
 
 def peak_allocated_bytes(device: torch.device) -> int | None:
@@ -169,26 +169,26 @@ def _peak_bytes(ended: profile) -> int:
     try:
         return _peak_of_all_threads(ended.kineto_results)
     except AttributeError:  # this torch records no sums
-        return max(accumulate(_changes(ended.kineto_results), initial=0))
+        return max(accumulate(_allocation_changes(ended.kineto_results), initial=0))
 
 
 def _peak_of_all_threads(results: Any) -> int:
-    events = sorted(_allocations(results.experimental_event_tree()), key=lambda event: event.start_time_ns)
+    events = sorted(_allocation_events(results.experimental_event_tree()), key=lambda event: event.start_time_ns)
     sums = [int(event.extra_fields.total_allocated) for event in events]
     return max(sums, default=0) - (sums[0] - int(events[0].extra_fields.alloc_size) if sums else 0)
 
 
-def _changes(results: Any) -> list[int]:
+def _allocation_changes(results: Any) -> list[int]:
     """Return the bytes ``[events]`` that profiled threads allocate (negative if they free them), in order of time."""
     events = ((int(event.start_ns()), int(event.nbytes())) for event in results.events() if event.name() == "[memory]")
     return [size for _, size in sorted(events)]
 
 
-def _allocations(events: Iterable[Any]) -> Iterator[Any]:
+def _allocation_events(events: Iterable[Any]) -> Iterator[Any]:
     for event in events:
         if event.typed[0].name == "Allocation":
             yield event
-        yield from _allocations(event.children)
+        yield from _allocation_events(event.children)
 
 
 class Flags:
@@ -205,11 +205,11 @@ class Flags:
         """Exchange the stored values with the current values of the flags."""
         for name, value in self._other.items():
             try:
-                flag = type(value).in_dll(_core(), name)
+                flag = type(value).in_dll(_torch_core_library(), name)
             except (OSError, ValueError):
                 return
             flag.value, value.value = value.value, flag.value
 
 
-def _core() -> ctypes.CDLL:
+def _torch_core_library() -> ctypes.CDLL:
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))

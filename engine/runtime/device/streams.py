@@ -71,7 +71,7 @@ class AcceleratorStreams(Streams):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(alternates=False)
-        _expect_weights_on_both_streams()
+        _silence_stream_warning()
         self._device = device
         self._side = torch.Stream(device)
         self._on_side: set[Action] = set()  # forwards on the side stream whose backward has not run
@@ -87,7 +87,7 @@ class AcceleratorStreams(Streams):
     def overlap(self, forward: Action | None, run_forward: Compute, backward_of: Action, run_backward: Compute) -> None:
         """Run a forward and a backward on two streams; see :meth:`Streams.overlap`."""
 
-        def both() -> None:
+        def run_both() -> None:
             if backward_of in self._on_side:
                 self._on_side.discard(backward_of)
                 run_forward()
@@ -98,7 +98,7 @@ class AcceleratorStreams(Streams):
                     self._on_side.add(forward)
             run_backward()
 
-        self._run_joined(both)
+        self._run_joined(run_both)
 
     def _run_joined(self, compute: Compute) -> None:
         """Run ``compute`` with the side stream ordered after all earlier and before all later work of the main stream."""
@@ -108,7 +108,7 @@ class AcceleratorStreams(Streams):
         main.wait_stream(self._side)
 
 
-def _expect_weights_on_both_streams() -> None:
+def _silence_stream_warning() -> None:
     """Silence torch's warning about gradients that are accumulated on another stream.
 
     A gradient is accumulated on the stream that first used its weight, and autograd waits for it. Since torch 2.10

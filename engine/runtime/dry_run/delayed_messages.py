@@ -117,10 +117,10 @@ class DelayedCommunicator:
         self._transfer_ns = {name: int(waits.ns[row]) for name, row in row_of.items()}
         self._flow = {name: -1 if emulates_links else waits.flow(row) for name, row in row_of.items()}
 
-    def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
+    def send_function(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
         """Return a function that publishes the arrival time of a tensor and starts to send it."""
-        send, device = self._communicator.sender(producer, rank), self._device
-        transfer_ns = self._transfer_ns[self._rank, _key_of_message(producer)]
+        send, device = self._communicator.send_function(producer, rank), self._device
+        transfer_ns = self._transfer_ns[self._rank, _producer_message_key(producer)]
         arrivals, lane = self._shared.arrivals[self._communicator.tag(producer)], self._lane
 
         def start(tensor: Tensor) -> None:
@@ -129,16 +129,18 @@ class DelayedCommunicator:
 
         return start
 
-    def receiver(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
+    def receive_function(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
         """Return a function that starts to receive a tensor from a rank."""
-        receive, device, world = self._communicator.receiver(producer, rank), self._device, self._world
-        flow = self._flow[rank, _key_of_message(producer)]
+        receive, device, world = self._communicator.receive_function(producer, rank), self._device, self._world
+        flow = self._flow[rank, _producer_message_key(producer)]
         due = (
-            self._bind_due(self._communicator.tag(producer), rank) if flow < 0 else partial(device.wait_for_flow, flow)
+            self._bind_due_time(self._communicator.tag(producer), rank)
+            if flow < 0
+            else partial(device.wait_for_flow, flow)
         )
         return lambda: DelayedTensor(receive(), device, world, due)
 
-    def _bind_due(self, tag: int, source: int) -> Callable[[], int]:
+    def _bind_due_time(self, tag: int, source: int) -> Callable[[], int]:
         """Return a function that returns the time at which a message from a rank is due, in nanoseconds."""
         is_resharded = (source, self._rank) in self._resharded
         lanes = slice(None) if is_resharded else slice(self._lane, self._lane + 1)
@@ -150,7 +152,7 @@ class DelayedCommunicator:
         self._communicator.flush()
 
 
-def _key_of_message(producer: Action) -> tuple[bool, int, int, int]:
+def _producer_message_key(producer: Action) -> tuple[bool, int, int, int]:
     """Return the key of the message that carries the tensor of ``producer``; see :func:`message_key`."""
     step = 1 if producer.op == Op.F else -1
     consumer = producer.other if producer.other >= 0 else producer.stage + step
@@ -274,7 +276,7 @@ class WaitingUpdate:
         self._max_bytes = MESSAGE_MEMORY_FRACTION * memory_bytes() / (layout.processes * max(1, len(rows)))
         self._flat = {
             stage: [
-                (members, torch.zeros(self._elements(stage, len(members), size), device=world.device))
+                (members, torch.zeros(self._element_count(stage, len(members), size), device=world.device))
                 for members, size in groups[stage]
                 if world.process in members
             ]
@@ -283,20 +285,20 @@ class WaitingUpdate:
         self._reducing: list[tuple[int, PendingTensor]] = []
         self._complete_ns = 0
 
-    def _elements(self, stage: int, members: int, size: float) -> int:
+    def _element_count(self, stage: int, members: int, size: float) -> int:
         """Return the number of float32 elements that are sent to represent gradients of ``size`` bytes."""
         fits = size
         if not self._emulates_links:
             fits = LOOPBACK_BYTES_PER_S * self._reduction_ns[stage] / 1e9 / (2 * members)
         return max(1, int(min(self._max_bytes, size, fits)) // 4)
 
-    def reduce(self, stage: int) -> None:
+    def start_reduction(self, stage: int) -> None:
         """Publish the time at which the gradients of this process are complete, and start to reduce them."""
         self._shared.gradients_ready[stage, self._world.process] = self._device.free_ns
         if self._links is not None and self._flow[stage] >= 0:
             place = self._stage_processes(stage).index(self._world.process)
             self._links.announce(self._flow[stage], place, self._device.free_ns)
-        started = [self._communicator.reduce(stage, members, flat) for members, flat in self._flat[stage]]
+        started = [self._communicator.start_all_reduce(stage, members, flat) for members, flat in self._flat[stage]]
         self._reducing.append((stage, _Reductions(started)))
 
     def collect_gradients(self) -> dict[int, PendingTensor]:

@@ -118,11 +118,11 @@ class DryRunner:
         transfers = plan_boundary_transfers(smaller, layout)
         groups = reduction_groups(design, layout, costs.layers)
         gradient_groups = [(stage, members) for stage, its_groups in groups.items() for members, _ in its_groups]
-        communicator = world.communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
+        communicator = world.make_communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
         lanes = [len(layout.mesh(rank)) for rank in range(program.ranks)]
         waits = self._waits = plan_waits(program, costs, self._scale, lanes)
         cells = int(waits.flows.cells[-1]) if waits.flows else 0
-        self._shared = SharedTimes(folder / "board.bin", layout, communicator.tags, cells)
+        self._shared = SharedTimes(folder / "board.bin", layout, communicator.tag_count, cells)
         self._links = None
         if waits.flows is not None and not job.emulates_links:
             self._links = LiveLinks(waits.flows, self._shared.flows_ready, self._scale)
@@ -154,7 +154,7 @@ class DryRunner:
         nothing = torch.empty(0)
         self._batch = dict.fromkeys(layout.microbatches(self._rank), (nothing, nothing))
         self._start_ns = self._origin_ns = 0
-        texts = [exchange_note, "" if raise_priority(_threads()) else NO_PRIORITY_NOTE]
+        texts = [exchange_note, "" if raise_priority(_thread_ids()) else NO_PRIORITY_NOTE]
         self.notes = [RunNote(dry_run_note(durations, self._scale, costs.unit)), size_note]
         self.notes += [RunNote(text) for text in texts if text]
         """Notes for the user about this dry run."""
@@ -205,7 +205,7 @@ def _bind_pieces(job: Job, costs: Costs, rank: int, scale: float) -> FindPieces:
     return find
 
 
-def _threads() -> list[int]:
+def _thread_ids() -> list[int]:
     """Return the ids of all threads of this process, including the threads that send its messages."""
     tasks = Path("/proc/self/task")
     return [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
@@ -302,7 +302,7 @@ class WaitingStage:
         is_first, is_last = stage == 0, stage == program.stages - 1
 
         def tensor_from(producer: Action) -> Tensor:
-            shape = message.shape_of(program.tensors_from(producer))
+            shape = message.message_shape(program.tensors_from(producer))
             return torch.zeros(shape, dtype=message.dtype, device=device)
 
         # All microbatches share these tensors, because nothing writes to a tensor that was sent.
@@ -361,10 +361,10 @@ class WaitingExecutor(Executor):
         clock: Clock = HostClock()
         super().__init__(layout, world.process, stages, messenger, update, clock, Streams(alternates=False))
 
-    def _bind(self) -> list[Slot]:
+    def _bind_actions(self) -> list[Slot]:
         wrap = dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.STEP), self._wait_after)
         wrap |= dict.fromkeys(SENDS, self._record_departure)
-        wrapped = ((slot, wrap.get(self._actions[slot.row].op)) for slot in super()._bind())
+        wrapped = ((slot, wrap.get(self._actions[slot.row].op)) for slot in super()._bind_actions())
         return [slot._replace(run=wrapper(slot)) if wrapper else slot for slot, wrapper in wrapped]
 
     def _record_departure(self, slot: Slot) -> Callable[[], None]:

@@ -68,7 +68,7 @@ class StageCollectives:
         self._rank = layout.rank(world.process)
         self._stages = blocks_of_stages(design, layers)
         experts = ExpertLayers(design, layout) if design.model.moe else None
-        groups = world.groups([*layout.tp_groups(), *(experts.required_groups() if experts else ())])
+        groups = world.make_groups([*layout.tp_groups(), *(experts.required_groups() if experts else ())])
         self._groups = {TENSOR_PARALLEL: groups[layout.tp_group(world.process)]}
         self._device = world.device
         if experts is not None:

@@ -139,7 +139,7 @@ State = Mapping[str, Part]
 """Parts of the training state that a process holds, by name."""
 
 
-def prepare() -> None:
+def import_checkpoint_modules() -> None:
     """Import torch.distributed.checkpoint, which takes a second, before the first checkpoint is due."""
     for name in ("default_planner", "filesystem", "state_dict_loader", "state_dict_saver"):
         import_module(f"torch.distributed.checkpoint.{name}")
@@ -206,7 +206,7 @@ class Checkpointer:
 
     def _checksums(self, folder: Path) -> dict[str, str]:
         """Return the SHA-256 of each file in ``folder`` by name; all processes compute a share of them."""
-        own = {path.name: checksum(path) for path in share_of_files(folder, self._process, self._size)}
+        own = {path.name: file_sha256(path) for path in files_of_process(folder, self._process, self._size)}
         found: list[dict[str, str]] = [{}] * self._size
         dist.all_gather_object(found, own, group=self._group)
         return {name: value for part in found for name, value in part.items()}
@@ -217,7 +217,7 @@ class Checkpointer:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def load(folder: Path, state: State) -> int:
+def load_checkpoint(folder: Path, state: State) -> int:
     """Load a checkpoint into the parts of this process and return the number of training steps before it.
 
     All processes of a run call this function together.
@@ -228,15 +228,15 @@ def load(folder: Path, state: State) -> int:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
     found = read_checkpoint(folder)
-    for path in share_of_files(folder, dist.get_rank(), dist.get_world_size()):
-        if found.files.get(path.name) != checksum(path):
+    for path in files_of_process(folder, dist.get_rank(), dist.get_world_size()):
+        if found.files.get(path.name) != file_sha256(path):
             raise RunRefusal("damaged_checkpoint_file", {"name": path.name, "checkpoint": folder.name})
-    _read(FileSystemReader(folder), state, folder)
+    _read_parts(FileSystemReader(folder), state, folder)
     return found.steps
 
 
-def read_whole_state(folder: Path, wants: Callable[[str], bool]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name and the whole tensor of each entry of a checkpoint for which ``wants`` returns True.
+def read_whole_state(folder: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and the whole tensor of each entry of a checkpoint for which ``is_wanted`` returns True.
 
     A single process can call this function.
 
@@ -248,13 +248,13 @@ def read_whole_state(folder: Path, wants: Callable[[str], bool]) -> Iterator[tup
 
     reader = FileSystemReader(folder)
     for name, data in reader.read_metadata().state_dict_metadata.items():
-        if isinstance(data, TensorStorageMetadata) and wants(name):
+        if isinstance(data, TensorStorageMetadata) and is_wanted(name):
             part = Part(torch.empty(data.size, dtype=data.properties.dtype))
-            _read(reader, {name: part}, folder, alone=True)
+            _read_parts(reader, {name: part}, folder, alone=True)
             yield name, part.tensor
 
 
-def _read(reader: FileSystemReader, state: State, folder: Path, *, alone: bool = False) -> None:
+def _read_parts(reader: FileSystemReader, state: State, folder: Path, *, alone: bool = False) -> None:
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_loader import load as load_parts
 
@@ -264,12 +264,12 @@ def _read(reader: FileSystemReader, state: State, folder: Path, *, alone: bool =
         raise RunRefusal("checkpoint_not_loaded", {"checkpoint": folder.name, "reason": str(error)}) from error
 
 
-def share_of_files(folder: Path, process: int, processes: int) -> list[Path]:
+def files_of_process(folder: Path, process: int, processes: int) -> list[Path]:
     """Return the checkpoint files whose checksums process number ``process`` computes."""
     return sorted(path for path in folder.iterdir() if path.name != MANIFEST)[process::processes]
 
 
-def checksum(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -87,11 +87,11 @@ class TrainingBatches:
 
     def microbatch(self, step: int, mb: int) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of a microbatch, for language models int64 ``[micro_batch_size, sequence]``."""
-        examples = [self._example(step, self._sequence(mb, row)) for row in self._share]
+        examples = [self._draw_example(step, self._sequence_index(mb, row)) for row in self._share]
         inputs, targets = (torch.from_numpy(np.stack(column)) for column in zip(*examples, strict=True))
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
 
-    def _sequence(self, mb: int, row: int) -> int:
+    def _sequence_index(self, mb: int, row: int) -> int:
         """Return the index in the global batch of a row of a microbatch.
 
         A replica's sequences are consecutive in the global batch. Each ``micro_batch_size`` rows of a microbatch belong
@@ -100,7 +100,7 @@ class TrainingBatches:
         replica, place = divmod(row, self._micro_batch_size)
         return (replica * self._microbatches + mb) * self._micro_batch_size + place
 
-    def _example(self, step: int, sequence: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _draw_example(self, step: int, sequence: int) -> tuple[NDArray[Any], NDArray[Any]]:
         rng = Generator(Philox(key=self._seed, counter=[0, 0, step, sequence]))
         window = np.empty(0, np.uint8) if self._text is None else self._text.draw_window(rng)
         return self._model.example(window, rng)

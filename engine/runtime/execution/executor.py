@@ -58,10 +58,10 @@ class ComputeStage(Protocol):
 class Messenger(Protocol):
     """Interface for messages, of a :class:`~meshwave.engine.runtime.communication.communicator.Communicator` for example."""
 
-    def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
+    def send_function(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
         """Return a function that starts to send a tensor to a rank."""
 
-    def receiver(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
+    def receive_function(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
         """Return a function that starts to receive a tensor from a rank."""
 
     def flush(self) -> None:
@@ -71,7 +71,7 @@ class Messenger(Protocol):
 class WeightUpdate(Protocol):
     """Interface for updates, of an :class:`~meshwave.engine.runtime.execution.update.OptimizerUpdate` for example."""
 
-    def reduce(self, stage: int) -> None:
+    def start_reduction(self, stage: int) -> None:
         """Start to reduce the gradients of a stage."""
 
     def collect_gradients(self) -> dict[int, PendingTensor]:
@@ -170,7 +170,7 @@ class Executor:
         self.progress = Progress()
         self._start: list[Stamp] = [0] * rows
         self._end, self._requested, self._ready = self._start.copy(), self._start.copy(), self._start.copy()
-        self._slots = self._bind()
+        self._slots = self._bind_actions()
 
     def run(self, batch: Batch) -> StepTimes:
         """Run one step over ``batch`` and return its measured times.
@@ -203,29 +203,29 @@ class Executor:
 
     # ---- binding of actions ----
 
-    def _bind(self) -> list[Slot]:
+    def _bind_actions(self) -> list[Slot]:
         bind: dict[Op, Callable[[int, int, int], Any]] = {  # to a RunAction or a Computation
-            Op.F: self._forward,
-            Op.B: self._backward,
-            Op.I: self._input_gradient,
-            Op.W: self._weight_gradient,
-            Op.SEND_F: lambda row, stage, mb: self._send(self._actions[row]),
-            Op.SEND_B: lambda row, stage, mb: self._send(self._actions[row]),
-            Op.RECV_F: lambda row, stage, mb: self._receive(self._actions[row]),
-            Op.RECV_B: lambda row, stage, mb: self._receive(self._actions[row]),
-            Op.REDUCE_GRAD: lambda row, stage, mb: lambda: self._update.reduce(stage),
-            Op.STEP: lambda row, stage, mb: lambda: self._step(row),
+            Op.F: self._bind_forward,
+            Op.B: self._bind_backward,
+            Op.I: self._bind_input_gradient,
+            Op.W: self._bind_weight_gradient,
+            Op.SEND_F: lambda row, stage, mb: self._bind_send(self._actions[row]),
+            Op.SEND_B: lambda row, stage, mb: self._bind_send(self._actions[row]),
+            Op.RECV_F: lambda row, stage, mb: self._bind_receive(self._actions[row]),
+            Op.RECV_B: lambda row, stage, mb: self._bind_receive(self._actions[row]),
+            Op.REDUCE_GRAD: lambda row, stage, mb: lambda: self._update.start_reduction(stage),
+            Op.STEP: lambda row, stage, mb: lambda: self._update_weights(row),
         }
         bound = [bind[op](row, stage, mb) for row, (op, stage, mb, *_) in enumerate(self._actions)]
         slots: list[Slot] = []
         for row, (action, run) in enumerate(zip(self._actions, bound, strict=True)):
             if action.fused:
-                slots[-1] = Slot(row - 1, row, self._overlap(row, bound[row - 1], run))
+                slots[-1] = Slot(row - 1, row, self._bind_overlap(row, bound[row - 1], run))
             else:
-                slots.append(Slot(row, row, run if callable(run) else self._run_alone(action.op, run)))
+                slots.append(Slot(row, row, run if callable(run) else self._bind_alone(action.op, run)))
         return slots
 
-    def _forward(self, row: int, stage: int, mb: int) -> Computation:
+    def _bind_forward(self, row: int, stage: int, mb: int) -> Computation:
         producer, local, is_last = forward(stage, mb), self._stages[stage], stage == self._last_stage
         skip_outputs = [producer._replace(other=target) for target in local.skip_targets]
         saved, tensors = self._saved, self._tensors
@@ -241,11 +241,11 @@ class Executor:
                 tensors[name] = tensor.detach()
             saved[producer] = kept._replace(skip_outputs=()) if local.recomputes else kept
 
-        take = self._bind_take(row, forward(stage - 1, mb)) if stage else lambda: self._batch[mb][0]
+        take = self._bind_tensor(row, forward(stage - 1, mb)) if stage else lambda: self._batch[mb][0]
         skips = [forward(source, mb)._replace(other=stage) for source in local.skip_sources]
         return Computation(producer, self._bind_inputs(row, take, skips), compute)
 
-    def _backward(self, row: int, stage: int, mb: int) -> Computation:
+    def _bind_backward(self, row: int, stage: int, mb: int) -> Computation:
         made, run, put = forward(stage, mb), self._stages[stage].backward, self._bind_gradients(stage, mb)
         saved = self._saved
 
@@ -255,7 +255,7 @@ class Executor:
 
         return Computation(made, self._bind_gradient_inputs(row, stage, mb), compute)
 
-    def _input_gradient(self, row: int, stage: int, mb: int) -> Computation:
+    def _bind_input_gradient(self, row: int, stage: int, mb: int) -> Computation:
         made, run, put = forward(stage, mb), self._stages[stage].input_gradient, self._bind_gradients(stage, mb)
         saved, deferred = self._saved, self._deferred
 
@@ -266,28 +266,28 @@ class Executor:
 
         return Computation(made, self._bind_gradient_inputs(row, stage, mb), compute)
 
-    def _weight_gradient(self, row: int, stage: int, mb: int) -> RunAction:
+    def _bind_weight_gradient(self, row: int, stage: int, mb: int) -> RunAction:
         made, deferred, run = forward(stage, mb), self._deferred, self._stages[stage].weight_gradient
         return lambda: run(deferred.pop(made))
 
-    def _send(self, message: Action) -> RunAction:
+    def _bind_send(self, message: Action) -> RunAction:
         producer, consumer = message_producer(message)
         target, tensors = self._layout.rank_of(consumer, producer.microbatch), self._tensors
-        send = self._messenger.sender(producer, target)
+        send = self._messenger.send_function(producer, target)
         return lambda: send(tensors.pop(producer))
 
-    def _receive(self, message: Action) -> RunAction:
+    def _bind_receive(self, message: Action) -> RunAction:
         """Return a function that posts the receive; the action that consumes the tensor waits for it."""
         producer, _ = message_producer(message)
         source, receiving = self._layout.rank_of(producer.stage, producer.microbatch), self._receiving
-        receive = self._messenger.receiver(producer, source)
+        receive = self._messenger.receive_function(producer, source)
 
         def run() -> None:
             receiving[producer] = receive()
 
         return run
 
-    def _run_alone(self, op: Op, computation: Computation) -> RunAction:
+    def _bind_alone(self, op: Op, computation: Computation) -> RunAction:
         made, take, compute = computation
         if op == Op.F:
             return lambda: compute(take())
@@ -298,7 +298,7 @@ class Executor:
 
         return run
 
-    def _overlap(self, row: int, first: Computation, second: Computation) -> RunAction:
+    def _bind_overlap(self, row: int, first: Computation, second: Computation) -> RunAction:
         """Return a function that runs the forward at ``row - 1`` and the backward at ``row`` together."""
         start, requested, ready = self._start, self._requested, self._ready
         made = None if self._stages[first.forward.stage].recomputes else first.forward
@@ -316,7 +316,7 @@ class Executor:
 
     # ---- inputs and outputs ----
 
-    def _bind_take(self, row: int, producer: Action) -> Callable[[], Tensor]:
+    def _bind_tensor(self, row: int, producer: Action) -> Callable[[], Tensor]:
         """Return a function that takes a tensor produced on this rank, or waits for the message that contains it."""
         received = self._receive_row_of.get(producer)
         if received is None:
@@ -340,11 +340,11 @@ class Executor:
         """Return a function that takes the tensor of the adjacent stage, then the tensors of skip connections."""
         if not skips:
             return lambda: (take(), ())
-        takes = [self._bind_take(row, producer) for producer in skips]
+        takes = [self._bind_tensor(row, producer) for producer in skips]
         return lambda: (take(), tuple(each() for each in takes))
 
     def _bind_gradient_inputs(self, row: int, stage: int, mb: int) -> Callable[[], Inputs]:
-        take = (lambda: None) if stage == self._last_stage else self._bind_take(row, backward(stage + 1, mb))
+        take = (lambda: None) if stage == self._last_stage else self._bind_tensor(row, backward(stage + 1, mb))
         targets = self._stages[stage].skip_targets
         return self._bind_inputs(row, take, [backward(target, mb)._replace(other=stage) for target in targets])
 
@@ -364,7 +364,7 @@ class Executor:
 
     # ---- the end of a step ----
 
-    def _step(self, row: int) -> None:
+    def _update_weights(self, row: int) -> None:
         reductions = self._update.collect_gradients()
         self._start[row] = self._ready[row] = self._stamp()
         for stage, reduction in reductions.items():

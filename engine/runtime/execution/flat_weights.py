@@ -90,7 +90,7 @@ class FlatWeights:
     # ---- weights ----
 
     @property
-    def resident(self) -> list[Tensor]:
+    def resident_tensors(self) -> list[Tensor]:
         """Tensors that stay allocated between steps."""
         has_own = self.part.untyped_storage().data_ptr() != self._whole.untyped_storage().data_ptr()
         return [*([self._whole] if self._is_whole else []), *([self.part] if has_own else [])]
@@ -109,7 +109,7 @@ class FlatWeights:
     def refresh(self) -> None:
         """Start to gather the weights again, because their owners have updated them."""
         part = self.part.to(self._whole.dtype)
-        self._gathering = self._communicator.gather(self._stage, self._members, part, self._whole)
+        self._gathering = self._communicator.start_all_gather(self._stage, self._members, part, self._whole)
 
     def finish_gather(self) -> None:
         """Wait until the all-gather of the weights is complete."""
@@ -137,13 +137,13 @@ class FlatWeights:
                 view += parameter.grad
                 parameter.grad = None
 
-    def scatter(self) -> PendingTensor:
+    def start_reduce_scatter(self) -> PendingTensor:
         """Start to reduce-scatter the gradients, and clear the gradients of the weights."""
         while len(self._scattering) > 1:
             self._add_gradient(self._scattering.pop(0).wait())
         self.accumulate_gradients()
         assert self._accumulated is not None, "just made"
-        self._scattering.append(self._communicator.scatter(self._stage, self._members, self._accumulated))
+        self._scattering.append(self._communicator.start_reduce_scatter(self._stage, self._members, self._accumulated))
         self._accumulated = None
         return self._scattering[-1]
 
@@ -170,5 +170,5 @@ class FlatWeights:
 
     def _gather_named(self, part: Tensor) -> dict[str, Tensor]:
         whole = torch.empty(len(part) * len(self._members), dtype=part.dtype, device=part.device)
-        self._communicator.gather(self._stage, self._members, part, whole).wait()
+        self._communicator.start_all_gather(self._stage, self._members, part, whole).wait()
         return {name: view for (name, _), view in zip(self._named, self._views(whole), strict=True)}

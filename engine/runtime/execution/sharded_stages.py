@@ -22,7 +22,7 @@ class ShardedBlock:
         """Return the gradients that have not been reduce-scattered; None for a weight without one."""
         return [gradient for each in self.weights for gradient in each.gradients()]
 
-    def gather(self) -> None:
+    def finish_gather(self) -> None:
         """Wait until the weights owned by other processes are gathered."""
         self.start_gather()
         for each in self.weights:
@@ -43,10 +43,10 @@ class ShardedBlock:
         for each in self.weights:
             each.accumulate_gradients()
 
-    def scatter(self) -> None:
+    def start_reduce_scatter(self) -> None:
         """Start to reduce-scatter the gradients."""
         for each in self.weights:
-            each.scatter()
+            each.start_reduce_scatter()
 
 
 class ShardedStage:
@@ -69,7 +69,7 @@ class ShardedStage:
         self._scatters, self._frees = sharding in ("gradients", "parameters"), sharding == "parameters"
         for number, part in enumerate(parts):
             if self._scatters or accumulates:
-                self._watch(number, part)
+                self._register_hooks(number, part)
 
     @property
     def weights(self) -> list[FlatWeights]:
@@ -80,7 +80,7 @@ class ShardedStage:
         """Gather all weights before deferred gradients are computed, because some of their kernels read the weights."""
         if self._frees:
             for block in reversed(self.blocks):
-                block.gather()
+                block.finish_gather()
 
     def finish_backward(self) -> None:
         """Finish the blocks whose gradients were deferred or missing during the backward."""
@@ -91,17 +91,17 @@ class ShardedStage:
                 elif self._frees:
                     block.free()
 
-    def _watch(self, number: int, part: nn.Module) -> None:
+    def _register_hooks(self, number: int, part: nn.Module) -> None:
         """Gather and free the weights of a block around its computations, and reduce-scatter its gradients after them."""
         block = self.blocks[number]
         for parameter in part.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda _: self._check_block(block))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(lambda _: self._finish_block_if_done(block))  # type: ignore[no-untyped-call]
         part.register_forward_pre_hook(partial(self._before_forward, number))
         part.register_forward_hook(partial(self._after_forward, number))
 
     def _before_forward(self, number: int, *_: Any) -> None:
         if self._frees:
-            self.blocks[number].gather()
+            self.blocks[number].finish_gather()
             if number + 1 < len(self.blocks):
                 self.blocks[number + 1].start_gather()
 
@@ -116,11 +116,11 @@ class ShardedStage:
 
     def _before_backward(self, number: int, _gradient: Tensor) -> None:
         if self._frees:
-            self.blocks[number].gather()
+            self.blocks[number].finish_gather()
             if number:
                 self.blocks[number - 1].start_gather()
 
-    def _check_block(self, block: ShardedBlock) -> None:
+    def _finish_block_if_done(self, block: ShardedBlock) -> None:
         """Finish a block when all its weights have gradients, since none of its operations is then left to run."""
         if all(gradient is not None for gradient in block.gradients()):
             self._finish_block(block)
@@ -129,6 +129,6 @@ class ShardedStage:
         if not self._scatters:
             block.accumulate_gradients()
             return
-        block.scatter()
+        block.start_reduce_scatter()
         if self._frees:
             block.free()

@@ -75,7 +75,7 @@ class ShardedUpdate:
         that all members of the group divide them equally.
         """
         training = self._training
-        short = _short_weights(part) if training.precision == "bf16" else set()
+        short = _matmul_weights(part) if training.precision == "bf16" else set()
         found: dict[tuple[Members, bool, bool, bool], list[NamedWeight]] = {}
         for parameter in part.parameters():
             members, counting_process = self._weight_group(stage, parameter)
@@ -110,7 +110,7 @@ class ShardedUpdate:
     @property
     def resident_weights(self) -> list[Tensor]:
         """Weights that stay allocated between steps."""
-        return [tensor for each in self._weights for tensor in each.resident]
+        return [tensor for each in self._weights for tensor in each.resident_tensors]
 
     def parts(self) -> dict[str, Part]:
         """Return the parts of the training state that this process owns: weights, and the optimizer's moments."""
@@ -133,18 +133,18 @@ class ShardedUpdate:
     def resume(self, steps: int) -> None:
         """Continue from the loaded parts as if ``steps`` steps had been taken."""
         self.optimizer.resume(steps)
-        self._refresh()
+        self._gather_updated_weights()
 
-    def reduce(self, stage: int) -> None:
+    def start_reduction(self, stage: int) -> None:
         """Start to reduce-scatter the gradients of a stage."""
         for each in self.stages[stage].weights:
-            self._reductions[stage] = each.scatter()
+            self._reductions[stage] = each.start_reduce_scatter()
 
     def collect_gradients(self) -> dict[int, PendingTensor]:
         """Wait for all gradients, and return the last reduction of each stage."""
         for stage, sharded in self.stages.items():
             if self._training.sharding == "optimizer" and stage not in self._reductions:
-                self.reduce(stage)
+                self.start_reduction(stage)
                 del self._reductions[stage]
             for each in sharded.weights:
                 each.collect_gradients()
@@ -167,9 +167,9 @@ class ShardedUpdate:
         self.optimizer.step(gradients)
         for each in self._weights:
             each.gradient = None
-        self._refresh()
+        self._gather_updated_weights()
 
-    def _refresh(self) -> None:
+    def _gather_updated_weights(self) -> None:
         """Gather the weights that other processes have updated, unless weights are sharded between steps."""
         if self._training.sharding != "parameters":
             for each in self._weights:
@@ -178,7 +178,7 @@ class ShardedUpdate:
                 each.finish_gather()
 
 
-def _short_weights(part: nn.Module) -> set[nn.Parameter]:
+def _matmul_weights(part: nn.Module) -> set[nn.Parameter]:
     """Return the weights of matrix products, which mixed precision computes in 16 bits."""
     return {
         parameter

@@ -14,7 +14,7 @@ from meshwave.engine.runtime.modules.deferred_gradients import (
     DeferrableModule,
     DeferredGradient,
     GradientQueue,
-    compute_deferred,
+    compute_deferred_gradients,
 )
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.float32}
@@ -128,11 +128,11 @@ class LocalStage:
     def weight_gradient(self, deferred: list[DeferredGradient]) -> None:
         """Compute the deferred weight gradients of a microbatch and add them to the gradients of the weights."""
         if self._sharded is None:
-            compute_deferred(deferred)
+            compute_deferred_gradients(deferred)
             return
         if deferred:
             self._sharded.gather_for_deferred()
-        compute_deferred(deferred)
+        compute_deferred_gradients(deferred)
         self._sharded.finish_backward()
 
     def drop_cast_weights(self) -> None:

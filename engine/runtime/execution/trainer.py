@@ -17,7 +17,7 @@ from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
-from meshwave.engine.runtime.execution.checkpoint import Part, load
+from meshwave.engine.runtime.execution.checkpoint import Part, load_checkpoint
 from meshwave.engine.runtime.execution.data import TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor, Progress, StepTimes
 from meshwave.engine.runtime.execution.job import Job, RunNote
@@ -78,14 +78,14 @@ class Trainer:
         self._scale = 1 / (dp * program.microbatches)
         self._tp_index = layout.tp_index(process)
         experts = ExpertLayers(design, layout) if model.moe else None
-        groups = world.groups([*layout.tp_groups(), *(experts.required_groups() if experts else ())])
+        groups = world.make_groups([*layout.tp_groups(), *(experts.required_groups() if experts else ())])
         make_experts = experts.factory(process, groups, self._scale, dtype, world.device) if experts else None
         tp_group = replace(groups[layout.tp_group(process)], divides_tokens=training.sequence_parallel)
         self._modules = {
             stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, tp_group, make_experts)
             for stage in program.stages_of(rank)
         }
-        tokens = len(tp_group.part(model.sequence)) if training.sequence_parallel else model.sequence
+        tokens = len(tp_group.own_range(model.sequence)) if training.sequence_parallel else model.sequence
         is_tied = model.architecture.tied_embeddings and program.stages > 1
         tied = layout.tied_processes(layout.tp_index(process)) if is_tied else None
         if is_tied:
@@ -94,14 +94,14 @@ class Trainer:
         reduced = list(range(program.stages)) if training.shards_gradients else layout.reduced_stages()
         gradient_groups = layout.gradient_groups(reduced)
         if training.sequence_parallel:
-            everyone = [(stage, layout.all_processes(stage)) for stage in reduced]
+            everyone = [(stage, layout.processes_of_stage(stage)) for stage in reduced]
             gradient_groups += [(stage, members) for stage, members in everyone if len(members) > 1]
         gradient_groups += experts.gradient_groups(reduced) if experts else ()
         if is_tied:
             holders = [layout.tied_processes(index) for index in range(layout.mesh_shape(process).tp)]
             gradient_groups += [(0, members) for members in holders if len(members) > 1]
         transfers = plan_boundary_transfers(design, layout)
-        self._communicator = world.communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
+        self._communicator = world.make_communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
         weight_group = _bind_weight_group(layout, process, self._modules, experts)
         update = self._modules, weight_group, process, self._communicator, training, observer
         self._update = OptimizerUpdate(*update, tied) if training.sharding == "none" else ShardedUpdate(*update)
@@ -168,13 +168,13 @@ class Trainer:
         Raises:
             RunError: a file is missing or damaged, or the checkpoint belongs to another model.
         """
-        steps = load(folder, self.state())
+        steps = load_checkpoint(folder, self.state())
         self._update.resume(steps)
         return steps
 
-    def agrees_any(self, wish: bool) -> bool:
+    def is_true_on_any(self, flag: bool) -> bool:
         """Return True on all processes if at least one of them passes True."""
-        return bool(self._communicator.sum_over_processes([float(wish)])[0] > 0)
+        return bool(self._communicator.sum_over_processes([float(flag)])[0] > 0)
 
     def expert_routes(self) -> dict[int, list[float]]:
         """Return the number of routes to each expert so far, by layer number; see :attr:`ExpertLayer.route_counts`."""
@@ -234,11 +234,11 @@ def _bind_weight_group(
 
     def weight_group(stage: int, parameter: nn.Parameter) -> tuple[tuple[int, ...], int]:
         if experts and parameter in owner:
-            members = experts.weight_sharers(stage, owner[parameter], parameter)
+            members = experts.processes_sharing_weight(stage, owner[parameter], parameter)
             if members:
                 return members, members[0]
         if has_partial_gradient(parameter):
-            members = layout.all_processes(stage)
+            members = layout.processes_of_stage(stage)
             return members, members[0]
         members = layout.stage_processes(stage, layout.tp_index(process))
         return members, members[0] if weight_shard(parameter) else layout.stage_processes(stage)[0]

@@ -128,12 +128,12 @@ class OptimizerUpdate:
         """Continue as if ``steps`` steps had been taken."""
         self.optimizer.resume(steps)
 
-    def reduce(self, stage: int) -> None:
+    def start_reduction(self, stage: int) -> None:
         """Start to sum the gradients of a stage over all processes that hold its weights."""
         for members, weights in self._groups[stage].items():
-            for bucket in _buckets([parameter for parameter, _ in weights]):
-                flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
-                self._reducing.append((stage, bucket, self._communicator.reduce(stage, members, flat)))
+            for bucket in _gradient_buckets([parameter for parameter, _ in weights]):
+                flat = torch.cat([_gradient_or_zeros(parameter).flatten() for parameter in bucket])
+                self._reducing.append((stage, bucket, self._communicator.start_all_reduce(stage, members, flat)))
 
     def collect_gradients(self) -> dict[int, PendingTensor]:
         """Wait for all reductions, and return the last reduction of each stage."""
@@ -143,11 +143,13 @@ class OptimizerUpdate:
                 parameter.grad = piece.view_as(parameter)
         for parameter in self._tied:
             assert self._tied_members is not None, "they hold it"
-            total = self._communicator.reduce(0, self._tied_members, _gradient(parameter).flatten()).wait()
+            total = self._communicator.start_all_reduce(
+                0, self._tied_members, _gradient_or_zeros(parameter).flatten()
+            ).wait()
             parameter.grad = total.view_as(parameter)
         last = {stage: reduction for stage, _, reduction in self._reducing}
         self._reducing.clear()
-        self.squared_norm = torch.nn.utils.get_total_norm(map(_gradient, self._counted)).double() ** 2
+        self.squared_norm = torch.nn.utils.get_total_norm(map(_gradient_or_zeros, self._counted)).double() ** 2
         if self._clip_norm is not None:
             self._norm = self._communicator.sum_over_processes([self.squared_norm])[0].sqrt()
         return last
@@ -155,8 +157,8 @@ class OptimizerUpdate:
     def apply(self) -> None:
         """Clip the gradients, update the weights, and clear the gradients."""
         if self._observer is not None:
-            self._observer({name: _gradient(parameter) for name, parameter in self._named})
-        gradients = [_gradient(parameter) for parameter in self._parameters]
+            self._observer({name: _gradient_or_zeros(parameter) for name, parameter in self._named})
+        gradients = [_gradient_or_zeros(parameter) for parameter in self._parameters]
         if self._clip_norm is not None and gradients:
             scale = (self._clip_norm / (self._norm + 1e-6)).clamp(max=1.0)  # like torch.nn.utils.clip_grad_norm_
             torch._foreach_mul_(gradients, scale.to(gradients[0]))
@@ -188,14 +190,14 @@ def _weights_by_group(
     return dict(sorted(found.items()))
 
 
-def _gradient(parameter: nn.Parameter) -> Tensor:
+def _gradient_or_zeros(parameter: nn.Parameter) -> Tensor:
     """Return the gradient of a weight, which is zero if this replica ran no microbatch."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
 
 
-def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+def _gradient_buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:

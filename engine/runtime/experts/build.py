@@ -55,28 +55,28 @@ class ExpertLayers:
             name, layer, _ = self.by_rank[self._layout.program.ranks_of(stage)[0]]
             shards = layer.esp if expert_schedules[name].places == "ep" else 1
             sets = {
-                self._in_all_blocks(stage, shard_holders(expert_schedules[name](), layer, expert, shard))
+                self._processes_in_all_blocks(stage, shard_holders(expert_schedules[name](), layer, expert, shard))
                 for expert in range(layer.experts)
                 for shard in range(shards)
             }
-            found += [(stage, members) for members in sorted({*sets, self._layout.all_processes(stage)})]
+            found += [(stage, members) for members in sorted({*sets, self._layout.processes_of_stage(stage)})]
         return [(stage, members) for stage, members in found if len(members) > 1]
 
-    def weight_sharers(self, stage: int, module: ExpertLayer, parameter: nn.Parameter) -> Members | None:
+    def processes_sharing_weight(self, stage: int, module: ExpertLayer, parameter: nn.Parameter) -> Members | None:
         """Return the processes that sum the gradient of a weight of an expert layer.
 
         None for the weight of a replicated gate, whose gradient is summed like that of any replicated weight.
         """
         if parameter is module.gate.weight:
-            return self._layout.all_processes(stage) if module.gate_is_partial else None
+            return self._layout.processes_of_stage(stage) if module.gate_is_partial else None
         expert = next(
             number
             for number, expert in module.experts.items()
             if any(weight is parameter for weight in expert.parameters())
         )
-        return self._in_all_blocks(stage, module.shard_holders(expert))
+        return self._processes_in_all_blocks(stage, module.shard_holders(expert))
 
-    def _in_all_blocks(self, stage: int, devices: Members) -> Members:
+    def _processes_in_all_blocks(self, stage: int, devices: Members) -> Members:
         """Return the processes at positions ``devices`` of every block on every rank of the stage."""
         ranks = self._layout.program.ranks_of(stage)
         return tuple(block[device] for rank in ranks for block in self._blocks(rank) for device in devices)

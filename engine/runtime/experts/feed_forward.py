@@ -82,7 +82,7 @@ class ExpertRun(NamedTuple):
     rows: slice
     rows_each: int
 
-    def batch(self, rows: Tensor) -> Tensor:
+    def batched_rows(self, rows: Tensor) -> Tensor:
         """Return the rows of these experts as ``[experts, rows_each, ...]``."""
         return rows[self.rows].reshape(self.experts.stop - self.experts.start, self.rows_each, *rows.shape[1:])
 
@@ -140,11 +140,11 @@ class FeedForward:
 
     def forward(self, x: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[SavedRun]]:
         """Compute the rows ``x [rows, hidden]``, sorted by expert; expert ``e`` has ``counts[e]`` rows."""
-        w_in, b_in, w_out, b_out = (self._weights(name, x.dtype) for name in WEIGHTS)
+        w_in, b_in, w_out, b_out = (self._stacked_weights(name, x.dtype) for name in WEIGHTS)
         results, saved = [x[:0]], []
-        for run in _runs(counts):
+        for run in _equal_runs(counts):
             assert w_in is not None and b_in is not None and w_out is not None
-            experts, rows = run.experts, run.batch(x)
+            experts, rows = run.experts, run.batched_rows(x)
             before_gelu = torch.baddbmm(b_in[experts].unsqueeze(1), rows, w_in[experts])
             after_gelu = F.gelu(before_gelu)
             result = after_gelu.bmm(w_out[experts])
@@ -156,21 +156,23 @@ class FeedForward:
 
     def backward(self, gradient: Tensor, saved: Sequence[SavedRun], queue: GradientQueue | None) -> Tensor:
         """Return the gradient of the rows. Weight gradients are accumulated at once, or deferred to ``queue`` if given."""
-        w_in, w_out = (self._weights(name, gradient.dtype) for name in ("w_in", "w_out"))
+        w_in, w_out = (self._stacked_weights(name, gradient.dtype) for name in ("w_in", "w_out"))
         results = [gradient[:0]]
         for each in saved:
             assert w_in is not None and w_out is not None
-            result_gradient = each.run.batch(gradient)
+            result_gradient = each.run.batched_rows(gradient)
             inner_gradient: Tensor = torch.ops.aten.gelu_backward.default(  # whose first argument is freed at once
                 result_gradient.bmm(w_out[each.run.experts].mT), each.before_gelu
             )
             results.append(inner_gradient.bmm(w_in[each.run.experts].mT).flatten(0, 1))
-            deferred: DeferredGradient = partial(self._add, each, inner_gradient, result_gradient)
+            deferred: DeferredGradient = partial(
+                self._accumulate_weight_gradients, each, inner_gradient, result_gradient
+            )
             deferred() if queue is None else queue.add(deferred)
         return results[1] if len(saved) == 1 else torch.cat(results)
 
     @torch.no_grad()
-    def _add(self, saved: SavedRun, inner_gradient: Tensor, result_gradient: Tensor) -> None:
+    def _accumulate_weight_gradients(self, saved: SavedRun, inner_gradient: Tensor, result_gradient: Tensor) -> None:
         gradients_by_name = {
             "w_in": saved.x.mT.bmm(inner_gradient),
             "b_in": inner_gradient.sum(1),
@@ -184,7 +186,7 @@ class FeedForward:
                 if weight is not None:
                     add_gradient(weight, gradient)
 
-    def _weights(self, name: str, dtype: torch.dtype) -> Tensor | None:
+    def _stacked_weights(self, name: str, dtype: torch.dtype) -> Tensor | None:
         """Return the stacked weights ``name`` in ``dtype``; None if the experts have no such weight."""
         return _to_dtype((self._cast or self._stacked)[name], dtype)
 
@@ -193,7 +195,7 @@ def _to_dtype(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if weight is None else weight.to(dtype)
 
 
-def _runs(counts: Sequence[int]) -> Iterator[ExpertRun]:
+def _equal_runs(counts: Sequence[int]) -> Iterator[ExpertRun]:
     ends = list(accumulate(counts, initial=0))
     for count, group in groupby(range(len(counts)), key=lambda expert: counts[expert]):
         experts = list(group)

@@ -97,12 +97,12 @@ class Gate(DeferrableModule):
             load = choice.new_zeros(len(self.weight))  # bincount would make an accelerator wait for the host
             load = load.scatter_add(0, choice.flatten(), torch.ones_like(choice.flatten()))
             if self.aux_loss or self.z_loss:
-                extra = self._extra_loss(scores, probabilities, sum_load(load))
+                extra = self._gate_loss(scores, probabilities, sum_load(load))
                 weights = _AttachLoss.apply(weights, extra, self.loss_scale)  # type: ignore[no-untyped-call]
         capacity = capacity_rule(load)
         return Routing(weights, *_assign_slots(choice, load, capacity), load, capacity)
 
-    def _extra_loss(self, scores: Tensor, probabilities: Tensor, load: Tensor) -> Tensor:
+    def _gate_loss(self, scores: Tensor, probabilities: Tensor, load: Tensor) -> Tensor:
         fraction = load.to(scores.dtype) / load.sum()
         balance = len(load) * (probabilities.mean(0) * fraction).sum() * self.loss_share
         squared = scores.logsumexp(-1).square().mean() * self.loss_share
@@ -143,13 +143,13 @@ class _Scores(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
         gate: Gate = ctx.gate
-        deferred = partial(_add_scores, gate.weight, x, gradient)
+        deferred = partial(_add_score_gradient, gate.weight, x, gradient)
         deferred() if gate.gradient_queue is None else gate.gradient_queue.add(deferred)
         return (gradient @ _at_least_float32(gate.weight)).to(x.dtype), None, None
 
 
 @torch.no_grad()
-def _add_scores(weight: nn.Parameter, x: Tensor, gradient: Tensor) -> None:
+def _add_score_gradient(weight: nn.Parameter, x: Tensor, gradient: Tensor) -> None:
     add_gradient(weight, gradient.t() @ _at_least_float32(x))
 
 

@@ -147,7 +147,7 @@ class ExpertLayer(DeferrableModule):
             self.add_module(str(number), expert)
         self._experts = FeedForward(experts, self.schedule.token_copies(layer))
         self._path = ExpertPath(self._inside, self._runner, self._experts, self.expert_numbers, self)
-        self._domain = _gate_domain(layer, self._before)
+        self._domain = _gate_token_share(layer, self._before)
         self._route_counts = torch.zeros(layer.experts, dtype=torch.float64, device=device)
         self._gate_share = float(
             1 / (layer.mp * self._domain)
@@ -174,11 +174,11 @@ class ExpertLayer(DeferrableModule):
         The gate and every expert have their own generator: an expert starts with the same weights wherever it is
         placed, whole or in shards.
         """
-        gate = torch.empty(self.gate.weight.shape).normal_(0.0, 0.02, generator=_generator((*key, 0)))
+        gate = torch.empty(self.gate.weight.shape).normal_(0.0, 0.02, generator=_seeded_generator((*key, 0)))
         with torch.no_grad():
             self.gate.weight.copy_(gate)
         for number, expert in self.experts.items():
-            expert.draw_weights(_generator((*key, 1 + number)), 0.02, 0.02 / (2 * layers) ** 0.5)
+            expert.draw_weights(_seeded_generator((*key, 1 + number)), 0.02, 0.02 / (2 * layers) ** 0.5)
         return self
 
     def shard_holders(self, expert: int) -> tuple[int, ...]:
@@ -314,7 +314,7 @@ def _split_steps(steps: Sequence[Step]) -> tuple[list[Step], list[Step], list[St
     return list(steps[:gate]), list(steps[order + 1 : restore]), list(steps[restore + 1 :])
 
 
-def _gate_domain(layer: Layer, before: Sequence[Step]) -> Fraction:
+def _gate_token_share(layer: Layer, before: Sequence[Step]) -> Fraction:
     """Return the number of tokens of a gate divided by the number of tokens of an input."""
     domain = Fraction(1)
     for step in before:
@@ -325,7 +325,7 @@ def _gate_domain(layer: Layer, before: Sequence[Step]) -> Fraction:
     return domain
 
 
-def _generator(key: tuple[int, ...]) -> torch.Generator:
+def _seeded_generator(key: tuple[int, ...]) -> torch.Generator:
     return torch.Generator().manual_seed(int(SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
 
 

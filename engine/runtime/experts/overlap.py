@@ -38,16 +38,16 @@ class ExchangeOrder(NamedTuple):
     nodes: int
     places: int  # places of a node
 
-    def receiver(self, place: int, step: int, direction: int = 1) -> int:
+    def receiving_place(self, place: int, step: int, direction: int = 1) -> int:
         """Return the place to which ``place`` sends in a step; with ``direction`` -1 the place from which it receives."""
         nodes_ahead, places_ahead = divmod(step, self.places)
         node, within = divmod(place, self.places)
         target_node = (node + direction * nodes_ahead) % self.nodes
         return target_node * self.places + (within + direction * places_ahead) % self.places
 
-    def sender(self, place: int, step: int) -> int:
+    def sending_place(self, place: int, step: int) -> int:
         """Return the place from which ``place`` receives in a step."""
-        return self.receiver(place, step, -1)
+        return self.receiving_place(place, step, -1)
 
     @property
     def steps_in_flight(self) -> int:
@@ -77,7 +77,7 @@ class OverlappedCombine:
         self._combine, self._between, self._gather, self._runner = combine, between, gather, runner
         self._group, self._peers = runner.groups[combine.group], runner.groups[gather.group]
         self._order = exchange_order(runner.layer)
-        self.steps = [self._step(number) for number in range(runner.layer.ep)]
+        self.steps = [self._exchange_step(number) for number in range(runner.layer.ep)]
 
     def start(self, x: Tensor, *, in_thread: bool, position: StepPosition = UNCHUNKED) -> PendingTensor:
         """Start to turn results ``[1, blocks, slots, hidden]`` into ``[1, experts, slots of all peers, hidden]``.
@@ -88,12 +88,12 @@ class OverlappedCombine:
         if not in_thread or is_accelerator(x.device):
             result = self._run(x, position)
             return lambda: result
-        return _executor().submit(self._run, x, position).result
+        return _exchange_thread().submit(self._run, x, position).result
 
     @torch.no_grad()
     def _run(self, x: Tensor, position: StepPosition) -> Tensor:
         runner = self._runner
-        buffer = runner.to_wire(x[0], self._combine)
+        buffer = runner.to_send_buffer(x[0], self._combine)
         plan = runner.exchange_plan(self._combine.group, runner.copy_count(self._combine))
         runner.record_exchange(self._combine, buffer, plan.received)
         parts = torch.split(buffer, plan.received)  # same plan as for the dispatch
@@ -101,21 +101,23 @@ class OverlappedCombine:
         gathers: list[Callable[[], Sequence[Tensor] | Tensor]] = []
         end_exchange, end_gather = runner.begin_step(self._combine.op, position), do_nothing
         remaining = iter(self.steps)
-        in_flight = deque(self._post(step, parts, arriving) for step in islice(remaining, self._order.steps_in_flight))
+        in_flight = deque(
+            self._start_messages(step, parts, arriving) for step in islice(remaining, self._order.steps_in_flight)
+        )
         for step in self.steps:
             for work in in_flight.popleft():
                 work.wait()
-            in_flight.extend(self._post(later, parts, arriving) for later in islice(remaining, 1))
+            in_flight.extend(self._start_messages(later, parts, arriving) for later in islice(remaining, 1))
             if not in_flight:
                 end_exchange()
             end_gather = end_gather if gathers else runner.begin_step(self._gather.op, position)
-            summed = self._sum([arriving[member] for member in step.sources], position)
+            summed = self._sum_copies([arriving[member] for member in step.sources], position)
             gathers.append(self._start_gather(step, summed))
         gathered = [gather() for gather in gathers]
         end_gather()
         return self._assemble(gathered, x)
 
-    def _post(self, step: ExchangeStep, parts: Sequence[Tensor], arriving: Sequence[Tensor]) -> list[Any]:
+    def _start_messages(self, step: ExchangeStep, parts: Sequence[Tensor], arriving: Sequence[Tensor]) -> list[Any]:
         """Start the messages of one step; receives come first, so that both directions of a pair carry data at once."""
         group = self._group
         messages = []
@@ -128,7 +130,7 @@ class OverlappedCombine:
             arriving[group.index].copy_(parts[group.index])
         return dist.batch_isend_irecv(messages) if messages else []
 
-    def _sum(self, arrived: Sequence[Tensor], position: StepPosition) -> Tensor:
+    def _sum_copies(self, arrived: Sequence[Tensor], position: StepPosition) -> Tensor:
         """Return ``[1, experts, slots, hidden]``, the sum of the results from the devices at one place."""
         copies, blocks = self._runner.copy_count(self._combine), torch.cat(list(arrived))
         x = blocks.view(copies, len(blocks) // copies, *blocks.shape[1:])
@@ -154,12 +156,12 @@ class OverlappedCombine:
                 whole[:, _as_slice(experts), peer * slots : (peer + 1) * slots] = part
         return whole
 
-    def _step(self, number: int) -> ExchangeStep:
+    def _exchange_step(self, number: int) -> ExchangeStep:
         runner, order = self._runner, self._order
         layer, here = runner.layer, runner.index // runner.layer.esp
-        targets, sources = (self._members_at(end(here, number)) for end in (order.receiver, order.sender))
+        targets, sources = (self._members_at(end(here, number)) for end in (order.receiving_place, order.sending_place))
         peers = [member // layer.esp for member in layer.members("mp", runner.index)]
-        gathered = [runner.serving_experts(place, order.sender(place, number)) for place in peers]
+        gathered = [runner.serving_experts(place, order.sending_place(place, number)) for place in peers]
         return ExchangeStep(targets, sources, gathered)
 
     def _members_at(self, place: int) -> list[int]:
@@ -176,6 +178,6 @@ def _as_slice(experts: list[int]) -> slice | list[int]:
 
 
 @lru_cache(maxsize=1)
-def _executor() -> ThreadPoolExecutor:
+def _exchange_thread() -> ThreadPoolExecutor:
     """Return the executor with the single thread of all layers, which keeps exchanges in their start order."""
     return ThreadPoolExecutor(1, "expert-exchange")

@@ -51,9 +51,9 @@ class StepTrace:
 
     def recorder(self, layer: int) -> BeginStep:
         """Return the function that a layer calls at the start of its steps."""
-        return partial(self._begin, layer)
+        return partial(self._record_begin, layer)
 
-    def _begin(self, layer: int, op: StepOp, position: StepPosition) -> EndStep:
+    def _record_begin(self, layer: int, op: StepOp, position: StepPosition) -> EndStep:
         if not self.is_on:
             return do_nothing
         number, stamp, start = _OP_NUMBER[op], self._stamp, self._stamp()

@@ -87,20 +87,20 @@ class StepRunner:
         self._on_collective = on_collective
         self._plans: dict[tuple[str, int], ExchangePlan] = {}
         self._operations: dict[StepOp, Callable[[Step, Tensor], PendingTensor]] = {
-            StepOp.SPLIT_TOKENS: lambda step, x: self._keep(step, x, TOKENS),
+            StepOp.SPLIT_TOKENS: lambda step, x: self._keep_own_part(step, x, TOKENS),
             StepOp.GATHER_TOKENS: lambda step, x: self._gather(step, x, TOKENS),
-            StepOp.SPLIT_SLOTS: lambda step, x: self._keep(step, x, SLOTS),
+            StepOp.SPLIT_SLOTS: lambda step, x: self._keep_own_part(step, x, SLOTS),
             StepOp.GATHER_SLOTS: lambda step, x: self._gather(step, x, SLOTS),
             StepOp.COPY: lambda step, x: lambda: x,
             StepOp.REDUCE: self._reduce,
             StepOp.GATHER_SHARDS: lambda step, x: self._gather(step, x, COPIES),
             StepOp.SCATTER_SHARDS: self._scatter,
             StepOp.REDUCE_SHARDS: self._reduce,
-            StepOp.KEEP_SHARD: lambda step, x: self._keep(step, x, COPIES),
+            StepOp.KEEP_SHARD: lambda step, x: self._keep_own_part(step, x, COPIES),
             StepOp.PAD_SHARD: self._pad,
             StepOp.GATHER_INPUTS: lambda step, x: self._gather(step, x, TOKENS),
             StepOp.SCATTER_INPUTS: self._scatter,
-            StepOp.KEEP_INPUT: lambda step, x: self._keep(step, x, TOKENS),
+            StepOp.KEEP_INPUT: lambda step, x: self._keep_own_part(step, x, TOKENS),
             StepOp.PAD_INPUT: self._pad,
             StepOp.DUMP: lambda step, x: lambda: x.expand(self.groups[step.group].size, *x.shape[1:]),
             StepOp.SUM: lambda step, x: lambda: sum_copies(x),
@@ -129,7 +129,7 @@ class StepRunner:
 
     # ---- on the device ----
 
-    def _keep(self, step: Step, x: Tensor, dim: int) -> PendingTensor:
+    def _keep_own_part(self, step: Step, x: Tensor, dim: int) -> PendingTensor:
         group = self.groups[step.group]
         return lambda: x.chunk(group.size, dim)[group.index]
 
@@ -154,11 +154,11 @@ class StepRunner:
         group = self.groups[step.group]
         if group.size == 1:
             return lambda: x.unsqueeze(0)
-        part = self.to_wire(x, step)
+        part = self.to_send_buffer(x, step)
         parts = part.new_empty(group.size, *part.shape)
         self._record(step, "all_gather", part, (group.size - 1) * part.nbytes)
         work = all_gather(parts.view(-1), part.view(-1), group=group.handle, async_op=True)
-        return _pending(work, part, parts, x)
+        return _bind_wait(work, part, parts, x)
 
     def gather_uneven(self, step: Step, x: Tensor, blocks: Sequence[int]) -> Callable[[], Sequence[Tensor]]:
         """Start to gather ``x [1, blocks, ...]`` from all members, whose numbers of ``blocks`` differ.
@@ -167,34 +167,34 @@ class StepRunner:
         bytes.
         """
         group = self.groups[step.group]
-        part = self.to_wire(x[0], step)
+        part = self.to_send_buffer(x[0], step)
         parts = part.new_empty(sum(blocks), *part.shape[1:])
         self._record(step, "all_gather", part, (group.size - 1) * part.nbytes)
         repeated = part.repeat(group.size, *[1] * (part.ndim - 1))
         sent = [len(part)] * group.size
         work = dist.all_to_all_single(parts, repeated, list(blocks), sent, group=group.handle, async_op=True)
-        pending = _pending(work, repeated, parts, x)
+        pending = _bind_wait(work, repeated, parts, x)
         return lambda: [each.unsqueeze(0) for each in torch.split(pending(), list(blocks))]
 
     def _scatter(self, step: Step, x: Tensor) -> PendingTensor:
         group = self.groups[step.group]
         if group.size == 1:
             return lambda: x
-        whole = self.to_wire(x, step)
+        whole = self.to_send_buffer(x, step)
         part = whole.new_empty(whole.shape[0] // group.size, *whole.shape[1:])
         self._record(step, "reduce_scatter", whole, (group.size - 1) * part.nbytes)
         work = _reduce_scatter(part.view(-1), whole.view(-1), group=group.handle, async_op=True)
-        return _pending(work, whole, part, x)
+        return _bind_wait(work, whole, part, x)
 
     def _reduce(self, step: Step, x: Tensor) -> PendingTensor:
         group = self.groups[step.group]
         if group.size == 1:
             return lambda: x
-        total = self.to_wire(x, step)
+        total = self.to_send_buffer(x, step)
         total = total.clone() if total.data_ptr() == x.data_ptr() else total
         self._record(step, "all_reduce", total, 2 * (group.size - 1) * total.nbytes / group.size)
         work = dist.all_reduce(total, group=group.handle, async_op=True)
-        return _pending(work, total, total, x)
+        return _bind_wait(work, total, total, x)
 
     # ---- all-to-all ----
 
@@ -215,10 +215,10 @@ class StepRunner:
         group = self.groups[step.group]
         if group.size == 1:
             return lambda: x
-        buffer = self.to_wire(x, step)
+        buffer = self.to_send_buffer(x, step)
         arriving = buffer.new_empty(sum(received), *buffer.shape[1:])
         self.record_exchange(step, buffer, sent)
-        return _pending(start_all_to_all(group, arriving, buffer, received, sent), buffer, arriving, x)
+        return _bind_wait(start_all_to_all(group, arriving, buffer, received, sent), buffer, arriving, x)
 
     def copy_count(self, step: Step) -> int:
         """Return the number of copies of each slot in an all-to-all: the number set by the step, or one per shard."""
@@ -261,7 +261,7 @@ class StepRunner:
 
     # ---- bookkeeping ----
 
-    def to_wire(self, x: Tensor, step: Step) -> Tensor:
+    def to_send_buffer(self, x: Tensor, step: Step) -> Tensor:
         """Return ``x`` contiguous, in memory from which the group of a step can send it."""
         return to_group_memory(x, self.groups[step.group]).contiguous()
 
@@ -302,7 +302,7 @@ def _reorder(x: Tensor, order: Tensor | None) -> Tensor:
     return x if order is None else x.index_select(0, order)
 
 
-def _pending(work: Any, sent: Tensor, arriving: Tensor, x: Tensor) -> PendingTensor:
+def _bind_wait(work: Any, sent: Tensor, arriving: Tensor, x: Tensor) -> PendingTensor:
     """Return a function that waits for ``arriving`` and returns it on the device of ``x``; it keeps ``sent`` alive."""
     alive = [sent]
 

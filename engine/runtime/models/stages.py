@@ -63,10 +63,10 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         """Compute the stage; the last stage needs ``targets``."""
-        x = self.body(x)
+        x = self.forward_body(x)
         return x if self.head is None else self.head(x, targets)
 
-    def body(self, x: Tensor) -> Tensor:
+    def forward_body(self, x: Tensor) -> Tensor:
         """Compute the stage without its head."""
         x = self.embed(x)
         for layer in self.layers.values():
@@ -123,7 +123,7 @@ class StageBuilder(ABC):
         def part(place: int) -> nn.Module:
             ends = {EMBEDDING: self.make_embedding, HEAD: self.make_head}
             module = ends[place]() if place in ends else self.make_layer(place - FIRST_LAYER)
-            return initialise(module.to(device, dtype), (seed, place), self)
+            return initialise_weights(module.to(device, dtype), (seed, place), self)
 
         first = sum(layers_per_stage[:stage])
         numbers = range(first, first + layers_per_stage[stage])
@@ -135,7 +135,7 @@ class StageBuilder(ABC):
 
 
 @torch.no_grad()
-def initialise(part: nn.Module, key: tuple[int, int], builder: StageBuilder) -> nn.Module:
+def initialise_weights(part: nn.Module, key: tuple[int, int], builder: StageBuilder) -> nn.Module:
     """Draw normal weights, and set biases to 0 and norm scales to 1.
 
     Weights are drawn on the CPU in float32 whatever the device and dtype, and as whole tensors even if the process

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from meshwave.engine.document.model import IGNORED, LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.models.stages import EMBEDDING, FIRST_LAYER, Stage, StageBuilder, initialise
+from meshwave.engine.runtime.models.stages import EMBEDDING, FIRST_LAYER, Stage, StageBuilder, initialise_weights
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Norm
 from meshwave.engine.runtime.modules.rms_norm import RmsNorm
 from meshwave.engine.runtime.modules.tensor_parallel import (
@@ -50,7 +50,7 @@ class Embedding(nn.Module):
             return embedded
         rows = self.position.first_rows(tokens.shape[1])
         if self.group.divides_tokens:
-            own = self.group.part(tokens.shape[1])
+            own = self.group.own_range(tokens.shape[1])
             rows = rows[own.start : own.stop]
         return embedded + rows
 
@@ -64,7 +64,9 @@ def make_norm(shape: LanguageModel, group: Group = ALONE) -> nn.Module:
 
 
 @lru_cache(maxsize=16)
-def rotations(length: int, dims: int, theta: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def rotary_cosines_and_sines(
+    length: int, dims: int, theta: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Return the cosines and sines ``[length, dims]`` of rotary position embeddings (Su et al., arXiv:2104.09864).
 
     Dimension ``i`` is rotated with dimension ``i + dims / 2``, as in GPT-NeoX and Llama.
@@ -75,9 +77,9 @@ def rotations(length: int, dims: int, theta: float, dtype: torch.dtype, device: 
     return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
 
 
-def rotate(x: Tensor, dims: int, theta: float) -> Tensor:
+def apply_rotary_embedding(x: Tensor, dims: int, theta: float) -> Tensor:
     """Rotate the first ``dims`` dimensions of ``x [batch, heads, sequence, head_dim]`` by position."""
-    cosines, sines = rotations(x.shape[2], dims, theta, x.dtype, x.device)
+    cosines, sines = rotary_cosines_and_sines(x.shape[2], dims, theta, x.dtype, x.device)
     turned, rest = x[..., :dims], x[..., dims:]
     first, second = turned.chunk(2, -1)
     turned = turned * cosines + torch.cat((-second, first), -1) * sines
@@ -110,9 +112,12 @@ class Attention(nn.Module):
         batch, sequence, _ = projected.shape
         parts = projected.split(self.qkv.widths, -1)
         q, k, v = (part.view(batch, sequence, -1, self.head_dim).transpose(1, 2) for part in parts)
-        q, k = _apply(self.query_norm, q), _apply(self.key_norm, k)
+        q, k = _apply_norm(self.query_norm, q), _apply_norm(self.key_norm, k)
         if self.rotated:
-            q, k = rotate(q, self.rotated, self.theta), rotate(k, self.rotated, self.theta)
+            q, k = (
+                apply_rotary_embedding(q, self.rotated, self.theta),
+                apply_rotary_embedding(k, self.rotated, self.theta),
+            )
             v = v.clone()  # a view would keep the projection of all three
         values = self._attend(q, k, v)
         out: Tensor = self.out(values.transpose(1, 2).reshape(batch, sequence, -1))
@@ -160,13 +165,13 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to ``x [batch, sequence, hidden]``; the output has the same shape."""
-        normed = _apply(self.attention_norm, x)
-        update = _apply(self.attention_out_norm, self.attention(normed))
+        normed = _apply_norm(self.attention_norm, x)
+        update = _apply_norm(self.attention_out_norm, self.attention(normed))
         if self.is_parallel:
             taken = normed if self.ffn_norm is None else self.ffn_norm(x)
-            return x + update + _apply(self.ffn_out_norm, self._feed_forward(taken))
+            return x + update + _apply_norm(self.ffn_out_norm, self._feed_forward(taken))
         x = x + update
-        return x + _apply(self.ffn_out_norm, self._feed_forward(_apply(self.ffn_norm, x)))
+        return x + _apply_norm(self.ffn_out_norm, self._feed_forward(_apply_norm(self.ffn_norm, x)))
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         if self.experts is not None:
@@ -181,7 +186,7 @@ class Layer(nn.Module):
         return out
 
 
-def _apply(norm: nn.Module | None, x: Tensor) -> Tensor:
+def _apply_norm(norm: nn.Module | None, x: Tensor) -> Tensor:
     return x if norm is None else norm(x)
 
 
@@ -204,7 +209,7 @@ class Head(nn.Module):
         architecture = shape.architecture
         self.project = ColumnLinear(shape.hidden, shape.vocab, group=group, bias=architecture.head_bias)
         self.cap = architecture.logit_soft_cap
-        self.group, self.own = group, group.part(shape.vocab)
+        self.group, self.own = group, group.own_range(shape.vocab)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of ``x [batch, sequence, hidden]`` for ``targets [batch, sequence]``."""
@@ -229,7 +234,9 @@ class Transformer(StageBuilder):
         """Build one stage. A head that is tied to the embedding starts with the weights of the embedding table."""
         made = super().build(layers_per_stage, stage, seed, dtype, device)
         if self.shape.architecture.tied_embeddings and isinstance(made.head, Head):
-            embedding = made.embedding or initialise(self.make_embedding().to(device, dtype), (seed, EMBEDDING), self)
+            embedding = made.embedding or initialise_weights(
+                self.make_embedding().to(device, dtype), (seed, EMBEDDING), self
+            )
             assert isinstance(embedding, Embedding), "the embedding of this family"
             made.head.project.weight = embedding.token.weight
         return made

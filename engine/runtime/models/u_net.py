@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwave.engine.families._u_net_blocks import Block, groups_of, numbers_of
+from meshwave.engine.families._u_net_blocks import Block, element_count, norm_group_count
 from meshwave.engine.families.u_net import UNet
 from meshwave.engine.lowering.transfers import Skip, skips_by_stages
 from meshwave.engine.runtime.models.skip_connections import SkippingStage
@@ -33,10 +33,10 @@ class Residual(nn.Module):
 
     def __init__(self, inner: int, outer: int, time_width: int) -> None:
         super().__init__()
-        self.first_norm = ChannelNorm(groups_of(inner), inner)
+        self.first_norm = ChannelNorm(norm_group_count(inner), inner)
         self.first = Convolution(inner, outer, 3, padding=1)
         self.step = Linear(time_width, outer)
-        self.second_norm = ChannelNorm(groups_of(outer), outer)
+        self.second_norm = ChannelNorm(norm_group_count(outer), outer)
         self.out = Convolution(outer, outer, 3, padding=1)
         self.shortcut = Convolution(inner, outer, 1) if inner != outer else None
 
@@ -54,7 +54,7 @@ class PixelAttention(nn.Module):
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.norm = ChannelNorm(groups_of(channels), channels)
+        self.norm = ChannelNorm(norm_group_count(channels), channels)
         self.qkv = Linear(channels, 3 * channels)
         self.out = Linear(channels, channels)
 
@@ -114,7 +114,7 @@ class ImageEmbedding(nn.Module):
         samples = samples.to(self.input.weight.dtype)
         channels, side = self.image
         images = samples[:, :-1].view(-1, channels, side, side)
-        waves = _waves(samples[:, -1], self.waves)
+        waves = _encode_steps(samples[:, -1], self.waves)
         waves.requires_grad = torch.is_grad_enabled()  # so that a split backward reaches the gradients to defer
         step = F.silu(self.step_out(F.silu(self.step_in(waves))))
         return self.input(images), step
@@ -126,7 +126,7 @@ class NoiseHead(nn.Module):
     def __init__(self, shape: UNet) -> None:
         super().__init__()
         channels = shape.blocks[-1].outer
-        self.norm = ChannelNorm(groups_of(channels), channels)
+        self.norm = ChannelNorm(norm_group_count(channels), channels)
         self.project = Convolution(channels, shape.image_channels, 3, padding=1)
 
     def forward(self, x: Tensor, noise: Tensor) -> Tensor:
@@ -197,14 +197,14 @@ def _pack(tensors: Sequence[Tensor]) -> Tensor:
 
 def _unpack(message: Tensor, shapes: Sequence[ImageShape]) -> list[Tensor]:
     """Return the images ``[batch, channels, side, side]`` in a message, one for each shape."""
-    ends = list(accumulate(map(numbers_of, shapes)))
+    ends = list(accumulate(map(element_count, shapes)))
     pieces = message[:, 0].tensor_split(ends[:-1], 1)
     return [
         piece.reshape(len(piece), c, side, side).contiguous() for piece, (c, side) in zip(pieces, shapes, strict=True)
     ]
 
 
-def _waves(steps: Tensor, width: int) -> Tensor:
+def _encode_steps(steps: Tensor, width: int) -> Tensor:
     """Return sines and cosines of different wavelengths that encode noise steps, ``[batch, width]``."""
     half = (width + 1) // 2
     rates = torch.exp(torch.arange(half, device=steps.device) * (-math.log(LONGEST_WAVELENGTH) / half)).to(steps.dtype)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from meshwave.engine.runtime.device.accelerator import is_autocast
+from meshwave.engine.runtime.device.accelerator import uses_autocast
 
 DeferredGradient = Callable[[], None]
 """Function that computes the weight gradients of a module for one microbatch and accumulates them."""
@@ -41,7 +41,7 @@ class GradientQueue:
 
 
 @torch.no_grad()
-def compute_deferred(gradients: list[DeferredGradient]) -> None:
+def compute_deferred_gradients(gradients: list[DeferredGradient]) -> None:
     """Compute deferred gradients in the order of a backward. The list is emptied, so that their tensors are freed."""
     gradients.reverse()
     while gradients:
@@ -115,7 +115,7 @@ class Norm(DeferrableModule, nn.LayerNorm):
         """Normalise ``x [..., features]``."""
         if self.gradient_queue is None:
             return super().forward(x)
-        if is_autocast(x):
+        if uses_autocast(x):
             x = x.float()  # as autocast does with norms on an accelerator
         out: Tensor = _DeferringNorm.apply(x, self, self.gradient_queue)  # type: ignore[no-untyped-call]
         return out
@@ -155,7 +155,7 @@ class ChannelNorm(DeferrableModule, nn.GroupNorm):
         """Normalise images ``[batch, channels, height, width]``."""
         if self.gradient_queue is None:
             return super().forward(x)
-        if is_autocast(x):
+        if uses_autocast(x):
             x = x.float()  # as autocast does with norms on an accelerator
         out: Tensor = _DeferringChannelNorm.apply(x.contiguous(), self, self.gradient_queue)  # type: ignore[no-untyped-call]
         return out
@@ -214,7 +214,7 @@ class _DeferringNorm(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         x, mean, deviation = ctx.saved_tensors
-        ctx.queue.add(partial(_add_norm, ctx.norm, x, mean, deviation, gradient))
+        ctx.queue.add(partial(_add_norm_gradients, ctx.norm, x, mean, deviation, gradient))
         input_gradient, _, _ = _norm_backward(ctx.norm, x, mean, deviation, gradient, wanted=[True, False, False])
         return input_gradient, None, None
 
@@ -237,7 +237,7 @@ class _DeferringConvolution(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         (x,) = ctx.saved_tensors
         gradient = gradient.contiguous()  # a copy, because a view of a message would keep it in memory
-        ctx.queue.add(partial(_add_convolution, ctx.convolution, x, ctx.weight, gradient))
+        ctx.queue.add(partial(_add_convolution_gradients, ctx.convolution, x, ctx.weight, gradient))
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         wanted = [True, False, False]
@@ -259,7 +259,7 @@ class _DeferringChannelNorm(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         x, mean, deviation = ctx.saved_tensors
         gradient = gradient.contiguous()
-        ctx.queue.add(partial(_add_channel_norm, ctx.norm, x, mean, deviation, gradient))
+        ctx.queue.add(partial(_add_channel_norm_gradients, ctx.norm, x, mean, deviation, gradient))
         input_gradient, _, _ = _channel_norm_backward(
             ctx.norm, x, mean, deviation, gradient, wanted=[True, False, False]
         )
@@ -276,7 +276,7 @@ class _DeferringLookup(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
         (indices,) = ctx.saved_tensors
-        ctx.queue.add(partial(_add_lookup, ctx.table, indices, gradient))
+        ctx.queue.add(partial(_add_lookup_gradient, ctx.table, indices, gradient))
         return None, None, None, None
 
 
@@ -288,7 +288,7 @@ class _DeferringFirstRows(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
-        ctx.queue.add(partial(_add_first_rows, ctx.table, gradient))
+        ctx.queue.add(partial(_add_first_rows_gradient, ctx.table, gradient))
         return None, None, None, None
 
 
@@ -302,7 +302,7 @@ def add_linear_gradients(linear: Linear, x: Tensor, gradient: Tensor) -> None:
         add_gradient(linear.bias, gradient.sum(0))
 
 
-def _add_norm(norm: Norm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor) -> None:
+def _add_norm_gradients(norm: Norm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor) -> None:
     _, weight, bias = _norm_backward(norm, x, mean, deviation, gradient, wanted=[False, True, True])
     add_gradient(norm.weight, weight)
     add_gradient(norm.bias, bias)
@@ -320,7 +320,7 @@ def _norm_backward(
     return gradients
 
 
-def _add_convolution(convolution: Convolution, x: Tensor, weight: Tensor, gradient: Tensor) -> None:
+def _add_convolution_gradients(convolution: Convolution, x: Tensor, weight: Tensor, gradient: Tensor) -> None:
     _, weight_gradient, bias_gradient = _convolution_backward(
         convolution, x, weight, gradient, wanted=[False, True, True]
     )
@@ -339,7 +339,9 @@ def _convolution_backward(
     return gradients
 
 
-def _add_channel_norm(norm: ChannelNorm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor) -> None:
+def _add_channel_norm_gradients(
+    norm: ChannelNorm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor
+) -> None:
     _, weight, bias = _channel_norm_backward(norm, x, mean, deviation, gradient, wanted=[False, True, True])
     add_gradient(norm.weight, weight)
     add_gradient(norm.bias, bias)
@@ -355,12 +357,12 @@ def _channel_norm_backward(
     return gradients
 
 
-def _add_lookup(table: EmbeddingTable, indices: Tensor, gradient: Tensor) -> None:
+def _add_lookup_gradient(table: EmbeddingTable, indices: Tensor, gradient: Tensor) -> None:
     kernel = torch.ops.aten.embedding_dense_backward.default
     add_gradient(table.weight, kernel(gradient, indices, table.num_embeddings, -1, False))
 
 
-def _add_first_rows(table: EmbeddingTable, gradient: Tensor) -> None:
+def _add_first_rows_gradient(table: EmbeddingTable, gradient: Tensor) -> None:
     kernel = torch.ops.aten.slice_backward.default
     add_gradient(table.weight, kernel(gradient, list(table.weight.shape), 0, 0, len(gradient), 1))
 

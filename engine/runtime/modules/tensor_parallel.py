@@ -159,11 +159,11 @@ def sum_over_group(x: Tensor, group: Group, bias: Tensor | None = None) -> Tenso
         own: Tensor = _ScatterTokens.apply(x, group, bias)  # type: ignore[no-untyped-call]
         return own
     if group.size > 1:
-        x = _sum(x, group)
+        x = _differentiable_sum(x, group)
     return x if bias is None else x + bias
 
 
-def _sum(x: Tensor, group: Group) -> Tensor:
+def _differentiable_sum(x: Tensor, group: Group) -> Tensor:
     reduced: Tensor = _Reduce.apply(x, group)  # type: ignore[no-untyped-call]
     return reduced
 
@@ -176,7 +176,7 @@ class ColumnLinear(Linear):
     """
 
     def __init__(self, inputs: int, *blocks: int, group: Group = ALONE, bias: bool = True) -> None:
-        own = [group.part(block) for block in blocks]
+        own = [group.own_range(block) for block in blocks]
         self.widths = [len(part) for part in own]  # columns of this process's part of each block
         super().__init__(inputs, sum(self.widths), bias=bias)
         self.group = group
@@ -206,7 +206,7 @@ class RowLinear(Linear):
     """
 
     def __init__(self, inputs: int, outputs: int, group: Group = ALONE, *, bias: bool = True) -> None:
-        own = group.part(inputs)
+        own = group.own_range(inputs)
         super().__init__(len(own), outputs, bias=bias)
         self.group = group
         if group.size > 1:
@@ -226,7 +226,7 @@ class VocabularyTable(EmbeddingTable):
     """Embedding table of tokens that is sharded by rows over the group; this process holds its rows."""
 
     def __init__(self, vocab: int, hidden: int, group: Group = ALONE) -> None:
-        self.own = group.part(vocab)
+        self.own = group.own_range(vocab)
         super().__init__(len(self.own), hidden)
         self.group = group
         if group.size > 1:

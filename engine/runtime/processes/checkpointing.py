@@ -60,7 +60,9 @@ class Checkpointing:
 
     def after_step(self, steps: int) -> None:
         """Start a checkpoint after ``steps`` steps of training, if one is due or the run has received a request to end."""
-        self._ends = self._request.is_heard and steps < self._steps and self._trainer.agrees_any(self._request.is_set)
+        self._ends = (
+            self._request.is_heard and steps < self._steps and self._trainer.is_true_on_any(self._request.is_set)
+        )
         if self._ends or (self._plan is not None and self._is_due(self._plan, steps)):
             self._save(steps)
 
@@ -93,7 +95,7 @@ class Checkpointing:
         if plan.every_s is None:
             return False
         is_over = self._process == 0 and time.monotonic() - self._saved_s >= plan.every_s
-        return self._trainer.agrees_any(is_over)
+        return self._trainer.is_true_on_any(is_over)
 
     def _save(self, steps: int) -> None:
         assert self._writer is not None

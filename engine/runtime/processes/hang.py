@@ -63,39 +63,39 @@ class HangDiagnosis:
 
     def problem(self, process: int) -> Problem:
         """Return the reason why ``process`` makes no progress; the last link of its chain is the cause."""
-        chain = [{"code": code, "params": params} for code, params in self._chain(process)]
+        chain = [{"code": code, "params": params} for code, params in self._waiting_chain(process)]
         return Problem("", "hang", {"seconds": self.watched[process].position.stuck_s, "chain": chain})
 
-    def _chain(self, process: int) -> Iterator[Link]:
+    def _waiting_chain(self, process: int) -> Iterator[Link]:
         seen: set[int] = set()
         while process not in seen:
             seen.add(process)
             watched = self.watched[process]
             if watched.silent_s is not None:
                 code = "process_stopped" if watched.is_stopped else "process_silent"
-                yield self._link(code, process, seconds=watched.silent_s)
+                yield self._chain_link(code, process, seconds=watched.silent_s)
                 return
             position = watched.position
             if position.awaited_row is None:
                 behind = self._slowest_partner(process)
-                yield self._link("process_computes" if behind is None else "process_waits_for_partner", process)
+                yield self._chain_link("process_computes" if behind is None else "process_waits_for_partner", process)
             else:
                 behind, sender = self._slowest_sender(process, position.awaited_row)
                 code = "message_undelivered" if behind is None else "process_receives"
-                yield self._link(code, process, peer=self.meshes[sender])
+                yield self._chain_link(code, process, peer=self.meshes[sender])
             if behind is None:
                 return
             process = behind
-        yield self._link("processes_wait_for_each_other", process)
+        yield self._chain_link("processes_wait_for_each_other", process)
 
-    def _link(self, code: str, process: int, **params: object) -> Link:
+    def _chain_link(self, code: str, process: int, **params: object) -> Link:
         position = self.watched[process].position
         rank = self.layout.rank(process)
         row = position.row if position.awaited_row is None else position.awaited_row
         common = {"mesh": self.meshes[rank], "process": process, "step": position.step + 1, "seconds": position.stuck_s}
-        return code, {**common, "action": self._cell(rank, row), **params}
+        return code, {**common, "action": self._action_text(rank, row), **params}
 
-    def _cell(self, rank: int, row: int) -> str:
+    def _action_text(self, rank: int, row: int) -> str:
         actions = self._actions[rank]
         return format_cells([actions[row]._replace(fused=0)])[0] if row < len(actions) else "the end"
 
@@ -128,7 +128,7 @@ class HangDiagnosis:
         op = actions[position.row].op if position.row < len(actions) else None
         if op in (Op.STEP, None):  # reductions over all copies of a stage, then the loss of all processes
             ends = {other: len(self._actions[self.layout.rank(other)]) for other in self.watched}
-            return self._first_of(
+            return self._furthest_behind(
                 other
                 for other, watched in self.watched.items()
                 if other != process and watched.is_behind((position.step, ends[other] - 1))
@@ -137,9 +137,9 @@ class HangDiagnosis:
 
     def _slowest_process(self, processes: Sequence[int] | set[int], place: tuple[int, int]) -> int | None:
         """Return a silent process, or the one furthest behind a position; None if all have reached the position."""
-        return self._first_of(other for other in processes if self.watched[other].is_behind(place))
+        return self._furthest_behind(other for other in processes if self.watched[other].is_behind(place))
 
-    def _first_of(self, processes: Iterable[int]) -> int | None:
+    def _furthest_behind(self, processes: Iterable[int]) -> int | None:
         def sort_key(process: int) -> tuple[bool, tuple[int, int]]:
             watched = self.watched[process]
             return watched.silent_s is None, watched.position.place

@@ -38,15 +38,16 @@ def main(folder: Path) -> None:
     (folder / f"seen-{world.process}").touch()
     comparison = ClockComparison(world.process, world.size, world.backend)
     comparison.measure_offsets()
-    processes = _gather({"process": world.process, "node": node, **_describe(world)})
+    processes = _gather_values({"process": world.process, "node": node, **_describe_process(world)})
     seen = [(folder / f"seen-{process}").exists() for process in range(world.size)]
     first = [
-        next(each["process"] for each in processes if each["node"] == number) for number in range(_nodes(processes))
+        next(each["process"] for each in processes if each["node"] == number)
+        for number in range(_node_count(processes))
     ]
     inside = [each["process"] for each in processes if each["node"] == 0]
     report = {
         "processes": processes,
-        "all_seen": _gather(all(seen)),
+        "all_seen": _gather_values(all(seen)),
         "backend": world.backend,
         "intra_node": _measure_links(world, inside),
         "inter_node": _measure_links(world, first),
@@ -60,17 +61,17 @@ def main(folder: Path) -> None:
     leave_run()
 
 
-def _gather(value: Any) -> list[Any]:
+def _gather_values(value: Any) -> list[Any]:
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
 
 
-def _nodes(processes: list[dict[str, Any]]) -> int:
+def _node_count(processes: list[dict[str, Any]]) -> int:
     return 1 + max(int(each["node"]) for each in processes)
 
 
-def _describe(world: World) -> dict[str, Any]:
+def _describe_process(world: World) -> dict[str, Any]:
     device, properties = world.device, device_properties(world.device)
     return {
         "host": socket.gethostname(),

@@ -124,11 +124,11 @@ class RunProcesses:
         """
         own = {pid: status for pid, status in ended.items() if pid in self.alive}
         now = time.time()
-        self.exits += [(self.alive.pop(pid), status, self._was_ended(status), now) for pid, status in own.items()]
+        self.exits += [(self.alive.pop(pid), status, self._was_requested(status), now) for pid, status in own.items()]
         if any(own.values()):
             self.end()
 
-    def _was_ended(self, status: int) -> bool:
+    def _was_requested(self, status: int) -> bool:
         """Return True if a process ended because of a request.
 
         A process that is killed from outside may be reported after the others, which fail without it and are ended
@@ -180,13 +180,13 @@ class ForkServer:
             self._write_event(event="ready")
             while self._execute_commands():
                 selector.select(POLL_S if self._runs else None)
-                _drain(wake)
-                self._watch()
+                _read_available(wake)
+                self._watch_runs()
         self._end_all()
 
     def _execute_commands(self) -> bool:
         """Execute the commands that have arrived, and return True if the input is still open."""
-        text, is_open = _drain(self._commands)
+        text, is_open = _read_available(self._commands)
         if not is_open:
             return False
         *lines, self._unread = (self._unread + text).split(b"\n")
@@ -205,9 +205,9 @@ class ForkServer:
         except (OSError, MeshwaveError) as error:
             group.fail(f"the network could not be built: {error}")
         if group.builder is None:
-            self._start(group)
+            self._start_processes(group)
 
-    def _start(self, group: RunProcesses) -> None:
+    def _start_processes(self, group: RunProcesses) -> None:
         """Fork the processes, unless the run is ending."""
         self._prepare(group.folder)
         try:
@@ -220,14 +220,14 @@ class ForkServer:
         self._write_event(event="started", run=group.run, pids=list(group.alive))
         self._finish_if_done(group)
 
-    def _watch(self) -> None:
+    def _watch_runs(self) -> None:
         ended = _reap()
         for group in list(self._runs.values()):
             group.record_exits(ended)
             group.check()
             if group.builder is not None and group.builder.pid in ended:
                 group.take_network()
-                self._start(group)
+                self._start_processes(group)
             else:
                 self._finish_if_done(group)
 
@@ -237,21 +237,21 @@ class ForkServer:
         del self._runs[group.run]
         if group.network is not None:
             group.network.close()
-        self._sweep(group.sessions)
+        self._end_orphans(group.sessions)
         self._write_event(
             event="finished", run=group.run, cancelled=group.is_cancelled, error=group.error, exits=group.exits
         )
 
-    def _sweep(self, sessions: set[int]) -> None:
+    def _end_orphans(self, sessions: set[int]) -> None:
         """End the processes that a run's processes have started; the kernel made them children of this process.
 
         While other runs are active, only processes in ``sessions`` are ended, because others may belong to other runs.
         """
         others = {pid for group in self._runs.values() for pid in group.sessions}
         for _ in range(100):  # children of those that are ended become ours in turn
-            strays = [pid for pid in _children() if pid not in others]
+            strays = [pid for pid in _child_pids() if pid not in others]
             if self._runs:
-                strays = [pid for pid in strays if _session(pid) in sessions]
+                strays = [pid for pid in strays if _session_id(pid) in sessions]
             if not strays:
                 return
             for pid in strays:
@@ -269,7 +269,7 @@ class ForkServer:
             for pid in group.pids:
                 os.waitpid(pid, 0)
         self._runs.clear()
-        self._sweep(set())
+        self._end_orphans(set())
 
     def _fork(self, group: RunProcesses, process: int) -> int:
         parent = os.getpid()
@@ -308,14 +308,14 @@ def _set_up_fork(group: RunProcesses, process: int, parent: int) -> None:
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(group.folder)
-    _redirect(group.folder / f"rank-{process}.log")
+    _redirect_streams(group.folder / f"rank-{process}.log")
     size = str(group.size)
     os.environ.update(RANK=str(process), LOCAL_RANK=str(process), WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
     if not LINUX:
         os.environ["MESHWAVE_DIE_WITH_PARENT"] = "1"  # the worker then monitors its parent itself
 
 
-def _redirect(log: Path) -> None:
+def _redirect_streams(log: Path) -> None:
     """Redirect standard input from ``/dev/null`` and output to ``log``, and close all other descriptors."""
     null = os.open(os.devnull, os.O_RDONLY)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -329,7 +329,7 @@ def _redirect(log: Path) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def _drain(descriptor: int) -> tuple[bytes, bool]:
+def _read_available(descriptor: int) -> tuple[bytes, bool]:
     """Return all bytes that can be read now, and True if the other end is open."""
     text = b""
     while True:
@@ -351,7 +351,7 @@ def _reap() -> dict[int, int]:
     return ended
 
 
-def _children() -> list[int]:
+def _child_pids() -> list[int]:
     """Return the pids of this process's children, including those whose own parent has ended."""
     pid = os.getpid()
     try:
@@ -360,7 +360,7 @@ def _children() -> list[int]:
         return []
 
 
-def _session(pid: int) -> int:
+def _session_id(pid: int) -> int:
     """Return the session id of a process; -1 if it has ended."""
     try:
         return os.getsid(pid)
@@ -391,7 +391,7 @@ def _prepare_run(folder: Path) -> None:
     with suppress(MeshwaveError):  # the workers report it
         options = read_document(folder / "options.json", Options) or PLAIN
         if options.checkpoints or options.resume:
-            importlib.import_module("meshwave.engine.runtime.execution.checkpoint").prepare()
+            importlib.import_module("meshwave.engine.runtime.execution.checkpoint").import_checkpoint_modules()
 
 
 def _bind_spawn(worker: str) -> Callable[[str], NoReturn]:

@@ -85,19 +85,19 @@ def main(run_dir: Path | str, job: Job | None = None) -> NoReturn:
         _end_with_parent()
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # each process has a core
         keep_freed_memory()
-        _take_part(folder, job or read_job(folder))
+        _run_process(folder, job or read_job(folder))
         status = 0
     except Interrupted:
         status = INTERRUPTED_STATUS
     except BaseException as error:
-        status = _report(folder, process, error)
+        status = _report_error(folder, process, error)
     with suppress(OSError):  # the disk may be full
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)
 
 
-def _take_part(folder: Path, job: Job) -> None:
+def _run_process(folder: Path, job: Job) -> None:
     world = join_run(folder, computes=job.rehearsal is None)
     events = JsonLines(folder / f"events-{world.process}.jsonl")
     note = world.communication if job.rehearsal else f"{world.computation}; {world.communication}"
@@ -125,7 +125,7 @@ def _train(folder: Path, job: Job, world: World, events: JsonLines) -> None:
     _write_notes(events, _expert_notes(job.design))
     trainer = Trainer(job, world)
     _write_notes(events, trainer.notes)
-    first = _resume(folder, trainer, events)
+    first = _load_checkpoint(folder, trainer, events)
     checkpoints = Checkpointing(folder, job, trainer, world.process, events.write_event)
     memory = MemoryCount(world.device, trainer.resident_tensors())
     counted = counted_step(job.design.training.steps)
@@ -157,7 +157,7 @@ def _train(folder: Path, job: Job, world: World, events: JsonLines) -> None:
     checkpoints.finish(job.design.training.steps)
 
 
-def _resume(folder: Path, trainer: Trainer, events: JsonLines) -> int:
+def _load_checkpoint(folder: Path, trainer: Trainer, events: JsonLines) -> int:
     """Load the newest checkpoint of the run folder, if there is one, and return the number of the first step."""
     found = complete_checkpoints(folder)
     if not found:
@@ -209,7 +209,7 @@ def _run_steps(
     """
 
     def end_hang(problem: Problem) -> None:
-        os._exit(_report(folder, world.process, RunError(problem.message)))
+        os._exit(_report_error(folder, world.process, RunError(problem.message)))
 
     if world.process == 0:
         drop_steps_from(folder / "metrics.jsonl", first)
@@ -266,7 +266,7 @@ def _expert_notes(design: Design) -> list[RunNote]:
     return [RunNote(text) for text in dict.fromkeys(texts)]
 
 
-def _report(folder: Path, process: int, error: BaseException) -> int:
+def _report_error(folder: Path, process: int, error: BaseException) -> int:
     """Write an error report before all other cleanup, because the other processes fail a moment after this one.
 
     Returns:

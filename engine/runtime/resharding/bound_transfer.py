@@ -61,7 +61,7 @@ class PendingTransfer(Generic[T]):
         """
         result = self.wait_received()
         if not self._is_complete:
-            self._messages.wait_sent()
+            self._messages.wait_until_sent()
             self._data, self._is_complete = (), True
         return result
 
@@ -112,9 +112,9 @@ class BoundTransfer:
         )
 
     @property
-    def tags(self) -> int:
+    def tag_count(self) -> int:
         """Number of consecutive tags that a start of the transfer uses."""
-        return self.part.tags
+        return self.part.tag_count
 
     @property
     def receives_shard(self) -> bool:
@@ -122,7 +122,7 @@ class BoundTransfer:
         return any(shape is not None for shape in self._needed_shapes)
 
     @torch.no_grad()
-    def begin(
+    def start_messages(
         self, locals_: Sequence[Tensor | None], intos: Sequence[Tensor | None], tag: int
     ) -> tuple[MessagesInFlight, Callable[[], Shards], list[Tensor]]:
         """Start all messages of this process.
@@ -136,10 +136,10 @@ class BoundTransfer:
             RunError: the connection to another process is closed.
         """
         for number in range(len(self.dtypes)):
-            self._check(number, locals_[number], intos[number])
+            self._check_tensors(number, locals_[number], intos[number])
         check_no_overlap(locals_, intos)
         held = [None if each is None else each.detach().to(self._transport_device) for each in locals_]
-        shards = [self._shard(number, into) for number, into in enumerate(intos)]
+        shards = [self._receive_buffer(number, into) for number, into in enumerate(intos)]
         slices = [self._slice_bytes(each, held[each.tensor], shards[each.tensor]) for each in self.part.slices]
         data = [flat for flat, _ in slices]
         sums = {each.total: AddendSum(each, data, self._dtype(each.total)) for each in self.part.sums}
@@ -169,13 +169,13 @@ class BoundTransfer:
     def _dtype(self, place: int) -> torch.dtype:
         return self.dtypes[self.part.slices[place].tensor]
 
-    def _check(self, number: int, local: Tensor | None, into: Tensor | None) -> None:
+    def _check_tensors(self, number: int, local: Tensor | None, into: Tensor | None) -> None:
         process, name = f"process {self.process}", self.planned.loads[number].name
         check_shard(f"{process} holds", name, local, self._owned_shapes[number], self.dtypes[number])
         if into is not None or self._needed_shapes[number] is None:
             check_shard(f"{process} receives", name, into, self._needed_shapes[number], self.dtypes[number])
 
-    def _shard(self, number: int, into: Tensor | None) -> Tensor | None:
+    def _receive_buffer(self, number: int, into: Tensor | None) -> Tensor | None:
         """Return the tensor on the transport's device into which this process's shard is received."""
         shape = self._needed_shapes[number]
         if shape is None:
@@ -225,13 +225,13 @@ class Resharding(BoundTransfer):
             local: the shard of a process in the source mesh, or its partial sum; do not write to it before the transfer
                 is complete.
             into: the tensor to receive into, with any strides; None for a new tensor.
-            tag: the first of ``tags`` tags that no other transfer in flight between these processes uses.
+            tag: the first of ``tag_count`` tags that no other transfer in flight between these processes uses.
 
         Raises:
             InputError: a tensor is missing, has not the shape or dtype of the shard, or both tensors share memory.
             RunError: the connection to another process is closed.
         """
-        messages, deliver, data = self.begin([local], [into], tag)
+        messages, deliver, data = self.start_messages([local], [into], tag)
         return PendingReshard(messages, lambda: deliver()[0], data, receives_shard=self.receives_shard)
 
 

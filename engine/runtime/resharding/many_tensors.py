@@ -85,7 +85,7 @@ class ReshardingList(BoundTransfer):
             InputError: tensors of a dtype cannot be summed.
         """
         super().__init__(planned, process, dtypes, transport, device)
-        self._first_tag = take_tags(MAX_CONCURRENT * self.tags)
+        self._first_tag = take_tags(MAX_CONCURRENT * self.tag_count)
         self._started = 0
         self._in_flight: dict[int, PendingReshardList] = {}
 
@@ -106,7 +106,7 @@ class ReshardingList(BoundTransfer):
         place = self._started % MAX_CONCURRENT
         if place in self._in_flight:
             self._in_flight[place].wait()
-        messages, deliver, data = self.begin(locals_, intos, self._first_tag + place * self.tags)
+        messages, deliver, data = self.start_messages(locals_, intos, self._first_tag + place * self.tag_count)
         pending = PendingReshardList(messages, deliver, data, receives_shard=self.receives_shard)
         self._in_flight[place] = pending
         self._started += 1

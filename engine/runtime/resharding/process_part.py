@@ -73,7 +73,7 @@ class ProcessPart:
             if each.sender == process and planned.tasks[each.task].addends:
                 self._add_sum(each.task)
         self._totals = {each.total: each for each in self.sums}
-        self.tags = self._add_moves()
+        self.tag_count = self._add_moves()
 
     def is_sum(self, place: int) -> bool:
         """Return True if this process sums a slice, and therefore has it only after all addends have arrived."""

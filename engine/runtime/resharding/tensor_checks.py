@@ -47,7 +47,7 @@ def check_no_overlap(locals_: Sequence[Tensor | None], intos: Sequence[Tensor | 
         InputError: two tensors share memory.
     """
     spans = [
-        (tensor.device, *_memory(tensor), is_written)
+        (tensor.device, *_address_range(tensor), is_written)
         for tensors, is_written in ((locals_, False), (intos, True))
         for tensor in tensors
         if tensor is not None and tensor.numel()
@@ -76,7 +76,7 @@ def check_summable(load: Load, dtype: torch.dtype) -> None:
         raise Refusal("unsummable_dtype", {"tensor": load.name, "dtype": dtype_name(dtype)})
 
 
-def _memory(tensor: Tensor) -> tuple[int, int]:
+def _address_range(tensor: Tensor) -> tuple[int, int]:
     """Return the first address of a tensor's memory and the address after its last byte."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()

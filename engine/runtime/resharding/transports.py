@@ -34,7 +34,7 @@ class MessagesInFlight(NamedTuple):
     """Messages of a started transfer, as functions that wait for them or query their state."""
 
     wait_received: Callable[[], None]
-    wait_sent: Callable[[], None]
+    wait_until_sent: Callable[[], None]
     is_sent: Callable[[], bool]  # returns True if all messages are known to be sent, without waiting
     arrival: Callable[
         [], Stamp | None
@@ -56,7 +56,7 @@ class Transport(ABC):
         """Return a function that starts all messages of a process.
 
         Its arguments are the bytes of each slice, which must stay alive until all messages are sent; the first of
-        ``part.tags`` tags that no other transfer in flight uses; and the functions that compute slices that are sums.
+        ``part.tag_count`` tags that no other transfer in flight uses; and the functions that compute slices that are sums.
         """
 
 
@@ -97,7 +97,7 @@ class GlooTransport(Transport):
 
     def bind(self, part: ProcessPart) -> StartMessages:
         """See :meth:`Transport.bind`."""
-        lanes = [_split_ready(lane) for lane in _lanes(part)]
+        lanes = [_split_ready(lane) for lane in _send_lanes(part)]
         return lambda data, tag, sums: self._start(part, lanes, data, tag, sums)
 
     def send(self, data: Tensor, target: int, tag: int) -> Work:
@@ -127,7 +127,7 @@ class GlooTransport(Transport):
             for arrival in arrivals:
                 arrival.wait()
 
-        def wait_sent() -> None:
+        def wait_until_sent() -> None:
             for lane in lanes_in_flight:
                 lane.finish()
 
@@ -137,10 +137,10 @@ class GlooTransport(Transport):
         def last_arrival() -> Stamp | None:
             return max((arrival.arrived_ns for arrival in arrivals), default=None)
 
-        return MessagesInFlight(wait_received, wait_sent, is_sent, last_arrival)
+        return MessagesInFlight(wait_received, wait_until_sent, is_sent, last_arrival)
 
 
-def _lanes(part: ProcessPart) -> list[list[Send]]:
+def _send_lanes(part: ProcessPart) -> list[list[Send]]:
     """Return the sends of a process in lanes; each lane is sent in order, independently of the others.
 
     Slices that the process owns share one lane within the host and one to other hosts, and so do the sums that it
@@ -221,9 +221,9 @@ class _Lane:
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
         for each in now:
-            self._post(each)
+            self._post_send(each)
         if later:
-            self._thread = threading.Thread(target=self._send, args=(later,), daemon=True)
+            self._thread = threading.Thread(target=self._send_later, args=(later,), daemon=True)
             self._thread.start()
 
     @property
@@ -246,14 +246,14 @@ class _Lane:
             raise self._error
         self._wait_in_flight()
 
-    def _post(self, each: Send) -> None:
+    def _post_send(self, each: Send) -> None:
         data = self._data[each.slice][each.start : each.stop]
         try:
             self._in_flight.append((each, self._transport.send(data, each.target, self._tag + each.tag)))
         except RuntimeError as error:
-            raise self._failure(each, error) from error
+            raise self._send_error(each, error) from error
 
-    def _send(self, later: Sequence[Send]) -> None:
+    def _send_later(self, later: Sequence[Send]) -> None:
         try:
             for each in later:
                 for need in each.needs:
@@ -262,7 +262,7 @@ class _Lane:
                     self._sums[each.slice]()
                 if self._in_flight and self._in_flight[-1][0].target != each.target:
                     self._wait_in_flight()
-                self._post(each)
+                self._post_send(each)
             self._wait_in_flight()
         except Exception as error:
             self._error = error
@@ -272,10 +272,10 @@ class _Lane:
             try:
                 self._transport.wait(work)
             except Exception as error:
-                raise self._failure(each, error) from error
+                raise self._send_error(each, error) from error
         self._in_flight.clear()
 
-    def _failure(self, each: Send, error: Exception) -> RunError:
+    def _send_error(self, each: Send, error: Exception) -> RunError:
         range_ = f"bytes {each.start}:{each.stop} of a slice"
         return RunError(f"process {self._process} could not send {range_} to process {each.target}: {error}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwave.engine.resharding import strategies
-from meshwave.engine.runtime.benchmarks.resharding import CASES, TINY, _links, benchmark_resharding, to_text
+from meshwave.engine.runtime.benchmarks.resharding import CASES, TINY, _emulated_links, benchmark_resharding, to_text
 from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
 
@@ -24,7 +24,7 @@ def test_every_strategy_is_measured_and_told() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_cases_fit_the_cluster(case: object) -> None:
     assert case in CASES
-    links = _links(ProcessCluster(3, 2, 250e6, 50e6), (1e-4, 2e-4))
+    links = _emulated_links(ProcessCluster(3, 2, 250e6, 50e6), (1e-4, 2e-4))
     planned = case.plan(links, "broadcast")  # type: ignore[attr-defined]
     assert planned.moves and set(planned.ranks) <= set(links.host)
     assert str(round(planned.tensor.bytes / 1e6)) in case.name or "kB" in case.name  # type: ignore[attr-defined]

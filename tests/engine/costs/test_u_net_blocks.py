@@ -16,7 +16,7 @@ from meshwave.engine.costs.profile_coverage import coverage_warnings
 from meshwave.engine.costs.profile_store import store_profile
 from meshwave.engine.costs.stage_balance import block_split
 from meshwave.engine.document import parse_design
-from meshwave.engine.families._u_net_blocks import numbers_of
+from meshwave.engine.families._u_net_blocks import element_count
 from meshwave.engine.families.u_net import UNet
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import SENDS, Op
@@ -56,8 +56,8 @@ def test_every_block_takes_what_the_one_before_hands_on_and_its_skip_connection_
     for source, target in model.skips:
         assert blocks[source].shape_skipped == (blocks[target].skipped, blocks[target].side)
     for number, block in enumerate(blocks):
-        assert model.onward_units(number) * model.hidden == numbers_of(block.shape_out) + model.time_width
-        assert model.skip_units(number) * model.hidden == numbers_of(block.shape_skipped)
+        assert model.onward_units(number) * model.hidden == element_count(block.shape_out) + model.time_width
+        assert model.skip_units(number) * model.hidden == element_count(block.shape_skipped)
 
 
 @pytest.mark.torch
@@ -216,7 +216,7 @@ def test_a_message_costs_by_its_own_size(pipeline: Document) -> None:
         assert costs.bytes[row] == program.tensors[row] * unit_bytes
         assert costs.seconds[row] == pytest.approx(1e-5 + costs.bytes[row] / 1e9)
     first = layers_per_stage(design)[0]
-    handed = numbers_of(design.model.blocks[first - 1].shape_out) + design.model.time_width
+    handed = element_count(design.model.blocks[first - 1].shape_out) + design.model.time_width
     assert program.onward[0] * design.model.hidden == handed
 
 

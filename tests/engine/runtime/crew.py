@@ -135,7 +135,7 @@ def _warm_up() -> None:
     """Import what is imported when somebody looks, once for all: processes that fork find it."""
     torch.set_num_threads(1)
     tuple(family.stage_builder() for family in model_families.values()), tuple(cost_models)
-    checkpoint.prepare()
+    checkpoint.import_checkpoint_modules()
     np.unique([0])
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page it looks at

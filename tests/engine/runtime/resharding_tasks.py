@@ -266,12 +266,12 @@ def there_and_back(strategy: str) -> list[str]:
     pending = []
     for number, whole in enumerate(wholes):
         local = piece(whole, ways[0].source_boxes[me]).clone() if me < 4 else None
-        pending.append(out.start(local, tag=number * out.tags))
+        pending.append(out.start(local, tag=number * out.tag_count))
     for number in reversed(range(4)):
         shard = pending[number].wait()
         if me >= 4 and not equal_bits(_present(shard), piece(wholes[number], ways[0].destination_boxes[me])):
             wrong.append(f"tensor {number} did not arrive")
-        again = back.start(shard, tag=4 * out.tags + number * back.tags).wait()
+        again = back.start(shard, tag=4 * out.tag_count + number * back.tag_count).wait()
         if me < 4 and not equal_bits(_present(again), piece(wholes[number], ways[0].source_boxes[me])):
             wrong.append(f"tensor {number} did not come back")
     return wrong

@@ -84,14 +84,14 @@ def test_only_a_delayed_reduction_has_a_modelled_departure(emulates_links: bool,
     design = draw(pp=1, dp=2)
     program = lower(design)
     layout, costs = Job(design, program, layers_per_stage(design)).layout, estimate(design, program)
-    device, communicator = Device("latency"), cast(Any, SimpleNamespace(reduce=lambda *what: BusyMachine()))
+    device, communicator = Device("latency"), cast(Any, SimpleNamespace(start_all_reduce=lambda *what: BusyMachine()))
     groups = reduction_groups(design, layout, costs.layers)
     waits, shared = plan_waits(program, costs, 1.0), SharedTimes(tmp_path / "board", layout, 1)
     update = WaitingUpdate(layout, WORLD, communicator, device, waits, shared, groups, emulates_links=emulates_links)
     device.start(time.perf_counter_ns())
     shared.gradients_ready[0, 1] = device.free_ns
 
-    update.reduce(0)
+    update.start_reduction(0)
     found = update.collect_gradients()[0]
 
     assert found.arrival

@@ -63,10 +63,10 @@ class SlowMessenger:
     def __init__(self, clock: ManualClock, delays_ns: dict[Action, int]) -> None:
         self._clock, self._delays_ns = clock, delays_ns
 
-    def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
+    def send_function(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
         return lambda tensor: None
 
-    def receiver(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
+    def receive_function(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
         return lambda: SlowTensor(self._clock, self._delays_ns[producer])
 
     def flush(self) -> None:
@@ -103,7 +103,7 @@ class Stage:
 class NoUpdate:
     """Leaves the weights as they are."""
 
-    def reduce(self, stage: int) -> None:
+    def start_reduction(self, stage: int) -> None:
         pass
 
     def collect_gradients(self) -> dict[int, PendingTensor]:

@@ -109,7 +109,7 @@ def test_meshes_of_the_tensor_parallel_example_are_its_groups() -> None:
 
 @given(whole=st.integers(1, 400), size=st.integers(1, 9))
 def test_parts_of_a_group_cover_the_whole_and_differ_by_at_most_one(whole: int, size: int) -> None:
-    parts = [Group(tuple(range(size)), index).part(whole) for index in range(size)]
+    parts = [Group(tuple(range(size)), index).own_range(whole) for index in range(size)]
 
     assert list(chain.from_iterable(parts)) == list(range(whole))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1

@@ -18,7 +18,7 @@ from meshwave.engine.document.model import model_families
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.models import build_stage
-from meshwave.engine.runtime.modules.deferred_gradients import Linear, compute_deferred
+from meshwave.engine.runtime.modules.deferred_gradients import Linear, compute_deferred_gradients
 
 LAYERS = (2, 1, 1)
 MICROBATCHES = 3
@@ -82,7 +82,7 @@ def train(kind: str, stage: int | None, precision: str, *, defers: bool = False,
     if defers:
         done = [local.input_gradient(saved, gradient, skip_gradients) for (_, saved), gradient in forwards]
         for _, deferred in done:
-            compute_deferred(deferred)
+            compute_deferred_gradients(deferred)
         input_gradients = [input_gradient for input_gradient, _ in done]
     else:
         input_gradients = [local.backward(saved, gradient, skip_gradients) for (_, saved), gradient in forwards]

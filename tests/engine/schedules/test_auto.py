@@ -190,7 +190,7 @@ def test_a_design_is_priced_by_its_own_costs_and_says_what_was_tried() -> None:
     assert predict(auto).timeline.makespan <= predict(wave).timeline.makespan
     assert prices.judge(schedules["hanayo"](backward="split").program(wave.pipe)) == predict(wave).timeline.makespan
     said = findings(auto)
-    assert re.match(r"Tried \d+ named orders and .* of its own.*; chose the order .*: .* ms\.", said[0])
+    assert re.match(r"Simulated \d+ named orders and \d+ searched orders .*; chose .*: .* ms\.", said[0])
     assert any(line.startswith("hanayo (1, grouped, split): ") for line in said)
 
 

@@ -84,7 +84,7 @@ def test_failures_are_reported_in_their_place() -> None:
 
 
 def test_a_small_version_of_a_case_runs_without_a_gpu() -> None:
-    (case,) = (case.small for case in CASES if case.precision == "fp32")
+    (case,) = (case.small_version for case in CASES if case.precision == "fp32")
 
     found = benchmark_pieces([case], NO_GPU)[case.name]()
 

@@ -77,7 +77,7 @@ def test_only_profiled_threads_are_counted_by_a_torch_without_sums(monkeypatch: 
     def missing(events: object) -> None:
         raise AttributeError("total_allocated")
 
-    monkeypatch.setattr(memory, "_allocations", missing)
+    monkeypatch.setattr(memory, "_allocation_events", missing)
     with MemoryCount(CPU, {}) as count:
         megabytes(8)
         megabytes(3)

@@ -17,7 +17,11 @@ from meshwave.engine.experts._steps import ADJOINT
 from meshwave.engine.runtime.communication.groups import Group, make_groups
 from meshwave.engine.runtime.experts import CollectiveRecord, ExpertLayer, device_groups, required_groups
 from meshwave.engine.runtime.experts import layer as layer_module
-from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, GradientQueue, compute_deferred
+from meshwave.engine.runtime.modules.deferred_gradients import (
+    DeferrableModule,
+    GradientQueue,
+    compute_deferred_gradients,
+)
 from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 from tests.engine.runtime.experts.reference_layer import Case, draw_inputs, draw_weights
 
@@ -131,7 +135,7 @@ def _run_microbatch(
     outcome.records["backward"] = list(records)
     if queue is not None:
         assert all(parameter.grad is None for layer in layers for parameter in layer.parameters())
-        compute_deferred(queue.take())
+        compute_deferred_gradients(queue.take())
     assert x.grad is not None
     return y.detach(), x.grad
 

@@ -25,6 +25,6 @@ def test_places_exchange_inside_their_node_first(nodes: tuple[int, ...], expecte
 
     assert order == expected
     for number in range(4):  # a permutation at every step, and every place once
-        assert sorted(order.receiver(place, number) for place in range(4)) == list(range(4))
-        assert all(order.sender(order.receiver(place, number), number) == place for place in range(4))
-    assert all(sorted(order.receiver(place, n) for n in range(4)) == list(range(4)) for place in range(4))
+        assert sorted(order.receiving_place(place, number) for place in range(4)) == list(range(4))
+        assert all(order.sending_place(order.receiving_place(place, number), number) == place for place in range(4))
+    assert all(sorted(order.receiving_place(place, n) for n in range(4)) == list(range(4)) for place in range(4))

@@ -131,7 +131,7 @@ def test_logits_and_gradients_equal_those_of_a_plain_implementation(name: str) -
     weights = {key: value.detach().clone().requires_grad_() for key, value in stage.state_dict().items()}
     tokens = torch.randint(0, 256, (2, 12), generator=chance)
 
-    found = stage.head.logits(stage.body(tokens))
+    found = stage.head.logits(stage.forward_body(tokens))
     expected = Plain(model, weights).logits(tokens)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 

@@ -139,7 +139,7 @@ def test_logits_and_gradients_equal_those_of_transformers(name: str) -> None:
     stage.load_state_dict(convert(name, theirs.state_dict(), model.layers))
     tokens = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(1))
 
-    found, expected = stage.head.logits(stage.body(tokens)), theirs(tokens).logits
+    found, expected = stage.head.logits(stage.forward_body(tokens)), theirs(tokens).logits
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
     found.square().mean().backward()

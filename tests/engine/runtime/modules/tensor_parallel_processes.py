@@ -16,7 +16,7 @@ from meshwave.engine.runtime.communication.groups import Group, make_groups
 from meshwave.engine.runtime.communication.world import TIMEOUT
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage, Saved
 from meshwave.engine.runtime.models import build_stage
-from meshwave.engine.runtime.modules.deferred_gradients import GradientQueue, compute_deferred
+from meshwave.engine.runtime.modules.deferred_gradients import GradientQueue, compute_deferred_gradients
 from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, parallel_cross_entropy
 
 LAYERS = (1, 2, 1)
@@ -107,7 +107,7 @@ def _count_case(case: Case, group: Group) -> Counts:
         _, deferred = backward(saved, None if last else gradient)
     tensors = [argument for gradient in deferred for argument in gradient.args if isinstance(argument, Tensor)]  # type: ignore[attr-defined]
     deferred_bytes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-    compute_deferred(deferred)
+    compute_deferred_gradients(deferred)
     return Counts(
         [size for size, _ in forward_reductions],
         [size for size, _ in backward_reductions],
@@ -127,7 +127,7 @@ def compare_losses(argument: Any) -> dict[str, Any]:
     targets[: rows // 3] = ignored
     expected = torch.nn.functional.cross_entropy(whole, targets, ignore_index=ignored)
     expected.backward()  # type: ignore[no-untyped-call]
-    own = group.part(vocab)
+    own = group.own_range(vocab)
     logits = whole.detach()[:, own.start : own.stop].clone().requires_grad_()
     found = parallel_cross_entropy(logits, targets, own, group, ignored)
     (2 * found).backward()  # type: ignore[no-untyped-call]

@@ -8,12 +8,12 @@ from meshwave.engine.experts import (
     Layer,
     Step,
     StepOp,
-    exchange,
+    exchange_step,
     expert_schedules,
-    gate,
-    order_tokens,
-    restore_tokens,
-    whole_experts,
+    gate_step,
+    token_order_step,
+    token_restore_step,
+    whole_experts_step,
 )
 from meshwave.engine.findings import Problem
 from meshwave.engine.messages import add
@@ -37,12 +37,12 @@ class SplitTokens(ExpertSchedule):
         slots, part = layer.capacity // layer.mp, layer.input_bytes / layer.mp
         return [
             Step(StepOp.SPLIT_TOKENS, "mp", part),
-            gate(layer, layer.tokens / layer.mp),
-            order_tokens(layer, slots),
-            exchange(StepOp.DISPATCH, "ep", layer, slots),
-            whole_experts(layer, layer.experts * slots, "ep"),
-            exchange(StepOp.COMBINE, "ep", layer, slots),
-            restore_tokens(layer, slots),
+            gate_step(layer, layer.tokens / layer.mp),
+            token_order_step(layer, slots),
+            exchange_step(StepOp.DISPATCH, "ep", layer, slots),
+            whole_experts_step(layer, layer.experts * slots, "ep"),
+            exchange_step(StepOp.COMBINE, "ep", layer, slots),
+            token_restore_step(layer, slots),
             Step(StepOp.GATHER_TOKENS, "mp", part),
         ]
 
