@@ -13,6 +13,7 @@ import segno
 from meshwave.designer.kit.assets import module, style_sheets
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, read_value
 from meshwave.designer.lessons.classroom_view import lesson_outline, shown_challenge, step_title
+from meshwave.designer.state.sharing import Link
 from meshwave.engine.lessons.classroom import Classroom, Person
 from meshwave.engine.lessons.progress import load_progress
 
@@ -22,21 +23,26 @@ LONGEST_MESSAGE = 300
 class Board(Canvas):
     """People, steps and scores of a workshop, and what the teacher announces.
 
-    ``copy_design(person, challenge)`` copies the design that a person has open, or submitted to a challenge, into the
-    teacher's library and returns its ID.
+    ``copy_design(person, challenge)`` copies the design that a person submitted to a challenge into the teacher's
+    library and returns its ID. ``share_design(person)`` returns the link that opens the person's open design together.
     """
 
     state = param.String(default=PlainData({}), doc="See Board.refresh().")
 
     _esm = module("lessons/board.js")
     _stylesheets: ClassVar = style_sheets("kit/shell.css", "lessons/board.css")
-    _gestures = ("announce", "pause", "point", "remove", "open")
+    _gestures = ("announce", "pause", "point", "remove", "open", "join", "watch")
 
     def __init__(
-        self, classroom: Classroom, origin: str, copy_design: Callable[[str, str], str], **params: Any
+        self,
+        classroom: Classroom,
+        origin: str,
+        copy_design: Callable[[str, str], str],
+        share_design: Callable[[str], Link],
+        **params: Any,
     ) -> None:
         super().__init__(**params)
-        self._classroom, self._copy_design = classroom, copy_design
+        self._classroom, self._copy_design, self._share_design = classroom, copy_design, share_design
         self._fixed = {
             "title": classroom.workshop.plan.title,
             "code": classroom.code,
@@ -93,7 +99,17 @@ class Board(Canvas):
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
         person, challenge = (read_value(gesture, key, plain_text) for key in ("person", "challenge"))
-        self._send_msg({"type": "open", "design": self._copy_design(person, challenge)})
+        self._send_msg({"type": "open", "query": f"draft={self._copy_design(person, challenge)}"})
+
+    def _on_join(self, gesture: Mapping[str, Any]) -> None:
+        """Edit the open design of a person together."""
+        link = self._share_design(read_value(gesture, "person", plain_text))
+        self._send_msg({"type": "open", "query": f"shared={link.edit_key}"})
+
+    def _on_watch(self, gesture: Mapping[str, Any]) -> None:
+        """Follow the open design of a person without editing it."""
+        link = self._share_design(read_value(gesture, "person", plain_text))
+        self._send_msg({"type": "open", "query": f"shared={link.view_key}"})
 
 
 def qr_code(text: str) -> str:

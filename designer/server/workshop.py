@@ -23,6 +23,7 @@ from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.serve import find_free_port, read_design, run_server, start_pages
 from meshwave.designer.server.site import Site, is_loopback, parse_site
 from meshwave.designer.server.workshop_access import WorkshopAccess, request_user
+from meshwave.designer.state.sharing import Link
 from meshwave.designer.state.studio import Draft, Studio
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
@@ -121,6 +122,7 @@ class WorkshopPages:
 
     def __init__(self, classroom: Classroom, studio: Studio, origin: str) -> None:
         self._classroom, self._studio, self._origin = classroom, studio, origin
+        studio.person = "Teacher"
         self._studios: dict[str, Studio] = {}  # by person
 
     def routes(self) -> Mapping[str, Callable[[], Viewable]]:
@@ -165,18 +167,21 @@ class WorkshopPages:
         document = prepare_page()
         if request_user(document) != OWNER:
             return pn.pane.Str("Only the teacher opens the board.", margin=40)  # type: ignore[no-untyped-call]
-        board = Board(self._classroom, self._origin, self._copy_design, sizing_mode="stretch_both", margin=0)
+        opening = (self._copy_design, self._share_design)
+        board = Board(self._classroom, self._origin, *opening, sizing_mode="stretch_both", margin=0)
         pn.state.onload(_hide_token)
         _follow_changes(self._classroom, board.refresh)
         return pn.Column(board, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
 
+    def _share_design(self, person: str) -> Link:
+        """Return the link that opens the design that a learner has open, also one of another learner's."""
+        design, library = self._classroom.person(person).draft, self._own_studio(person).library
+        libraries = (draft.library for draft in self._studio.drafts if draft.name == design)
+        return self._studio.share(next(libraries, library), design)
+
     def _copy_design(self, person: str, challenge: str) -> str:
-        """Copy a learner's open design, or the one of a challenge, into the teacher's library and return its ID."""
-        if challenge:
-            design = self._classroom.read_submission(person, challenge)
-        else:
-            learner = self._own_studio(person)
-            design = learner.read_draft(self._classroom.person(person).draft)
+        """Copy a learner's design of a challenge into the teacher's library and return its ID."""
+        design = self._classroom.read_submission(person, challenge)
         name = f"{self._classroom.person(person).name}: {design.name}"
         return self._studio.library.add(design.model_copy(update={"name": name}))
 

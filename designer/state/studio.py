@@ -122,6 +122,8 @@ class Studio:
         drafts = [each for each in self.drafts if each.library.folder == library.folder and each.name == design]
         for draft in drafts:
             draft.edit_log()  # saves it
+        if not library.has(design):
+            raise Refusal("unknown_shared_design")
         try:
             link = self.shared.share(library, design, drafts[0].member_id if drafts else "")
         except OSError as error:

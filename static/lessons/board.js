@@ -47,9 +47,9 @@ class Board extends Widget {
   }
 
   /** @param {Message} message */
-  receive({ type, refused, design }) {
+  receive({ type, refused, query }) {
     if (type === "answered") this.refusal.textContent = refused ?? "";
-    if (type === "open") window.open(`./?draft=${design}`, "_blank");
+    if (type === "open") window.open(`./?${query}`, "_blank");
   }
 
   head() {
@@ -122,9 +122,13 @@ class Board extends Widget {
   line({ id, name, step, since_s: since, passed, shown, has_design: hasDesign }) {
     const seconds = Math.max(0, Date.now() / 1000 + this.behindS - since);
     const isLong = Boolean(step) && seconds > LONG_S;
-    const open = {
-      onclick: () => this.send("open", { person: id, challenge: "" }),
-      title: `Open a copy of the design of ${name}`,
+    const join = {
+      onclick: () => this.send("join", { person: id }),
+      title: `Edit the open design of ${name} together`,
+    };
+    const watch = {
+      onclick: () => this.send("watch", { person: id }),
+      title: `Follow the open design of ${name} without editing it`,
     };
     return h(
       "tr",
@@ -140,7 +144,8 @@ class Board extends Widget {
         h(
           "div.mw-board-row",
           {},
-          hasDesign && button(`Open design of ${name}`, { content: "Open design", ...open }),
+          hasDesign && button(`Open together with ${name}`, { content: "Open together", ...join }),
+          hasDesign && button(`Open design of ${name} read-only`, { content: "Read-only", ...watch }),
           button(`Remove ${name}`, { content: "Remove", onclick: () => this.send("remove", { person: id }) }),
         ),
       ),

@@ -143,6 +143,26 @@ def test_a_class_from_joining_to_its_results(
     expect(opened.value).to_have_title(re.compile("Meshwave"))
     assert "draft=" in opened.value.url
 
+    # The teacher opens a learner's design together with the learner, and read-only.
+    with teacher.expect_page() as opened:
+        board.get_by_role("button", name="Open together with Ada").click()
+    beside = opened.value
+    beside.wait_for_function(IDLE)
+    expect(page.get_by_role("img", name="Teacher")).to_be_visible()
+    beside.get_by_label("Design name").fill("by the teacher")
+    beside.keyboard.press("Enter")
+    expect(page.get_by_label("Design name")).to_have_value("by the teacher")
+    page.get_by_label("Design name").fill("by Ada")
+    page.keyboard.press("Enter")
+    expect(beside.get_by_text("Ada changed name from by the teacher to by Ada")).to_be_visible()
+    beside.close()
+    with teacher.expect_page() as opened:
+        board.get_by_role("button", name="Open design of Ada read-only").click()
+    opened.value.wait_for_function(IDLE)
+    expect(opened.value.get_by_text("Read-only", exact=True)).to_be_visible()
+    expect(opened.value.get_by_label("Design name")).to_have_value("by Ada")
+    opened.value.close()
+
     # The workshop has a library and runs of its own.
     assert any((tmp_path / "workshops/workshop/designs").iterdir())
     assert not (tmp_path / "designs").exists()
