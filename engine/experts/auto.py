@@ -29,7 +29,7 @@ class Auto(ExpertSchedule):
     chooses: ClassVar = True
 
     def steps(self, layer: Layer) -> list[Step]:
-        raise TypeError("an automatic schedule has no steps of its own; price it to know what it chooses")
+        raise TypeError("an automatic schedule has no steps; price it to resolve its choice")
 
     def choose(self, layer: Layer, costs: Costs) -> Choice:
         """Choose the fastest candidate; of equally fast ones the oldest."""
@@ -100,5 +100,5 @@ messages.add(
         "it keeps whole experts on the {mp} {mp:plural|device|devices} of a tensor-parallel group, but this design "
         "distributes them over ep={ep} x esp={esp}"
     ),
-    other_dropped_tokens="it may drop different tokens than a gate that sees all tokens, so the training result may differ",
+    other_dropped_tokens="it may drop different tokens than a gate that routes all tokens, so the training result may differ",
 )

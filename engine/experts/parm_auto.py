@@ -25,7 +25,7 @@ class ParmAuto(ExpertSchedule):
     chooses: ClassVar = True
 
     def steps(self, layer: Layer) -> list[Step]:
-        raise TypeError("an automatic schedule has no steps of its own; price it to know what it chooses")
+        raise TypeError("an automatic schedule has no steps; price it to resolve its choice")
 
     def choose(self, layer: Layer, costs: Costs) -> Choice:
         """Choose S1 if its forward takes no longer than that of S2 (Parm's rule)."""

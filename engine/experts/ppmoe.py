@@ -20,8 +20,7 @@ from meshwave.engine.findings import Problem, nearest_divisors, set_value
 
 messages.add(
     indivisible_experts_of_group=(
-        "{title} spreads {experts} experts evenly over {mp} tensor-parallel devices, which do not divide them; "
-        "use tp={supported:or}"
+        "{title} cannot distribute {experts} experts evenly over {mp} tensor-parallel devices; use tp={supported:or}"
     )
 )
 

@@ -93,14 +93,14 @@ def _group_lines(design: Design, group: _Group) -> Iterator[str]:
     inside, between = np.sum([costed.sent for costed in price.forward], axis=0).sum(axis=1)
     told = [
         ("schedule", escape(expert_schedules[price.name].title)),
-        ("imbalance, fullest device over mean", f"{load.max() / load.mean():.3g}×"),
-        ("a layer forward, backward", f"{quantity(forward.makespan, 's')}, {quantity(backward.makespan, 's')}"),
-        ("sent in the forward inside nodes", quantity(float(inside), "B")),
-        ("between nodes", quantity(float(between), "B")),
+        ("load imbalance (maximum / mean)", f"{load.max() / load.mean():.3g}×"),
+        ("forward, backward of a layer", f"{quantity(forward.makespan, 's')}, {quantity(backward.makespan, 's')}"),
+        ("sent within nodes (forward)", quantity(float(inside), "B")),
+        ("sent between nodes (forward)", quantity(float(between), "B")),
         ("chunks", str(layer.degree)),
     ]
     if layer.capacity_factor is not None:
-        told.append(("visits dropped, to be expected", percent(dropped_shares(price.name, layer))))
+        told.append(("expected dropped token assignments", percent(dropped_shares(price.name, layer))))
     yield "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told) + "</dl>"
     if len(forward.start):
         yield f'<div class="layer">{_lanes(group, forward, backward)}</div>'
@@ -109,7 +109,7 @@ def _group_lines(design: Design, group: _Group) -> Iterator[str]:
 
 def _group_title(group: _Group) -> str:
     layer, names = group.price.layer, group.meshes
-    room = "no token dropped" if layer.capacity_factor is None else f"capacity factor {layer.capacity_factor:g}"
+    room = "no tokens dropped" if layer.capacity_factor is None else f"capacity factor {layer.capacity_factor:g}"
     where = f"mesh{'es' * (len(names) > 1)} {', '.join(names)}"
     folded = expert_schedules[group.price.name].places == "mp"
     over = f"over tp {layer.mp}" if folded else f"ep {layer.ep}, esp {layer.esp}, tp {layer.mp}"
@@ -123,7 +123,7 @@ def _describe_choice(design: Design, price: Price) -> str:
     if price.choice is not None:
         return f"{member.title} chose {expert_schedules[price.name].title}: {price.choice.titled_reason}."
     first, *_ = member.help().split("\n\n")
-    return f"{member.title}, as the design says. {' '.join(first.split())}"
+    return f"{member.title}, set in the design. {' '.join(first.split())}"
 
 
 # ---- placement ----
@@ -134,7 +134,12 @@ def _places(layer: Layer, devices: Sequence[int], load: Sequence[float]) -> Iter
     copies = sum(map(len, homes)) - layer.experts
     words = f"Placement: {len(homes)} places" + (f", {copies} replica{'s' * (copies != 1)}" if copies else "")
     yield f"<details{' open' * (len(homes) <= MAX_ROWS)}><summary>{words}</summary><table><thead><tr>"
-    heads = ("devices" if layer.esp > 1 else "device", "experts", "load over an even share", "share of all tokens")
+    heads = (
+        "devices" if layer.esp > 1 else "device",
+        "experts",
+        "load relative to an even share",
+        "share of all tokens",
+    )
     yield "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead><tbody>"
     for place, (held, part) in enumerate(zip(homes, load, strict=True)):
         own = devices[place * layer.esp : (place + 1) * layer.esp]
@@ -166,7 +171,7 @@ def _picture(group: _Group, forward: LayerTimeline, backward: LayerTimeline, the
     if len(lanes) > MAX_LANES:
         lanes = [each for each in lanes if each[0] == last]
     shown = len({device for device, _ in lanes})
-    which = "" if shown == group.price.layer.devices else f" on device {group.devices[last]}, which is done last"
+    which = "" if shown == group.price.layer.devices else f" on device {group.devices[last]}, which finishes last"
     sheet = LayerSheet.from_timelines(group.devices, lanes, forward, backward, theme)
     return sheet.picture(f"One layer, forward and backward{which}", dense=False)
 

@@ -47,20 +47,20 @@ def page_frame(prediction: Prediction, height: int = 520) -> str:
 
 def _page(prediction: Prediction) -> Iterator[str]:
     design = prediction.design
-    name = escape(design.name or "A design")
+    name = escape(design.name or "Design")
     yield "<!doctype html>"
     yield f'<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
     yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     yield '<meta name="viewport" content="width=device-width">'
     yield f"<style>{_style()}</style></head><body><main>"
     yield f"<h1>{name}</h1>"
-    yield '<p class="keys">Wheel, + and − zoom; drag and arrows move; 0 shows all. Rest on a block to read it.</p>'
-    yield f'<div id="timeline" tabindex="0" role="group" aria-label="The predicted timeline">{_timeline(prediction)}</div>'
+    yield '<p class="keys">Zoom with the wheel, + and −; pan by dragging or with the arrow keys; press 0 to show all. Hover over a block for details.</p>'
+    yield f'<div id="timeline" tabindex="0" role="group" aria-label="Predicted timeline">{_timeline(prediction)}</div>'
     yield from _numbers(prediction)
     yield from experts_section(prediction)
     yield (
-        f'<details><summary>The design</summary><p><a download="design.json" '
-        f'href="{data_url(design)}">Save it</a>, and open it in Meshwave.</p>'
+        f'<details><summary>Design document</summary><p><a download="design.json" '
+        f'href="{data_url(design)}">Download the design</a> and open it in Meshwave.</p>'
         f"<pre>{escape(design.to_json())}</pre></details>"
     )
     yield f"</main><script>{SCRIPT}</script></body></html>"
@@ -71,7 +71,7 @@ def _timeline(prediction: Prediction) -> str:
     timeline, unit = prediction.timeline, prediction.costs.unit
     if 2 * int(timeline.is_work.sum()) > MAX_BLOCKS:  # drawn in both themes
         picture = base64.b64encode(draw_png(timeline, title="Predicted timeline", unit=unit, width=2880)).decode()
-        return f'<img alt="The timeline" draggable="false" src="data:image/png;base64,{picture}">'
+        return f'<img alt="Predicted timeline" draggable="false" src="data:image/png;base64,{picture}">'
     light, dark = _drawing(prediction, "light"), _drawing(prediction, "dark")
     return theme_aware_svg(light, dark, prediction.design.name or "Timeline")
 
@@ -88,14 +88,14 @@ def _numbers(prediction: Prediction) -> Iterator[str]:
     def time(value: float) -> str:
         return quantity(value, "s") if in_seconds else units(value)
 
-    told = [("iteration", time(numbers["makespan_s"])), ("bubbles", percent(numbers["bubble_ratio"]))]
+    told = [("step time", time(numbers["makespan_s"])), ("bubble ratio", percent(numbers["bubble_ratio"]))]
     if in_seconds:
         told += [("throughput", quantity(numbers["tokens_per_s"], "tokens/s")), ("MFU", percent(numbers["mfu"]))]
     exposed, inside = numbers["mean_exposed_communication_s"], numbers["mean_inside_communication_s"]
     waits = f"{time(exposed)} + {time(inside)} inside blocks" if inside else time(exposed)
-    told.append(("exposed communication, mean of the meshes", waits))
+    told.append(("exposed communication (mean over meshes)", waits))
     fits = "fits" if numbers["fits"] else "does not fit"
-    told.append(("memory of a device", f"{quantity(numbers['capacity_bytes'], 'B')}, {fits}"))
+    told.append(("memory per device", f"{quantity(numbers['capacity_bytes'], 'B')}, {fits}"))
     yield "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told) + "</dl>"
     times = {"busy_s": "busy", "idle_s": "idle", "exposed_communication_s": "exposed communication"}
     if inside:

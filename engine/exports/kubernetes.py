@@ -19,7 +19,7 @@ LARGEST_BYTES = 1_000_000
 HEAD = """\
 # A TrainJob of Kubeflow Trainer 2.2 or newer: kubectl create --filename FILE
 # Set image to one with Python, torch and Meshwave, and add GPUs as resourcesPerNode.
-# Results are lost with the pods unless the volume "results" is one that lasts.
+# Results are lost with the pods unless the volume "results" is persistent.
 """
 
 

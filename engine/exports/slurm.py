@@ -43,7 +43,7 @@ class Slurm(Export):
             "",
             "# Load modules or activate the environment that has Meshwave here.",
             "",
-            "# The folder of the results, which all nodes share:",
+            "# Folder for the results, shared by all nodes:",
             "run=${MESHWAVE_RUN:-$PWD/meshwave-$SLURM_JOB_ID}",
             'mkdir -p "$run" || exit 1',
             *_here_document(DESIGN, Script.to_bytes(prediction).decode()),

@@ -137,7 +137,7 @@ def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) 
     yield "    config = model()"
     yield "    found = len(config.model_spec.model.layers)"
     yield "    if found != LAYERS:"
-    yield '        raise ValueError(f"the schedule needs {LAYERS} layers, and the model has {found}: use another model")'
+    yield '        raise ValueError(f"the schedule needs {LAYERS} layers, but the model has {found}; use another model")'
     yield "    parallelism, training = config.parallelism, config.training"
     yield f"    parallelism.pipeline_parallel_degree = {len(design.meshes)}"
     yield '    parallelism.pipeline_parallel_schedule_csv = str(Path(__file__).with_name("schedule.csv"))'
@@ -207,17 +207,17 @@ def _missing_settings(design: Design, tp: int) -> Iterator[str]:
     model, training = design.model, design.training
     assert isinstance(model, LanguageModel)
     yield (
-        f"its model: {model.kind}, hidden {model.hidden}, {model.heads} heads, {model.ffn_hidden} inside the MLP, "
-        f"vocabulary of {model.vocab}"
+        f"its model: {model.kind}, hidden size {model.hidden}, {model.heads} heads, MLP width {model.ffn_hidden}, "
+        f"vocabulary size {model.vocab}"
     )
     decay = f", weight decay {training.weight_decay:g}" if training.optimizer == "adamw" else ""
     yield f"its optimizer: {training.optimizer}, learning rate {training.lr:g}{decay}; its seed: {training.seed}"
-    least = "" if training.lr_schedule == "constant" else f", at least {training.min_lr_factor:g} of the rate"
+    least = "" if training.lr_schedule == "constant" else f", at least {training.min_lr_factor:g} of the peak rate"
     yield f"its learning-rate schedule: {training.warmup_steps} warm-up steps, then {training.lr_schedule}{least}"
     if training.precision == "fp64":
-        yield "its precision: fp64, replaced by float32 here, the most precise format of torchtitan"
+        yield "its precision: fp64; these settings use float32, the highest precision of torchtitan"
     if training.sharding == "optimizer":
-        yield "its sharded optimizer states, which torchtitan has with sharded gradients or parameters only"
+        yield "its sharded optimizer states, which torchtitan supports only with sharded gradients or parameters"
     if tp > 1:
         yield f"its transfers: {design.transfer.strategy}; torchtitan sends from each device to its counterpart"
 

@@ -19,7 +19,7 @@ Width = Annotated[int, Field(ge=0, le=1_000_000_000)]
 class RoutedExperts(MoE):
     """Mixture of experts in every n-th block, with shared experts in addition to the routed ones."""
 
-    ffn: Size | None = nullable("that of the MLP")
+    ffn: Size | None = nullable("the MLP's")
     """Inner width of an expert."""
     first_dense: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Number of initial blocks with an MLP instead of experts."""
@@ -105,6 +105,6 @@ class Transformer(Architecture, NextToken):
 
 
 messages.add(
-    expert_groups="{experts} experts cannot be divided into {groups} groups of which a token visits {top}",
-    indivisible_kv_heads="{kv_heads} key-value heads do not divide {heads} heads",
+    expert_groups="{experts} experts cannot be divided into {groups} groups, {top} of which a token visits; set groups and top_groups to 1",
+    indivisible_kv_heads="{kv_heads} key-value heads do not divide {heads} heads; use a divisor, or null for {heads}",
 )

@@ -279,11 +279,11 @@ def _replace_model(design: Design, model: Mapping[str, Any]) -> Json:
 
 messages.add(
     hf_no_model_type=(
-        "the file has no model_type, so it is no configuration of Hugging Face; known types: {known:list}"
+        "the file has no key model_type and is not a Hugging Face configuration; supported types: {known:list}"
     ),
-    hf_model_type="models of type {model_type} cannot be represented; known types: {known:list}",
+    hf_model_type="unsupported model type {model_type} (supported: {known:list})",
     hf_missing_key="the configuration lacks {key}",
-    hf_unsupported="{key} = {value} of a model of type {model_type} cannot be represented",
-    hf_unused_keys="settings that are not used: {keys:list}",
-    hf_sequence="sequences have {sequence} tokens in the design; the model takes up to {longest}",
+    hf_unsupported="unsupported {key} = {value} for model type {model_type}",
+    hf_unused_keys="ignored settings: {keys:list}",
+    hf_sequence="the sequence length in the design is {sequence} tokens; the model supports up to {longest}",
 )

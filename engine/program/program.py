@@ -390,9 +390,9 @@ class ProgramFile(RunFile):
     def _is_consistent(self) -> ProgramFile:
         stages = {len(row) for row in self.placement}
         if len(stages) > 1 or len(self.onward) not in (0, max(0, *stages) - 1):
-            raise ValueError("placement and onward are of different numbers of stages")
+            raise ValueError("placement and onward have different numbers of stages")
         if max(self.replica, default=0) >= len(self.placement):
-            raise ValueError(f"a microbatch is on a replica beyond the {len(self.placement)} of placement")
+            raise ValueError(f"a microbatch names a replica beyond the {len(self.placement)} in placement")
         return self
 
     def program(self) -> Program:

@@ -35,7 +35,7 @@ class Mesh:
 
     def __post_init__(self) -> None:
         if prod(self.shape) != len(self.ranks) or len(self.ranks) != len(self.hosts):
-            message = f"a mesh of {' x '.join(map(str, self.shape))} has {prod(self.shape)} ranks, each with a host"
+            message = f"a mesh of {' x '.join(map(str, self.shape))} needs {prod(self.shape)} ranks and as many hosts"
             raise ValueError(message)
 
     def host(self, rank: int) -> int:

@@ -157,7 +157,7 @@ messages.add(
         "{title} needs at least {needed} microbatches for {ranks} {ranks:plural|mesh|meshes}, not {microbatches}; "
         "use {needed}"
     ),
-    indivisible_microbatches="{title} orders microbatches in groups of {group}, not {microbatches}; use {supported:or}",
+    indivisible_microbatches="{title} needs a multiple of {group} microbatches, not {microbatches}; use {supported:or}",
     odd_mesh_count="{title} needs an even number of meshes, not {ranks}; use {mesh_counts:or}",
 )
 

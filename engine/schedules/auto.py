@@ -96,7 +96,7 @@ class Auto(Schedule):
     """Number of stages on each mesh; a wave has two."""
     backward: Literal["split", "whole"] = "split"
     """Split lets weight gradients fill the bubbles."""
-    limit: Annotated[float, Field(gt=0, le=1e6)] | None = nullable("what the device's memory allows")
+    limit: Annotated[float, Field(gt=0, le=1e6)] | None = nullable("limited by device memory")
     """Maximum number of microbatches whose activations a mesh may keep, each for its share of the model (1F1B keeps as
     many as there are meshes)."""
 
@@ -257,7 +257,7 @@ class _Trials:
 
     @property
     def best(self) -> tuple[Candidate, Program]:
-        assert self._best is not None, "the greedy clock always finds an order"
+        assert self._best is not None, "the greedy simulation always finds an order"
         return self._best
 
 

@@ -21,7 +21,7 @@ from meshwave.engine.schedules._base import (
 
 messages.add(
     indivisible_replicas=(
-        "Chimera spreads pairs of replicas evenly over {ranks} meshes, not {replicas} replicas; use {supported:or}"
+        "Chimera needs an even number of replicas that divides the {ranks} meshes, not {replicas}; use {supported:or}"
     )
 )
 

@@ -9,9 +9,7 @@ from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, forward, input_gradient, weight_gradient
 from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules, use_microbatches
 
-messages.add(
-    unequal_rounds="{title} orders microbatches in {rounds} equal rounds, not {microbatches}; use {supported:or}"
-)
+messages.add(unequal_rounds="{title} needs a multiple of {rounds} microbatches, not {microbatches}; use {supported:or}")
 
 
 @schedules.register("interleaved-zb")

@@ -377,7 +377,7 @@ def test_a_card_has_the_time_and_the_spans_of_its_layer() -> None:
 
 def test_a_schedule_that_cannot_run_the_layer_shows_the_reason() -> None:
     found = schedule_card(design(dp=4, tp=3, experts=8, ep=4, esp=1), 0, "ppmoe")
-    assert found["reason"].startswith("PPMoE spreads 8 experts evenly over 3 tensor-parallel devices")
+    assert found["reason"].startswith("PPMoE cannot distribute 8 experts evenly over 3 tensor-parallel devices")
 
 
 def test_choosing_a_schedule_is_one_edit() -> None:

@@ -220,7 +220,7 @@ class Sheet:
         shown = set(self.timeline.op[takes_time & ~self.timeline.is_transfer].tolist())
         entries = [(block_colour(op, theme=self.theme), self.legend_text(op)) for op in Op if op in shown]
         if (self.shade & 1).any():
-            entries.append((mix_colours(block_colour(Op.F, theme=self.theme), "#ffffff", 0.36), "lighter: going up"))
+            entries.append((mix_colours(block_colour(Op.F, theme=self.theme), "#ffffff", 0.36), "lighter: upward pass"))
         for colour, words in entries:
             yield Box(x, y - 5, 11, 11, colour, 3)
             yield Text(x + 16, y, words, self.colours["muted"])

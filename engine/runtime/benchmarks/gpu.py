@@ -326,7 +326,7 @@ def _device_lines(device: Mapping[str, Any]) -> list[str]:
     if "failed" in device:
         return [f"  measurement of the device failed: {device['failed']}"]
     rates = ", ".join(f"{quantity(rate, 'FLOP/s')} in {name}" for name, rate in device["matrix_flops"].items())
-    ranks = "several ranks a GPU (opt-in)" if device["nccl_takes_several_ranks"] else "one rank a GPU"
+    ranks = "several ranks per GPU (opt-in)" if device["nccl_takes_several_ranks"] else "one rank per GPU"
     return [
         f"  {device['name']}, {device['software']}: large matrix products reach {rates}",
         f"  a time stamp costs {quantity(device['stamp_s'], 's')}; clock skew to the host "

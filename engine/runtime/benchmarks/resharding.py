@@ -147,7 +147,7 @@ def to_text(figures: Mapping[str, Any]) -> list[str]:
     rows = figures["cases"]
     names = list(rows[0]["measured_s"]) if rows else []
     startup = (quantity(figures[f"latency_{where}_s"], "s") for where in ("inside", "between"))
-    lines = [f"  {figures['cluster']}", "  a message of one byte: {} inside a node, {} between nodes".format(*startup)]
+    lines = [f"  {figures['cluster']}", "  one-byte message: {} within a node, {} between nodes".format(*startup)]
     lines += [
         "",
         f"  {'measured (predicted)':<36}" + "".join(f"{name:>22}" for name in names) + "   send-recv / broadcast",

@@ -107,7 +107,7 @@ class ProcessCluster:
         if self.intra_bandwidth is None or self.inter_bandwidth is None:
             return f"{self.ranks} processes over this machine's loopback, not emulated"
         intra, inter = (quantity(each, "B/s") for each in (self.intra_bandwidth, self.inter_bandwidth))
-        return f"{self.nodes} emulated nodes of {self.ranks_per_node} processes: {intra} a process, {inter} a node's uplink"
+        return f"{self.nodes} emulated nodes of {self.ranks_per_node} processes: {intra} per process, {inter} per node uplink"
 
 
 def run_in_cluster(

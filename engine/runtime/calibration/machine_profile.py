@@ -159,7 +159,7 @@ def calibrate_machine(options: CalibrationOptions, on_progress: ProgressListener
     load = machine.load_before or 0.0
     if load > BUSY_LOAD:
         on_progress(
-            CalibrationProgress(0.0, f"other processes use {load:.1f} cores, so that measured times are too long")
+            CalibrationProgress(0.0, f"other processes use {load:.1f} cores, so measured times may be too long")
         )
     profile = Profile(machine=machine)
     whole, done = sum(PART_SHARES[part] for part in options.parts), 0.0

@@ -162,10 +162,10 @@ def choose_device(
     if not emulated and local_size <= gpus and backend is not None:
         return device, backend, computation, f"messages use {backend.upper()}"
     name = "the backend of the GPU" if backend is None else backend.upper()
-    reason = f"{name} would bypass the emulated links" if emulated else f"this torch lacks {name}"
+    reason = f"{name} would bypass the emulated links" if emulated else f"the installed torch lacks {name}"
     if local_size > gpus:
         reason = f"{local_size} processes share {gpus} GPU{'s' * (gpus > 1)}; {name} needs one GPU per process"
         computation += ", which processes share, so times do not represent one GPU per process"
     if not computes:
-        return torch.device("cpu"), "gloo", "computes nothing", f"messages use gloo ({reason})"
+        return torch.device("cpu"), "gloo", "waits instead of computing", f"messages use gloo ({reason})"
     return device, "gloo", computation, f"messages use gloo through the memory of the host ({reason})"

@@ -78,7 +78,7 @@ START_LEAD_NS = 500_000
 """Time between the arrival of the last process and the start of a step, in ns per process, so that all learn the start.
 """
 NO_PRIORITY_NOTE = (
-    "other work on this machine may delay the waits, because this user may not raise their priority; keep it idle"
+    "other processes may delay the waits, because this user cannot raise their priority; keep the machine idle"
 )
 
 
@@ -219,7 +219,7 @@ def shrink_to_fit(job: Job, costs: Costs, scale: float, durations: ActionDuratio
     sends = np.flatnonzero(job.program.is_send)
     largest = float(costs.bytes[sends].max(initial=0.0))
     if not largest:
-        return job.design, RunNote("no mesh sends messages to another one")
+        return job.design, RunNote("no mesh sends messages to another mesh")
     ratio = MESSAGE_MEMORY_FRACTION * memory_bytes() / (CONCURRENT_MESSAGES * largest * job.layout.processes)
     if not job.emulates_links:
         ratio = min(ratio, _sendable_ratio(job, costs, scale, durations, sends))

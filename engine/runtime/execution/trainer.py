@@ -133,7 +133,7 @@ class Trainer:
         own = [sum(stage.compiled_blocks for stage in stages), sum(len(each.layers) for each in self._modules.values())]
         compiled, blocks = map(int, self._communicator.sum_over_processes(own).tolist())
         note = f"torch.compile: {compiled} of {blocks} blocks (over all processes) are compiled"
-        rest = "the others defer gradients or communicate inside, and are not compiled"
+        rest = "the others defer gradients or contain communication and are not compiled"
         return [RunNote(note if compiled == blocks else f"{note}; {rest}")]
 
     @property

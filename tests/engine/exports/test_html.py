@@ -57,7 +57,7 @@ def test_what_it_is_called_is_text(name: str) -> None:
 
     assert sum(tag == "script" for tag, _ in read.tags) == 1
     assert not any(tag == "b" for tag, _ in read.tags)
-    assert (name or "A design") in "".join(read.text)
+    assert (name or "Design") in "".join(read.text)
 
 
 HOSTILE = "".join(map(chr, [*range(32), *range(127, 160), 0xFDD0, 0xFFFE, 0xFFFF])) + "]]>&<name>"

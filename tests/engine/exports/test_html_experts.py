@@ -75,7 +75,7 @@ def test_meshes_that_have_the_layer_alike_are_told_once_and_a_model_without_expe
     told = section(predict(load_design(example("16-gpt2-moe"))))
 
     assert told.count("<h3>") == 1 and "on meshes A, B" in told and "over tp 4" in told
-    assert "as the design says" in told
+    assert "set in the design" in told
     assert section(predict(load_design(example("06-data-parallel")))) == ""
 
 

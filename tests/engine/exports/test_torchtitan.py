@@ -130,7 +130,7 @@ def test_a_model_of_other_layers_is_refused_by_the_recipe(torchtitan: SimpleName
     """torchtitan would leave out the layers that no stage names, without a word."""
     torchtitan.model_spec.model.layers.append(None)
 
-    with pytest.raises(ValueError, match="the schedule needs 12 layers, and the model has 13"):
+    with pytest.raises(ValueError, match="the schedule needs 12 layers, but the model has 13"):
         run(unpacked(Drawn({"schedule": "1f1b", "microbatches": 4}, 2))["meshwave/recipe.py"])
 
 
@@ -243,10 +243,10 @@ def test_what_the_settings_have_no_place_for_is_said_in_both_files() -> None:
 
     for name, start in (("recipe.py", "- "), ("torchtitan-0.2.toml", "# - ")):
         assert [line.removeprefix(start) for line in found[name].splitlines() if line.startswith(start)] == [
-            "its model: gpt, hidden 64, 4 heads, 256 inside the MLP, vocabulary of 256",
+            "its model: gpt, hidden size 64, 4 heads, MLP width 256, vocabulary size 256",
             "its optimizer: sgd, learning rate 0.1; its seed: 7",
             "its learning-rate schedule: 0 warm-up steps, then constant",
-            "its precision: fp64, replaced by float32 here, the most precise format of torchtitan",
+            "its precision: fp64; these settings use float32, the highest precision of torchtitan",
             "its transfers: broadcast; torchtitan sends from each device to its counterpart",
         ]
 

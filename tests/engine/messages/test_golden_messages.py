@@ -52,7 +52,7 @@ SCHEDULES = [
     (
         "indivisible_microbatches",
         {"title": "Interleaved 1F1B", "group": 4, "microbatches": 6, "supported": [4, 8]},
-        "Interleaved 1F1B orders microbatches in groups of 4, not 6; use 4 or 8",
+        "Interleaved 1F1B needs a multiple of 4 microbatches, not 6; use 4 or 8",
     ),
     (
         "odd_mesh_count",

@@ -229,7 +229,7 @@ def test_a_long_step_is_searched_by_a_part_of_its_microbatches(
     assert all(answer.best.seconds <= each.seconds for each in named if each.fits)
     assert verify(add_transfers(answer.program)) == []
     assert peak_inflight(answer.program).max() <= 5 + 1e-9
-    assert any("compared with" in line and "of the 60 microbatches" in line for line in auto.findings(pipe))
+    assert any("compared on" in line and "of the 60 microbatches" in line for line in auto.findings(pipe))
 
 
 @pytest.mark.parametrize("more", [3, 12, 60])

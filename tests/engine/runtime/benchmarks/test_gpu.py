@@ -64,7 +64,7 @@ def test_the_text_has_a_line_for_each_case() -> None:
     lines = to_text({"device": DEVICE, "gloo": [{"ranks": 2, "bytes_per_s": 1e9}], "cases": cases})
 
     assert len(lines) == 4 + len(cases)
-    assert "large matrix products reach 800 TFLOP/s in bf16" in lines[0] and "one rank a GPU" in lines[1]
+    assert "large matrix products reach 800 TFLOP/s in bf16" in lines[0] and "one rank per GPU" in lines[1]
     assert "2 processes share the GPU" in lines[2]
     assert lines[-3].split()[-5:] == ["ms", "60", "GB", "50.0%", "40.0%"] and "41,000" in lines[-3]
     assert lines[-2].endswith("unknown")

@@ -17,7 +17,7 @@ from tests.engine.namespaces import eventually, is_alive, links, namespace, name
 ROOT = Path(__file__).resolve().parents[4]
 FUNCTIONS = "tests.engine.runtime.calibration.cluster_functions"
 BANDWIDTHS = 4e7, 1e7
-EMULATED = "2 emulated nodes of 2 processes: 40 MB/s a process, 10 MB/s a node's uplink"
+EMULATED = "2 emulated nodes of 2 processes: 40 MB/s per process, 10 MB/s per node uplink"
 
 
 @pytest.fixture(scope="module")
