@@ -12,7 +12,7 @@ from meshwave.engine.lessons.launch_limits import LaunchLimits, check_launch, ov
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Entry, Launcher, Record, Run
 from meshwave.engine.runs.dry_run import limit_steps
-from meshwave.engine.runs.launchers import open_run, specify_run, usual_launcher, watch_queues
+from meshwave.engine.runs.launchers import default_launcher, open_run, specify_run, watch_queues
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.run_folder import RunSpec, process_count
 from meshwave.engine.runs.targets import Target, open_target, training_targets
@@ -51,7 +51,7 @@ class Launches:
     def dry_run(self, design: Design) -> Run:
         """Launch or queue a dry run of a design on this machine."""
         prediction = predict(limit_steps(design))
-        launcher = self.open(usual_launcher(design, REHEARSAL))
+        launcher = self.open(default_launcher(design, REHEARSAL))
         return self.submit(launcher, specify_run(prediction, REHEARSAL), None)
 
     def cancel(self, entry: Entry, why: str = "") -> None:

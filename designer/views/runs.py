@@ -30,7 +30,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Launcher, Options, Record, Run, reconcile
 from meshwave.engine.runs.dry_run import limit_steps
 from meshwave.engine.runs.emulation.hosts import default_hosts
-from meshwave.engine.runs.launchers import resumed_launch, specify_run, usual_launcher
+from meshwave.engine.runs.launchers import default_launcher, resumed_launch, specify_run
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import save_run_profile
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
@@ -128,7 +128,7 @@ class RunsPanel(Canvas):
 
     def _dry_run_launcher(self, options: Options = REHEARSAL) -> Launcher:
         """Return the launcher for a dry run: the selected one, unless the usual one cannot run it."""
-        usual = usual_launcher(self._session.design, options)
+        usual = default_launcher(self._session.design, options)
         return self._launcher if usual == DEFAULT_TARGET else self.launches.open(usual)
 
     def _start(self, launcher: Launcher, key: str | None, options: Options) -> None:
@@ -145,7 +145,7 @@ class RunsPanel(Canvas):
         """Launch the design of a run again, from the newest checkpoint of the run."""
         self._session.check_editable()
         design, options, text = resumed_launch(self._record.folder(run))
-        launcher = self.launches.open(usual_launcher(design, options))
+        launcher = self.launches.open(default_launcher(design, options))
         self._show_launched(self.launches.submit(launcher, specify_run(predict(design), options), None, text))
 
     def _show_launched(self, run: Run) -> None:

@@ -28,9 +28,9 @@ from meshwave.engine.runs import Options, Record, Run, State, loss_text, step_ti
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.accuracy.stragglers import find_stragglers
 from meshwave.engine.runs.checkpoints import Checkpoints
-from meshwave.engine.runs.dry_run import Rehearsal, limit_steps, long_time
+from meshwave.engine.runs.dry_run import Rehearsal, limit_steps, wall_time_text
 from meshwave.engine.runs.emulation.hosts import default_hosts, read_executed_bundle
-from meshwave.engine.runs.launchers import specify_run, usual_launcher
+from meshwave.engine.runs.launchers import default_launcher, specify_run
 from meshwave.engine.runs.options import HANG_TIMEOUT_S
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_comparison import compare_run, comparison_lines
@@ -115,7 +115,7 @@ def launch_and_follow(
     """
     prediction = predict(design)
     _warn_about_profile(design, how)
-    with closing(open_target(record, target or usual_launcher(design, how))) as launcher:
+    with closing(open_target(record, target or default_launcher(design, how))) as launcher:
         spec = specify_run(prediction, how)
         if how.rehearse:
             print(_expected_time(spec), file=sys.stderr)
@@ -168,8 +168,8 @@ def _expected_time(spec: RunSpec) -> str:
     assert spec.options.rehearse is not None and spec.options.rehearse.scale is not None, "nothing is left open"
     steps = spec.design.training.steps
     step_s = spec.prediction.timeline.makespan * spec.options.rehearse.scale
-    together = f", all {steps} {long_time(steps * step_s)}" if steps > 1 else ""
-    return f"a step should take {long_time(step_s)}{together}"
+    together = f", all {steps} {wall_time_text(steps * step_s)}" if steps > 1 else ""
+    return f"a step should take {wall_time_text(step_s)}{together}"
 
 
 TIME_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}

@@ -1,4 +1,4 @@
-"""A run as one file: the run folder as a compressed tar archive."""
+"""Archives of runs: the run folder as one compressed tar file."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from meshwave.engine.runs.run_database import Entry, Record
 
 SUFFIX = ".meshwave-run.tar.gz"
 LARGEST_RUN_BYTES = 200_000_000_000
-"""Bytes of all files of an archive that is imported."""
+"""Maximum total size, in bytes, of the files of an imported archive."""
 MOST_FILES = 100_000
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
 def export_run(record: Record, entry: Entry, file: Path | None = None) -> Path:
-    """Write the folder of a run as one file, and return the file.
+    """Write the folder of a run to an archive, and return the path of the archive.
 
     Args:
-        record: the runs of the user.
-        entry: the run, which is over.
-        file: default: the id of the run in the current folder.
+        record: the run database.
+        entry: the run, which must be finished.
+        file: path of the archive; by default the id of the run in the current folder.
 
     Raises:
-        Refusal: the run is not over, or the file exists.
+        Refusal: the run is not finished, or the file exists.
         RunRefusal: the file cannot be written.
     """
     if not entry.state.is_over:
@@ -39,7 +39,7 @@ def export_run(record: Record, entry: Entry, file: Path | None = None) -> Path:
         if target.exists():
             raise Refusal("archive_exists", {"file": str(target)})
         with tarfile.open(unfinished, "w:gz", compresslevel=3) as archive:
-            archive.add(record.folder(entry.id).resolve(), entry.id)  # runs of a cluster are links to a shared folder
+            archive.add(record.folder(entry.id).resolve(), entry.id)  # cluster runs have links to folders
         unfinished.replace(target)
     except OSError as error:
         raise RunRefusal("archive_unwritable", {"file": str(target), "error": error.strerror}) from None
@@ -49,11 +49,11 @@ def export_run(record: Record, entry: Entry, file: Path | None = None) -> Path:
 
 
 def import_run(record: Record, file: Path) -> Entry:
-    """Enter the run of an archive in the run database, with its folder.
+    """Extract the run folder of an archive, and enter the run in the run database.
 
     Raises:
-        Refusal: the file is not an archive of a run, or the run exists here.
-        RunFolderError: the archive holds a damaged run folder.
+        Refusal: the file is not an archive of a run, or the run already exists here.
+        RunFolderError: the run folder in the archive is damaged.
     """
     runs = record.place / "runs"
     with tempfile.TemporaryDirectory(prefix=".import-", dir=runs) as temporary:
@@ -74,20 +74,20 @@ def import_run(record: Record, file: Path) -> Entry:
 
 
 def delete_run(record: Record, entry: Entry) -> None:
-    """Delete a run with its folder.
+    """Delete a run and its folder.
 
     Raises:
-        Refusal: it is not over.
-        RunRefusal: its folder cannot be deleted.
+        Refusal: the run is not finished.
+        RunRefusal: the run folder cannot be deleted.
     """
     if not entry.state.is_over:
         raise Refusal("run_is_active", {"run": entry.id})
     link = record.folder(entry.id)
-    folder = link.resolve()  # a run of a cluster is a link to a shared folder
+    folder = link.resolve()  # the folder of a cluster run is a link to a shared folder
     removed = folder.with_name(f".deleted-{entry.id}")
     try:
         if folder.exists():
-            folder.rename(removed)  # at once; a run that is deleted halfway would be a damaged one
+            folder.rename(removed)  # rename first: a partly deleted folder would be a damaged run
         if link.is_symlink():
             link.unlink()
         record.delete(entry.id)
@@ -97,7 +97,7 @@ def delete_run(record: Record, entry: Entry) -> None:
 
 
 def _check_members(archive: tarfile.TarFile, file: Path) -> str:
-    """Return the id of the run whose folder is all that an archive holds; checked before anything is extracted."""
+    """Check an archive before extraction, and return the id of the run; its folder must be the only content."""
     names, total_bytes = set(), 0
     for count, member in enumerate(archive, 1):
         total_bytes += member.size

@@ -1,4 +1,4 @@
-"""Attempts of a run that starts again after a failure, from its newest checkpoint."""
+"""Failed attempts of a run that restarts from its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from meshwave.engine.run_files import Count, NotNegative, RunFile, valid_rows
 from meshwave.engine.runs.checkpoints import INTERRUPTED, complete_checkpoints
 
 FILE = "attempts.jsonl"
-LEFT_OVERS = ("store", "error-*.json", "exit-*.json", "position-*.json", "node-*.exit", INTERRUPTED)
-"""Files of an attempt that would mislead the next one."""
+ATTEMPT_FILES = ("store", "error-*.json", "exit-*.json", "position-*.json", "node-*.exit", INTERRUPTED)
+"""Patterns of files of a failed attempt that are removed before the next attempt starts."""
 
 
 class Attempt(RunFile):
-    """A failed attempt of a run that was started again: a line of ``attempts.jsonl``."""
+    """Failed attempt of a run that was restarted; one line of ``attempts.jsonl``."""
 
     reason: str
-    """Reason for the failure."""
+    """Reason of the failure."""
     time: NotNegative
-    """Unix seconds at which the failure was noticed."""
+    """Time at which the failure was noticed, in Unix seconds."""
     done: Count
-    """Steps that the attempt finished."""
+    """Number of steps that the attempt completed."""
     resumed_from: Count
-    """Steps of the checkpoint from which the next attempt starts; 0 for none."""
+    """Number of completed steps in the checkpoint from which the next attempt starts; 0 if there is none."""
 
 
 def read_attempts(folder: Path) -> list[Attempt]:
-    """Return the failed attempts of a run, earliest first; damaged lines are left out."""
+    """Return the failed attempts of a run, earliest first; damaged lines are skipped."""
     with suppress(OSError, UnicodeDecodeError):
         return [Attempt(**row) for row in valid_rows((folder / FILE).read_text("utf-8").splitlines(), Attempt)]
     return []
 
 
 def append_attempt(folder: Path, reason: str, time: float, done: int) -> None:
-    """Record a failed attempt, after which the run starts again.
+    """Append a failed attempt to ``attempts.jsonl`` of a run that restarts.
 
     Raises:
         OSError: the folder was removed, or the disk is full.
@@ -53,15 +53,15 @@ def append_attempt(folder: Path, reason: str, time: float, done: int) -> None:
         os.close(descriptor)
 
 
-def remove_left_overs(folder: Path) -> None:
-    """Remove the files of a failed attempt from the run folder, so that another one can start there."""
-    for pattern in LEFT_OVERS:
+def remove_attempt_files(folder: Path) -> None:
+    """Remove the files of a failed attempt from the run folder, before the next attempt starts."""
+    for pattern in ATTEMPT_FILES:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
 
 
 def attempt_notes(folder: Path) -> list[str]:
-    """Return a line for each failed attempt of a run."""
+    """Return one line of text for each failed attempt of a run."""
     return [
         render("failed_attempt", {"number": number, **attempt.model_dump(exclude={"time"})})
         for number, attempt in enumerate(read_attempts(folder), 1)

@@ -1,8 +1,9 @@
-"""Dry runs: a program is executed with waits of its modelled times in place of its computations.
+"""Dry runs: execution of a program that waits for the modelled time of each computation.
 
-Computations are waits; the order of messages, and who waits for whom, are real. :class:`Device` keeps the time of one
-device, whether a process executes it (:mod:`meshwave.engine.runtime.dry_run.executor`, with real messages) or a thread
-(:mod:`meshwave.engine.runs.dry_run_threads`, on machines without torch).
+Messages are sent in the order of the program, and ranks wait for each other as in training. :class:`Device` tracks the
+time of one device. A device is executed by a process with real messages
+(:mod:`meshwave.engine.runtime.dry_run.executor`), or by a thread without torch
+(:mod:`meshwave.engine.runs.dry_run_threads`).
 """
 
 from __future__ import annotations
@@ -34,31 +35,33 @@ Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
 SHORTEST_WAIT_S = 0.02
-"""The shortest wait that is accurate: within 1 to 2%. A quarter of it is within 5%."""
+"""Shortest wait, in seconds, that is accurate to 1-2%. A wait of a quarter of it is accurate to 5%."""
 PROCESSES_PER_CORE = 8
-"""Processes per core that can send messages in time; with more, waits become longer in proportion."""
+"""Maximum number of processes per core that send messages in time; with more, waits lengthen in proportion."""
 DEFAULT_STEP_LIMIT_S = 10.0
-"""The longest wall time of a step that the default time-dilation factor leads to."""
+"""Maximum wall time of a step, in seconds, at the default time-dilation factor."""
 STEP_LIMIT_S = 86_400.0
-"""The longest wall time of a step that a requested time-dilation factor may lead to."""
+"""Maximum wall time of a step, in seconds, at a requested time-dilation factor."""
 REALTIME_STEP_LIMIT_S = 2.0
-"""Longest step that is not dilated, if none of its actions is too short to wait for."""
+"""Longest step, in seconds, that is not dilated if all its actions are long enough for accurate waits."""
 NEGLIGIBLE_SHARE = 0.01
-"""The shortest actions, which make up this share of the waiting, do not count for the time-dilation factor."""
+"""Share of the total waiting time; the shortest actions up to this share do not affect the time-dilation factor."""
 
 STEPS = 8
-"""Default maximum number of steps of a dry run, whose steps are all alike."""
+"""Default maximum number of steps of a dry run; all steps are alike."""
 
 SPIN_NS = 100_000
-"""The last part of a wait, which polls the clock: as long as a sleep may overshoot."""
+"""Length of the last part of a wait, in nanoseconds, in which the clock is polled; sleeps overshoot by as much."""
 STOP_CHECK_NS = 200_000_000
-"""The longest that a wait goes on without checking whether the dry run is stopped."""
+"""Maximum interval, in nanoseconds, between two checks of whether the dry run was stopped."""
 CATCH_UP_FRACTION = 0.1
-"""The largest fraction of an action's time by which it is shortened to make up for an earlier delay."""
+"""Largest fraction by which an action is shortened to make up for an earlier delay."""
 
 BLOCKS_MESSAGES = frozenset({"indivisible_micro_batch", "unequal_replicas"})
-"""Codes of problems that prevent messages as well as training. Others, such as a vocabulary that does not fit the text,
-do not matter to a dry run."""
+"""Codes of the problems that prevent dry runs as well as training, because they prevent messages.
+
+Other problems, such as a vocabulary that does not fit the text, do not affect a dry run.
+"""
 
 
 class Rehearsal(Part):
@@ -81,20 +84,20 @@ def limit_steps(design: Design) -> Design:
     return design.model_copy(update={"training": design.training.model_copy(update={"steps": STEPS})})
 
 
-# ---- the scale ----
+# ---- the time-dilation factor ----
 
 
 class ActionDurations(NamedTuple):
-    """Modelled durations of a program, in seconds or units."""
+    """Modelled durations of a program that determine the time-dilation factor, in seconds or units of cost."""
 
     shortest: float  # the shortest action that is not negligible; 0 if no action takes time
     step: float
 
 
 def action_durations(program: Program, costs: Costs) -> ActionDurations:
-    """Return the modelled durations that the time-dilation factor depends on.
+    """Return the modelled durations that determine the time-dilation factor.
 
-    A computation with exchanges inside waits part by part, so each part counts as an action.
+    A computation with expert exchanges inside waits in parts, so each part counts as an action.
     """
     parts = 1 if costs.network is None else np.where(costs.network.row_kind >= 0, costs.network.parts, 1)
     durations = np.sort((slot_seconds(program, costs.seconds) / parts)[program.is_compute & ~program.fused])
@@ -107,7 +110,7 @@ def action_durations(program: Program, costs: Costs) -> ActionDurations:
 
 
 def default_scale(durations: ActionDurations, processes: int, cores: int) -> float:
-    """Return the smallest time-dilation factor at which waits are accurate here, unless a step would take too long."""
+    """Return the smallest time-dilation factor at which waits are accurate on this machine, within the step limit."""
     shortest, step = durations
     least = SHORTEST_WAIT_S * max(1.0, processes / (PROCESSES_PER_CORE * cores))
     if not shortest or not step:
@@ -122,14 +125,18 @@ class TooLongError(Refusal):
 
 
 def step_wall_seconds(durations: ActionDurations, scale: float) -> float:
-    """Return the wall time of a step of a dry run.
+    """Return the wall time of a step of a dry run in seconds.
 
     Raises:
-        TooLongError: it exceeds the limit.
+        TooLongError: the wall time exceeds the limit of one day.
     """
     step_s = durations.step * scale
     if step_s > STEP_LIMIT_S:
-        params = {"scale": number(scale), "step": long_time(step_s), "most": _round_down(STEP_LIMIT_S / durations.step)}
+        params = {
+            "scale": number(scale),
+            "step": wall_time_text(step_s),
+            "most": _round_down(STEP_LIMIT_S / durations.step),
+        }
         raise TooLongError("dry_run_too_long", params, "--scale")
     return step_s
 
@@ -143,7 +150,7 @@ def _round_down(value: float) -> str:
 _LONG = (("years", 31_557_600.0), ("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0))
 
 
-def long_time(seconds: float) -> str:
+def wall_time_text(seconds: float) -> str:
     """Return a wall time such as ``13 minutes`` or ``5.8 years``; short times in seconds."""
     unit = next(((name, size) for name, size in _LONG if seconds >= 2 * size), None)
     return f"{number(seconds / unit[1], 2)} {unit[0]}" if unit else quantity(seconds, "s")
@@ -156,7 +163,7 @@ def dry_run_note(durations: ActionDurations, scale: float, unit: str) -> str:
     wait = f"{number(scale)} s per unit" if unit != "s" else f"{times}its modelled time"
     note = (
         f"dry run: nothing is computed, each action waits {wait}; expected step time "
-        f"{long_time(durations.step * scale)}, shortest actions {quantity(shortest, 's')}; "
+        f"{wall_time_text(durations.step * scale)}, shortest actions {quantity(shortest, 's')}; "
         f"times are in {'modelled seconds' if unit == 's' else 'units'}"
     )
     if 0 < shortest < 0.9 * SHORTEST_WAIT_S:
@@ -166,7 +173,10 @@ def dry_run_note(durations: ActionDurations, scale: float, unit: str) -> str:
 
 
 def slot_seconds(program: Program, seconds: Floats) -> Floats:
-    """Return the wait of each action, ``[rows]``; of two actions that share a slot the first waits for both."""
+    """Return the wait of each action in seconds, ``[rows]``.
+
+    If two actions share a slot, the first one waits for both.
+    """
     waits = seconds.copy()
     second = np.flatnonzero(program.fused)
     waits[second - 1] += waits[second]
@@ -178,14 +188,14 @@ def slot_seconds(program: Program, seconds: Floats) -> Floats:
 
 
 class Stopped(Exception):
-    """The dry run was stopped."""
+    """Exception that is raised in a dry run when it is stopped."""
 
 
 def wait_until(at_ns: int, stop: threading.Event | None = None) -> None:
-    """Wait until a time of ``time.perf_counter_ns``.
+    """Wait until ``at_ns`` on the clock ``time.perf_counter_ns``.
 
-    Sleeps until shortly before, and then polls the clock: never too short, and a few microseconds too long if a core
-    is free.
+    Sleep until shortly before that time, then poll the clock. A wait never ends early, and a few microseconds late if a
+    core is free.
 
     Raises:
         Stopped: ``stop`` was set.
@@ -215,10 +225,10 @@ def raise_priority(threads: Iterable[int] = (0,)) -> bool:
 
 
 class Device:
-    """The clock of a device that waits instead of computing.
+    """Clock of a device that waits instead of computing.
 
-    The device becomes free when its last action should have ended, not when the system woke the thread up, so that
-    the tenths of a millisecond between two waits do not add up. A longer delay does count. Times are nanoseconds of
+    The device becomes free when its last action should have ended, rather than when the thread woke up, so that the
+    delays of a tenth of a millisecond between two waits do not add up. Longer delays do count. Times are nanoseconds of
     ``time.perf_counter_ns``, the same clock for all processes of a host.
     """
 
@@ -229,7 +239,10 @@ class Device:
         links: LiveLinks | None = None,
         place: int = 0,
     ) -> None:
-        """Set the device up; ``links`` are those it shares with others, ``place`` is its index in its mesh."""
+        """Initialize the device.
+
+        ``links`` are the shared links that it uses; ``place`` is its index in its mesh.
+        """
         self._blocks = transfer_model == "sender-blocking"
         self._stop, self._links, self._place = stop, links, place
         self.free_ns = 0
@@ -237,7 +250,7 @@ class Device:
         self._inputs_ns = 0
 
     def start(self, at_ns: int) -> None:
-        """Begin a step at a time that is the same for all devices."""
+        """Begin a step at ``at_ns``, which is the same time for all devices."""
         self.free_ns = self._inputs_ns = self._sending_ns = at_ns
         wait_until(at_ns, self._stop)
 
@@ -249,20 +262,20 @@ class Device:
         return True
 
     def wait_for_input(self, due_ns: int) -> int:
-        """Wait until an input has arrived, which is due at ``due_ns``; return that time."""
+        """Wait until an input that is due at ``due_ns`` has arrived; return its arrival time."""
         self._inputs_ns = max(self._inputs_ns, due_ns)
         wait_until(due_ns, self._stop)
         return due_ns
 
     def compute(self, duration_ns: int, flows: Sequence[int] = ()) -> None:
-        """Wait for the duration of an action whose inputs have arrived; ``flows`` are ready at its end."""
+        """Wait for the duration of an action whose inputs have arrived; ``flows`` become ready at its end."""
         latest = time.perf_counter_ns() - int(duration_ns * CATCH_UP_FRACTION)
         self.free_ns = max(self.free_ns, self._inputs_ns, latest) + duration_ns
         self.announce(flows)
         wait_until(self.free_ns, self._stop)
 
     def announce(self, flows: Iterable[int]) -> None:
-        """Announce flows that are ready when the device is free; emulated links need no announcement."""
+        """Announce flows that become ready when the device is free; emulated links need no announcement."""
         if self._links is not None:
             for flow in flows:
                 self._links.announce(flow, self._place, self.free_ns)
@@ -273,17 +286,17 @@ class Device:
         return self._links is not None
 
     def wait_for_flow(self, flow: int) -> int:
-        """Wait until a flow is complete on the shared links, and return the time of its end."""
+        """Wait until a flow on the shared links is complete, and return its end time."""
         assert self._links is not None, "flows exist only if transfers share links"
         return self._links.wait(flow, partial(wait_until, stop=self._stop))
 
     def extend_until(self, at_ns: int) -> None:
-        """Extend the current action until a time, since it waits for other devices."""
+        """Extend the current action until ``at_ns``, because it waits for other devices."""
         self.free_ns = max(self.free_ns, at_ns)
         wait_until(at_ns, self._stop)
 
     def send(self, duration_ns: int) -> int:
-        """Start sending the last result; return its arrival time on links that are not shared."""
+        """Start to send the last result; return its arrival time on links that are not shared."""
         arrives = self.free_ns + duration_ns
         if self._blocks:
             self._sending_ns = max(self._sending_ns, arrives)
@@ -295,16 +308,16 @@ class Device:
 
 @dataclass(frozen=True)
 class Waits:
-    """The waits of the actions of a program, dilated by ``scale``."""
+    """Waiting times of the actions of a program in nanoseconds, dilated by ``scale``."""
 
     program: Program
-    ns: Int64s  # [rows] the first row of a slot has all of it; a SEND its transfer, a REDUCE_GRAD the reduction
+    ns: Int64s  # [rows] the first row of a slot has the whole wait; a SEND its transfer, a REDUCE_GRAD the reduction
     transfer_model: TransferModel
     scale: float
     flows: FlowTable | None  # on shared links: transfers, reductions and exchanges, which ``ns`` excludes
 
     def exchanges(self, row: int) -> range:
-        """Return the flows of the exchanges inside a computation, which separate equal parts of it."""
+        """Return the flows of the exchanges inside a computation; they separate equal parts of it."""
         return self.flows.flows_of_row(row) if self.flows is not None and self.program.is_compute[row] else range(0)
 
     def flows_sent(self, row: int) -> Sequence[int]:
@@ -312,23 +325,23 @@ class Waits:
         return self.flows.made.get(row, ()) if self.flows is not None else ()
 
     def flow(self, row: int) -> int:
-        """Return the flow of a SEND or REDUCE_GRAD; -1 if it shares no links."""
+        """Return the flow of a SEND or REDUCE_GRAD; -1 if it does not use shared links."""
         return -1 if self.flows is None else int(self.flows.first[row])
 
     def rank_waits(self, rank: int) -> list[int]:
-        """Return the waits of a rank, ``[rows of the rank]``."""
+        """Return the waiting time of each row of a rank in nanoseconds."""
         found: list[int] = self.ns[self.program.rows(rank)].tolist()
         return found
 
 
 def plan_waits(program: Program, costs: Costs, scale: float, lanes: Sequence[int] | None = None) -> Waits:
-    """Return the waits of a program.
+    """Return the waiting times of the actions of a program.
 
     Args:
         program: the program.
         costs: its modelled costs.
         scale: the time-dilation factor.
-        lanes: ``[ranks]`` the devices of each mesh that take part; by default one stands for all of them.
+        lanes: ``[ranks]`` number of devices of each mesh that take part; by default one represents the mesh.
     """
     seconds, flows = slot_seconds(program, costs.seconds), None
     if costs.network is not None:
@@ -342,7 +355,7 @@ def plan_waits(program: Program, costs: Costs, scale: float, lanes: Sequence[int
 def record_send_starts(start: Int64s, links: LiveLinks, waits: Waits, rows: NDArray[np.intp], first: int = 0) -> None:
     """Write the start times of messages into ``start``, ``[rows from first on]``.
 
-    Called when all messages have arrived, since earlier flows on shared links can delay the start of a message.
+    Call it when all messages have arrived, because earlier flows on shared links can delay the start of a message.
     """
     for row in rows.tolist():
         if (flow := waits.flow(row)) >= 0:

@@ -1,7 +1,7 @@
-"""A trace of another tool as a run of the record, whose measured timeline belongs to a design.
+"""Import of another tool's trace as a finished run with a measured timeline.
 
-Its computations are those of the trace. A message is taken to last from the end of the computation before it until the
-start of the computation after its receive, because traces do not say when a message arrives.
+Traces do not record when a message arrives. A message is assumed to last from the end of the computation before its
+send to the start of the computation after its receive.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from meshwave.engine.runs.run_folder import RunSpec, process_count, rank_and_mes
 
 MANNER = "imported trace"
 MOST_NAMED = 5
-"""Actions that a refusal names."""
+"""Maximum number of actions that an error message lists."""
 Int64s = NDArray[np.int64]
 
 
 def enter_trace(record: Record, design: Design, trace: Trace) -> Entry:
-    """Enter a trace as a finished run of a design.
+    """Enter a trace into the run database as a finished run of a design.
 
     Raises:
-        Refusal: the trace has other computations than the program of the design.
+        Refusal: the computations of the trace differ from those of the design's program.
     """
     own_text = design.training.model_copy(update={"data": None})  # training texts are not part of a trace
     prediction = predict(design.model_copy(update={"training": own_text}))
-    start, end = _times(prediction, trace)
+    start, end = _computation_times(prediction, trace)
     entry, _ = record.submit(
         name=design.name,
         launcher="local",
@@ -65,17 +65,17 @@ def enter_trace(record: Record, design: Design, trace: Trace) -> Entry:
         recorder.close()
         process += len(mesh.devices)
     write_private(folder / "metrics.jsonl", "".join(_metrics(prediction, start, end)))
-    events = [{"event": "chosen", "time": time.time(), "note": _note(trace)}]
+    events = [{"event": "chosen", "time": time.time(), "note": _import_note(trace)}]
     events += [{"event": "step", "time": time.time(), "step": step} for step in range(len(start))]
     write_private(folder / "events-0.jsonl", "".join(json.dumps(event) + "\n" for event in events))
     verdict = success(Progress(len(start), len(start)))
     write_document(folder / RESULT, to_json(entry.id, verdict, design, []))
-    record.move(entry.id, State.RUNNING)
-    record.move(entry.id, verdict.state, verdict.reason)
+    record.change_state(entry.id, State.RUNNING)
+    record.change_state(entry.id, verdict.state, verdict.reason)
     return record.get(entry.id)
 
 
-def _note(trace: Trace) -> str:
+def _import_note(trace: Trace) -> str:
     if trace.stage_seconds:
         return "simulated from measured seconds of each stage"
     return f"read from a trace of {len(trace.processes)} process{'es' * (len(trace.processes) != 1)}"
@@ -89,14 +89,14 @@ def _metrics(prediction: Prediction, start: Int64s, end: Int64s) -> Iterator[str
         yield json.dumps({"step": step, "seconds": seconds, "tokens_per_s": rate}) + "\n"
 
 
-def _times(prediction: Prediction, trace: Trace) -> tuple[Int64s, Int64s]:
-    """Return the start and the end of each computation in nanoseconds, ``[steps, rows]``."""
+def _computation_times(prediction: Prediction, trace: Trace) -> tuple[Int64s, Int64s]:
+    """Return the start and end times of each computation in nanoseconds, two arrays ``[steps, rows]``."""
     if trace.stage_seconds:
         return _simulated_times(prediction, trace)
     program = prediction.program
     by_row: dict[int, list[tuple[int, int]]] = {}
-    for process in trace.processes:  # copies of a mesh do the same: the first one counts
-        for row, found in _rows_of(prediction.design, program, process).items():
+    for process in trace.processes:  # replicas of a mesh compute the same: use the first one
+        for row, found in _recorded_times(prediction.design, program, process).items():
             by_row.setdefault(row, found)
     rows = np.flatnonzero(program.is_compute).tolist()
     _check_complete(program, [row for row in rows if row not in by_row])
@@ -122,8 +122,8 @@ def _simulated_times(prediction: Prediction, trace: Trace) -> tuple[Int64s, Int6
     return times[0], times[1]
 
 
-def _rows_of(design: Design, program: Program, process: TracedProcess) -> dict[int, list[tuple[int, int]]]:
-    """Return the times of each row that a process has computed, one for each step."""
+def _recorded_times(design: Design, program: Program, process: TracedProcess) -> dict[int, list[tuple[int, int]]]:
+    """Return the start and end times of each row that a process computed, one pair for each step, by row."""
     if process.process >= process_count(design):
         raise Refusal("trace_of_more_processes", {"process": process.process, "processes": process_count(design)})
     rank = rank_and_mesh(design, process.process)[0]
@@ -131,7 +131,7 @@ def _rows_of(design: Design, program: Program, process: TracedProcess) -> dict[i
     order: dict[Op, list[int]] = defaultdict(list)
     for row in range(own.start, own.stop):
         order[Op(int(program.op[row]))].append(row)
-    index = {_key(program, row): row for row in np.flatnonzero(program.is_compute).tolist()}
+    index = {_computation_key(program, row): row for row in np.flatnonzero(program.is_compute).tolist()}
     stages = program.stages_of(rank)
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     seen: Counter[Op] = Counter()
@@ -153,7 +153,7 @@ def _rows_of(design: Design, program: Program, process: TracedProcess) -> dict[i
     return found
 
 
-def _key(program: Program, row: int) -> tuple[Op, int, int]:
+def _computation_key(program: Program, row: int) -> tuple[Op, int, int]:
     return Op(int(program.op[row])), int(program.stage[row]), int(program.microbatch[row])
 
 
@@ -164,7 +164,10 @@ def _check_complete(program: Program, missing: list[int]) -> None:
 
 
 def _fill_gaps(program: Program, rank: int, start: Int64s, end: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return start, end and wait of each row of a rank, ``[steps, rows]``, with rows in between filled in."""
+    """Return the start, end and wait of each row of a rank in nanoseconds, ``[steps, rows]``.
+
+    Rows that are not computations fill the gaps between computations.
+    """
     own = program.rows(rank)
     start, end, op = start[:, own].copy(), end[:, own].copy(), program.op[own]
     rows, measured = np.arange(len(op)), program.is_compute[own]

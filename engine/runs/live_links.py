@@ -1,10 +1,10 @@
-"""Shared links in a dry run: the end of each flow, given all flows that have been announced so far.
+"""Shared links in a dry run: end times of flows, given the flows that have been announced so far.
 
-The rules are those of :mod:`meshwave.engine.program.shared_links`. The simulator knows all flows of a step in advance;
-a dry run learns of them during the step. :class:`LiveNetwork` therefore simulates the flows up to a committed time, a
+The sharing rules are those of :mod:`meshwave.engine.program.shared_links`. The simulator knows all flows of a step in
+advance; a dry run learns of them during the step. :class:`LiveNetwork` simulates the flows up to a committed time, a
 little in the past, and estimates from there when active flows end. :class:`LiveLinks` connects it to the clock: all
-processes or threads of a dry run write the times when their flows are ready to a shared board, each simulates the same
-flows, and a thread that waits for a flow sleeps until its estimated end and asks again.
+processes or threads of a dry run write the ready times of their flows to a shared board, and each of them simulates the
+same flows. A thread that waits for a flow sleeps until the estimated end, then checks again.
 """
 
 from __future__ import annotations
@@ -26,31 +26,33 @@ from meshwave.engine.program.shared_links_loop import RATE_TOLERANCE, compute_fa
 Int64s = NDArray[np.int64]
 
 GRACE_NS = 8_000_000
-"""The lag of the committed time behind the clock; a flow that is announced later counts as ready at the committed
-time."""
+"""Lag of the committed time behind the clock, in nanoseconds.
+
+A flow that is announced later counts as ready at the committed time.
+"""
 LOOK_NS = 10_000_000
-"""The shortest sleep before new announcements are read; half of the remaining wait if that is longer."""
+"""Shortest sleep, in nanoseconds, before new announcements are read; half of the remaining wait if that is longer."""
 NOT_READY_NS = 500_000
-"""The sleep before new announcements are read while not all participants have announced the flow."""
+"""Sleep, in nanoseconds, before new announcements are read while a participant has not announced the flow."""
 
 
-# ---- the network, with the flows announced so far ----
+# ---- network of the flows announced so far ----
 
 
 class LiveNetwork:
-    """Flows on a shared network, announced one by one; times are modelled seconds or units."""
+    """Shared network whose flows are announced one by one; times are modelled seconds or units."""
 
     def __init__(self, table: FlowTable) -> None:
         self._known = _flow_lists(table)
         self.start()
 
     def start(self) -> None:
-        """Begin a step, without any flow."""
-        self._committed = _State(self._known)
-        self._ahead: _State | None = None
+        """Begin a step without any flows."""
+        self._committed = _NetworkState(self._known)
+        self._ahead: _NetworkState | None = None
 
     def announce(self, flow: int, ready: float) -> None:
-        """Announce when a flow is ready; a time before the committed one is replaced by it."""
+        """Announce the time at which a flow is ready; it is raised to the committed time if it is earlier."""
         self._committed.announce(flow, max(ready, self._committed.now))
         if self._ahead is not None and ready > self._ahead.now:
             self._ahead.announce(flow, ready)
@@ -58,21 +60,21 @@ class LiveNetwork:
             self._ahead = None
 
     def commit(self, until: float) -> None:
-        """Fix everything before a time: flows announced later do not change it."""
+        """Simulate up to ``until``; flows announced later do not change earlier times."""
         self._committed.run(until)
 
-    def end(self, flow: int) -> float | None:
-        """Return the estimated end of a flow; None if the flow, or one before it, is not announced."""
+    def end_time(self, flow: int) -> float | None:
+        """Return the estimated end time of a flow; None if the flow, or a flow that it waits for, is not announced."""
         found = self._committed.ends.get(flow)
         return self._state_at_end(flow).ends.get(flow) if found is None else found
 
     def start_time(self, flow: int) -> float:
-        """Return when an announced flow starts: when it is ready and, for a message, has its connection."""
+        """Return the start time of an announced flow: when it is ready and, for a message, has its connection."""
         found = self._state_at_end(flow).starts.get(flow)
         return self._committed.starts[flow] if found is None else found
 
-    def _state_at_end(self, flow: int) -> _State:
-        """Return the state at the end of a flow, given the flows announced so far."""
+    def _state_at_end(self, flow: int) -> _NetworkState:
+        """Return the simulation state at the end of a flow, given the flows announced so far."""
         if self._ahead is None:
             self._ahead = self._committed.copy()
         if flow not in self._committed.ends:
@@ -81,12 +83,12 @@ class LiveNetwork:
 
 
 class _FlowLists(NamedTuple):
-    """A table of flows as lists, which Python reads faster than arrays."""
+    """Flow table as Python lists, whose elements are faster to read than those of arrays."""
 
     kind: list[int]  # [flows]
     size: list[float]
     after: list[int]
-    before: dict[int, int]  # the flow that comes after each
+    before: dict[int, int]  # the next flow in the queue of each
     is_message: list[bool]
     latency: list[float]  # [kinds]
     line: list[int]
@@ -117,8 +119,8 @@ def _flow_lists(table: FlowTable) -> _FlowLists:
     )
 
 
-class _Moving:
-    """A flow in transit: ``left`` bytes remain at ``since``."""
+class _ActiveFlow:
+    """Flow in transit; ``left`` bytes remain at time ``since``."""
 
     __slots__ = ("end", "flow", "left", "rate", "since")
 
@@ -132,32 +134,32 @@ class _Moving:
             self.end = now + max(0.0, self.left) / rate
 
 
-class _State:
-    """All flows of a step up to a time."""
+class _NetworkState:
+    """Simulation state of all flows of a step up to a time."""
 
     def __init__(self, known: _FlowLists, past: dict[int, float] | None = None) -> None:
-        """Begin at time 0; ``past`` are the ends of flows that ended before."""
+        """Begin at time 0; ``past`` has the end times of flows that ended earlier."""
         self._known, self._past = known, past or {}
         self.now = 0.0
         self.ends: dict[int, float] = {}
         self.starts: dict[int, float] = {}
         self._coming: list[tuple[float, float, int]] = []  # a heap: end of the latency, ready time, flow
         self._held: dict[int, float] = {}  # ready times of flows that wait for the flow before them
-        self._lines: defaultdict[int, list[int]] = defaultdict(list)  # queues by connection; the first flow has it
+        self._lines: defaultdict[int, list[int]] = defaultdict(list)  # by connection; the first flow has it
         self._order: dict[int, int] = {}  # the order in which active flows queued for their connections
         self._number = 0
-        self._waiting: list[int] = []  # flows that have their connection and wait for units, in that order
+        self._waiting: list[int] = []  # flows that have their connection and wait for units, in queue order
         self._units = known.units[:]
-        self._moving: list[_Moving] = []
+        self._moving: list[_ActiveFlow] = []
 
-    def copy(self) -> _State:
-        """Return a copy to simulate ahead, without the starts and ends so far."""
-        other = _State(self._known, self.ends)
+    def copy(self) -> _NetworkState:
+        """Return a copy for simulating ahead, without the start and end times recorded so far."""
+        other = _NetworkState(self._known, self.ends)
         other.now, other._number = self.now, self._number
         other._held, other._order = dict(self._held), dict(self._order)
         other._coming, other._waiting, other._units = self._coming[:], self._waiting[:], self._units[:]
         other._lines.update((line, flows[:]) for line, flows in self._lines.items() if flows)
-        other._moving = [_Moving(each.flow, each.left, each.since, each.rate, each.end) for each in self._moving]
+        other._moving = [_ActiveFlow(each.flow, each.left, each.since, each.rate, each.end) for each in self._moving]
         return other
 
     def announce(self, flow: int, ready: float) -> None:
@@ -177,23 +179,23 @@ class _State:
                 break
             self.now = max(self.now, moment)
             if first and soonest <= coming:
-                self._finish(first)
+                self._finish_flow(first)
             else:
                 self._enqueue(heapq.heappop(self._coming)[2])
-            if self._begin(after_an_end=soonest <= coming) or soonest <= coming:
+            if self._start_flows(after_an_end=soonest <= coming) or soonest <= coming:
                 self._set_rates()
         if until < inf:
             self.now = max(self.now, until)
 
     def _enqueue(self, flow: int) -> None:
-        """Queue a flow, whose latency is over, for its connection."""
+        """Queue a flow for its connection after its latency is over."""
         line = self._lines[self._known.line[self._known.kind[flow]]]
         self._order[flow] = self._number = self._number + 1
         line.append(flow)
         if line[0] == flow:
             self._waiting.append(flow)
 
-    def _finish(self, moving: _Moving) -> None:
+    def _finish_flow(self, moving: _ActiveFlow) -> None:
         flow, known = moving.flow, self._known
         self._moving.remove(moving)
         del self._order[flow]
@@ -208,7 +210,7 @@ class _State:
         if following in self._held:
             self.announce(following, max(self._held.pop(following), self.now))
 
-    def _begin(self, *, after_an_end: bool) -> bool:
+    def _start_flows(self, *, after_an_end: bool) -> bool:
         """Start the flows that have their connection and enough units of their ports; return True if any starts."""
         known, waiting, before = self._known, self._waiting, len(self._moving)
         self._waiting = []
@@ -220,7 +222,7 @@ class _State:
             self._count_units(flow, -1)
             if after_an_end and known.is_message[flow]:
                 self.starts[flow] = self.now
-            self._moving.append(_Moving(flow, known.size[flow], self.now, 0.0, inf))
+            self._moving.append(_ActiveFlow(flow, known.size[flow], self.now, 0.0, inf))
         return len(self._moving) > before
 
     def _count_units(self, flow: int, change: int) -> None:
@@ -230,14 +232,14 @@ class _State:
                 self._units[self._known.port[use]] += change
 
     def _set_rates(self) -> None:
-        """Give each flow its max-min fair rate."""
+        """Set the rate of each flow in transit to its max-min fair rate."""
         rates = _fair_rates(self._known, [self._known.kind[each.flow] for each in self._moving])
         for each, rate in zip(self._moving, rates, strict=True):
             each.set_rate(rate, self.now)
 
 
 def _fair_rates(known: _FlowLists, kinds: Sequence[int]) -> list[float]:
-    """[flows] bytes/s of flows of some kinds that move at once."""
+    """Return the max-min fair rates in bytes/s of flows of these kinds that are in transit together, ``[flows]``."""
     demand = [0.0] * len(known.capacity)
     for kind in kinds:
         for use in range(known.use_ptr[kind], known.use_ptr[kind + 1]):
@@ -260,14 +262,17 @@ def _fair_rates(known: _FlowLists, kinds: Sequence[int]) -> list[float]:
 
 
 class LiveLinks:
-    """The shared links of a dry run in one process or thread.
+    """Shared links of a dry run, as seen from one process or thread.
 
-    Times are nanoseconds of ``time.perf_counter_ns``. A cell of the board with a time before the start of the step was
-    written in an earlier step.
+    Times are nanoseconds of ``time.perf_counter_ns``. A cell of the board whose time is before the start of the step
+    was written in an earlier step.
     """
 
     def __init__(self, table: FlowTable, board: Int64s, scale: float) -> None:
-        """Set the links up; ``board`` is shared by all participants, ``[cells]``, ``scale`` is the time dilation."""
+        """Initialize the links.
+
+        ``board``, ``[cells]``, is shared by all participants; ``scale`` is the time-dilation factor.
+        """
         self.table = table
         self._board, self._ns = board, scale * 1e9
         self._network = LiveNetwork(table)
@@ -287,31 +292,31 @@ class LiveLinks:
             self._open[:] = True
 
     def announce(self, flow: int, place: int, at_ns: int) -> None:
-        """Announce to all others when one participant of a flow is ready for it."""
+        """Announce to all participants that one of them is ready for a flow."""
         self._board[self.table.cell(flow, place)] = at_ns
 
     def wait(self, flow: int, wait_until: Callable[[int], None]) -> int:
-        """Wait until a flow is complete, and return the time of its end."""
+        """Wait until a flow is complete, and return its end time."""
         while True:
-            due, now = self._end(flow), time.perf_counter_ns()
+            due, now = self._flow_end_ns(flow), time.perf_counter_ns()
             if due is not None and due <= now:
                 return due
             wait_until(now + NOT_READY_NS if due is None else min(due, now + max(LOOK_NS, (due - now) // 2)))
 
     def start_ns(self, flow: int) -> int:
-        """Return when a complete flow started."""
+        """Return the start time of a complete flow."""
         with self._lock:
             self._read_board()
-            return self._clock(self._network.start_time(flow))
+            return self._clock_ns(self._network.start_time(flow))
 
-    def _end(self, flow: int) -> int | None:
+    def _flow_end_ns(self, flow: int) -> int | None:
         with self._lock:
             self._read_board()
-            end = self._network.end(flow)
-        return None if end is None else self._clock(end)
+            end = self._network.end_time(flow)
+        return None if end is None else self._clock_ns(end)
 
     def _read_board(self) -> None:
-        """Read the announcements since the last call."""
+        """Read the announcements made since the last call."""
         first = self.table.cells[:-1]
         ready = (np.minimum.reduceat(self._board, first) >= self._start_ns) & self._open
         for group in np.flatnonzero(ready).tolist():
@@ -321,5 +326,5 @@ class LiveLinks:
         self._open &= ~ready
         self._network.commit((time.perf_counter_ns() - GRACE_NS - self._start_ns) / self._ns)
 
-    def _clock(self, moment: float) -> int:
+    def _clock_ns(self, moment: float) -> int:
         return self._start_ns + round(moment * self._ns)

@@ -1,4 +1,4 @@
-"""The run database (SQLite): the state of each run, and the reason for it."""
+"""Run database (SQLite): the state of each run and the reason for the state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class State(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
-    LOST = "LOST"  # the process that launched it has ended, so that its end is not known
+    LOST = "LOST"  # the process that launched it has ended, so the outcome is unknown
 
     @property
     def is_over(self) -> bool:
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class Transition(NamedTuple):
-    """A change of the state of a run."""
+    """Change of the state of a run."""
 
     state: State
     time_s: float  # Unix seconds
@@ -62,7 +62,7 @@ class Transition(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A launcher and its target. The runs of one place wait in one queue."""
+    """Launcher and target of a run. Runs of the same place share one queue."""
 
     launcher: str
     target: str | None = None
@@ -78,25 +78,25 @@ class Entry:
     state: State
     reason: str
     launcher: str
-    handle: Mapping[str, Any]  # what the launcher needs to find the run again
-    digest: str  # of its program
+    handle: Mapping[str, Any]  # data by which the launcher finds the run again
+    digest: str  # hash of the program
     processes: int
     steps: int
     created_s: float
     started_s: float | None
     finished_s: float | None
-    manner: str = ""  # how it differs from plain training: "rehearsal, time x 40"
+    manner: str = ""  # text on how it differs from plain training, such as "rehearsal, time x 40"
     is_rehearsal: bool = False  # True for a dry run
-    person: str = ""  # ID of the learner of a workshop who launched it; empty for the user
+    person: str = ""  # ID of the workshop learner who launched it; empty for the user
 
     @property
     def place(self) -> Place:
-        """The launcher and target of the run."""
+        """Launcher and target of the run."""
         return Place(self.launcher, self.handle.get("target"))
 
 
 Seconds = Annotated[float, Field(ge=0, le=2e11)]
-"""Unix seconds, up to the year 8307."""
+"""Time in Unix seconds, up to the year 8307."""
 
 
 class _Row(RunFile):
@@ -121,21 +121,21 @@ class _Row(RunFile):
 
 
 class Record:
-    """All runs of a user: ``runs.sqlite`` and a folder for each run, ``runs/<id>``.
+    """Database of all runs of a user: ``runs.sqlite``, and the run folders ``runs/<id>``.
 
-    Every change is one durable transaction; any number of threads and processes may share it.
+    Every change is one durable transaction. Any number of threads and processes may share the database.
     """
 
     def __init__(self, place: Path | None = None) -> None:
         """Open the run database in the folder ``place``, by default the user's own.
 
         Raises:
-            RunRefusal: the folder cannot be used, or the index is damaged.
+            RunRefusal: the folder cannot be used, or the database is damaged.
         """
         self.place = (place or home()).absolute()
         self._path = self.place / "runs.sqlite"
         self._lock = threading.RLock()
-        self._damaged: set[str] = set()  # the messages that were logged
+        self._damaged: set[str] = set()  # messages that were logged already
         try:
             self.place.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.place / "runs").mkdir(mode=0o700, exist_ok=True)
@@ -170,8 +170,8 @@ class Record:
         """Enter a new run in state STARTING, or in state QUEUED if ``limit`` runs of its place are active.
 
         Returns:
-            The entry, and False if a run with this ``key`` exists already: a request that is submitted twice is one
-            run.
+            The entry, and False if a run with this ``key`` already exists: a request that is submitted twice creates
+            one run.
 
         Raises:
             RunRefusal: the database cannot be written, as on a full disk. Every method may raise it.
@@ -228,7 +228,7 @@ class Record:
     def queue(self, place: Place | None = None) -> list[Entry]:
         """Return the queued runs of a place, or of all places, in the order in which they start.
 
-        Persons take turns: a person's second run starts after the first one of everybody else.
+        Persons take turns: the second run of a person starts after the first run of every other person.
         """
         with self._lock, self._convert_errors():
             return self._queue(self._db, place)
@@ -242,7 +242,7 @@ class Record:
         return [entry for _, entry in sorted(turns, key=itemgetter(0))]  # the sort is stable
 
     def adopt(self, entry: Entry) -> None:
-        """Enter a finished run whose folder exists; do nothing if it has an entry already."""
+        """Enter a finished run whose folder exists; do nothing if it already has an entry."""
         with self._transaction() as db:
             columns = [field.name for field in fields(Entry)]
             values = {**asdict(entry), "handle": json.dumps(entry.handle)}
@@ -256,8 +256,8 @@ class Record:
             db.execute("DELETE FROM transitions WHERE run = ?", (run,))
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
 
-    def move(self, run: str, state: State, reason: str = "") -> bool:
-        """Change the state of a run; return False if its state does not allow it, as that of a finished run."""
+    def change_state(self, run: str, state: State, reason: str = "") -> bool:
+        """Change the state of a run; return False if the transition is not allowed, for example from a final state."""
         with self._transaction() as db:
             return self._change_state(db, run, state, reason)
 
@@ -373,7 +373,7 @@ class Record:
         return self._entry(row)
 
     def _select(self, db: sqlite3.Connection, states: Sequence[State], place: Place | None = None) -> list[Entry]:
-        """Return the runs in some states, of one place if it is given, earliest first."""
+        """Return the runs in the given states, earliest first; only those of ``place`` if it is given."""
         marks = ", ".join("?" * len(states))
         rows = db.execute(f"SELECT * FROM runs WHERE state IN ({marks}) ORDER BY created_s, rowid", states)
         return [entry for entry in self._read_rows(rows) if place in (None, entry.place)]
@@ -391,7 +391,7 @@ class Record:
         return found
 
     def _entry(self, row: sqlite3.Row) -> Entry:
-        """Return the entry of a row.
+        """Convert a row to an entry.
 
         Raises:
             RunRefusal: the row is damaged.
@@ -404,7 +404,7 @@ class Record:
             raise RunRefusal("damaged_run_entry", {"run": run, **where, "reason": first_problem(error)}) from None
 
     def _new_id(self, db: sqlite3.Connection, now: float) -> str:
-        """Return a new id in UTC, so that ids sort by time even when clocks change by an hour."""
+        """Return a new run id with the time in UTC, so that ids sort by time even when clocks change by an hour."""
         while True:
             run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}"
             if db.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone() is None:

@@ -1,4 +1,4 @@
-"""The run folder: the executed design, its program, its options and the training text."""
+"""Run folder: the executed design, its program, the options and the training text."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ from meshwave.engine.runs.checkpoints import link_checkpoint
 from meshwave.engine.runs.options import PLAIN, Options
 
 LARGEST_COPY_BYTES = 64_000_000
-"""Texts up to this size are copied, so that a run is not affected by edits; larger ones are linked if the file system
-can, since a launch should not wait for a disk."""
+"""Maximum size, in bytes, of a training text that is copied into the run folder.
+
+A copy is not affected by edits. A larger text is hard-linked if the file system allows it, because a launch should not
+wait for a disk.
+"""
 DRAWN = "drawn.json"
 """The design as launched, if it differs from the executed one in design.json."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """The content of a run folder: everything that a worker needs. The name of the folder is the id of the run."""
+    """Content of a run folder: all input of the worker processes. The name of the folder is the id of the run."""
 
     folder: Path
     design: Design
-    """The executed design: on the links that the run has."""
+    """The executed design, with the links that the run uses."""
     drawn: Design
-    """The design as launched. Differs from the executed one if the run uses other hosts or links."""
+    """The design as launched; it differs from the executed design if the run uses other hosts or links."""
     program: Program
     layers: tuple[int, ...]  # of each stage
     options: Options = PLAIN
 
     @property
     def run(self) -> str:
-        """The id of the run."""
+        """ID of the run."""
         return self.folder.name
 
     @property
@@ -53,16 +56,16 @@ class Bundle:
 
     @cached_property
     def prediction(self) -> Prediction:
-        """The prediction of this program on the links that the run has, to compare the run with.
+        """Prediction of the program on the links that the run uses, for comparison with the run.
 
         Raises:
-            InputError: the calibration profile of the design does not exist any more.
+            InputError: the calibration profile of the design no longer exists.
         """
         return predict(fix_layers(self.design, self.layers), self.program)
 
 
 def fix_layers(design: Design, layers: Sequence[int]) -> Design:
-    """Return a design with explicit layers per stage, so that later changes of its costs do not change them."""
+    """Return a design with explicit layers per stage, so that later changes of costs do not affect the stages."""
     if layers_per_stage(design) == tuple(layers):
         return design
     return design.model_copy(update={"pipeline": design.pipeline.model_copy(update={"stages": tuple(layers)})})
@@ -85,12 +88,12 @@ def rank_and_mesh(design: Design, process: int) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The complete specification of a run: its prediction, the design as launched and the options."""
+    """Complete specification of a run: its prediction, the design as launched and the options."""
 
     prediction: Prediction
-    """The prediction of the executed design: on the links that the run has."""
+    """Prediction of the executed design, with the links that the run uses."""
     drawn: Design
-    """The design as launched. Differs from the executed one if the run uses other hosts or links."""
+    """The design as launched; it differs from the executed design if the run uses other hosts or links."""
     options: Options = PLAIN
 
     @property
@@ -127,7 +130,7 @@ def write_bundle(spec: RunSpec, folder: Path, data: Path | None = None) -> Bundl
     elif design.training.data is not None and options.rehearse is None:
         raise Refusal("text_of_design_missing", {"name": design.training.data})
     bundle = Bundle(folder, design, drawn, program, tuple(layers), options)
-    vars(bundle)["prediction"] = spec.prediction  # computed already
+    vars(bundle)["prediction"] = spec.prediction  # already computed
     return bundle
 
 
@@ -153,7 +156,7 @@ def _check_program(design: Design, program: Program, layers: Sequence[int]) -> N
     """Check that a program fits a design.
 
     Raises:
-        InputError: it belongs to another design, or its stages cannot have these layers.
+        InputError: the program belongs to another design, or its stages cannot have these layers.
     """
     shape = program.ranks, program.stages, program.microbatches
     if shape != (len(design.meshes), design.stages, design.pipeline.microbatches):
@@ -167,7 +170,7 @@ def read_design(folder: Path) -> Design:
     """Return the executed design of a run folder.
 
     Raises:
-        RunFolderError: it is missing or damaged.
+        RunFolderError: the design is missing or damaged.
     """
     return _read_design_file(folder / "design.json")
 
@@ -176,7 +179,7 @@ def read_launched_design(folder: Path) -> Design:
     """Return the design of a run folder as launched.
 
     Raises:
-        RunFolderError: it is missing or damaged.
+        RunFolderError: the design is missing or damaged.
     """
     path = folder / DRAWN
     return _read_design_file(path) if path.exists() else read_design(folder)
@@ -186,7 +189,7 @@ def read_options(folder: Path) -> Options:
     """Return the options of a run.
 
     Raises:
-        RunFolderError: they are damaged, or of another version.
+        RunFolderError: the options are damaged, or are of another version.
     """
     return read_document(folder / "options.json", Options) or PLAIN
 

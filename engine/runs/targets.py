@@ -1,7 +1,7 @@
-"""Launch targets: places where runs can be launched, each with a name, a launcher and its options.
+"""Launch targets: places where runs can be launched, each with a name, a launcher and the launcher's options.
 
-They are read from TOML files: one of the user, and one named by ``MESHWAVE_TARGETS``, as of a deployment. A launcher
-that needs no options, such as ``local``, is a target of its own name.
+Targets are defined in TOML files: one of the user, and one that ``MESHWAVE_TARGETS`` names, for example for a
+deployment. A launcher that needs no options, such as ``local``, is also a target of the same name.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Target:
-    """A place where runs can be launched."""
+    """Place where runs can be launched."""
 
     name: str
     launcher: str
     options: Part | None = None
-    """The options of its launcher; None for a launcher that has none."""
+    """Options of the launcher; None if it has no options."""
 
     @property
     def title(self) -> str:
-        """The text for a menu."""
+        """Text of the target in a menu."""
         member = launchers[self.launcher]
         return member.title if self.options is None else f"{self.name} ({member.title})"
 
     def open(self, record: Record) -> Launcher:
-        """Return the launcher of this target."""
+        """Create the launcher of this target."""
         member: Any = launchers[self.launcher]
         return member(record) if self.options is None else member(record, self.options, self.name)  # type: ignore[no-any-return]
 
 
 def target_files() -> list[Path]:
-    """Return the files of targets, whether they exist or not; a later one replaces targets of an earlier one."""
+    """Return the paths of the target files, existing or not; a later file replaces targets of an earlier one."""
     stated = os.environ.get(VARIABLE)
     return [*([Path(stated).expanduser()] if stated else []), configuration_folder() / FILE]
 
 
 def read_targets() -> dict[str, Target]:
-    """Return all targets by name: those of this machine first.
+    """Return all targets by name; those of this machine come first.
 
     Raises:
-        Refusal: a file cannot be read, or an entry of it is wrong.
+        Refusal: a file cannot be read, or an entry of it is invalid.
     """
     found = _machine_targets()
     for file in target_files():
@@ -73,10 +73,10 @@ def read_targets() -> dict[str, Target]:
 
 
 def find_target(name: str) -> Target:
-    """Return a target by its name.
+    """Return the target with a name.
 
     Raises:
-        Refusal: there is none of that name, or a file of targets is wrong.
+        Refusal: no target has that name, or a target file is invalid.
     """
     known = read_targets()
     if name not in known:
@@ -86,16 +86,16 @@ def find_target(name: str) -> Target:
 
 
 def open_target(record: Record, name: str) -> Launcher:
-    """Return the launcher of a target.
+    """Create the launcher of the target with a name.
 
     Raises:
-        Refusal: there is none of that name, or a file of targets is wrong.
+        Refusal: no target has that name, or a target file is invalid.
     """
     return find_target(name).open(record)
 
 
 def training_targets() -> list[Target]:
-    """Return the targets that a menu offers: all that can train; those of this machine alone if a file is wrong."""
+    """Return the targets for a menu: all that can train, or only those of this machine if a file is invalid."""
     try:
         found = read_targets()
     except Refusal as error:
@@ -111,7 +111,7 @@ def _machine_targets() -> dict[str, Target]:
 def _read_tables(file: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(read_whole(file, "targets file", LARGEST_FILE_BYTES).decode())
-    except (InputError, ValueError) as error:  # TOML and its encoding
+    except (InputError, ValueError) as error:  # invalid TOML or invalid encoding
         raise Refusal("targets_unreadable", {"file": str(file), "reason": str(error)}) from None
 
 

@@ -40,12 +40,12 @@ def write_run(record: Record, design: Design, *, factor: float = 1.0, steps: int
         limit=10,
     )
     folder = write_bundle(RunSpec(prediction, design), record.folder(entry.id)).folder
-    record.move(entry.id, State.RUNNING)
+    record.change_state(entry.id, State.RUNNING)
     rows = ({"step": step, "loss": 5.0 - step, "seconds": 0.1, "tokens_per_s": 1e3} for step in range(steps))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "rank-0.log").write_text("".join(f"step {step}\n" for step in range(steps)))
     started = {"time": 0.0, "event": "started", "device": "CPU"}
     (folder / "events-0.jsonl").write_text(json.dumps(started) + "\n")
     record_timeline(folder, prediction, (1 + (factor - 1) * program.is_compute) * prediction.costs.seconds)
-    record.move(entry.id, State.SUCCEEDED)
+    record.change_state(entry.id, State.SUCCEEDED)
     return entry.id

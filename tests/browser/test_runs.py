@@ -137,7 +137,7 @@ def test_a_design_is_rehearsed_from_the_keyboard_and_its_timeline_laid_over(
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(
-        runs, "usual_launcher", lambda design, options: "threads"
+        runs, "default_launcher", lambda design, options: "threads"
     )  # no torch, and no seconds until it is there
     document = read_design("01-first-wave").model_dump(mode="json")
     document["training"]["steps"] = 2
@@ -190,7 +190,7 @@ def test_the_log_follows_its_end_unless_a_person_scrolled_up(
     row = page.locator(".mw-run-table tbody tr")
     expect(row).to_contain_text("3 of 23.2500")
     row.locator(".mw-run-open").focus()
-    record.move(run, State.CANCELLED, "cancelled after 2 steps")
+    record.change_state(run, State.CANCELLED, "cancelled after 2 steps")
     expect(row.locator(".mw-state")).to_have_text("cancelled")
     expect(row.locator(".mw-run-open")).to_be_focused()
     expect(page.locator(".mw-run .mw-run-reason")).to_have_text("cancelled after 2 steps")
@@ -205,7 +205,7 @@ def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], sess
     ids = [write(record, session, [5.0, 4.0, 3.0]) for _ in range(2)]
     for run in ids:
         record_timeline(record.folder(run), session.prediction, slow)
-        record.move(run, State.SUCCEEDED, "")
+        record.change_state(run, State.SUCCEEDED, "")
     page = show(ids[0])
 
     iteration = page.locator(".mw-compare tbody tr").first
@@ -232,7 +232,7 @@ def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], sess
 def test_runs_are_sorted_searched_and_annotated(show: Callable[..., Page], session: Session, record: Record) -> None:
     slow, fast = (write(record, session, losses) for losses in ([5.0, 4.0], [5.0, 3.0]))
     for run in (slow, fast):
-        record.move(run, State.SUCCEEDED, "")
+        record.change_state(run, State.SUCCEEDED, "")
     page = show()
     rows = page.locator(".mw-run-table tbody tr")
     expect(rows).to_have_count(2)
@@ -260,7 +260,7 @@ def test_a_run_is_deleted_after_a_confirmation(show: Callable[..., Page], sessio
     expect(page.get_by_role("menuitem", name="Delete …")).to_have_count(0)  # it is not over
     page.keyboard.press("Escape")
     expect(more).to_be_focused()
-    record.move(run, State.SUCCEEDED, "")
+    record.change_state(run, State.SUCCEEDED, "")
     expect(page.locator(".mw-run-table .mw-state")).to_have_text("succeeded")
 
     for answer in ("Cancel", "Delete run"):
@@ -277,7 +277,7 @@ def test_a_run_is_deleted_after_a_confirmation(show: Callable[..., Page], sessio
 def test_a_run_is_exported_to_perfetto(show: Callable[..., Page], session: Session, record: Record) -> None:
     run = write(record, session, [5.0, 4.0])
     record_timeline(record.folder(run), session.prediction, session.prediction.costs.seconds)
-    record.move(run, State.SUCCEEDED, "")
+    record.change_state(run, State.SUCCEEDED, "")
     page = show()
 
     page.locator(".mw-run-more").focus()
@@ -324,7 +324,7 @@ def write(record: Record, session: Session, losses: list[float | None]) -> str:
         limit=10,
     )
     folder = write_bundle(RunSpec(prediction, design), record.folder(entry.id)).folder
-    record.move(entry.id, State.RUNNING, "")
+    record.change_state(entry.id, State.RUNNING, "")
     rows = [
         {"step": step, "loss": loss, "grad_norm": loss, "seconds": 0.1, "tokens_per_s": 1e3}
         for step, loss in enumerate(losses)

@@ -66,7 +66,7 @@ def test_a_learner_launches_within_limits_and_cancels_own_runs(shared: Launches)
 
 @pytest.mark.slow
 def test_a_dry_run_has_a_result_once_it_is_over(shared: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwave.designer.state.launches.usual_launcher", lambda *_: "threads")
+    monkeypatch.setattr("meshwave.designer.state.launches.default_launcher", lambda *_: "threads")
     ada = LearnerLaunches(shared, "ada", LaunchLimits())
     run = ada.dry_run(load_design(example("03-gpt-on-two-cores")))
     assert run.entry.is_rehearsal

@@ -58,8 +58,8 @@ def test_sessions_connections_edits_and_runs_are_counted(link: str, tmp_path: Pa
 
     record = Record(tmp_path)
     run, _ = record.submit(name="one", launcher="local", handle={}, digest="", processes=4, steps=1)
-    record.move(run.id, State.RUNNING)
-    record.move(run.id, State.SUCCEEDED)
+    record.change_state(run.id, State.RUNNING)
+    record.change_state(run.id, State.SUCCEEDED)
     with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
         found = elsewhere.submit(asyncio.run, visit()).result()
 

@@ -44,11 +44,11 @@ def ran(record: Record, session: Session) -> Ran:
             name="run", launcher="local", handle={}, digest=made.program.digest, processes=4, steps=3, limit=9
         )
         folder = write_bundle(RunSpec(made, made.design), record.folder(entry.id)).folder
-        record.move(entry.id, State.RUNNING)
+        record.change_state(entry.id, State.RUNNING)
         (folder / "metrics.jsonl").write_text('{"step": 2, "seconds": 1, "tokens_per_s": 1}\n')
         write_routing(folder, 0, {int(layer.removeprefix("layer")): each for layer, each in counts.items()})
         if state is not State.RUNNING:
-            record.move(entry.id, state)
+            record.change_state(entry.id, state)
         return entry.id
 
     return ran
@@ -110,7 +110,7 @@ def test_only_loads_of_completed_runs_of_this_model_are_offered(session: Session
     known = MeasuredLoads(record)
     assert [routed.run for routed in known.find(session.design)] == [first]
 
-    record.move(live, State.CANCELLED)
+    record.change_state(live, State.CANCELLED)
     made.refresh_loads()
 
     assert [option["value"] for option in load(made)["options"][2:]] == [live, first]

@@ -88,7 +88,7 @@ def write(record: Record, session: Session) -> Write:
         )
         folder = write_bundle(RunSpec(prediction, design), record.folder(entry.id)).folder
         for following in [State.RUNNING, state] if state.is_over else [State.RUNNING] * (state is State.RUNNING):
-            record.move(entry.id, following, reason)
+            record.change_state(entry.id, following, reason)
         with (folder / "events-0.jsonl").open("w") as file:
             file.write(json.dumps({"time": 0.0, "event": "started", "device": "CPU", "note": "computes here"}) + "\n")
         append(folder, losses or [])
@@ -161,7 +161,7 @@ def test_a_live_run_is_found_and_followed(show: Show, write: Write, record: Reco
     assert panel.bar.status == {"running": True, "share": 1.0, "words": "step 2 of 2, loss 5.2500"}
 
     append(record.folder(run), [5.0])
-    record.move(run, State.SUCCEEDED)
+    record.change_state(run, State.SUCCEEDED)
     panel.refresh()
 
     assert (panel.run["state"], losses_of(panel)[-1]) == ("SUCCEEDED", 5.0)
@@ -183,8 +183,8 @@ def test_every_state_has_a_status(state: State, words: str, show: Show, write: W
     run = write(State.STARTING)
     panel = show(run)
     if state is not State.STARTING:
-        record.move(run, State.RUNNING)
-    record.move(run, state, "mesh A fell over")
+        record.change_state(run, State.RUNNING)
+    record.change_state(run, state, "mesh A fell over")
     panel.refresh()
 
     assert panel.bar.status["words"] == words
@@ -214,7 +214,7 @@ def test_the_step_time_is_the_last_one_until_the_run_is_over_and_then_the_median
     panel = show(run)
     assert panel.run["figures"][2:] == [["100 ms", "last step"], ["1 k", "tokens/s"]]
 
-    record.move(run, State.SUCCEEDED)
+    record.change_state(run, State.SUCCEEDED)
     panel.refresh()
     panel.refresh()
 
@@ -342,7 +342,7 @@ def test_a_run_of_another_process_is_listed_and_can_be_shown(
     assert shown == [run]
     assert panel.bar.status["words"] == "step 2 of 2, loss 5.0000"
 
-    record.move(run, State.CANCELLED, "cancelled after 2 of 2 steps")
+    record.change_state(run, State.CANCELLED, "cancelled after 2 of 2 steps")
     panel.refresh()
     assert panel.bar.status["words"] == "cancelled after 2 of 2 steps"
 
@@ -496,7 +496,7 @@ def test_a_dry_run_is_started_followed_and_marked(
     show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        runs, "usual_launcher", lambda design, options: "threads"
+        runs, "default_launcher", lambda design, options: "threads"
     )  # no torch, and no seconds until it is there
     session.edit(
         "training", {**session.design.training.model_dump(mode="json"), "steps": 1, "data": "not-there.txt"}, "short"
@@ -545,7 +545,7 @@ def test_the_network_of_a_design_is_emulated_on_request(
         raise RunError("not now")
 
     monkeypatch.setattr(panel._launcher, "submit", submit)
-    monkeypatch.setattr(runs, "usual_launcher", lambda design, options: panel._launcher.name)
+    monkeypatch.setattr(runs, "default_launcher", lambda design, options: panel._launcher.name)
 
     cluster = session.design.cluster.model_dump(mode="json")
     session.edit("cluster", {**cluster, "nodes": 1, "devices_per_node": 64}, "one node")
@@ -676,7 +676,7 @@ def test_the_table_has_the_error_once_a_run_that_is_over_was_compared(show: Show
     table = table_of(panel)
     assert table.rows.data[0]["cells"]["error"].text == ""  # type: ignore[attr-defined]
 
-    record.move(run, State.SUCCEEDED)
+    record.change_state(run, State.SUCCEEDED)
     panel.refresh()
     assert table.rows.data[0]["cells"]["error"].text  # type: ignore[attr-defined]
 

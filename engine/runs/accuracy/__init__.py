@@ -1,8 +1,8 @@
-"""Accuracy of predictions: compare the prediction of a design with the recording of a run.
+"""Accuracy of predictions: comparison of a predicted design with the recording of its run.
 
-A comparison works on two columns of seconds, with a row for each action of the program: the predicted time and
-the measured one (the median of the timed steps). To find the cause of an error, the simulator runs the program with
-the measured times of one kind of action, or of one mesh, and the predicted times of the others.
+A comparison uses two columns of seconds with a row for each action of the program: the predicted duration, and the
+measured duration (the median over the timed steps). To find the cause of an error, the simulator runs the program with
+the measured durations of one kind of action, or of one mesh, and the predicted durations of the others.
 """
 
 from meshwave.engine.runs.accuracy.comparison import (

@@ -17,12 +17,12 @@ Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 MOST_SPANS = 3_000_000
-"""The most spans that are read for durations, a hundred bytes each."""
+"""Maximum number of spans that are read to measure durations; a span takes about a hundred bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRows:
-    """Measured durations of the actions of a program, defined like the costs of the simulator."""
+    """Measured durations of the actions of a program in seconds, defined like the costs of the simulator."""
 
     seconds: Floats  # [rows]
     known: Bools  # [rows] False for a SEND that no receiver waited for: its seconds are an estimate
@@ -33,24 +33,24 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     """Return the median duration of each action over the timed steps.
 
     The duration of a slot is divided between its two actions in proportion to their predictions. A reduction starts
-    when the last participant has begun it and the reduction before it on its rank is done. An optimizer step starts
-    when all its inputs have arrived. A transfer starts with its SEND or, outside dry runs, when its receiver is ready
-    for it if that is later; its end is known if the receiver waited for it.
+    when its last participant has begun it and the previous reduction of its rank is done. An optimizer step starts when
+    all its inputs have arrived. A transfer starts at its SEND; outside dry runs it starts when its receiver is ready,
+    if that is later. Its end is known if the receiver waited for it.
     """
     program, predicted = prediction.program, prediction.costs.seconds
     timed = recording.timed_steps
     most = max(1, MOST_SPANS // max(len(program), 1))
-    spans = recording.rows(timed[:: -(-len(timed) // most)])  # evenly over a long run
+    spans = recording.rows(timed[:: -(-len(timed) // most)])  # evenly spaced over a long run
     start, end = ((spans[column] - spans["start_ns"].min()) / 1e9 for column in ("start_ns", "end_ns"))
     took = end - start
     _share_slots(program, predicted, took)
     reduced = _replicated_reductions(prediction)
     took[:, program.op == Op.REDUCE_GRAD] = 0.0  # weights without copies are not reduced
-    took[:, reduced] = _reductions(program, reduced, start, end)
+    took[:, reduced] = _reduction_seconds(program, reduced, start, end)
     _set_step_durations(program, reduced, spans, start, end, took)
     seconds = np.median(took, axis=0)
     known = np.ones(len(program), np.bool_)
-    sends, until, waited = _transfers(program, spans, start, end, recording)
+    sends, until, waited = _recorded_transfers(program, spans, start, end, recording)
     seconds[sends], known[sends] = _transfer_seconds(program, sends, until, waited, predicted)
     seconds[np.isin(program.op, RECEIVES)] = 0.0
     others = ~program.is_compute  # the second row of a slot may have a negative duration
@@ -69,7 +69,7 @@ def _share_slots(program: Program, predicted: Floats, took: Floats) -> None:
 
 
 def _replicated_reductions(prediction: Prediction) -> Rows:
-    """Return the reductions of weights that have copies."""
+    """Return the reductions of weights that have replicas."""
     program, meshes = prediction.program, prediction.design.meshes
     rows = np.flatnonzero(program.op == Op.REDUCE_GRAD)
     stage = program.stage[rows]
@@ -78,8 +78,8 @@ def _replicated_reductions(prediction: Prediction) -> Rows:
     return rows[copies[stage] > 1]
 
 
-def _reductions(program: Program, reduced: Rows, start: Floats, end: Floats) -> Floats:
-    """Return the seconds of each reduction, ``[steps, reductions]``."""
+def _reduction_seconds(program: Program, reduced: Rows, start: Floats, end: Floats) -> Floats:
+    """Return the duration of each reduction in seconds, ``[steps, reductions]``."""
     took = np.zeros((len(start), len(reduced)))
     before: dict[int, Floats] = {}
     for number, row in enumerate(reduced.tolist()):
@@ -93,10 +93,10 @@ def _reductions(program: Program, reduced: Rows, start: Floats, end: Floats) -> 
 def _set_step_durations(
     program: Program, reduced: Rows, spans: Spans, start: Floats, end: Floats, took: Floats
 ) -> None:
-    """Set the durations of optimizer steps, which include the norm of all gradients if they are clipped."""
+    """Set the durations of optimizer steps, which include the norm of all gradients if gradients are clipped."""
     rows = np.flatnonzero(program.op == Op.STEP)
     ready = start[:, rows] - spans["wait_ns"][:, rows] / 1e9
-    place = np.searchsorted(program.rank[rows], program.rank)  # of the step of each row's rank
+    place = np.searchsorted(program.rank[rows], program.rank)  # [rows] step of the rank
     for row in reduced.tolist():
         ready[:, place[row]] = np.maximum(ready[:, place[row]], end[:, row])
     if program.clips and len(rows):
@@ -104,15 +104,17 @@ def _set_step_durations(
     took[:, rows] = np.maximum(end[:, rows] - np.minimum(ready, start[:, rows]), 0.0)
 
 
-def _transfers(
+def _recorded_transfers(
     program: Program, spans: Spans, start: Floats, end: Floats, recording: Recording
 ) -> tuple[NDArray[np.intp], Floats, Bools]:
     """Return the transfers of the recorded steps.
 
+    In a dry run a message leaves before its receiver is ready. Time that a receiver waits before the SEND does not
+    count, because the sender was late.
+
     Returns:
-        The rows of all SENDs, and ``[steps, sends]`` the seconds until each arrived and whether its receiver waited
-        for it, so that these seconds are the duration of the transfer. In a dry run a message leaves before its
-        receiver is ready. Waiting for a message before its SEND does not count: the sender was late.
+        The row of each SEND; its seconds until arrival, ``[steps, sends]``; and ``[steps, sends]`` True if the receiver
+        waited for it, so that these seconds are the duration of the transfer.
     """
     sends, receives = _send_receive_pairs(program)
     begun = start[:, sends]
@@ -124,7 +126,7 @@ def _transfers(
 
 
 def _send_receive_pairs(program: Program) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows of all SENDs, and the rows of their RECVs."""
+    """Return the row of each SEND, and the row of the matching RECV, ``[sends]`` each."""
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
     rows = np.flatnonzero(message)
     op, stage, other = program.op[rows], program.stage[rows].astype(np.int64), program.other[rows]
@@ -140,10 +142,10 @@ def _send_receive_pairs(program: Program) -> tuple[NDArray[np.intp], NDArray[np.
 def _transfer_seconds(
     program: Program, sends: NDArray[np.intp], until: Floats, waited: Bools, predicted: Floats
 ) -> tuple[Floats, Bools]:
-    """Return the seconds of each SEND, and whether they are known, ``[sends]``.
+    """Return the duration of each SEND in seconds, and True if it is known, ``[sends]`` each.
 
-    They are known as the median of the steps in which the receiver waited. A transfer that no receiver waited for
-    gets the median of others of its kind and link, or else its prediction, but no more than its upper bound.
+    A known duration is the median of the steps in which the receiver waited. A transfer that no receiver waited for
+    gets the median of other transfers of its kind and link, or otherwise its prediction, limited by its upper bound.
     """
     bound = until.min(axis=0)
     known = np.asarray(waited.any(axis=0))
@@ -160,6 +162,6 @@ def _transfer_seconds(
 
 
 def busy_rows(program: Program) -> Bools:
-    """Return which actions keep a device busy, ``[rows]``."""
+    """Return a mask of the actions that occupy a device, ``[rows]``."""
     busy: Bools = program.is_compute | (program.op == Op.STEP)
     return busy

@@ -1,4 +1,4 @@
-"""Predicted and measured inside of blocks with experts: the steps of their layers, and waits for messages."""
+"""Predicted and measured times inside blocks with experts: steps of the expert layers, and waits for messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """The inside of one action of a rank, on the devices that compute it together."""
+    """Predicted and measured timeline of the layers inside one action of a rank, on all devices of the block."""
 
     rank: int
     action: Action
@@ -32,14 +32,14 @@ class Inside:
 
 
 class BlockWaits(NamedTuple):
-    """Seconds of each computation in which its devices wait for a message inside it, ``[rows]``; 0 if unknown."""
+    """Seconds for which each computation waits for messages inside it, ``[rows]``; 0 if unknown."""
 
     predicted: Floats
     measured: Floats
 
 
 def recorded_insides(prediction: Prediction, recording: Recording) -> Iterator[Inside]:
-    """Return the recorded insides: of a computation of each kind and stage on each mesh with experts."""
+    """Yield the recorded layers inside one computation of each kind and stage, for each mesh with experts."""
     design, program, first = prediction.design, prediction.program, 0
     for rank, mesh in enumerate(design.meshes if design.model.moe else ()):
         processes = [first + place for place in block_places(design, rank)]
@@ -52,12 +52,12 @@ def recorded_insides(prediction: Prediction, recording: Recording) -> Iterator[I
                 predicted = predict_block(design, rank, action.stage, action.op)
                 measured = measured_inside(design, rank, action.op, found)
             except MeshwaveError:
-                return  # no inside was recorded, or costs in units do not predict it
+                return  # no layers were recorded, or costs in units do not predict them
             yield Inside(rank, action._replace(fused=0), predicted, measured)
 
 
 def _first_computations(program: Program, rank: int) -> Iterable[Action]:
-    """Return the first computation of each kind of each stage of a rank, of those that have their slot to themselves."""
+    """Return the first computation of each kind and stage of a rank that does not share its slot."""
     found: dict[tuple[Op, int], Action] = {}
     actions = program.actions(rank)
     for action, after in zip(actions, [*actions[1:], None], strict=True):
@@ -76,10 +76,10 @@ def step_seconds(found: BlockTimeline) -> dict[str, float]:
 
 
 def block_waits(program: Program, predicted: Floats, measured: Floats, found: Sequence[Inside]) -> BlockWaits:
-    """Return the waits inside all computations, extrapolated from the recorded insides.
+    """Return the waits for messages inside all computations, extrapolated from the recorded computations.
 
-    ``predicted`` and ``measured`` are durations in seconds, ``[rows]``. All actions of a kind and stage of a rank wait
-    for the same share of their duration.
+    ``predicted`` and ``measured`` are durations in seconds, ``[rows]``. All actions of the same kind and stage of a
+    rank are assumed to wait for the same share of their duration.
     """
     shares = np.zeros((2, len(program)))
     for each in found:
@@ -90,11 +90,11 @@ def block_waits(program: Program, predicted: Floats, measured: Floats, found: Se
 
 
 def _wait_share(found: BlockTimeline) -> float:
-    """Return the share of its time in which a device of the block computes nothing, averaged over the devices.
+    """Return the fraction of its time in which a device of the block computes nothing, averaged over the devices.
 
-    The times of messages do not add up to it, since they overlap with each other and with computations.
+    It is not the sum of the message times, because messages overlap with each other and with computations.
     """
-    lanes = np.array(found.lanes)[found.timeline.rank]  # [spans, device and lane]
+    lanes = np.array(found.lanes)[found.timeline.rank]  # [spans] index of the device and lane
     start, end = found.timeline.start, found.timeline.end
     shares = []
     for device in np.unique(lanes[:, 0]).tolist():

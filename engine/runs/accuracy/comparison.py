@@ -25,7 +25,7 @@ from meshwave.engine.runs.accuracy.block_comparison import (
     step_seconds,
 )
 from meshwave.engine.runs.accuracy.error_breakdown import ErrorPart, error_parts
-from meshwave.engine.runs.accuracy.error_causes import Cause, Search
+from meshwave.engine.runs.accuracy.error_causes import Cause, CauseSearch
 from meshwave.engine.runs.recording import WITHIN, Recording
 from meshwave.engine.runs.run import Contention
 from meshwave.engine.units import duration, number, percent
@@ -34,25 +34,25 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 CLOCK_NOTE_SHARE = 0.05
-"""The least uncertainty of the clocks, as a share of the shortest transfer, that is noted."""
+"""Smallest clock uncertainty, as a share of the shortest transfer, for which a note is shown."""
 QUARTILES = (25, 50, 75)
-"""The percentiles of the step time that are reported."""
+"""Percentiles of the step time that are reported."""
 COMPILED_NOTE = "blocks were compiled with torch.compile, which predictions do not model"
 ERROR_IS = "(measured - predicted) / predicted; positive if the run took longer"
 
 
 class Compared(NamedTuple):
-    """A predicted and a measured duration, each the mean of ``number`` occurrences."""
+    """Predicted and measured duration, each the mean of ``number`` occurrences."""
 
     predicted_s: float
     measured_s: float
     number: int = 1
     at_most: bool = False
-    """True for transfers that no receiver waited for: the measured duration is an upper bound."""
+    """True if no receiver waited for the transfers, so that the measured duration is an upper bound."""
 
     @property
     def error(self) -> float | None:
-        """The relative error; None if it is not known, also for an upper bound above the prediction."""
+        """Relative error; None if it is unknown, for example for an upper bound above the prediction."""
         known = not self.at_most or self.measured_s <= self.predicted_s
         return relative_error(self.predicted_s, self.measured_s) if known else None
 
@@ -63,46 +63,46 @@ def relative_error(predicted: float, measured: float) -> float | None:
 
 
 class Link(NamedTuple):
-    """The ranks of a source and a target mesh."""
+    """Link between two meshes, given by the ranks of the source and the target."""
 
     source: int
     target: int
 
 
 class Iteration(NamedTuple):
-    """The predicted step time, and the median and quartiles of the timed steps."""
+    """Predicted step time, and median and quartiles of the timed steps."""
 
     predicted_s: float
     measured_s: float
     low_s: float
     high_s: float
     steps: int
-    warm_up: int  # steps at the beginning that are not timed
+    warm_up: int  # untimed steps at the beginning
 
     @property
     def error(self) -> float | None:
-        """The relative error."""
+        """Relative error."""
         return relative_error(self.predicted_s, self.measured_s)
 
 
 class MeshMemory(NamedTuple):
-    """Peak memory of a device of a mesh; measured on the device with the highest peak."""
+    """Peak memory per device of a mesh, in bytes; measured on the device with the highest peak."""
 
     mesh: str
     predicted_bytes: float
     measured_bytes: float
-    predicted: Mapping[str, float]  # by category
-    measured: Mapping[str, float]  # by category, where categories can be measured apart
+    predicted: Mapping[str, float]  # bytes by category
+    measured: Mapping[str, float]  # bytes by category, for categories that can be measured separately
     how: str
 
     @property
     def error(self) -> float | None:
-        """The relative error."""
+        """Relative error."""
         return relative_error(self.predicted_bytes, self.measured_bytes)
 
     @property
     def by_category(self) -> dict[str, tuple[float, float]]:
-        """Predicted and measured bytes by category; categories that can only be measured together are added up."""
+        """Predicted and measured bytes by category; categories that can only be measured together are summed."""
         alone = {kind: (size, self.measured[kind]) for kind, size in self.predicted.items() if kind in self.measured}
         together = sum(size for kind, size in self.predicted.items() if kind not in alone)
         rest = {kind: (0.0, size) for kind, size in self.measured.items() if kind not in alone}
@@ -110,7 +110,7 @@ class MeshMemory(NamedTuple):
 
 
 class LayerTime(NamedTuple):
-    """A step of an expert layer in an action of a stage, averaged over the devices that compute it together."""
+    """Duration of a step of an expert layer in an action of a stage, averaged over the devices of the mesh."""
 
     mesh: str
     action: Action
@@ -120,13 +120,13 @@ class LayerTime(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A prediction and the recording of a run of its program."""
+    """Comparison of a prediction with the recording of a run of its program."""
 
     prediction: Prediction
     recording: Recording
-    timeline: Timeline  # of the typical step
+    timeline: Timeline  # of the representative step
     predicted_for: str = ""
-    """A text that names the links of the prediction, if they differ from the design's."""
+    """Text that names the links of the prediction, if they differ from the design's; otherwise empty."""
 
     # ---- the step ----
 
@@ -137,40 +137,40 @@ class Comparison:
 
     @property
     def unit(self) -> str:
-        """The unit of measured times: ``s``, or that of the costs of a dry run."""
+        """Unit of measured times: ``s``, or the unit of cost of a dry run."""
         return self.prediction.costs.unit if self.recording.source == "rehearsed" else "s"
 
     @cached_property
     def iteration(self) -> Iteration:
-        """The predicted and the measured step time."""
+        """Predicted and measured step time."""
         seconds = self.recording.seconds
         low, median, high = (float(each) for each in np.percentile(seconds, QUARTILES))
         return Iteration(self.prediction.timeline.makespan, median, low, high, len(seconds), self.recording.warm_up)
 
     @cached_property
     def rows(self) -> MeasuredRows:
-        """The measured duration of every action."""
+        """Measured duration of every action."""
         return measured_rows(self.prediction, self.recording)
 
     # ---- by kind, mesh, link and layer ----
 
     @cached_property
     def by_kind(self) -> dict[Op, Compared]:
-        """The mean duration of each kind of action; a SEND includes its RECV."""
+        """Mean duration of each kind of action; a SEND includes its RECV."""
         program = self.prediction.program
         return {Op(int(op)): self._mean(program.op == op) for op in np.unique(program.op[program.spans])}
 
     @cached_property
     def by_mesh(self) -> dict[int, Compared]:
-        """The computing seconds of a mesh in a step, the optimizer step included, by rank."""
+        """Computation time of each mesh per step in seconds, including the optimizer step, by rank."""
         program = self.prediction.program
         return {rank: self._total(busy_rows(program) & (program.rank == rank)) for rank in range(program.ranks)}
 
     @cached_property
     def by_link(self) -> dict[Link, Compared]:
-        """The mean duration of transfers by link, from the SEND to the arrival.
+        """Mean duration of the transfers of each link, from the SEND to the arrival.
 
-        A transfer whose receiver was ready later than the SEND starts when the receiver was ready.
+        A transfer starts later than its SEND if its receiver becomes ready later.
         """
         program = self.prediction.program
         sends = program.is_send
@@ -181,12 +181,12 @@ class Comparison:
 
     @cached_property
     def block_recordings(self) -> list[Inside]:
-        """The actions of meshes with experts whose inside the run has recorded."""
+        """Actions whose inner layers the run has recorded, on meshes with experts."""
         return [*recorded_insides(self.prediction, self.recording)]
 
     @cached_property
     def by_layer(self) -> list[LayerTime]:
-        """The duration of each layer step in the recorded insides."""
+        """Duration of each step of the recorded expert layers."""
         return [each for within in self.block_recordings for each in self._layers(within)]
 
     def _layers(self, within: Inside) -> Iterator[LayerTime]:
@@ -197,31 +197,31 @@ class Comparison:
 
     @cached_property
     def waits(self) -> BlockWaits:
-        """The seconds that computations wait for messages inside them, as far as recorded."""
+        """Seconds for which computations wait for messages inside them, as far as recorded."""
         return block_waits(self.prediction.program, self._predicted, self.rows.seconds, self.block_recordings)
 
     @cached_property
     def memory(self) -> list[MeshMemory]:
-        """The peak memory of each mesh on which it was measured."""
+        """Peak memory of each mesh on which it was measured."""
         return [*_mesh_memory(self.prediction, self.recording)]
 
     @cached_property
     def cause(self) -> Cause | None:
-        """The main cause of the error of the step time; None without an error, or if it is not comparable."""
+        """Main cause of the prediction error of the step time; None if there is no error, or no common unit."""
         if not self.comparable:
             return None
         measured_s = self.iteration.measured_s
-        return Search(self.prediction, self.rows.seconds, self.waits, self.timeline, self.unit, measured_s).cause
+        return CauseSearch(self.prediction, self.rows.seconds, self.waits, self.timeline, self.unit, measured_s).cause
 
     def error_parts(self, contention: Contention | None = None) -> list[ErrorPart]:
-        """Return the parts of the error of the step, the largest first; empty if it is not comparable."""
+        """Return the parts of the prediction error of the step time, largest first; empty without a common unit."""
         if not self.comparable:
             return []
         return error_parts(self.prediction, self.rows.seconds, self.iteration.measured_s, contention)
 
     @property
     def label(self) -> str:
-        """Notes about the comparison: a dry run, the links of the prediction, compiled blocks; empty without any."""
+        """Notes about the comparison (dry run, links of the prediction, compiled blocks); empty if there are none."""
         is_compiled = self.prediction.design.training.compile and self.recording.source == "measured"
         notes = (self._dry_run_note, self.predicted_for, COMPILED_NOTE if is_compiled else "")
         return "; ".join(filter(None, notes))
@@ -238,12 +238,12 @@ class Comparison:
 
     @cached_property
     def coverage_warnings(self) -> list[str]:
-        """Texts on the parts of the design that its calibration profile does not cover; empty for other costs."""
+        """Return warnings on parts of the design that its calibration profile does not cover; empty for other costs."""
         return [problem.message for problem in self.prediction.warnings if problem.code in COVERAGE]
 
     @cached_property
     def clock_note(self) -> str:
-        """The accuracy of comparisons between meshes, given the clocks; empty if the clocks were not compared."""
+        """Note on the accuracy of comparisons between meshes, given the clocks; empty if clocks were not compared."""
         note, error_s = self.recording.clocks.note, self.recording.clocks.uncertainty_s / self.recording.scale
         known = [each.measured_s for each in self.by_link.values() if not each.at_most and each.measured_s > 0]
         if note and error_s and known and error_s > CLOCK_NOTE_SHARE * min(known):
@@ -254,7 +254,7 @@ class Comparison:
         return note
 
     def _mean(self, rows: Bools) -> Compared:
-        """Return the mean of the rows with known durations; if none is known, of the upper bounds of all."""
+        """Return the mean of the rows with known durations; if none is known, the mean of the upper bounds."""
         known = rows & self.rows.known
         counted = known if known.any() else rows
         each = max(int(counted.sum()), 1)
@@ -271,7 +271,7 @@ class Comparison:
     # ---- as JSON ----
 
     def to_json(self) -> dict[str, Any]:
-        """Return the comparison for ``meshwave run --json``, in SI units."""
+        """Return the comparison in SI units, as a JSON object for ``meshwave run --json``."""
         iteration, meshes, timelines = self.iteration, self.timeline.meshes, (self.prediction.timeline, self.timeline)
         why = None if self.comparable else render("prediction_in_units", {})
         pairs = {"predicted": timelines[0], "measured": timelines[1]}

@@ -1,4 +1,4 @@
-"""The error of a step as a sum of parts: what each kind of action, and the time between actions, adds to the prediction."""
+"""Prediction error of a step time as a sum of parts: one for each kind of action, one for the time between actions."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from meshwave.engine.runs.run import Contention
 Floats = NDArray[np.float64]
 
 LEAST_SHARE = 1e-3
-"""The least share of the predicted step that a part of its error has."""
+"""Smallest part of an error that is listed, as a share of the predicted step time."""
 
 
 class ErrorPart(NamedTuple):
-    """A part of the error of a step."""
+    """Part of the prediction error of a step time."""
 
     code: str
     params: Mapping[str, Any]
-    effect_s: float  # what it adds to the step time, in the unit of the prediction
+    effect_s: float  # contribution to the step time, in the unit of the prediction
 
     @property
     def name(self) -> str:
-        """The name of the part."""
+        """Name of the part."""
         return render(self.code, self.params)
 
 
 def error_parts(
     prediction: Prediction, measured: Floats, measured_s: float, contention: Contention | None
 ) -> list[ErrorPart]:
-    """Return the parts of the error of a step, the largest first; their effects add up to the error.
+    """Return the parts of the prediction error of a step time, largest first; their effects add up to the error.
 
-    The measured times of one kind of action after another replace the predicted ones, and the step is simulated again
-    each time. What remains in the end is the time between actions.
+    The measured durations of one kind of action after another replace the predicted ones, and the step is simulated
+    again each time. The remaining difference is the time between actions.
 
     Args:
         prediction: the prediction of the run.
         measured: [rows] seconds that each action took.
-        measured_s: the measured step time.
-        contention: processes that share cores; computations then take up to ``processes / cores`` times as long.
+        measured_s: the measured step time in seconds.
+        contention: shared CPU cores; computations then take up to ``processes / cores`` times as long.
     """
     predicted_s = before = prediction.timeline.makespan
     seconds = prediction.costs.seconds.copy()
     parts = []
-    for code, params, change in _changes(prediction, measured, contention):
+    for code, params, change in _part_changes(prediction, measured, contention):
         seconds = np.maximum(0.0, seconds + change)
         now = prediction.costs.play(prediction.program, seconds).makespan
         parts.append(ErrorPart(code, params, now - before))
@@ -60,10 +60,10 @@ def error_parts(
     return sorted(found, key=lambda part: -abs(part.effect_s))
 
 
-def _changes(
+def _part_changes(
     prediction: Prediction, measured: Floats, contention: Contention | None
 ) -> Iterator[tuple[str, dict[str, Any], Floats]]:
-    """Yield the code and the parameters of each part, and the seconds ``[rows]`` that it changes."""
+    """Yield the code and the parameters of each part, and the durations in seconds, ``[rows]``, that it changes."""
     program, predicted = prediction.program, prediction.simulated_seconds
     change = measured - predicted
     if contention is not None:

@@ -1,4 +1,4 @@
-"""The cause of the error of a step: the part of the program whose measured times, simulated alone, explain most of it."""
+"""Main cause of a prediction error: the part of the program whose measured durations explain most of it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 MOST_TRIED = 8
-"""The most meshes, stages or links that are tried as the cause of an error; each takes a simulation."""
+"""Maximum number of meshes, stages or links that are tried as the cause; each of them takes a simulation."""
 MANY_ROWS = 100_000
-"""Size of a program whose errors are only traced to a kind of action: a simulation takes 0.1 s and more."""
+"""Number of actions above which a cause is only a kind of action, because a simulation takes 0.1 s or more."""
 DOMINANT_SHARE = 0.9
-"""If a part has this share of the effect of the whole, the part is named."""
+"""Share of the effect of a larger part above which a smaller part is named as the cause."""
 AS_PREDICTED = 0.005
-"""Relative error up to which a step takes as long as predicted."""
+"""Maximum relative error at which a step time counts as predicted correctly."""
 
 
 class Cause(NamedTuple):
@@ -34,27 +34,27 @@ class Cause(NamedTuple):
 
     code: str
     params: Mapping[str, Any]
-    share: float  # of the error of the step
+    share: float  # of the prediction error
     effect_s: float  # change of the step time with this part alone
     times: float | None = None  # measured divided by predicted time
 
     @property
     def words(self) -> str:
-        """The cause as a sentence."""
+        """Sentence that describes the cause."""
         return render(self.code, self.params)
 
     @property
     def name(self) -> str:
-        """The part that is off; empty for the time between actions."""
+        """Name of the part with the error; empty for the time between actions."""
         return part_name(**self.params["part"]) if "part" in self.params else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the cause for ``--json``."""
+        """Return the cause as a JSON object for ``--json``."""
         return {"words": self.words, "name": self.name, **self._asdict(), "params": dict(self.params)}
 
 
 class _Pair(NamedTuple):
-    """``[rows]`` predicted and measured seconds of each action: all of its time, or one measure of it."""
+    """Predicted and measured seconds of each action, ``[rows]`` each: total time or one component of it."""
 
     predicted: Floats
     measured: Floats
@@ -62,7 +62,10 @@ class _Pair(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Actions whose times may deviate together, with parameters of :func:`meshwave.engine.messages.accuracy.part_name`."""
+    """Set of actions whose times may deviate together.
+
+    The fields are parameters of :func:`meshwave.engine.messages.accuracy.part_name`.
+    """
 
     label: Mapping[str, Any]
     rows: Bools
@@ -74,8 +77,8 @@ class _Part(NamedTuple):
         return {**self.label, "measure": self.seconds.measure}
 
 
-class Search:
-    """Simulates the program with the measured times of one part and the predicted times of the others."""
+class CauseSearch:
+    """CauseSearch for the cause of an error by simulating measured times for one part, and predicted times for the rest."""
 
     def __init__(
         self,
@@ -86,15 +89,15 @@ class Search:
         unit: str,
         measured_s: float,
     ) -> None:
-        """Start from the predicted and the measured times.
+        """Initialize the search from the predicted and the measured times.
 
         Args:
             prediction: the prediction of the run.
             measured: [rows] seconds that each action took.
-            waits: [rows] seconds of them spent waiting for exchanges of expert layers.
+            waits: [rows] the seconds of these that were spent waiting for exchanges of expert layers.
             timeline: the measured timeline.
-            unit: the unit of its times.
-            measured_s: seconds of the measured step.
+            unit: the unit of the times.
+            measured_s: the measured step time in seconds.
         """
         self._design, self._program, self._costs = prediction.design, prediction.program, prediction.costs
         self._meshes = timeline.meshes
@@ -109,11 +112,11 @@ class Search:
 
     @property
     def cause(self) -> Cause | None:
-        """The main cause of the error; None without an error, or if no part explains it."""
+        """Main cause of the error; None if there is no error, or if no part explains it."""
         predicted = self._predicted_s
         if not predicted or abs(self._error_s) <= AS_PREDICTED * predicted:
             return None
-        part, effect = self._best([*self._kinds(), *self._mesh_parts()])
+        part, effect = self._most_effective_part([*self._parts_by_kind(), *self._parts_by_mesh()])
         everything = _Part({}, np.ones(len(self._program), np.bool_), self._all)
         between = self._measured_s - self._makespan(everything)
         if abs(between) > abs(effect) and between * self._error_s > 0:
@@ -126,7 +129,7 @@ class Search:
         return self._cause_of_part(part, effect)
 
     def _narrow_down(self, part: _Part, effect: float) -> tuple[_Part, float]:
-        """Return the smallest part of a part that explains nearly all of its effect."""
+        """Return the smallest sub-part that explains nearly all of the effect of a part, and its own effect."""
         for finer in (self._split_by_link, self._split_by_stage, self._split_compute_and_waits):
             parts = [
                 each
@@ -134,35 +137,35 @@ class Search:
                 if 0 < each.rows.sum() < part.rows.sum() or each.seconds is not part.seconds
             ]
             if parts:
-                best, best_effect = self._best(parts)
+                best, best_effect = self._most_effective_part(parts)
                 if best_effect / effect >= DOMINANT_SHARE:
                     part, effect = best, best_effect
         return part, effect
 
-    def _kinds(self) -> Iterator[_Part]:
+    def _parts_by_kind(self) -> Iterator[_Part]:
         for op in np.unique(self._program.op[self._program.spans]).tolist():
             yield _Part(_kind_label(Op(op)), self._program.op == op, self._all)
 
-    def _mesh_parts(self) -> Iterator[_Part]:
+    def _parts_by_mesh(self) -> Iterator[_Part]:
         works = busy_rows(self._program)
         for rank, mesh in enumerate(self._meshes):
             of_mesh = self._program.rank == rank
             waits = bool(self._has_waits[of_mesh].any())
-            label = {"activities": self._activities(rank, waits=waits), "mesh": mesh}
+            label = {"activities": self._inseparable_activities(rank, waits=waits), "mesh": mesh}
             yield _Part(label, works & of_mesh, self._computed if waits else self._all)
             if waits:
                 yield _Part({"mesh": mesh}, of_mesh & self._has_waits, self._waits)
         if self._has_waits.any():
             yield _Part({}, self._has_waits, self._waits)
 
-    def _activities(self, rank: int, *, waits: bool) -> list[str]:
-        """Return the inseparable activities of a computing mesh; ``waits`` for experts are separate if they are known."""
+    def _inseparable_activities(self, rank: int, *, waits: bool) -> list[str]:
+        """Return the activities of a mesh that are timed together; ``waits`` is True if exchanges are separate."""
         found = ["computation"]
         found += ["all-reduces"] if self._design.meshes[rank].tp > 1 else []
         return found + (["expert exchanges"] if self._design.model.moe and not waits else [])
 
     def _split_by_link(self, part: _Part) -> Iterator[_Part]:
-        """Return each kind of action on each mesh, or on each link."""
+        """Yield each kind of action of a part on each mesh, or on each link."""
         program = self._program
         for op in np.unique(program.op[part.rows]).tolist():
             of_kind = part.rows & (program.op == op)
@@ -173,7 +176,7 @@ class Search:
                 yield _Part(label, of_kind & (program.rank == rank) & (ends == peer), part.seconds)
 
     def _split_by_stage(self, part: _Part) -> Iterator[_Part]:
-        """Return each stage of a part that is one kind of computation."""
+        """Yield each stage of a part that consists of one kind of computation."""
         program = self._program
         ops = np.unique(program.op[part.rows])
         if len(ops) != 1 or ops[0] > Op.W:
@@ -185,13 +188,13 @@ class Search:
             yield _Part({**_kind_label(Op(int(ops[0]))), "stage": stage, **mesh}, rows, part.seconds)
 
     def _split_compute_and_waits(self, part: _Part) -> Iterator[_Part]:
-        """Return the computation of a part, and its waits for messages of expert layers, if these are known."""
+        """Yield the computation of a part, and its waits for messages of expert layers if they are known."""
         if part.seconds is self._all and (part.rows & self._has_waits).any():
             for seconds in (self._computed, self._waits):
                 yield _Part(part.label, part.rows, seconds)
 
-    def _best(self, parts: Sequence[_Part]) -> tuple[_Part, float]:
-        """Return the part that changes the step most in the direction of its error, and the change."""
+    def _most_effective_part(self, parts: Sequence[_Part]) -> tuple[_Part, float]:
+        """Return the part that changes the step time most in the direction of the error, and the change in seconds."""
         sign = np.sign(self._error_s)
 
         def error(part: _Part) -> float:
@@ -203,7 +206,7 @@ class Search:
         return promising[best], effects[best]
 
     def _makespan(self, part: _Part) -> float:
-        """Return the step time with the measured times of a part and the predicted times of the others."""
+        """Return the step time with measured times for one part and predicted times for all others."""
         change = np.where(part.rows, part.seconds.measured - part.seconds.predicted, 0.0)
         sends = self._program.is_send  # a message cannot take less than no time
         seconds = np.where(sends, np.maximum(0.0, self._costs.seconds + change), self._costs.seconds + change)
@@ -217,5 +220,5 @@ class Search:
 
 
 def _kind_label(op: Op) -> dict[str, Any]:
-    """Return the parameters of the name of a kind of action."""
+    """Return the parameters that name a kind of action in messages."""
     return {"kind": WORDS[op.name], "transfers": op in SENDS}

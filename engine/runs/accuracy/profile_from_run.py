@@ -28,29 +28,29 @@ Bools = NDArray[np.bool_]
 
 NEWTON_STEPS = 3
 LEAST_FACTOR = 0.1
-"""The least change of the durations in one Newton step."""
+"""Smallest factor by which one Newton step may change the durations."""
 
 
 def run_profile(comparison: Comparison, run: str = "") -> Profile:
-    """Return the measurements of a run as a profile that prices other designs, and this one.
+    """Return a calibration profile with the measurements of a run, which can price this and other designs.
 
-    Each kind of action has its median duration. The time between actions is distributed over them, so that the
-    prediction of the executed design equals its measured step time. Messages have a line for each kind of link with
-    known transfers.
+    Each kind of action gets its median duration. The time between actions is distributed over the actions, so that the
+    predicted step time of the executed design equals its measured step time. Each kind of link with known transfers
+    gets latency and bandwidth.
 
     Raises:
-        InputError: it was a dry run, which measures no computation.
+        InputError: the run was a dry run, which measures no computation.
     """
     prediction, recording = comparison.prediction, comparison.recording
     if recording.source == "rehearsed":
         raise Refusal("profile_of_dry_run")
     design, program = prediction.design, prediction.program
     links = [*_link_lines(comparison)]
-    bare = Profile(machine=_machine(comparison, run), reference=design.cluster.device, links=tuple(links))
-    roofline = _roofline(prediction, bare)
+    bare = Profile(machine=_profiled_machine(comparison, run), reference=design.cluster.device, links=tuple(links))
+    roofline = _roofline_seconds(prediction, bare)
     by_key: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for row in np.flatnonzero(_is_timed(program) & (roofline > 0)).tolist():
-        by_key[_key(prediction, row)].append(row)
+    for row in np.flatnonzero(_timed_rows(program) & (roofline > 0)).tolist():
+        by_key[_profile_key(prediction, row)].append(row)
     measured_design, predicted = comparison.rows.seconds, roofline.copy()
     found = {}
     for key, rows in by_key.items():
@@ -74,12 +74,12 @@ def run_profile(comparison: Comparison, run: str = "") -> Profile:
 _KEY = ("op", "layers", "experts", "first", "last", "tp")
 
 
-def _is_timed(program: Program) -> Bools:
+def _timed_rows(program: Program) -> Bools:
     timed: Bools = program.is_compute | np.isin(program.op, (Op.REDUCE_GRAD, Op.STEP))
     return timed
 
 
-def _key(prediction: Prediction, row: int) -> tuple[Any, ...]:
+def _profile_key(prediction: Prediction, row: int) -> tuple[Any, ...]:
     """Return the key of an action in a profile; see :class:`meshwave.engine.costs.profile.ActionTime`."""
     design, program, layers = prediction.design, prediction.program, prediction.costs.layers
     op, rank, stage = Op(int(program.op[row])), int(program.rank[row]), int(program.stage[row])
@@ -95,7 +95,7 @@ def _key(prediction: Prediction, row: int) -> tuple[Any, ...]:
     )
 
 
-def _roofline(prediction: Prediction, profile: Profile) -> Floats:
+def _roofline_seconds(prediction: Prediction, profile: Profile) -> Floats:
     """Return the roofline seconds of each action on the links of the profile, ``[rows]``."""
     roofline = RooflineCost()
     priced = prediction.design.model_copy(update={"cost": roofline})
@@ -105,7 +105,7 @@ def _roofline(prediction: Prediction, profile: Profile) -> Floats:
 
 
 def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
-    """Return a line for messages inside a node, and one for messages between nodes, fitted to known transfers."""
+    """Yield the fitted line of message times inside a node, and the one between nodes, from known transfers."""
     design, program = comparison.prediction.design, comparison.prediction.program
     rows, costs, cluster = comparison.rows, comparison.prediction.costs, design.cluster
     samples: dict[Pair, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -132,7 +132,7 @@ def _link_lines(comparison: Comparison) -> Iterator[LinkLine]:
 def _step_time_factor(comparison: Comparison, seconds: Floats, rows: Bools) -> float:
     """Return the factor for the durations of ``rows`` at which the simulated step time equals the measured one.
 
-    The step time is a convex, piecewise linear function of the factor, so that a few Newton steps find it.
+    The step time is a convex, piecewise linear function of the factor, so a few Newton steps suffice.
     """
     prediction, measured_s = comparison.prediction, comparison.iteration.measured_s
 
@@ -148,7 +148,7 @@ def _step_time_factor(comparison: Comparison, seconds: Floats, rows: Bools) -> f
     return factor
 
 
-def _machine(comparison: Comparison, run: str) -> Machine:
+def _profiled_machine(comparison: Comparison, run: str) -> Machine:
     design, nccl = comparison.prediction.design, comparison.recording.knows_arrivals
     ranks = sum(len(mesh.devices) for mesh in design.meshes)
     per_node = min(ranks, design.cluster.devices_per_node)

@@ -4,10 +4,10 @@ from meshwave.engine.runs.launchers._base import (
     Capabilities,
     Launcher,
     OwningLauncher,
+    default_launcher,
     launchers,
     open_run,
     reconcile,
-    usual_launcher,
     watch_queues,
 )
 from meshwave.engine.runs.launchers._environment import environment
@@ -16,5 +16,5 @@ from meshwave.engine.runs.launchers._specification import resumed_launch, specif
 from meshwave.engine.runs.launchers._threaded import ThreadedLauncher
 
 __all__ = ["Capabilities", "Launcher", "OwningLauncher", "ThreadedLauncher", "enter_folders", "entry_of_folder"]
-__all__ += ["environment", "launchers", "open_run", "reconcile", "resumed_launch", "specify_run", "usual_launcher"]
+__all__ += ["default_launcher", "environment", "launchers", "open_run", "reconcile", "resumed_launch", "specify_run"]
 __all__ += ["watch_queues"]

@@ -1,4 +1,4 @@
-"""The interface of launchers, the code they share, and their registry."""
+"""Interface of launchers, the code that they share, and their registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from meshwave.engine.frozen import Part
 from meshwave.engine.messages import render
 from meshwave.engine.registry import Registry
 from meshwave.engine.run_files import is_reserved, reserve_space, write_reserved
-from meshwave.engine.runs.attempts import append_attempt, read_attempts, remove_left_overs
+from meshwave.engine.runs.attempts import append_attempt, read_attempts, remove_attempt_files
 from meshwave.engine.runs.checkpoints import resume_problems
 from meshwave.engine.runs.dry_run import BLOCKS_MESSAGES
 from meshwave.engine.runs.launchers._folders import enter_folders
@@ -40,29 +40,29 @@ from meshwave.engine.runs.training_texts import training_text
 class Capabilities:
     """Capabilities of a launcher on this machine."""
 
-    refusal: Problem | None = None  # why it cannot launch anything
+    refusal: Problem | None = None  # reason why it cannot launch anything
     most_processes: int = 0
     note: str = ""  # how it starts processes
 
     @property
     def can_launch(self) -> bool:
-        """True if it can launch runs at all."""
+        """True if it can launch runs."""
         return self.refusal is None
 
 
 class Launcher(ABC):
-    """Starts the processes of a run in one kind of place, and follows them.
+    """Interface of launchers, which start the processes of runs in one kind of place and follow them.
 
-    A launcher and the processes it starts share only the run folder. Launchers in different processes of a user
+    A launcher and the processes that it starts share only the run folder. Launchers in different processes of a user
     share only the run database.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     trains: ClassVar[bool] = True  # False for a launcher of dry runs only, which the page does not offer
-    runs_at_once: ClassVar[int] = 1  # of one target; others are queued
-    runs_survive: ClassVar[bool] = False  # True if its runs go on without the process that launched them
-    target_options: ClassVar[type[Part] | None] = None  # of its launch targets; None: it needs no target
+    runs_at_once: ClassVar[int] = 1  # runs of one target at a time; others are queued
+    runs_survive: ClassVar[bool] = False  # True if its runs continue without the process that launched them
+    target_options: ClassVar[type[Part] | None] = None  # options of its launch targets; None if it needs none
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -70,7 +70,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def probe(self) -> Capabilities:
-        """Return the capabilities of this launcher here. Must be quick, and import nothing heavy such as torch."""
+        """Return the capabilities of this launcher on this machine. Must be fast, without heavy imports (torch)."""
 
     @abstractmethod
     def launch(self, bundle: Bundle) -> None:
@@ -82,21 +82,21 @@ class Launcher(ABC):
 
     @abstractmethod
     def end_run(self, run: Run, why: str) -> None:
-        """End a run, also one that another process launched. A finished run stays as it is.
+        """End a run, even if another process launched it; a finished run is not changed.
 
-        ``why`` becomes a part of its reason; it may be empty.
+        ``why`` becomes part of the reason for the state; it may be empty.
         """
 
     @abstractmethod
     def poll(self, run: Run) -> None:
-        """Check an active run, and record its end if it is over or its launcher is gone."""
+        """Check an active run; record its end if it has ended or its launcher is gone."""
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:  # noqa: B027  most can all
         """Check that the options of a run are possible on this machine; ``drawn`` is the design as launched.
 
         Raises:
             InputError: the options are not possible for this design.
-            RunError: this machine lacks something that they need.
+            RunError: this machine lacks something that the options need.
         """
 
     @abstractmethod
@@ -108,7 +108,7 @@ class Launcher(ABC):
         """Return the launcher of a recorded run.
 
         Raises:
-            InputError: the entry does not say how the run was launched.
+            InputError: the entry lacks the data of the launcher.
         """
         return cls(record)
 
@@ -117,18 +117,18 @@ class Launcher(ABC):
         return self.record.folder(run)
 
     def warm(self) -> None:  # noqa: B027  most launchers keep nothing warm
-        """Prepare the next launch, so that it is quick. Returns at once."""
+        """Prepare the next launch so that it starts sooner; return at once."""
 
     def close(self) -> None:
-        """End all processes of this launcher, also those of its runs. Queued runs stay queued."""
+        """End all processes of this launcher, including those of its runs. Queued runs stay queued."""
         self._queue.close()
 
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
-        """Return why a valid design cannot be trained here; empty if it can.
+        """Return the reasons why a valid design cannot be trained here; empty if it can be.
 
         Args:
             design: the design to train.
-            memory: its predicted peak memory, to check whether it fits; None skips this check.
+            memory: its predicted peak memory, which is compared with the available memory; None skips this check.
             data: the training text, if it is not the one that the design names.
         """
         processes = _process_problems(design, self.probe().most_processes)
@@ -137,7 +137,10 @@ class Launcher(ABC):
     def refusals(
         self, design: Design, options: Options, memory: PeakMemory | None = None, data: Path | None = None
     ) -> list[Problem]:
-        """Return why a run with options is not possible here; a dry run needs neither memory nor a text."""
+        """Return the reasons why a run with these options is not possible here; empty if it is.
+
+        A dry run needs neither memory nor a training text.
+        """
         if options.rehearse is None:
             return self.problems(design, memory, data)
         blocking = [problem for problem in run_problems(design) if problem.code in BLOCKS_MESSAGES]
@@ -157,17 +160,17 @@ class Launcher(ABC):
             self.settle(read_bundle(run.folder), verdict)
 
     def submit(self, spec: RunSpec, *, data: Path | None = None, key: str | None = None, person: str = "") -> Run:
-        """Enter a run in the record, and launch it, or queue it while too many others are active.
+        """Enter a run in the run database and launch it, or queue it while too many others are active.
 
         Args:
             spec: the specification of the run; see :func:`specify_run`.
             data: the training text, if it is not the one that the design names.
-            key: identifies the request: submitted twice, as by a double click, it is one run.
-            person: ID of the learner of a workshop who launches it; persons take turns in the queue.
+            key: identifier of the request; a request submitted twice, as by a double click, creates one run.
+            person: ID of the workshop learner who launches it; learners take turns in the queue.
 
         Raises:
-            InputError: the emulated network of the run is not possible.
-            DesignError: the design cannot be run here, or its text does not exist.
+            InputError: the emulated network of the run is not possible on this machine.
+            DesignError: the design cannot be run here, or its training text does not exist.
             RunError: this machine cannot run it.
         """
         can = self.probe()
@@ -203,35 +206,35 @@ class Launcher(ABC):
         return Run(self.record, entry.id, self)
 
     def submit_all(self, specs: Sequence[RunSpec]) -> list[Run]:
-        """Launch or queue several runs, in their order; see :meth:`submit`."""
+        """Launch or queue several runs in order; see :meth:`submit`."""
         return [self.submit(spec) for spec in specs]
 
     @property
     def place(self) -> Place:
-        """The place where runs of this launcher wait in one queue."""
+        """Place whose queue the runs of this launcher share."""
         return Place(self.name, self.handle().get("target"))
 
     def watch_queue(self) -> None:
-        """Start the queued runs of this place from a thread, each when its turn comes."""
+        """Start a thread that launches the queued runs of this place when their turn comes."""
         if self.runs_survive:  # this process may be about to end
             self.start_next()
         if self.record.queue(self.place):
             self._queue.start()
 
     def start_next(self) -> bool:
-        """Start the first queued run of this place, if it is its turn; return whether runs are queued.
+        """Start the first queued run of this place if it is its turn; return True while runs are queued.
 
-        A run is left to the process that queued it while that lives.
+        A queued run is left to the process that queued it as long as that process is alive.
 
         Raises:
-            MeshwaveError: it could not be started, which the record says.
-            OSError: the same.
+            MeshwaveError: the run could not be started; the run database has the reason.
+            OSError: the run could not be started; the run database has the reason.
         """
         entry = self.record.claim_next(self.place, self.runs_at_once, self._may_claim, self.handle())
         if entry is not None:
             with self._recorded_failure(entry.id):
                 folder = self.record.folder(entry.id)
-                remove_left_overs(folder)
+                remove_attempt_files(folder)
                 self.launch(read_bundle(folder))
         return bool(self.record.queue(self.place))
 
@@ -248,16 +251,16 @@ class Launcher(ABC):
             yield
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
-                self.record.move(run, State.CANCELLED, render("cancelled_before_start", {}))
+                self.record.change_state(run, State.CANCELLED, render("cancelled_before_start", {}))
                 raise
             refusal = error if isinstance(error, MeshwaveError) else _launch_error(error)
-            self.record.move(run, State.FAILED, str(refusal))
+            self.record.change_state(run, State.FAILED, str(refusal))
             if isinstance(error, OSError):
                 raise refusal from error
             raise
 
     def settle(self, bundle: Bundle, verdict: Verdict, exits: Iterable[Exit] = ()) -> None:
-        """Start a failed run again if its options allow it. Otherwise write its result to its folder and the record.
+        """Restart a failed run if its options allow it. Otherwise write its result to the run folder and the database.
 
         If the database cannot be written, as on a full disk, the next :meth:`poll` enters the result.
         """
@@ -270,7 +273,7 @@ class Launcher(ABC):
             self.enter(bundle.run, verdict.state, verdict.reason)
 
     def restart(self, run: str, reason: str, handle: Mapping[str, Any]) -> bool:
-        """Queue a run again, so that it goes on from its newest checkpoint; return False if it may not start again."""
+        """Queue a run again so that it continues from its newest checkpoint; return False if it may not restart."""
         folder = self.record.folder(run)
         with suppress(RunError, OSError):  # the folder is damaged or removed, or the disk is full
             if len(read_attempts(folder)) < read_options(folder).restarts:
@@ -281,12 +284,12 @@ class Launcher(ABC):
     def enter(self, run: str, state: State, reason: str) -> None:
         """Enter the end of a run in the run database."""
         if state is State.SUCCEEDED:
-            self.record.move(run, State.RUNNING)  # this may not have been entered either
-        self.record.move(run, state, reason)
+            self.record.change_state(run, State.RUNNING)  # this may not have been entered either
+        self.record.change_state(run, state, reason)
 
 
 def _launch_error(error: BaseException) -> RunRefusal:
-    """Return the error of a launch that failed for a reason of the system or of the code."""
+    """Return the error of a launch that failed because of the operating system or of a bug."""
     reason = f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else repr(error)
     return RunRefusal("not_launched", {"reason": reason})
 
@@ -295,13 +298,13 @@ launchers: Registry[type[Launcher]] = Registry("launcher", "meshwave.engine.runs
 
 
 MOST_PROCESSES = 64
-"""The most processes that are started on one machine."""
+"""Maximum number of processes that are started on one machine."""
 
 
-def usual_launcher(design: Design, options: Options) -> str:
-    """Return the name of the launcher of a run for which the user chose none.
+def default_launcher(design: Design, options: Options) -> str:
+    """Return the name of the default launcher of a run.
 
-    Dry runs use threads if torch is missing, or the design has more devices than processes can be started.
+    Dry runs use threads if torch is missing, or if the design has more devices than processes can be started.
     """
     needs_processes = options.rehearse is None or options.hosts is not None
     can_start = find_spec("torch") and process_count(design) <= MOST_PROCESSES
@@ -322,10 +325,10 @@ def _launcher_of(record: Record, entry: Entry) -> Launcher:
 
 
 def reconcile(record: Record) -> None:
-    """Check every active run: a run whose launcher is gone becomes LOST.
+    """Check every active run, and set it to LOST if its launcher is gone.
 
-    Runs that another live process launched are left to it. Called when an app starts, when runs are listed, and
-    before a run is launched. A new index is filled from the run folders.
+    Runs of another live process are left to that process. Called when an app starts, when runs are listed, and before a
+    run is launched. A new run database is filled from the run folders.
     """
     if record.is_new:
         enter_folders(record)
@@ -339,9 +342,9 @@ def reconcile(record: Record) -> None:
 
 
 def watch_queues(record: Record, open_launcher: Callable[[str], Launcher]) -> None:
-    """Start the runs that are queued at any place, each when its turn comes, as long as this process lives."""
+    """Start the queued runs of all places when their turn comes, as long as this process is alive."""
     for place in {entry.place for entry in record.queue()}:
-        with suppress(MeshwaveError):  # the target does not exist any more
+        with suppress(MeshwaveError):  # the target no longer exists
             open_launcher(place.target or place.launcher).watch_queue()
 
 
@@ -360,7 +363,7 @@ def _text_problems(design: Design, data: Path | None) -> tuple[Problem, ...]:
 
 
 class OwningLauncher(Launcher):
-    """Finds its runs by the process that launched them."""
+    """Launcher that finds its runs by the process that launched them."""
 
     def handle(self) -> Mapping[str, Any]:
         return {"owner": own_handle()}
@@ -372,19 +375,19 @@ class OwningLauncher(Launcher):
         if entry.state.is_over or entry.state is State.QUEUED:
             return
         processes = recorded_processes(entry)
-        if result := read_result(run.folder):  # written, but it could not be entered
+        if result := read_result(run.folder):  # written, but not yet entered
             self.enter(run.id, State(result.state), result.reason)
         elif processes is None:
-            self.record.move(run.id, State.LOST, render("launcher_unknown", {}))
+            self.record.change_state(run.id, State.LOST, render("launcher_unknown", {}))
         elif not processes.owner.is_alive():
             for process in processes.processes:  # already ended where the kernel ends them with their parent
                 process.kill()
             reason = render("launcher_ended", {"pid": processes.owner.pid, **run.progress._asdict()})
-            if not self.restart(run.id, reason, {"owner": processes.owner}):  # for a process that lives on
-                self.record.move(run.id, State.LOST, reason)
+            if not self.restart(run.id, reason, {"owner": processes.owner}):  # queued for another live process
+                self.record.change_state(run.id, State.LOST, reason)
 
     def wake(self, run: Run) -> None:
-        """Continue stopped processes that have to notice a request to cancel the run."""
+        """Continue stopped processes, so that they notice a request to cancel the run."""
         processes = recorded_processes(run.entry)
         for handle in (processes.owner, processes.starter) if processes else ():
             if handle is not None and handle.is_stopped:

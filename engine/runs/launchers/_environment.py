@@ -1,6 +1,6 @@
-"""The environment variables that the processes of a run receive.
+"""Environment variables that the processes of a run receive.
 
-Only listed names are passed on, since an environment also holds tokens and keys under any name.
+Only listed variables are passed on, because an environment may contain tokens and keys under any name.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ TRITON_CACHE_DIR TRITON_PTXAS_PATH
 """
 
 PASSED_ON = frozenset(" ".join((SYSTEM, CUDA, NCCL, GLOO, TORCH)).split())
-"""All variables that pass; docs/reference/run-folder.md explains them."""
+"""Names of all variables that are passed on; docs/reference/run-folder.md explains them."""
 
 
 def environment(path: Path | None = None, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment of the processes of a run: the listed variables of ``given``, and settings.
+    """Return the environment of the processes of a run: the listed variables of ``given``, and Meshwave's settings.
 
-    The settings keep the processes on the loopback and on one thread each. ``path`` is a folder to import from, in
-    addition to Meshwave's.
+    The settings restrict each process to the loopback interface and to one thread. ``path`` is a folder to import from,
+    in addition to Meshwave's.
     """
     passed = {name: value for name, value in given.items() if name in PASSED_ON}
     loopback = "lo" if sys.platform.startswith("linux") else "lo0"
@@ -50,8 +50,8 @@ def environment(path: Path | None = None, given: Mapping[str, str] = os.environ)
         "GLOO_SOCKET_IFNAME": loopback,
         "NCCL_SOCKET_IFNAME": loopback,
         **passed,
-        "OMP_NUM_THREADS": "1",  # the cores go to processes
+        "OMP_NUM_THREADS": "1",  # the processes of a run share the cores
         "PYTHONPATH": import_path(*([path] if path else []), given=given),
-        "PYTHONSAFEPATH": "1",  # nothing is imported from the run folder
-        "PYTHONUNBUFFERED": "1",  # a log is read while it is written
+        "PYTHONSAFEPATH": "1",  # do not import modules from the run folder
+        "PYTHONUNBUFFERED": "1",  # unbuffered, because the log is read during the run
     }

@@ -1,4 +1,4 @@
-"""Runs of which only the folder exists, as after the index was moved aside."""
+"""Recovery of runs that have a folder but no entry in the run database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwave.engine.runs.run_folder import read_bundle
 
 
 def enter_folders(record: Record) -> list[str]:
-    """Enter the runs of all folders that the index lacks, as after it was moved aside; return their ids."""
+    """Enter all run folders that the run database lacks, for example after it was moved; return the ids of the runs."""
     known = {entry.id for entry in record.entries()}
     entered = []
     for folder in sorted((record.place / "runs").iterdir()):
@@ -28,10 +28,10 @@ def enter_folders(record: Record) -> list[str]:
 
 
 def entry_of_folder(folder: Path) -> Entry:
-    """Return the entry of a run, read from its folder.
+    """Read a run folder and return the entry of the run.
 
     Raises:
-        RunFolderError: the folder is damaged, or not a run folder.
+        RunFolderError: the folder is damaged, or is not a run folder.
     """
     bundle, result, made_s = read_bundle(folder), read_result(folder), (folder / "design.json").stat().st_mtime
     return Entry(

@@ -1,4 +1,4 @@
-"""A machine from which runs are launched: this one, or one that OpenSSH reaches. Commands are argument lists."""
+"""Hosts from which runs are launched: this machine, or a machine that OpenSSH reaches."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from meshwave.engine.runs.launchers._environment import PASSED_ON
 COMMAND_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10
 SSH_FAILED = 255
-"""Exit status of ssh where the connection fails."""
+"""Exit status of ssh if the connection fails."""
 CLIENT_VARIABLES = frozenset({"SLURM_CONF", "KUBECONFIG", "SSH_AUTH_SOCK"})
-"""Variables by which the clients of schedulers find their cluster."""
+"""Environment variables by which the clients of schedulers find their cluster."""
 LARGE = ("checkpoints", "weights.safetensors", "*.tmp")
-"""Files that are not copied while a run is under way: they are large, or incomplete."""
+"""Patterns of files that are not copied during a run, because they are large or incomplete."""
 
 
-class Done(NamedTuple):
-    """The result of a command."""
+class CommandResult(NamedTuple):
+    """Result of a command."""
 
     status: int
     output: str
@@ -33,13 +33,13 @@ class Done(NamedTuple):
 
 
 class Host(ABC):
-    """Runs commands, and keeps run folders where the processes of runs find them."""
+    """Machine that runs commands and stores run folders where the processes of the runs can read them."""
 
     name: str
 
     @abstractmethod
-    def attempt(self, command: Sequence[str]) -> Done:
-        """Run a command and return its result, whatever it is.
+    def attempt(self, command: Sequence[str]) -> CommandResult:
+        """Run a command and return its result, whatever its exit status.
 
         Raises:
             RunRefusal: the command does not exist, the host does not answer, or the command does not end.
@@ -51,13 +51,13 @@ class Host(ABC):
 
     @abstractmethod
     def pull(self, remote: str, folder: Path, *, everything: bool = False) -> None:
-        """Copy the files that processes have written so far; ``everything`` includes checkpoints and weights."""
+        """Copy back the files that processes have written so far; ``everything`` includes checkpoints and weights."""
 
     def run(self, command: Sequence[str]) -> str:
         """Run a command and return its output.
 
         Raises:
-            RunRefusal: it fails.
+            RunRefusal: the command fails.
         """
         done = self.attempt(command)
         if done.status != 0:
@@ -68,28 +68,28 @@ class Host(ABC):
 
 
 class LocalHost(Host):
-    """This machine; run folders are on a file system that it shares with the nodes."""
+    """This machine; it shares the file system of its run folders with the nodes."""
 
     name = "this machine"
 
-    def attempt(self, command: Sequence[str]) -> Done:
+    def attempt(self, command: Sequence[str]) -> CommandResult:
         return execute(command, self.name)
 
     def push(self, folder: Path, remote: str) -> None:
-        """Do nothing: the folder is shared."""
+        """Do nothing, because the folder is shared."""
 
     def pull(self, remote: str, folder: Path, *, everything: bool = False) -> None:
-        """Do nothing: the folder is shared."""
+        """Do nothing, because the folder is shared."""
 
 
 class SshHost(Host):
-    """A machine that OpenSSH reaches without a password; files are copied by rsync."""
+    """Machine that OpenSSH reaches without a password; files are copied by rsync."""
 
     def __init__(self, address: str, options: Sequence[str] = ()) -> None:
         self.name = address
         self._ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", *options]
 
-    def attempt(self, command: Sequence[str]) -> Done:
+    def attempt(self, command: Sequence[str]) -> CommandResult:
         done = execute([*self._ssh, "--", self.name, shlex.join(command)], self.name)
         if done.status == SSH_FAILED:
             raise RunRefusal("host_unreachable", {"host": self.name, "said": " ".join(done.error.split())[-500:]})
@@ -104,7 +104,7 @@ class SshHost(Host):
         self._rsync(*left_out, f"{self.name}:{remote}/", f"{folder}/")
 
     def _rsync(self, *arguments: str) -> None:
-        kept = ["--include=.metadata", "--exclude=.*"]  # a checkpoint has the former, reserved space the latter
+        kept = ["--include=.metadata", "--exclude=.*"]  # .metadata belongs to checkpoints; .* is reserved space
         command = ["rsync", "--archive", *kept, "--rsh", shlex.join(self._ssh), *arguments]
         done = execute(command, self.name)
         if done.status != 0:
@@ -112,7 +112,7 @@ class SshHost(Host):
             raise RunRefusal("copy_failed", {"host": self.name, "status": done.status, "said": said})
 
 
-def execute(command: Sequence[str], host: str = LocalHost.name) -> Done:
+def execute(command: Sequence[str], host: str = LocalHost.name) -> CommandResult:
     """Run a command on this machine and return its result.
 
     Raises:
@@ -129,16 +129,16 @@ def execute(command: Sequence[str], host: str = LocalHost.name) -> Done:
             errors="replace",
             env=client_environment(),
             timeout=COMMAND_TIMEOUT_S,
-            start_new_session=True,  # Ctrl-C at the terminal is for us
+            start_new_session=True,  # Ctrl-C in the terminal must not reach the command
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise RunRefusal(
             "command_timeout", {"command": command[0], "host": host, "limit_s": COMMAND_TIMEOUT_S}
         ) from None
-    return Done(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 def client_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that a client of a scheduler sees."""
+    """Return the environment of a scheduler's client: those variables of ``given`` that it may read."""
     return {name: value for name, value in given.items() if name in PASSED_ON | CLIENT_VARIABLES}

@@ -1,4 +1,4 @@
-"""Runs that are jobs of a cluster: they continue without the process that launched them, and any process can follow them."""
+"""Runs as cluster jobs: they continue without the process that launched them, and any process can follow them."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class JobOptions(Part):
     """Options of every target whose runs are jobs."""
 
     nodes: PositiveInt | None = nullable("any number")
-    """Nodes that a run can use at most."""
+    """Maximum number of nodes of a run."""
     devices_per_node: PositiveInt | None = nullable("any number")
-    """GPUs, or processes on CPUs, of each node."""
+    """Number of GPUs of each node, or of processes if it has none."""
     needs_root: ClassVar[bool] = False
     root: Folder | None = nullable("the runs folder of Meshwave, which all nodes must share")
-    """Folder of run folders, the same on all nodes."""
+    """Folder of the run folders; the same path on all nodes."""
     python: Line | None = nullable("the interpreter of Meshwave, or python3 on a host that is reached by ssh")
-    """Python on the nodes. Meshwave and torch must be installed there."""
+    """Python interpreter on the nodes. Meshwave and torch must be installed there."""
     setup: tuple[Line, ...] = ()
     """Lines of bash that each node runs first, such as `module load cuda` or `source venv/bin/activate`."""
     interface: Annotated[str, Field(pattern=r"^[\w.,=^-]+$")] | None = nullable("chosen by gloo and NCCL")
@@ -72,7 +72,7 @@ class JobOptions(Part):
 
 
 class Phase(Enum):
-    """The phase of a job."""
+    """Phase of a job."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -81,13 +81,13 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job as its scheduler reports it."""
+    """State of a job as its scheduler reports it."""
 
     phase: Phase
     note: str = ""
-    """The reason for which it waits."""
+    """Reason why the job waits."""
     failure: Problem | None = None
-    """The reason for which the scheduler ended it."""
+    """Reason why the scheduler ended the job."""
 
 
 class _ExitFile(RunFile):
@@ -102,14 +102,14 @@ class _Interrupted(RunFile):
 
 
 class JobLauncher(Launcher):
-    """Submits each run as a job. Any process that can open the run database can poll the state of the job."""
+    """Launcher that submits each run as a job. Any process that can open the run database can poll the job."""
 
     target_options: ClassVar[type[JobOptions]] = JobOptions
     runs_at_once: ClassVar[int] = 1000
     runs_survive: ClassVar = True
 
     def __init__(self, record: Record, options: JobOptions | None = None, target: str = "") -> None:
-        """Create the launcher of a ``target``; without options it can launch nothing."""
+        """Create the launcher of a ``target``; without options it cannot launch runs."""
         super().__init__(record)
         self.options: Any = options
         self.target = target
@@ -118,7 +118,7 @@ class JobLauncher(Launcher):
 
     @property
     def host(self) -> Host:
-        """The host that runs the commands of the scheduler."""
+        """Host that runs the commands of the scheduler."""
         return LocalHost()
 
     @property
@@ -132,31 +132,31 @@ class JobLauncher(Launcher):
 
     @abstractmethod
     def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
-        """Ask for the status of a job.
+        """Return the status of a job from its scheduler.
 
         Raises:
-            RunRefusal: nobody answers.
+            RunRefusal: the scheduler does not answer.
         """
 
     @abstractmethod
     def end(self, run: str, job: Mapping[str, Any]) -> None:
-        """End a job, if it has not ended yet."""
+        """End a job unless it has ended."""
 
     def push(self, folder: Path, remote: str) -> None:
         """Copy a run folder to the nodes."""
         self.host.push(folder, remote)
 
     def pull(self, folder: Path, job: Mapping[str, Any], *, everything: bool = False) -> None:
-        """Copy the files that processes have written."""
+        """Copy back the files that processes have written."""
         self.host.pull(self.folder_on_nodes(folder), folder, everything=everything)
 
     @property
     def max_nodes(self) -> int:
-        """The most nodes that a run can use."""
+        """Maximum number of nodes of a run."""
         return self.options.nodes or MOST_PROCESSES
 
     def remove(self, folder: Path) -> None:
-        """Remove the folder of a check from the nodes."""
+        """Remove the folder of a target check from the nodes."""
         if not isinstance(self.host, LocalHost):
             self.host.run(["rm", "-rf", "--", self.folder_on_nodes(folder)])
 
@@ -197,7 +197,7 @@ class JobLauncher(Launcher):
             raise Refusal("too_many_devices_per_node", {**params, "most": self.options.devices_per_node})
 
     def prepare_folder(self, run: str) -> Path:
-        """Place the run folder under the root of the target, if nodes share that with this machine."""
+        """Create the run folder under the root of the target, if nodes share the root with this machine."""
         folder = self.record.folder(run)
         if self.options.root is not None and isinstance(self.host, LocalHost):
             shared = Path(self.options.root) / run
@@ -214,11 +214,11 @@ class JobLauncher(Launcher):
         self.record.set_handle(bundle.run, {**self.handle(), "job": job})
 
     def start_program(self, layout: NodeLayout, folder: Path, module: str) -> Mapping[str, Any]:
-        """Start a module on nodes, with a folder as its argument, and return the identifiers of the job."""
+        """Start a module on nodes with a folder as its argument; return the identifiers of the job."""
         return self.start(folder.name, layout, self.push_program(layout, folder, module))
 
     def push_program(self, layout: NodeLayout, folder: Path, module: str) -> str:
-        """Copy a folder with the scripts that start a module to the nodes, and return its path there."""
+        """Copy a folder, with the scripts that start a module, to the nodes; return its path there."""
         remote = self.folder_on_nodes(folder)
         for name, text in self.scripts(layout, folder.name, ["--module", module, remote]).items():
             write_private(folder / name, text)
@@ -239,14 +239,14 @@ class JobLauncher(Launcher):
 
     @property
     def python(self) -> str:
-        """The interpreter on the nodes."""
+        """Python interpreter on the nodes."""
         return self.options.python or (sys.executable if isinstance(self.host, LocalHost) else "python3")
 
     def end_run(self, run: Run, why: str) -> None:
         entry = run.entry
         if entry.state.is_over:
             return
-        with suppress(OSError):  # without its folder it ends as well
+        with suppress(OSError):  # a job without its folder ends as well
             write_private(run.folder / "cancel", why)
         job = entry.handle.get("job")
         if job is None:
@@ -255,7 +255,7 @@ class JobLauncher(Launcher):
         self.end(run.id, job)
 
     def note_cancelled(self, folder: str) -> None:
-        """Mark a run as cancelled, so that its processes do not write a checkpoint first."""
+        """Mark a run as cancelled, so that its processes end without writing a checkpoint."""
         if not isinstance(self.host, LocalHost):
             self.host.run(["touch", f"{folder}/cancel"])
 
@@ -275,23 +275,23 @@ class JobLauncher(Launcher):
         status = self.status(run.id, job)
         self.pull(run.folder, job, everything=status.phase is Phase.ENDED)
         if status.phase is Phase.RUNNING:
-            self.record.move(run.id, State.RUNNING)
+            self.record.change_state(run.id, State.RUNNING)
         if status.phase is Phase.ENDED:
             self._settle(run, status)
         elif status.note != entry.handle.get("waiting", ""):
             self.record.set_handle(run.id, {**entry.handle, "waiting": status.note})
 
     def _check_owner(self, entry: Entry) -> None:
-        """End a run that has no job, if the process that was about to submit it is gone."""
+        """End a run without a job if the process that was about to submit the job has ended."""
         owner = owner_of(entry)
         if owner is None or not owner.is_alive():
-            self.record.move(entry.id, State.LOST, render("job_not_submitted", {}))
+            self.record.change_state(entry.id, State.LOST, render("job_not_submitted", {}))
 
     def _settle(self, run: Run, status: JobStatus) -> None:
         try:
             bundle = read_bundle(run.folder)
-        except RunError as error:  # the folder was taken away, or is damaged
-            self.record.move(run.id, State.LOST, str(error))
+        except RunError as error:  # the folder was removed or is damaged
+            self.record.change_state(run.id, State.LOST, str(error))
             return
         exits = read_exits(run.folder, bundle.design)
         self.settle(bundle, self._verdict(run, bundle, exits, status), exits)
@@ -311,14 +311,14 @@ class JobLauncher(Launcher):
                 )
             if all(exit.code == 0 for exit in exits):
                 return Verdict(State.LOST, "unreported_end", {"reported": len(exits), "processes": bundle.processes})
-        bad = [exit for exit in exits if exit.code != 0]  # some may have no report, such as those of a lost node
+        bad = [exit for exit in exits if exit.code != 0]  # processes of a lost node have no report
         return judge(
             run.folder, bundle.design, exits if has_succeeded else bad, was_cancelled=was_cancelled, progress=progress
         )
 
 
 def read_exits(folder: Path, design: Design) -> list[Exit]:
-    """Return the ends of processes that were reported."""
+    """Return the exits of processes that a run has reported."""
     found = []
     for path in files_by_process(folder, "exit", ".json").values():
         with suppress(RunFolderError):

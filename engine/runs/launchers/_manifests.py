@@ -1,4 +1,4 @@
-"""Manifests for Kubernetes: a TrainJob of Kubeflow Trainer, or a plain JobSet."""
+"""Kubernetes manifests: a TrainJob of Kubeflow Trainer, or a plain JobSet."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Pods:
-    """The pods of a job, one per node."""
+    """Pods of a job, one per node."""
 
     name: str
     """Name of the job."""
     image: str
     nodes: int
     processes: int
-    """Processes of each node."""
+    """Number of processes of each node."""
     script: Sequence[str]
-    """Command that starts a node; the number of the node, the address and the port of node 0 follow it."""
+    """Command that starts a node; its last arguments are the number of the node, and the address and port of node 0."""
     gpus: int | None = None
     gpu_resource: str = "nvidia.com/gpu"
     volumes: tuple[Json, ...] = ()
@@ -35,7 +35,7 @@ class Pods:
 
     @property
     def metadata(self) -> Json:
-        """The metadata of the job."""
+        """Metadata of the job."""
         namespace = {"namespace": self.namespace} if self.namespace else {}
         return {
             "name": self.name,
@@ -45,23 +45,23 @@ class Pods:
 
     @property
     def resources(self) -> Json:
-        """The resources of a pod; empty where it uses no GPU."""
+        """Resources of a pod; empty if it uses no GPU."""
         return {"limits": {self.gpu_resource: self.gpus}} if self.gpus else {}
 
     @property
     def scheduling(self) -> Json:
-        """Constraints on the nodes on which a pod can run."""
+        """Constraints on the nodes on which a pod may run."""
         return {"nodeSelector": dict(self.node_selector)} if self.node_selector else {}
 
     def command(self, node: str, address: str, port: str) -> list[str]:
-        """Return the command of a container, which reads the three values from its environment."""
+        """Return the command of a container; the arguments are shell expressions for its environment variables."""
         return ["bash", "-c", f'exec "$@" "{node}" "{address}" "{port}"', "node", *self.script]
 
 
 def train_job(pods: Pods, runtime: str) -> Json:
-    """Return a TrainJob of Kubeflow Trainer v2.2 or newer, which starts nodes by a ``runtime`` for torch."""
+    """Return a TrainJob of Kubeflow Trainer v2.2 or newer, whose nodes are started by a training runtime for torch."""
     resources = {"resourcesPerNode": pods.resources} if pods.resources else {}
-    patch: Json = {"spec": {**pods.scheduling, "volumes": list(pods.volumes), "containers": [_mounts(pods)]}}
+    patch: Json = {"spec": {**pods.scheduling, "volumes": list(pods.volumes), "containers": [_volume_mounts(pods)]}}
     replicated = {"name": CONTAINER, "template": {"spec": {"template": patch}}}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -87,10 +87,10 @@ def train_job(pods: Pods, runtime: str) -> Json:
 
 
 def job_set(pods: Pods) -> Json:
-    """Return a JobSet; its pods find each other by their host names."""
+    """Return a JobSet whose pods find each other by host name."""
     head = f"{pods.name}-{CONTAINER}-0-0.{pods.name}"
     container = {
-        **_mounts(pods),
+        **_volume_mounts(pods),
         "image": pods.image,
         "command": pods.command("$JOB_COMPLETION_INDEX", head, str(PORT)),
         **({"resources": pods.resources} if pods.resources else {}),
@@ -115,21 +115,21 @@ def job_set(pods: Pods) -> Json:
     }
 
 
-def _mounts(pods: Pods) -> Json:
+def _volume_mounts(pods: Pods) -> Json:
     return {"name": CONTAINER, "volumeMounts": list(pods.mounts)}
 
 
 def to_yaml(*documents: Json) -> str:
-    """Return documents as YAML that people can read."""
-    return "---\n".join("\n".join(_lines(document, "")) + "\n" for document in documents)
+    """Return documents as human-readable YAML."""
+    return "---\n".join("\n".join(_yaml_lines(document, "")) + "\n" for document in documents)
 
 
-def _lines(value: Any, indent: str) -> Iterator[str]:
-    """Yield the lines of a mapping or a sequence; scalars are those of JSON, which YAML includes."""
+def _yaml_lines(value: Any, indent: str) -> Iterator[str]:
+    """Yield the YAML lines of a mapping or a sequence; scalars are written as JSON, which YAML includes."""
     for key, each in value.items() if isinstance(value, Mapping) else ((None, each) for each in value):
-        start = f"{indent}-" if key is None else f"{indent}{_scalar(key)}:"
+        start = f"{indent}-" if key is None else f"{indent}{_yaml_scalar(key)}:"
         if isinstance(each, Mapping | list) and each:
-            inner = list(_lines(each, indent + "  "))
+            inner = list(_yaml_lines(each, indent + "  "))
             if key is None:  # the first line of an entry stands beside its dash
                 yield f"{start} {inner[0].lstrip()}"
                 yield from inner[1:]
@@ -140,13 +140,13 @@ def _lines(value: Any, indent: str) -> Iterator[str]:
             yield f"{start} |"
             yield from (f"{indent}  {line}".rstrip() for line in each.rstrip("\n").split("\n"))
         else:
-            yield f"{start} {_scalar(each)}"
+            yield f"{start} {_yaml_scalar(each)}"
 
 
-def _scalar(value: Any) -> str:
+def _yaml_scalar(value: Any) -> str:
     is_plain = isinstance(value, str) and value.replace("-", "").replace(".", "").replace("/", "").isalpha()
     return value if is_plain and value.lower() not in AMBIGUOUS and value[0].isalpha() else json.dumps(value)
 
 
 AMBIGUOUS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
-"""Words that YAML may read as something else than text."""
+"""Words that YAML parsers may read as something other than text."""

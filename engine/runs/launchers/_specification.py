@@ -1,4 +1,4 @@
-"""The complete specification of a run: its links and the scale of a dry run are decided."""
+"""Complete specification of a run, including its links and the time-dilation factor of a dry run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from meshwave.engine.runs.run_folder import RunSpec, process_count, read_launche
 
 
 def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
-    """Return the specification of a run, with its links and the scale of a dry run decided.
+    """Return the specification of a run, including its links and the time-dilation factor of a dry run.
 
     Raises:
-        InputError: the requested hosts are not possible, or a step of the dry run would take too long.
+        InputError: the requested hosts cannot be used, or a step of the dry run would take too long.
     """
     drawn, hosts, dry_run = prediction.design, options.hosts, options.rehearse
     if hosts is not None:
         prediction = _predict_on(apply_hosts(drawn, prediction.costs.layers, hosts), prediction)
     if dry_run is not None:
-        dry_run = Rehearsal(scale=_scale(prediction, hosts, dry_run.scale))
+        dry_run = Rehearsal(scale=_time_dilation(prediction, hosts, dry_run.scale))
         options = options.model_copy(update={"rehearse": dry_run})
     if hosts is not None:
         prediction = _predict_on(cap_link_rates(prediction.design, dry_run), prediction)
@@ -32,11 +32,11 @@ def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
 
 
 class ResumedLaunch(NamedTuple):
-    """Design, options and text of a launch that continues a run from its newest checkpoint."""
+    """Design, options and training text of a launch that continues a run from its newest checkpoint."""
 
     design: Design
     options: Options
-    text: Path | None  # the training text, if it is not the one that comes with Meshwave
+    text: Path | None  # the training text; None for the text that comes with Meshwave
 
 
 def resumed_launch(folder: Path) -> ResumedLaunch:
@@ -51,11 +51,11 @@ def resumed_launch(folder: Path) -> ResumedLaunch:
 
 
 def _predict_on(design: Design, prediction: Prediction) -> Prediction:
-    """Predict the program of an existing prediction again, with the links of another design."""
+    """Predict the program of an existing prediction again, on the links of another design."""
     return prediction if design == prediction.design else predict(design, prediction.program)
 
 
-def _scale(prediction: Prediction, hosts: Hosts | None, asked: float | None) -> float:
+def _time_dilation(prediction: Prediction, hosts: Hosts | None, asked: float | None) -> float:
     """Return the time-dilation factor of a dry run: the requested one, or the default for this machine."""
     durations = action_durations(prediction.program, prediction.costs)
     if asked is not None:
@@ -68,7 +68,7 @@ def _scale(prediction: Prediction, hosts: Hosts | None, asked: float | None) -> 
 
 
 def describe_manner(design: Design, options: Options) -> str:
-    """Return how a run differs from plain training, with the links it has rather than the requested ones."""
+    """Return a text on how a run differs from plain training; it names the links that the run uses."""
     if options.hosts is None:
         return options.words
     return options.model_copy(update={"hosts": default_hosts(design, options.hosts.nodes)}).words

@@ -18,22 +18,22 @@ from meshwave.engine.runs.run_database import Record, State
 from meshwave.engine.runs.run_folder import Bundle
 
 CLOSING_S = 1.0
-"""The longest that closing a launcher waits for its runs to end."""
+"""Maximum time, in seconds, for which closing a launcher waits for its runs to end."""
 LOOK_S = 0.05
-"""Interval of checks whether a run is to be cancelled."""
+"""Interval, in seconds, between two checks of whether a run is to be cancelled."""
 
 
 @dataclass
 class _ActiveRun:
-    """A run that a thread follows."""
+    """Run that a thread follows."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     thread: threading.Thread | None = None
-    why: str = ""  # the reason to cancel it
+    why: str = ""  # reason of the cancellation
 
 
 class ThreadedLauncher(OwningLauncher):
-    """Follows each run in a thread. The runs belong to the process that holds this object, and end with it."""
+    """Launcher that follows each run in a thread; the runs end with the process that created it."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(record)
@@ -45,7 +45,7 @@ class ThreadedLauncher(OwningLauncher):
         """Run all steps and return the verdict; called in a thread of its own.
 
         Raises:
-            Stopped: ``stop`` was set, since the run is cancelled.
+            Stopped: ``stop`` was set because the run is cancelled.
         """
 
     def launch(self, bundle: Bundle) -> None:
@@ -53,12 +53,12 @@ class ThreadedLauncher(OwningLauncher):
         active.thread = threading.Thread(target=self._follow, args=(bundle, active), daemon=True, name=bundle.run)
         with self._lock:
             self._own[bundle.run] = active
-        self.record.move(bundle.run, State.RUNNING)
+        self.record.change_state(bundle.run, State.RUNNING)
         active.thread.start()
 
     def end_run(self, run: Run, why: str) -> None:
         if not run.state.is_over:
-            with suppress(OSError):  # a run whose folder is removed ends as well
+            with suppress(OSError):  # a run whose folder was removed ends as well
                 write_private(run.folder / "cancel", why)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class ThreadedLauncher(OwningLauncher):
 
 
 class _FolderWatch:
-    """Sets ``stop`` once the run folder has a file called ``cancel``, or is removed."""
+    """Watcher that sets ``stop`` when the run folder contains a file named ``cancel``, or is removed."""
 
     def __init__(self, bundle: Bundle, stop: threading.Event) -> None:
         self._folder, self._stop = bundle.folder, stop

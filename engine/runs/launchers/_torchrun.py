@@ -1,4 +1,4 @@
-"""The processes of a run on nodes: how many each node has, and the script that starts them with torchrun."""
+"""Processes of a run on nodes: their number on each node, and the script that starts them with torchrun."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from meshwave.engine.document import Design
 PROCESS_MODULE = "meshwave.engine.runtime.processes.torchrun_process"
 SCRIPT = "node.sh"
 FIRST_PORT, PORTS = 20_000, 12_000
-"""Ports of rendezvous: below those that Linux gives to outgoing connections."""
+"""First port and number of ports for rendezvous, below the ports that Linux uses for outgoing connections."""
 
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """The processes of each node. torchrun numbers them node by node, a run numbers them mesh by mesh."""
+    """Processes of each node.
+
+    torchrun numbers the processes node by node, whereas a run numbers them mesh by mesh.
+    """
 
     processes: tuple[int, ...]
-    """The number of processes of each node."""
+    """Number of processes of each node."""
     order: tuple[int, ...]
-    """The process of the run for each rank of torchrun."""
+    """Process number within the run for each process rank of torchrun."""
 
     @classmethod
     def from_design(cls, design: Design) -> NodeLayout:
@@ -34,12 +37,12 @@ class NodeLayout:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
+        """Number of nodes."""
         return len(self.processes)
 
 
 def rendezvous_port(number: int) -> int:
-    """Return the port of a job, so that two jobs on one node rarely share it."""
+    """Return the rendezvous port of a job; two jobs on one node rarely have the same port."""
     return FIRST_PORT + number % PORTS
 
 
@@ -51,9 +54,9 @@ def node_script(
     setup: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the script that starts a ``program``, with its arguments, as the processes of one node.
+    """Return the shell script that starts ``program``, a command with arguments, as the processes of one node.
 
-    ``setup`` are lines of the user's.
+    ``setup`` are shell lines of the user that run first.
     """
     exported = {**NODE_VARIABLES, "MESHWAVE_PROCESS_ORDER": " ".join(map(str, layout.order)), **(variables or {})}
     torchrun = [
@@ -80,9 +83,9 @@ def node_script(
 
 
 NODE_VARIABLES: Mapping[str, str] = {
-    "OMP_NUM_THREADS": "1",  # the cores go to processes
-    "PYTHONSAFEPATH": "1",  # nothing is imported from the run folder
-    "PYTHONUNBUFFERED": "1",  # a log is read while it is written
+    "OMP_NUM_THREADS": "1",  # the processes of a node share its cores
+    "PYTHONSAFEPATH": "1",  # do not import modules from the run folder
+    "PYTHONUNBUFFERED": "1",  # unbuffered, because the log is read during the run
 }
 
 

@@ -1,4 +1,4 @@
-"""The launcher's side of the warm process: commands go to it, and a thread receives its events."""
+"""Launcher's side of the warm process: sends commands to it, and receives its events in a thread."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CLOSING_S = 1.0
 
 
 class Zygote:
-    """A process of ``meshwave.engine.runtime.processes.warm_process`` that ends when this one does.
+    """Warm process, from which runs are forked. It ends when the current process ends.
 
-    ``on_event`` and ``on_end`` are called from a thread of its own; ``on_end`` once, with a text that names the
-    reason of its end.
+    It executes ``meshwave.engine.runtime.processes.warm_process``. ``on_event`` and ``on_end`` are called from a
+    separate thread; ``on_end`` is called once, with the reason why the process ended.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Zygote:
 
     @property
     def is_ready(self) -> bool:
-        """True if everything is imported."""
+        """True if the process has finished its imports."""
         return self._ready.is_set()
 
     @property
@@ -92,7 +92,7 @@ class Zygote:
         assert self._process.stdin is not None
         with self._lock, suppress(OSError):
             self._process.stdin.close()
-        if not self.is_ready:  # it still imports, and has started nothing
+        if not self.is_ready:  # still importing, and has started nothing
             self._process.kill()
         try:
             self._process.wait(CLOSING_S)
@@ -116,7 +116,7 @@ class Zygote:
         try:
             self._on_event(event)
         except Exception:  # later events still have to be handled
-            logging.getLogger(__name__).exception("an event of the process that starts runs was lost: %s", event)
+            logging.getLogger(__name__).exception("lost an event of the warm process: %s", event)
 
     def _end_reason(self) -> str:
         code = self._process.returncode

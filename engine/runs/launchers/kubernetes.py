@@ -1,4 +1,4 @@
-"""Runs as jobs of Kubernetes, submitted with kubectl: TrainJobs of Kubeflow Trainer, or JobSets."""
+"""Runs as Kubernetes jobs, submitted with kubectl: TrainJobs of Kubeflow Trainer, or JobSets."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from meshwave.engine.runs.options import Options
 MANIFEST = "manifest.yaml"
 VOLUME = "runs"
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w./-]*[A-Za-z0-9])?$")]
-"""Name of an object of Kubernetes, or key or value of a label."""
+"""Name of a Kubernetes object, or key or value of a label."""
 
 
 class KubernetesOptions(JobOptions):
-    """Options of a target of Kubernetes."""
+    """Options of a Kubernetes target."""
 
     needs_root: ClassVar = True
     image: Annotated[str, Field(pattern=r"^[\w./:@-]+$")]
     """Container image with Python, torch and Meshwave."""
     claim: Label
-    """PersistentVolumeClaim that all pods can write to. Pods mount it at `root`, and this machine must see it there too."""
+    """PersistentVolumeClaim that all pods can write to. Pods and this machine mount it at `root`."""
     kind: Literal["trainjob", "jobset"] = "trainjob"
     """A TrainJob of Kubeflow Trainer 2.2 or newer, or a plain JobSet."""
     runtime: Label = "torch-distributed"
-    """Runtime of Kubeflow Trainer that starts the nodes of a TrainJob."""
+    """Training runtime of Kubeflow Trainer that starts the nodes of a TrainJob."""
     namespace: Label | None = nullable("the namespace of the context")
     """Namespace of the jobs."""
     context: Annotated[str, Field(pattern=r"^[\w.:@/-]+$")] | None = nullable("the current context")
     """Context of kubectl."""
     gpus_per_node: PositiveInt | None = nullable("no GPUs are requested")
-    """GPUs of each pod."""
+    """Number of GPUs of each pod."""
     gpu_resource: Label = "nvidia.com/gpu"
-    """Name of GPUs as a resource."""
+    """Resource name of GPUs."""
     queue: Label | None = nullable("jobs are not queued by Kueue")
-    """Local queue of Kueue."""
+    """Local queue of Kueue for the jobs."""
     node_selector: dict[Label, Label] = {}
     """Labels that nodes must have."""
 
@@ -107,7 +107,7 @@ class KubernetesLauncher(JobLauncher):
         if not printed.strip():
             return JobStatus(Phase.ENDED, failure=Problem("", "job_deleted", {"name": job["name"]}))
         try:
-            return status_of(json.loads(printed).get("status", {}))
+            return kubernetes_job_status(json.loads(printed).get("status", {}))
         except (ValueError, AttributeError, TypeError, KeyError) as error:
             raise Refusal("no_job_status", {"name": job["name"], "reason": repr(error)}) from None
 
@@ -131,7 +131,7 @@ def job_name(run: str) -> str:
     return f"meshwave-{run}"
 
 
-def status_of(status: Mapping[str, Any]) -> JobStatus:
+def kubernetes_job_status(status: Mapping[str, Any]) -> JobStatus:
     """Return the status of a TrainJob or a JobSet."""
     conditions = {each["type"]: each for each in status.get("conditions", ()) if each["status"] == "True"}
     if "Complete" in conditions or "Completed" in conditions:

@@ -34,16 +34,15 @@ from meshwave.engine.runs.run_database import Record, State
 from meshwave.engine.runs.run_folder import Bundle, process_count
 
 PROCESSES_PER_CORE = 4
-"""Processes that a core can run without a warning; with more, waiting for a core determines the step time."""
+"""Maximum number of processes per core without a warning; with more, waiting for a core dominates the step time."""
 
 
 @launchers.register("local")
 class LocalLauncher(OwningLauncher):
-    """Runs all processes of a design on this machine, one for each device.
+    """Launcher that runs all processes of a design on this machine, one for each device.
 
-    The runs belong to the process that holds this object and end with it; closing a page does not end them. Nothing
-    listens on a public interface: processes find each other through a file, and communicate over the loopback, or
-    over emulated links that lead nowhere else.
+    The runs end with the process that created the launcher; closing a page does not end them. Processes find each other
+    through a file and communicate over the loopback or over emulated links, never over a public interface.
     """
 
     name: ClassVar[str] = "local"
@@ -57,13 +56,14 @@ class LocalLauncher(OwningLauncher):
         worker: str = "meshwave.engine.runtime.processes.worker",
         path: Path | None = None,
     ) -> None:
-        """Set the launcher up.
+        """Initialize the launcher.
 
         Args:
             record: the run database.
-            start: fork a warm process, or spawn fresh interpreters; the default is the one that is safe here.
-            worker: the module that each process runs.
-            path: a folder to find that module in, in addition to Meshwave's.
+            start: ``fork`` processes from a warm process, or ``spawn`` new interpreters; by default whichever is safe
+                here.
+            worker: the module that each process executes.
+            path: a folder that contains the module, in addition to Meshwave's.
         """
         super().__init__(record)
         self._start_method = start or _safe_start_method()
@@ -71,8 +71,8 @@ class LocalLauncher(OwningLauncher):
         self._path = path
         self._lock = threading.RLock()
         self._zygote: Zygote | None = None
-        self._source_time_s = 0.0  # of the code that the zygote has imported
-        self._own: dict[str, tuple[Bundle, Zygote]] = {}  # the active runs of this object
+        self._source_time_s = 0.0  # modification time of the code that the zygote has imported
+        self._own: dict[str, tuple[Bundle, Zygote]] = {}  # active runs of this launcher
         self._settled = threading.Condition(self._lock)
 
     def probe(self) -> Capabilities:
@@ -114,7 +114,7 @@ class LocalLauncher(OwningLauncher):
             self._own[bundle.run] = bundle, zygote
 
     def close(self) -> None:
-        """Cancel the runs of this object, and end its warm process. Queued runs stay queued."""
+        """Cancel the runs of this launcher, and end its warm process. Queued runs stay queued."""
         super().close()
         with self._lock:
             for run in list(self._own):
@@ -130,8 +130,8 @@ class LocalLauncher(OwningLauncher):
         if run.state.is_over:
             return
         try:
-            write_private(run.folder / "cancel", why)  # the warm process watches for this file
-        except FileNotFoundError:  # the warm process also ends a run whose folder is removed
+            write_private(run.folder / "cancel", why)  # the warm process ends the run when this file appears
+        except FileNotFoundError:  # the warm process also ends a run whose folder was removed
             pass
         except OSError as error:
             params = {"run": run.id, "reason": error.strerror, "folder": str(run.folder)}
@@ -139,12 +139,12 @@ class LocalLauncher(OwningLauncher):
         self.wake(run)
         with self._lock:
             _, zygote = self._own.get(run.id, (None, None))
-            if zygote is not None and not zygote.is_ready:  # then it has no processes to wait for
+            if zygote is not None and not zygote.is_ready:  # the run has no processes to wait for
                 verdict = Verdict(State.CANCELLED, "cancelled_before_start", {"why": why} if why else {})
                 self._settle(run.id, verdict, [])
 
     def _ready_zygote(self) -> Zygote:
-        """Return the warm process; start a new one if there is none, or if the code has changed since its start."""
+        """Return the warm process; start a new one if there is none, or if the source code has changed since."""
         source_time_s = _source_time_s()
         if self._zygote is not None and source_time_s > self._source_time_s and not self._own:
             self._zygote.close()
@@ -158,7 +158,7 @@ class LocalLauncher(OwningLauncher):
         return self._zygote
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
-        """Handle an event of the zygote; called from the thread that listens to it."""
+        """Handle an event of the warm process; called from the thread that receives events."""
         with self._lock:
             bundle, zygote = self._own.get(event.get("run", ""), (None, None))
             if bundle is None or zygote is None:
@@ -166,9 +166,9 @@ class LocalLauncher(OwningLauncher):
             if event["event"] == "started" and event["pids"]:
                 handles = [found for pid in event["pids"] if (found := handle(pid))]
                 processes = {"owner": own_handle(), "starter": handle(zygote.pid), "processes": handles}
-                with suppress(RunError):  # the disk is full; the result is written to room set aside
+                with suppress(RunError):  # the disk is full; the result is written to reserved space
                     self.record.set_handle(bundle.run, processes)
-                    self.record.move(bundle.run, State.RUNNING)
+                    self.record.change_state(bundle.run, State.RUNNING)
             elif event["event"] == "finished":
                 exits = [Exit(*exit) for exit in event["exits"]]
                 self._settle(bundle.run, self._judge(bundle, event, exits), exits)
@@ -180,7 +180,7 @@ class LocalLauncher(OwningLauncher):
         return judge(bundle.folder, bundle.design, exits, was_cancelled=event["cancelled"], progress=progress)
 
     def _handle_zygote_end(self, zygote: Zygote, reason: str) -> None:
-        """Settle the runs of a zygote that has ended; its processes ended with it."""
+        """Settle the runs of a warm process that has ended; its processes ended with it."""
         with self._lock:
             if self._zygote is zygote:
                 self._zygote = None
@@ -188,7 +188,7 @@ class LocalLauncher(OwningLauncher):
                 if zygote.is_ready:
                     params = {"reason": reason, **Run(self.record, run).progress._asdict()}
                     self._settle(run, Verdict(State.LOST, "warm_process_ended", params), [])
-                else:  # it could not import what it needs, so nothing was started
+                else:  # its imports failed, so nothing was started
                     self._settle(run, Verdict(State.FAILED, "error", {"reason": reason}), [])
 
     def _settle(self, run: str, verdict: Verdict, exits: list[Exit]) -> None:
@@ -206,7 +206,7 @@ def _memory_problems(design: Design, memory: PeakMemory, available: float) -> It
 
 
 def _safe_start_method() -> Literal["fork", "spawn"]:
-    """Return the start method that is safe here; Apple's libraries do not survive a fork."""
+    """Return the process start method that is safe on this machine; Apple's libraries are not fork-safe."""
     return "fork" if sys.platform.startswith("linux") else "spawn"
 
 

@@ -1,4 +1,4 @@
-"""Runs as jobs of Slurm, submitted here or on a login node."""
+"""Runs as Slurm jobs, submitted on this machine or on a login node."""
 
 from __future__ import annotations
 
@@ -50,30 +50,30 @@ Word = Annotated[str, Field(pattern=r"^[\w.,:@+%*&|()\[\]=/-]+$")]
 
 
 class SlurmOptions(JobOptions):
-    """Options of a target of Slurm."""
+    """Options of a Slurm target."""
 
     partition: Word | None = nullable("the default of the cluster")
     """Partition of the jobs."""
     account: Word | None = nullable("the default of the user")
-    """Account that is charged."""
+    """Account to which jobs are charged."""
     time: Annotated[str, Field(pattern=r"^[\d:-]+$")] | None = nullable("the default of the partition")
     """Time limit, such as `04:00:00`."""
     gpus_per_node: NonNegativeInt | None = nullable("no GPUs are requested")
-    """GPUs that are requested on each node."""
+    """Number of GPUs to request on each node."""
     constraint: Word | None = nullable("any node")
     """Features that nodes must have."""
     directives: tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z][^\n\r\x00]*$")], ...] = ()
-    """Other options of sbatch, such as `--exclusive`."""
+    """Additional options of sbatch, such as `--exclusive`."""
     signal_before_s: PositiveInt = 60
     """Seconds before the time limit at which a run writes a checkpoint and ends."""
     restarts: NonNegativeInt = 10
-    """Times that a job is put into the queue again, after its time limit, preemption or the loss of a node."""
+    """Maximum number of times that a job is requeued after its time limit, preemption or the loss of a node."""
     via: Literal["ssh"] | None = nullable("Slurm's commands run on this machine")
-    """The way to reach the commands of Slurm."""
+    """Connection to Slurm's commands; `ssh` runs them on the login node."""
     login: Address | None = nullable("none")
-    """Login node for `via = "ssh"`: a host of the configuration of ssh, or `user@host`."""
+    """Login node for `via = "ssh"`: a name from the ssh configuration, or `user@host`."""
     ssh_options: tuple[Line, ...] = ()
-    """Options of ssh, such as `-p` and `2222`."""
+    """Additional arguments of ssh, such as `-p` and `2222`."""
 
     @model_validator(mode="after")
     def _check_login(self) -> Self:
@@ -86,19 +86,19 @@ class SlurmOptions(JobOptions):
 
 @launchers.register("slurm")
 class SlurmLauncher(JobLauncher):
-    """Jobs of Slurm: one torchrun per node, on this cluster or through a login node."""
+    """Slurm jobs: one torchrun per node, submitted on this cluster or through a login node."""
 
     name: ClassVar = "slurm"
     title: ClassVar = "Slurm"
     target_options: ClassVar = SlurmOptions
 
-    _array: list[Bundle] | None = None  # runs that become one job array
+    _array: list[Bundle] | None = None  # runs that are submitted as one job array
 
     def submit_all(self, specs: Sequence[RunSpec]) -> list[Run]:
         """Submit several runs as one job array.
 
         Raises:
-            Refusal: they need different numbers of nodes.
+            Refusal: the runs need different numbers of nodes.
         """
         nodes = {NodeLayout.from_design(spec.design).nodes for spec in specs}
         if len(nodes) > 1:
@@ -110,7 +110,7 @@ class SlurmLauncher(JobLauncher):
             jobs = self._submit_array(array, nodes.pop()) if array else []
         except BaseException as error:
             for bundle in array:
-                self.record.move(bundle.run, State.FAILED, str(error))
+                self.record.change_state(bundle.run, State.FAILED, str(error))
             raise
         finally:
             self._array = None
@@ -125,7 +125,7 @@ class SlurmLauncher(JobLauncher):
             self._array.append(bundle)
 
     def _submit_array(self, bundles: Sequence[Bundle], nodes: int) -> list[str]:
-        """Submit the jobs of runs as an array, and return the id of each."""
+        """Submit the jobs of runs as an array, and return the job id of each run."""
         first = bundles[0].folder
         folders = [
             self.push_program(NodeLayout.from_design(each.design), each.folder, PROCESS_MODULE) for each in bundles
@@ -164,18 +164,20 @@ class SlurmLauncher(JobLauncher):
     def status(self, run: str, job: Mapping[str, Any]) -> JobStatus:
         done = self.host.attempt(["scontrol", "--oneliner", "show", "job", job["id"]])
         if done.status == 0:
-            found = status_of(_field(done.output, "JobState"), _field(done.output, "Reason"))
+            found = slurm_job_status(_scontrol_field(done.output, "JobState"), _scontrol_field(done.output, "Reason"))
             is_pending = found.phase is Phase.WAITING
-            return replace(found, note=self._waiting(found.note, job["id"], done.output)) if is_pending else found
+            return (
+                replace(found, note=self._waiting_reason(found.note, job["id"], done.output)) if is_pending else found
+            )
         if "Invalid job id" in done.error:  # it ended some minutes ago
             return self._status_from_accounting(job["id"])
         self.host.run(["scontrol", "ping"])  # raises if the controller does not answer
         return JobStatus(Phase.WAITING, " ".join(done.error.split()))
 
-    def _waiting(self, reason: str, job: str, shown: str) -> str:
-        """Return why a job waits, and its position among the pending jobs of its partition."""
+    def _waiting_reason(self, reason: str, job: str, shown: str) -> str:
+        """Return the reason why a job waits, and its position among the pending jobs of its partition."""
         command = ["squeue", "--noheader", "--states=PENDING", "--sort=-p,i", "--format=%A"]
-        done = self.host.attempt([*command, f"--partition={_field(shown, 'Partition')}"])
+        done = self.host.attempt([*command, f"--partition={_scontrol_field(shown, 'Partition')}"])
         pending = [*dict.fromkeys(done.output.split())]
         if done.status != 0 or job not in pending:
             return reason
@@ -183,19 +185,19 @@ class SlurmLauncher(JobLauncher):
         return "; ".join(filter(None, (reason, render("queued", params))))
 
     def _status_from_accounting(self, job: str) -> JobStatus:
-        """Return the status of a job that the controller has forgotten; there may be no accounting either."""
+        """Return the status of a job that the controller no longer knows; accounting may be unavailable too."""
         done = self.host.attempt(
             ["sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format=State"]
         )
         states = done.output.split()
-        return status_of(states[0], "") if done.status == 0 and states else JobStatus(Phase.ENDED)
+        return slurm_job_status(states[0], "") if done.status == 0 and states else JobStatus(Phase.ENDED)
 
     def end(self, run: str, job: Mapping[str, Any]) -> None:
         self.host.run(["scancel", "--quiet", job["id"]])
 
 
-def status_of(state: str, reason: str) -> JobStatus:
-    """Return the status for a state of Slurm and the reason that goes with it."""
+def slurm_job_status(state: str, reason: str) -> JobStatus:
+    """Return the job status for a state of Slurm and its reason."""
     if state in WAITING:
         return JobStatus(Phase.WAITING, "" if reason == "None" else reason)
     if state in RUNNING:
@@ -205,14 +207,14 @@ def status_of(state: str, reason: str) -> JobStatus:
     return JobStatus(Phase.ENDED)
 
 
-def _field(text: str, name: str) -> str:
-    """Return a field of the output of scontrol."""
+def _scontrol_field(text: str, name: str) -> str:
+    """Return the value of a field in the output of scontrol."""
     found = re.search(rf"(?:^| ){name}=(\S*)", text)
     return found[1] if found else ""
 
 
 def job_script(options: SlurmOptions, layout: NodeLayout, name: str, folder: str) -> str:
-    """Return the script for sbatch."""
+    """Return the sbatch script that starts the processes of a run."""
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {directive}" for directive in directives(options, layout.nodes, name)),
@@ -225,7 +227,7 @@ def job_script(options: SlurmOptions, layout: NodeLayout, name: str, folder: str
         *HEAD_ADDRESS,
         f'srun --kill-on-bad-exit=1 bash -c \'exec bash {SCRIPT} "$SLURM_NODEID" "$0" "$1"\' "$address" "$port"',
         "status=$?",
-        *_requeue(options.restarts),
+        *_requeue_lines(options.restarts),
         "exit $status",
     ]
     return "\n".join(lines) + "\n"
@@ -236,11 +238,11 @@ HEAD_ADDRESS = (
     'address=$(scontrol --oneliner show node "$head" | sed -n "s/.* NodeAddr=\\([^ ]*\\).*/\\1/p")',
     f"port=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))",
 )
-"""Lines that find the address of node 0 as Slurm itself reaches it."""
+"""Shell lines that determine the address of node 0 as Slurm reaches it."""
 
 
 def array_script(options: SlurmOptions, nodes: int, folders: Sequence[str]) -> str:
-    """Return the script of a job array, each of whose jobs runs the script of one folder."""
+    """Return the sbatch script of a job array; each job runs the script in one of the folders."""
     given = [*directives(options, nodes, "meshwave-sweep"), f"--array=0-{len(folders) - 1}", "--output=/dev/null"]
     lines = [
         "#!/bin/bash",
@@ -253,7 +255,7 @@ def array_script(options: SlurmOptions, nodes: int, folders: Sequence[str]) -> s
     return "\n".join(lines) + "\n"
 
 
-def _requeue(restarts: int) -> Iterator[str]:
+def _requeue_lines(restarts: int) -> Iterator[str]:
     if restarts:
         yield f'if [ -e {INTERRUPTED} ] && [ ! -e cancel ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {restarts} ]; then'
         yield '    scontrol requeue "$SLURM_JOB_ID"'
@@ -261,7 +263,7 @@ def _requeue(restarts: int) -> Iterator[str]:
 
 
 def directives(options: SlurmOptions, nodes: int, name: str) -> Iterator[str]:
-    """Yield the options of sbatch for a job with this number of nodes."""
+    """Yield the sbatch options of a job with this number of nodes."""
     yield f"--job-name={name}"
     yield f"--nodes={nodes}"
     yield "--ntasks-per-node=1"

@@ -27,25 +27,25 @@ echo $!
 ps -o lstart= -p $!
 true
 """
-"""Starts the processes of a node in a session of their own, and prints its leader and the leader's time of birth."""
+"""Shell script that starts the processes of a node in a session of their own, and prints its leader and start time."""
 LOOK = 'cat "$1/node-$2.exit" 2>/dev/null || { echo alive; ps -o lstart= -p "$3"; ps -o stat= -p "$3"; true; }'
-"""Prints the exit status of a node, or the time of birth of its leader and its state."""
+"""Shell script that prints the exit status of a node, or the start time and the state of its session leader."""
 END = '[ "$(ps -o lstart= -p "$1")" = "$2" ] && kill -TERM -- "-$1"; true'
-"""Ends a node, unless its leader is gone and the number belongs to another process."""
+"""Shell script that ends a node, unless its session leader has ended and the process number was reused."""
 
 
 class SshOptions(JobOptions):
-    """Options of a target of hosts without a scheduler. They need Linux, bash and rsync."""
+    """Options of a target of hosts without a scheduler. The hosts need Linux, bash and rsync."""
 
     needs_root: ClassVar = True
     hosts: Annotated[tuple[Address, ...], Field(min_length=1)]
-    """Hosts of the nodes, in their order: names of the configuration of ssh, or `user@host`."""
+    """Hosts of the nodes in order: names from the ssh configuration, or `user@host`."""
     address: Annotated[str, Field(pattern=r"^[\w.:-]+$")] | None = nullable("the name of the first host")
     """Address at which the other hosts reach the first one."""
     shared: bool = False
-    """True if `root` is one folder that all hosts share. Checkpoints need that."""
+    """True if `root` is one folder that all hosts share. Checkpoints require it."""
     ssh_options: tuple[Line, ...] = ()
-    """Options of ssh, such as `-p` and `2222`."""
+    """Additional arguments of ssh, such as `-p` and `2222`."""
 
 
 @launchers.register("ssh")
@@ -63,7 +63,7 @@ class SshLauncher(JobLauncher):
 
     @cached_property
     def hosts(self) -> list[SshHost]:
-        """The hosts of the nodes."""
+        """Hosts of the nodes."""
         return [SshHost(host, self.options.ssh_options) for host in self.options.hosts]
 
     @property
@@ -119,7 +119,7 @@ class SshLauncher(JobLauncher):
         return JobStatus(Phase.ENDED, failure=Problem("", "node_lost", {"hosts": lost}) if lost else None)
 
     def _exit_status(self, run: str, node: int, started: Mapping[str, str]) -> int | None:
-        """Return the exit status of a node: None while it runs, :data:`LOST` if it left none."""
+        """Return the exit status of a node: None while it runs, :data:`LOST` if it wrote none."""
         folder = self.folder_on_nodes(self.record.folder(run))
         look = ["bash", "-c", LOOK, "look", folder, str(node), started["pid"]]
         match self.hosts[node].run(look).splitlines():
@@ -141,4 +141,4 @@ class SshLauncher(JobLauncher):
 
 
 LOST = 255
-"""Exit status of a node that wrote none, for example because its host restarted."""
+"""Exit status of a node that wrote none, for example because its host was restarted."""

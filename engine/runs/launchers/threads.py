@@ -1,4 +1,4 @@
-"""Dry runs in threads of this process: one for each mesh, without torch; messages are empty."""
+"""Dry runs in threads of this process: one thread for each mesh, without torch and with empty messages."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NOTE = "one thread for each mesh, in one process: messages are empty, and all de
 
 @launchers.register("threads")
 class ThreadsLauncher(ThreadedLauncher):
-    """Performs dry runs in threads of the process that holds this object, and they end with it.
+    """Launcher of dry runs in threads of this process; the runs end with the process.
 
-    Needs no torch, and allows more devices than processes can be started.
+    It does not need torch, and supports designs with more devices than processes can be started.
     """
 
     name: ClassVar[str] = "threads"
@@ -80,7 +80,7 @@ def _run_steps(bundle: Bundle, stop: threading.Event) -> None:
 
 
 def _recorders(bundle: Bundle, scale: float) -> Iterator[Recorder]:
-    """Return a recorder for each rank, with the number of its first process."""
+    """Yield a recorder for each rank, with the number of the first process of the rank."""
     names, process = [mesh.name for mesh in bundle.design.meshes], 0
     for rank, mesh in enumerate(bundle.design.meshes):
         yield Recorder(bundle.folder, bundle.program, names, process, rank, "rehearsed", scale=scale, arrivals=True)
@@ -88,7 +88,7 @@ def _recorders(bundle: Bundle, scale: float) -> Iterator[Recorder]:
 
 
 def _write_step(bundle: Bundle, costs: Costs, step: int, seconds: float) -> None:
-    """Write the metrics, event and log line of a step; ``seconds`` are modelled, or in units."""
+    """Write the metrics, event and log line of a step; ``seconds`` is its modelled time in seconds or units."""
     rate = costs.tokens / seconds if seconds else 0.0
     _append(bundle.folder / "metrics.jsonl", step=step, seconds=seconds, unit=costs.unit, tokens_per_s=rate)
     _write_event(bundle, event="step", time=time.time(), step=step)

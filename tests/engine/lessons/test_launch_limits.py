@@ -44,7 +44,7 @@ def test_a_learner_has_a_limited_number_of_unfinished_runs(record: Record) -> No
     first, _ = enter(record), enter(record)
     assert refused_code(record) == "workshop_runs"
     assert refused_code(record, "grace") == ""
-    record.move(first.id, State.FAILED)
+    record.change_state(first.id, State.FAILED)
     assert refused_code(record) == ""
 
 
@@ -61,8 +61,8 @@ def test_a_learner_has_limited_disk_space(record: Record) -> None:
 def test_only_runs_of_learners_are_overdue(record: Record) -> None:
     runs = [enter(record, person) for person in ("ada", "")]
     for run in runs:
-        record.move(run.id, State.STARTING)
-        record.move(run.id, State.RUNNING)
+        record.change_state(run.id, State.STARTING)
+        record.change_state(run.id, State.RUNNING)
     started_s = record.get(runs[0].id).started_s
     assert started_s is not None
     assert list(overdue_runs(LIMITS, record, started_s + 59)) == []

@@ -82,7 +82,7 @@ def test_options_of_runs_stand_in_any_order(home: Path, capsys: pytest.CaptureFi
         entry, _ = record.submit(
             name="a run", launcher="local", handle={}, digest="0", processes=1, steps=1, manner="", key=None, limit=1
         )
-        record.move(entry.id, State.CANCELLED, "cancelled before it started")
+        record.change_state(entry.id, State.CANCELLED, "cancelled before it started")
 
     assert cli.main(["runs", *(word.format(entry.id) for word in line)]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == entry.id
@@ -213,7 +213,7 @@ def over(design: Design, options: Options = PLAIN) -> str:
     (bundle.folder / "events-0.jsonl").write_text('{"time": 0, "event": "started", "device": "CPU"}\n')
     record(bundle.folder, bundle.prediction, bundle.prediction.costs.seconds)
     for state in (State.RUNNING, State.SUCCEEDED):
-        there.move(entry.id, state)
+        there.change_state(entry.id, state)
     return entry.id
 
 
@@ -383,7 +383,7 @@ def test_a_rehearsal_is_marked_wherever_it_is_told_of(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "open_target", lambda record, name: ThreadsLauncher(record))
-    monkeypatch.setattr(commands, "usual_launcher", lambda design, options: "threads")
+    monkeypatch.setattr(commands, "default_launcher", lambda design, options: "threads")
     design = write(home, cost={"kind": "unit"}, training={"data": "nowhere.txt", "steps": 2})
 
     assert cli.main(["run", design, "--rehearse", "--scale", "0.001"]) == 0

@@ -216,8 +216,8 @@ def test_a_damaged_file_is_a_sentence_or_left_out(seed: int, pristine: Path) -> 
     shutil.rmtree(home, ignore_errors=True)
     random, there = Random(seed), Record(home)
     entry, _ = there.submit(name="it", launcher="local", handle={}, digest="0", processes=2, steps=3)
-    there.move(entry.id, State.RUNNING)
-    there.move(entry.id, State.SUCCEEDED)
+    there.change_state(entry.id, State.RUNNING)
+    there.change_state(entry.id, State.SUCCEEDED)
     shutil.copytree(pristine, there.folder(entry.id))
     done = [damage(there.folder(entry.id), random) for _ in range(random.choice([1, 1, 3]))]
 

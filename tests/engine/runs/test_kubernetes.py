@@ -18,7 +18,7 @@ from meshwave.engine.runs import Record, State, reconcile
 from meshwave.engine.runs.launchers._jobs import JobStatus, Phase
 from meshwave.engine.runs.launchers._manifests import to_yaml
 from meshwave.engine.runs.launchers._torchrun import NodeLayout
-from meshwave.engine.runs.launchers.kubernetes import KubernetesLauncher, KubernetesOptions, status_of
+from meshwave.engine.runs.launchers.kubernetes import KubernetesLauncher, KubernetesOptions, kubernetes_job_status
 from tests.conftest import until
 from tests.engine.runs.jobs import PATIENCE_S, losses, processes_of, two_nodes, wait_for_training
 from tests.engine.runs.play import draw, submit
@@ -113,7 +113,7 @@ def test_nodes_of_unlike_size_are_refused(calls: Path, record: Record, tmp_path:
     ],
 )
 def test_conditions_of_a_job_become_its_status(conditions: list[dict[str, str]], phase: Phase) -> None:
-    found: JobStatus = status_of({"conditions": conditions})
+    found: JobStatus = kubernetes_job_status({"conditions": conditions})
 
     assert found.phase is phase
     assert (found.failure is not None) == any(

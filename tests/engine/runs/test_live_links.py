@@ -62,8 +62,8 @@ class Announced:
         for row in np.flatnonzero(self.table.parts > 1).tolist():
             flows = self.table.flows_of_row(row)
             for before, flow in zip(flows, flows[1:], strict=False):
-                end = self.live.end(before)
-                if end is not None and self.live.end(flow) is None:
+                end = self.live.end_time(before)
+                if end is not None and self.live.end_time(flow) is None:
                     waiting[flow] = end + self._computing[row] / len(flows)
 
     def _first(self) -> list[tuple[int, float]]:
@@ -91,7 +91,7 @@ class Announced:
     def check(self) -> None:
         """Each flow was complete when the simulator says."""
         for row in np.flatnonzero(self.table.first >= 0).tolist():
-            end = self.live.end(self.table.flows_of_row(row)[-1])
+            end = self.live.end_time(self.table.flows_of_row(row)[-1])
             assert end is not None
             is_message = self.table.is_message[self.table.first[row]]
             assert end == pytest.approx(self._came[row] if is_message else self._play.end[self._node[row]], abs=1e-6), (
@@ -144,11 +144,11 @@ def test_an_estimate_moves_when_another_flow_is_announced() -> None:
     )
 
     live.announce(0, 1.0)
-    alone = live.end(0)
+    alone = live.end_time(0)
     live.announce(1, 2.0)
 
     assert alone == 4.0
-    assert (live.end(0), live.end(1)) == (6.0, 7.0)
+    assert (live.end_time(0), live.end_time(1)) == (6.0, 7.0)
 
 
 def test_flows_of_one_connection_follow_one_another() -> None:
@@ -157,7 +157,7 @@ def test_flows_of_one_connection_follow_one_another() -> None:
     live.announce(1, 2.0)
     live.announce(0, 1.0)
 
-    assert (live.end(0), live.end(1)) == (4.0, 7.0)
+    assert (live.end_time(0), live.end_time(1)) == (4.0, 7.0)
     assert (live.start_time(0), live.start_time(1)) == (1.0, 4.0)
 
 
@@ -167,8 +167,8 @@ def test_a_flow_that_is_announced_late_is_ready_at_the_committed_time() -> None:
     live.commit(5.0)
     live.announce(0, 1.0)
 
-    assert live.end(0) == 8.0
-    assert live.end(1) is None
+    assert live.end_time(0) == 8.0
+    assert live.end_time(1) is None
 
 
 def test_the_next_step_knows_nothing_of_the_last_one() -> None:
@@ -177,7 +177,7 @@ def test_the_next_step_knows_nothing_of_the_last_one() -> None:
 
     live.start()
 
-    assert live.end(0) is None
+    assert live.end_time(0) is None
 
 
 # ---- by the clock ----

@@ -314,7 +314,7 @@ def test_a_run_of_another_process_is_followed_and_cancelled_from_here(tmp_path: 
 def test_a_result_that_was_not_entered_is_entered_later(record: Record, launcher: LocalLauncher) -> None:
     gone = {"owner": ["an earlier start", 1, "1"], "processes": []}
     entry, _ = record.submit(name="", launcher="local", handle=gone, digest="", processes=1, steps=1)
-    record.move(entry.id, State.RUNNING)
+    record.change_state(entry.id, State.RUNNING)
     record.folder(entry.id).mkdir()
     (record.folder(entry.id) / "result.json").write_text('{"state": "SUCCEEDED", "reason": "1 of 1 steps"}')
 

@@ -33,8 +33,8 @@ def enter(record: Record, **changes: Any) -> Entry:
 def test_a_run_goes_through_its_states(record: Record) -> None:
     run = enter(record).id
 
-    assert record.move(run, State.RUNNING)
-    assert record.move(run, State.FAILED, "mesh A, it broke")
+    assert record.change_state(run, State.RUNNING)
+    assert record.change_state(run, State.FAILED, "mesh A, it broke")
 
     entry = record.get(run)
     assert (entry.state, entry.reason) == (State.FAILED, "mesh A, it broke")
@@ -47,20 +47,20 @@ def test_a_run_goes_through_its_states(record: Record) -> None:
 @pytest.mark.parametrize("end", [State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST])
 def test_a_run_that_is_over_stays_as_it_is(record: Record, end: State) -> None:
     run = enter(record).id
-    record.move(run, State.RUNNING)
-    record.move(run, end, "so it was")
+    record.change_state(run, State.RUNNING)
+    record.change_state(run, end, "so it was")
 
-    assert not any(record.move(run, state, "no, so") for state in State)
+    assert not any(record.change_state(run, state, "no, so") for state in State)
     assert (record.get(run).state, record.get(run).reason) == (end, "so it was")
 
 
 def test_nothing_succeeds_before_it_runs(record: Record) -> None:
-    assert not record.move(enter(record).id, State.SUCCEEDED)
+    assert not record.change_state(enter(record).id, State.SUCCEEDED)
 
 
 def test_a_double_click_is_one_run(record: Record) -> None:
     first = enter(record, key="click")
-    record.move(first.id, State.CANCELLED)
+    record.change_state(first.id, State.CANCELLED)
 
     assert enter(record, key="click").id == first.id
     assert enter(record, key="another").id != first.id
@@ -80,7 +80,7 @@ def test_runs_of_one_place_start_one_after_another(record: Record) -> None:
     assert [each.state for each in (first, second, third, elsewhere)] == ["STARTING", "QUEUED", "QUEUED", "STARTING"]
     assert record.queue(LOCAL) == [second, third]
     assert claim(record) is None, "the first one is active"
-    record.move(first.id, State.FAILED)
+    record.change_state(first.id, State.FAILED)
     assert claim(record, may=False) is None
     assert record.cancel_queued(second.id, "no longer needed")
     assert not record.cancel_queued(first.id, "it is over")
@@ -102,7 +102,7 @@ def test_persons_take_turns(record: Record) -> None:
 
 def test_a_run_that_starts_again_is_before_those_that_came_later(record: Record) -> None:
     first, second = enter(record), enter(record)
-    record.move(first.id, State.RUNNING)
+    record.change_state(first.id, State.RUNNING)
 
     assert record.requeue(first.id, "a process was lost", {})
 
@@ -118,7 +118,7 @@ def test_a_queued_run_is_started_by_one_process_alone(tmp_path: Path) -> None:
 
     with closing(Record(tmp_path)) as record:
         first, *_ = enter(record), enter(record), enter(record)
-        record.move(first.id, State.FAILED)
+        record.change_state(first.id, State.FAILED)
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(start, range(16))) == 1
 
@@ -195,11 +195,11 @@ def test_a_full_disk_is_reported_and_leaves_the_record_unchanged(record: Record)
     with pytest.raises(
         RunError, match=f"the run database in {record.place} cannot be used: .* full; free some disk space"
     ):
-        record.move(entry.id, State.FAILED, "why" * 10_000)
+        record.change_state(entry.id, State.FAILED, "why" * 10_000)
 
     assert record.get(entry.id).state is State.STARTING
     record._db.execute(f"PRAGMA max_page_count = {pages + 100}")
-    assert record.move(entry.id, State.FAILED, "why" * 10_000)
+    assert record.change_state(entry.id, State.FAILED, "why" * 10_000)
 
 
 WRITER = """
@@ -210,8 +210,8 @@ record = Record(Path(sys.argv[1]))
 about = dict(name="", launcher="local", handle={}, digest="", processes=1, steps=1, limit=10**9)
 while True:
     run = record.submit(**about)[0].id
-    record.move(run, State.RUNNING)
-    record.move(run, State.FAILED, "as it should")
+    record.change_state(run, State.RUNNING)
+    record.change_state(run, State.FAILED, "as it should")
     print(run, flush=True)
 """
 
@@ -240,7 +240,7 @@ def test_writers_that_are_killed_take_nothing_with_them(tmp_path: Path) -> None:
 def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path: Path) -> None:
     record = Record(tmp_path)
     old = enter(record).id
-    record.move(old, State.CANCELLED)
+    record.change_state(old, State.CANCELLED)
     record.close()
     with sqlite3.connect(tmp_path / "runs.sqlite") as db:
         db.executescript(
@@ -261,7 +261,7 @@ def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path
 def test_dry_runs_of_an_older_record_stay_dry_runs(tmp_path: Path) -> None:
     record = Record(tmp_path)
     training = enter(record).id
-    record.move(training, State.CANCELLED)
+    record.change_state(training, State.CANCELLED)
     dry_run = enter(record, manner="rehearsal, time x 40; on 2 emulated hosts (100 MB/s between them)").id
     record.close()
     with sqlite3.connect(tmp_path / "runs.sqlite") as db:

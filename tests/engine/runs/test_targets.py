@@ -143,7 +143,7 @@ def enter(launcher: Launcher, state: State = State.STARTING, **more: Any) -> Run
     )
     write_bundle(specify_run(predict(design)), launcher.record.folder(entry.id))
     if state is State.RUNNING:
-        launcher.record.move(entry.id, state)
+        launcher.record.change_state(entry.id, state)
     return Run(launcher.record, entry.id, launcher)
 
 

@@ -13,7 +13,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.timeline import overlay
 from meshwave.engine.runs import Hosts, Options, Record, Run, State
 from meshwave.engine.runs.dry_run import Rehearsal
-from meshwave.engine.runs.launchers import _base, specify_run, threads, usual_launcher
+from meshwave.engine.runs.launchers import _base, default_launcher, specify_run, threads
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.threads import ThreadsLauncher
 from meshwave.engine.runs.options import REHEARSAL
@@ -95,12 +95,12 @@ def test_where_there_is_no_torch_or_too_many_devices_threads_are_chosen(
 ) -> None:
     many = draw(pp=4, dp=32)
 
-    assert usual_launcher(draw(), REHEARSAL) == "local"
-    assert usual_launcher(many, REHEARSAL) == "threads"
+    assert default_launcher(draw(), REHEARSAL) == "local"
+    assert default_launcher(many, REHEARSAL) == "threads"
     assert ThreadsLauncher(record).refusals(many, REHEARSAL) == []
     assert "at most 64 processes" in str(LocalLauncher(record).refusals(many, REHEARSAL)[0])
     monkeypatch.setattr(_base, "find_spec", lambda name: None)
-    assert usual_launcher(draw(), REHEARSAL) == "threads"
+    assert default_launcher(draw(), REHEARSAL) == "threads"
 
 
 def test_what_went_wrong_is_written_down(rehearser: ThreadsLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
