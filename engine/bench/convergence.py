@@ -1,12 +1,12 @@
-"""PPMoE's convergence experiment at small scale: models trained on this machine, loss against steps and time.
+"""PPMoE's convergence experiment at small scale: loss against steps and time, for models trained on this machine.
 
-PPMoE (arXiv:2304.11414) shows that its model converges as its backbone does. Here four processes on two emulated nodes
-train the same model from the same seed on the same batches in several layouts: PPMoE (a pipeline over the nodes, experts
-in the tensor-parallel group of a node), and its baseline, expert parallelism over all processes, which sends tokens
-once, or once for each tensor-parallel device. They also train the dense backbone.
+PPMoE (arXiv:2304.11414) shows that its model converges like its backbone. Here four processes on two emulated nodes
+train the same model from the same seed on the same batches in several layouts: PPMoE (a pipeline over the nodes,
+experts in the tensor-parallel group of a node), and its baseline, expert parallelism over all processes, which sends
+tokens once, or once for each tensor-parallel device. They also train the dense backbone.
 
-All compute in fp64, where the losses of all layouts of one model agree to the last digits. In fp32 rounding sometimes
-sends a token to another expert. Times are those of the emulated links and of this machine.
+All runs compute in fp64, in which the losses of all layouts of one model agree to the last digits; in fp32, rounding
+sometimes routes a token to another expert. Times depend on the emulated links and on this machine.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ TITLES: Mapping[str, str] = {
     "resent": "expert parallel, tokens sent tp times",
     "backbone": "dense backbone",
 }
-"""Titles of the runs."""
+"""Titles of the runs, by name."""
 BASELINES = ("once", "resent")
 NODES, PER_NODE = 2, 2
 INTRA_BYTES_PER_S, INTER_BYTES_PER_S = 4e8, 5e6
-"""The network between nodes is slow enough to matter relative to the compute of four processes on two cores."""
+"""Link rates of the emulated network, slow enough between nodes to matter with four processes on two cores."""
 WARM_UP = 1
-"""Steps that step times exclude."""
+"""Number of steps that step times exclude."""
 PRINTED_STEPS = 8
 TIMEOUT_S = 300.0
 
@@ -54,17 +54,17 @@ class Size:
     experts: int = 8
     micro_batch: int = 4
     microbatches: int = 4
-    """Microbatches of a step, over all data-parallel replicas."""
+    """Number of microbatches per step, over all data-parallel replicas."""
     steps: int = 24
     lr: float = 3e-3
     seed: int = 0
 
 
 def convergence_design(name: str, size: Size) -> Design:
-    """Return the design of one of :data:`TITLES`.
+    """Return the design of a run in :data:`TITLES`.
 
-    It has experts in every second layer, top-1, with capacity factor 1.25. Batches are the same for all designs, and so
-    is the number of tokens that a gate sees at once.
+    Every second layer has experts (top-1, capacity factor 1.25). All designs use the same batches, and the same number
+    of tokens per call of the gate.
     """
     in_pipeline = name in ("ppmoe", "backbone")
     schedule = {"ppmoe": "ppmoe", "once": "a2a-allgather", "resent": "expert-parallel"}.get(name)
@@ -113,12 +113,12 @@ def convergence_design(name: str, size: Size) -> Design:
 def convergence(
     size: Size | None = None, names: Sequence[str] = tuple(TITLES), say: Say = lambda line: None
 ) -> dict[str, Any]:
-    """Train the named runs one after the other.
+    """Train the named runs one after the other, and return their losses and times.
 
-    If this machine cannot emulate nodes, losses are the same, but times are meaningless.
+    If this machine cannot emulate nodes, losses are the same but times are meaningless.
 
     Raises:
-        RunError: a run failed, or did not end in time.
+        RunError: a run failed, or exceeded the time limit.
     """
     size, lacking = size or Size(), missing_requirement()
     hosts = Hosts(nodes=NODES, intra_bandwidth=INTRA_BYTES_PER_S, inter_bandwidth=INTER_BYTES_PER_S)
@@ -147,7 +147,7 @@ def convergence(
 
 
 def _train(launcher: Launcher, design: Design, options: Options) -> dict[str, Any]:
-    """Train a design, and return the loss of every step and the seconds from the start to its end."""
+    """Train a design; return the loss of every step, and the seconds from the start to the end of each."""
     prediction = predict(design)
     rows = run_to_end(launcher, specify_run(prediction, options), design.name, TIMEOUT_S).metrics()
     seconds = [row["seconds"] for row in rows]
@@ -169,12 +169,12 @@ def _quartiles(values: Sequence[float]) -> list[float]:
 
 
 def _seconds_to(target: float, run: Mapping[str, Any]) -> float:
-    """Return the seconds of training until a step has a loss of at most ``target``."""
+    """Return the training time in seconds until a step has a loss of at most ``target``."""
     return next(float(second) for loss, second in zip(run["losses"], run["seconds"], strict=True) if loss <= target)
 
 
 def _differences(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    """Yield each baseline of PPMoE with the largest difference of the losses of a step."""
+    """Yield each baseline of PPMoE with the largest difference between their losses at a step."""
     for name in BASELINES:
         if name in runs and "ppmoe" in runs:
             pairs = zip(runs["ppmoe"]["losses"], runs[name]["losses"], strict=True)

@@ -1,14 +1,13 @@
-"""Expert schedules measured and predicted on a small emulated cluster.
+"""Measured and predicted expert schedules on a small emulated cluster.
 
-Two nodes of four processes, with emulated links, execute the schedules that distribute their experts over all
-processes, and PPMoE, for layers with different fastest schedules. Every round measures the collectives, then the
-speed of computation, then a forward and a backward of every schedule of every layer, so that other load of the
-machine affects all of them equally. A time lasts from the last process that starts to the last that ends; the median
-of the rounds counts.
+Two nodes of four processes, with emulated links, execute PPMoE and the schedules that distribute their experts over all
+processes. The layers differ in their fastest schedule. Every round measures the collectives, then the speed of
+computation, then a forward and a backward of every schedule of every layer, so that other load of the machine affects
+all of them equally. A time lasts from the last start to the last end of a process; the median over the rounds is used.
 
 The prediction is that of :func:`meshwave.engine.experts.price` with lines fitted to these collectives, and with the
-speed at which a process computes while all others do, since they share the cores. Nothing is fitted to a layer.
-Updates of weights and reductions of gradients are left out: they are the same for all schedules.
+speed of a process while all others compute too, since they share the cores. Nothing is fitted to a layer. Weight
+updates and gradient reductions are excluded, because they are the same for all schedules.
 
 Plain expert parallelism is not included: with whole experts it has the same steps as ``deepspeed``, and with sharded
 experts it cannot run.
@@ -29,27 +28,29 @@ from meshwave.engine.runtime.calibration.machine_profile import describe_machine
 from meshwave.engine.units import quantity
 
 SPREAD = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
-"""Schedules that distribute their experts over all ranks, and so need the same memory."""
+"""Schedules that distribute their experts over all ranks, and therefore need the same memory."""
 BASELINE, PARM = SPREAD[0], SPREAD[2:]
 NAMES = (*SPREAD, "ppmoe")
 RANKS, RANKS_PER_NODE = 8, 4
 RATES = 40e6, 10e6
-"""Bytes/s of a process's link and of a node's uplink: slow enough that two cores carry the messages with ease, and that
-the computation of eight processes on them matters little."""
+"""Rates of a process's link and of a node's uplink in bytes/s.
+
+They are low enough for two cores to carry the messages, and for the computation of eight processes to matter little.
+"""
 SIZES = (2**18, 2**19, 2**21)
-"""Bytes of the messages that lines are fitted to, similar to those of the layers."""
+"""Message sizes, in bytes, to which lines are fitted; similar to the messages of the layers."""
 ROUNDS = 5
 GAIN = 1.10
-"""The least predicted speed-up over the baseline that a measurement has to confirm."""
+"""Smallest predicted speed-up over the baseline that a measurement must confirm."""
 CLOSE = 1.05
-"""The ratio to the best time up to which a choice counts as correct."""
+"""Largest ratio to the best time at which a choice counts as correct."""
 GPU_TOKENS = 16
-"""The factor for tokens on GPUs, whose links are faster."""
+"""Factor on the number of tokens on GPUs, whose links are faster."""
 MIB = 2**20
 
 
 def _layer(mp: int, esp: int, input_bytes: float, routes: float, hidden: int = 512, ffn_hidden: int = 32) -> Layer:
-    """Return a layer with an input of ``input_bytes``, and slots of ``routes`` times that size."""
+    """Return a layer with an input of ``input_bytes``, and expert slots of ``routes`` times that size."""
     top_k = 2 if routes > 1 else 1
     return Layer(
         mp=mp,
@@ -78,8 +79,11 @@ LAYERS = (
     _layer(8, 1, 2 * MIB, 0.5, hidden=1024),
     _layer(8, 2, MIB / 2, 1, hidden=256),
 )
-"""Layers with whole and sharded experts, with slots larger and smaller than the input, and with tensor-parallel groups
-inside a node and over both. Communication takes longer than computation, since processes share cores, but not links."""
+"""Layers with whole and sharded experts, with slots larger and smaller than the input.
+
+Their tensor-parallel groups are inside a node or span both. Communication takes longer than computation, since
+processes share cores but not links.
+"""
 
 
 class Times(NamedTuple):
@@ -92,10 +96,10 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """Measured and predicted times of the schedules of a layer."""
+    """Measured and predicted times of the schedules of one layer."""
 
     layer: Layer
-    choice: Choice  # of parm-auto
+    choice: Choice  # the choice of parm-auto
     measured: Mapping[str, Times]
     predicted: Mapping[str, Times]
 
@@ -104,17 +108,17 @@ class Compared:
         return times[BASELINE].both / times[name].both
 
     def fastest(self, times: Mapping[str, Times], names: Iterable[str]) -> str:
-        """Return the fastest of some schedules."""
+        """Return the fastest of the given schedules."""
         return min(names, key=lambda name: times[name].both)
 
     def loss(self, name: str, names: Iterable[str]) -> float:
-        """Return the ratio of the measured time of a schedule to the fastest of ``names``."""
+        """Return the measured time of a schedule divided by that of the fastest schedule in ``names``."""
         return self.measured[name].both / self.measured[self.fastest(self.measured, names)].both
 
 
 @dataclass(frozen=True)
 class ExpertMeasurements:
-    """Measured collectives, compute speed and layers, with their predictions."""
+    """Measured collectives, computing speed and layers, with their predictions."""
 
     profile: Profile
     rates: Rates
@@ -129,7 +133,7 @@ def measure_schedules(
     rounds: int = ROUNDS,
     say: Callable[[str], None] = lambda line: None,
 ) -> ExpertMeasurements:
-    """Measure the collectives that the schedules need, the speed of computation, and the layers.
+    """Measure the collectives of the schedules, the speed of computation, and the layers.
 
     Raises:
         InputError: this machine cannot emulate links.
@@ -144,7 +148,7 @@ def measure_schedules(
     function = "meshwave.engine.runtime.benchmarks.expert_layers:measure_expert_layers"
     found = run_in_cluster(function, cluster, {**plan.arguments, **arguments}, say)[0]
     profile = plan.to_profile(cluster, machine, found["collectives"])
-    rates = Rates(found["products"], found["moves"], inf)  # products were measured with all that they move
+    rates = Rates(found["products"], found["moves"], inf)  # matrix products were measured with all their memory traffic
     rows = iter(found["runs"])
     measured = [{name: Times(*next(rows)) for name in of_layer} for of_layer in names]
     compared = [_compare(*each, profile, rates) for each in zip(layers, measured, strict=True)]
@@ -152,7 +156,7 @@ def measure_schedules(
 
 
 def _collectives(layers: Iterable[Layer]) -> Iterator[tuple[str, str]]:
-    """Return the collectives of all schedules and layers, with their kind of group."""
+    """Yield the collectives of all schedules and layers, with the kind of their group."""
     for layer in layers:
         for name in NAMES:
             forward = expert_schedules[name]().steps(layer)
@@ -165,7 +169,7 @@ def _compare(layer: Layer, measured: Mapping[str, Times], profile: Profile, rate
     fit = {
         name: Line(line["alpha_s"], line["beta_s_per_byte"]) for name, line in profile.fit(layer.mp, layer.esp).items()
     }
-    links = Links(Line(), Line(), fit)  # only measured collectives
+    links = Links(Line(), Line(), fit)  # measured collectives only
     choice = price("parm-auto", layer, links, rates).choice
     assert choice is not None
     return Compared(layer, choice, measured, {name: _predict(name, layer, links, rates) for name in measured})
@@ -181,7 +185,7 @@ def _predict(name: str, layer: Layer, links: Links, rates: Rates) -> Times:
 
 
 class ClaimCheck(NamedTuple):
-    """A claim of the model, the number of cases it is about, and the cases that contradict it."""
+    """Claim of the model, the number of cases that it covers, and the cases that contradict it."""
 
     claim: str
     cases: int
@@ -189,7 +193,7 @@ class ClaimCheck(NamedTuple):
 
 
 def check_claims(found: ExpertMeasurements) -> Iterator[ClaimCheck]:
-    """Compare the claims of the model about the layers with the measurements."""
+    """Compare the claims of the model with the measurements of the layers."""
     promised = [(each, name) for each in found.layers for name in PARM if each.gain(name, each.predicted) > GAIN]
     yield ClaimCheck(
         f"Parm's schedules beat {BASELINE} where the model says by more than {GAIN - 1:.0%}",
@@ -224,7 +228,7 @@ def _layer_name(layer: Layer) -> str:
 
 
 def figures(found: ExpertMeasurements) -> dict[str, Any]:
-    """Return the result for ``--json``."""
+    """Return the measurements as a JSON object for ``--json``."""
     return {
         "network": found.profile.machine.network,
         "rounds": found.rounds,
@@ -289,7 +293,7 @@ def _row(name: str, schedule: Mapping[str, Any]) -> str:
 
 
 def moe(gpus: int = 0, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Measure on two emulated nodes; with several GPUs on these, over NCCL and as one node.
+    """Measure expert schedules on two emulated nodes, or with NCCL on several GPUs of one node.
 
     Raises:
         InputError: this machine cannot emulate links.
@@ -301,7 +305,7 @@ def moe(gpus: int = 0, say: Callable[[str], None] = lambda line: None) -> dict[s
 
 
 def gpu_layers(gpus: int) -> tuple[ProcessCluster, list[Layer]]:
-    """Return a cluster of GPUs whose number is a power of two, and the layers that fit on it, enlarged."""
+    """Return a cluster whose number of GPUs is a power of two, and enlarged layers for it."""
     ranks = min(RANKS, 1 << gpus.bit_length() - 1)
     fitting = (layer for layer in LAYERS if max(layer.mp, layer.esp) <= ranks)
     larger = [replace(layer, ep=ranks // layer.esp, tokens=layer.tokens * GPU_TOKENS) for layer in fitting]

@@ -1,7 +1,7 @@
-"""Figures of a launch target: times to the first step, cancellation, checkpoints, and recovery from killed processes.
+"""Measurements of a launch target: first step, cancellation, checkpoints, and recovery from killed processes.
 
-A run must be visible in the processes of the host that launches it: this machine, hosts by ssh, or a cluster on one
-machine. Its processes are found by the run folder on their command lines.
+The processes of a run must be visible on the host that launches it (this machine, hosts by ssh, or a cluster on one
+machine). They are found by the run folder on their command lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WORKER = "meshwave.engine.runtime.processes.worker"
 TIMEOUT_S = 180.0
 LOOK_S = 0.02
 ENDLESS, SHORT, KILLED_STEPS = 100_000, 40, 60
-"""Steps of runs that are cancelled, of runs whose figures are taken, and of runs whose processes are killed."""
+"""Number of steps of runs that are cancelled, of runs that are measured, and of runs whose processes are killed."""
 MOST_RESTARTS = 10
 SCHEDULES: tuple[Mapping[str, Any], ...] = (
     {"schedule": "gpipe"},
@@ -42,13 +42,13 @@ SCHEDULES: tuple[Mapping[str, Any], ...] = (
     {"schedule": "zb-h1"},
     {"schedule": "interleaved-1f1b", "chunks": 2},
 )
-"""Schedules of runs whose processes are killed."""
+"""Schedules of the runs whose processes are killed."""
 Say = Callable[[str], None]
 Figures = dict[str, float]
 
 
 def two_nodes(steps: int, pipeline: Mapping[str, Any] | None = None, seed: int = 0) -> Design:
-    """Return a small design of two meshes, each of one device of its own node."""
+    """Return a small design of two meshes, each on one device of a different node."""
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
     document["cluster"] |= {"nodes": 2, "devices_per_node": 1}
     document["model"] |= {"layers": 4, "hidden": 32, "sequence": 32}
@@ -59,10 +59,10 @@ def two_nodes(steps: int, pipeline: Mapping[str, Any] | None = None, seed: int =
 
 
 def measure_target(name: str, kills: int, say: Say, seed: int = 0) -> Figures:
-    """Measure a launch target, and kill a process of ``kills`` random runs at a random moment.
+    """Measure a launch target; also kill a process of each of ``kills`` random runs at a random moment.
 
     Raises:
-        RunError: a run that is not disturbed fails.
+        RunError: a run without killed processes fails.
     """
     with (
         closing(Record()) as record,
@@ -80,7 +80,7 @@ def measure_target(name: str, kills: int, say: Say, seed: int = 0) -> Figures:
 
 @contextmanager
 def _cancelled_at_the_end(record: Record, launcher: Launcher) -> Iterator[None]:
-    """Cancel the runs that were launched inside and are still active, as after an error."""
+    """Context manager that cancels runs launched inside it which are still active at its end, as after an error."""
     earlier = {entry.id for entry in record.active()}
     try:
         yield
@@ -107,7 +107,10 @@ def _launch_figures(launcher: Launcher) -> Figures:
 
 
 def _follow_first_steps(run: Run, delays_s: list[float], seconds: float = 4.0) -> float:
-    """Follow a run for some seconds; return the time of its first step, and collect how late steps were seen."""
+    """Follow a run for some seconds; return the time of its first step, and append the delays of later steps.
+
+    A delay is the time in seconds from the end of a step until it was seen.
+    """
 
     def see(followed: Run) -> None:
         last = next((row for row in followed._last_events() if row["event"] == "step"), None)
@@ -118,7 +121,7 @@ def _follow_first_steps(run: Run, delays_s: list[float], seconds: float = 4.0) -
     while run.first_step_s is None:
         if run.wait(see, timeout_s=1.0).is_over or time.monotonic() > deadline:
             raise RunRefusal("no_first_step", {"run": run.id, "reason": run.reason})
-    delays_s.clear()  # the first look at a run sees steps that were done before
+    delays_s.clear()  # the first call reports steps that had already ended
     run.wait(see, timeout_s=seconds)
     first_s = run.first_step_s
     assert first_s is not None
@@ -135,7 +138,7 @@ def _cancel(run: Run, launcher: Launcher) -> float:
 
 
 def _first_step_by_hand_s(launcher: SlurmLauncher) -> float:
-    """Return the seconds from ``sbatch`` of a script that starts torchrun on each node to the first step."""
+    """Return the seconds from ``sbatch`` of a script that starts torchrun on each node until the first step."""
     design = two_nodes(SHORT)
     folder = launcher.prepare_folder(f"by-hand-{time.time_ns()}")
     bundle = write_bundle(specify_run(predict(design)), folder)
@@ -172,7 +175,7 @@ def _checkpoint_figures(launcher: Launcher) -> Figures:
 
 
 def _kill_figures(launcher: Launcher, kills: int, chance: random.Random, say: Say) -> Figures:
-    """Kill a process of random runs at random moments, and count what is lost, left and wrong."""
+    """Kill a process of each random run at a random moment; count lost runs, remaining processes and wrong results."""
     found = {"runs": 0, "killed processes": 0, "restarts": 0, "lost runs": 0, "left processes": 0, "wrong losses": 0}
     expected: dict[int, list[float]] = {}
     for number in range(kills):
@@ -199,18 +202,18 @@ def _kill_figures(launcher: Launcher, kills: int, chance: random.Random, say: Sa
 
 
 def _kill_one(run: Run, launcher: Launcher, chance: random.Random) -> int:
-    """Kill a random process of a run after a random number of its steps; return how many were killed."""
+    """Kill a random process of a run after a random number of steps; return the number of killed processes."""
     after = chance.randrange(KILLED_STEPS)
     _wait_until(lambda: launcher.poll(run) or run.state.is_over or run.progress.done >= after, "step")
     found = _processes(run, launcher)
     if not found:
-        return 0  # it was over already
+        return 0  # the run had already ended
     host, pid = chance.choice(found)
     return int(host.attempt(["kill", "-KILL", str(pid)]).status == 0)
 
 
 def _processes(run: Run, launcher: Launcher) -> list[tuple[Host, int]]:
-    """Return the processes of a run that exist, with the host of each."""
+    """Return the existing processes of a run, with the host of each."""
     if isinstance(launcher, JobLauncher):
         return [*_workers(run, launcher)]
     processes = recorded_processes(run.entry)
@@ -219,7 +222,7 @@ def _processes(run: Run, launcher: Launcher) -> list[tuple[Host, int]]:
 
 
 def _workers(run: Run, launcher: JobLauncher) -> Iterator[tuple[Host, int]]:
-    pattern = f"[w]orker .*{run.id}"  # a pattern that does not match the command that searches for it
+    pattern = f"[w]orker .*{run.id}"  # a pattern that does not match the search command itself
     for pid in launcher.host.attempt(["pgrep", "--full", pattern]).output.split():
         yield launcher.host, int(pid)
 

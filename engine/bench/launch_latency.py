@@ -1,4 +1,4 @@
-"""Latency of a launch: from the call to the first step, cold and warm, and from cancel to the last process's end."""
+"""Latency of launches: cold and warm from the call to the first step, and from cancellation to the last exit."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class LaunchTimes:
-    """Times of a launch on this machine."""
+    """Durations of a launch on this machine in seconds."""
 
-    cold_s: float  # from the call to the end of the first step, the import of torch included
+    cold_s: float  # from the call to the end of the first step, including the import of torch
     warm_s: float  # the same with a warm process
     warm_processes_s: float  # part of warm_s, until all processes have started
-    cancel_s: float  # from the call to the end of the last process
+    cancel_s: float  # from the cancellation to the exit of the last process
 
 
 def measure_launch_times(prediction: Prediction, make: Callable[[Record], Launcher] | None = None) -> LaunchTimes:
-    """Launch a design twice and cancel it; it needs so many steps that it does not end before.
+    """Launch a design twice, and cancel both runs.
+
+    The design needs so many steps that it does not end before.
 
     Args:
-        prediction: of the design.
-        make: makes the launcher; None: the local one.
+        prediction: the prediction of the design.
+        make: creates the launcher; None for the local launcher.
 
     Raises:
         RunError: a run did not reach its first step.
@@ -60,7 +62,7 @@ def _run_first_step(launcher: Launcher, spec: RunSpec) -> tuple[float, Run]:
 
 
 def _cancel(run: Run) -> float:
-    """Cancel a run and return the seconds until its last process has ended; 0 if the run was over already."""
+    """Cancel a run and return the seconds until its last process has ended; 0 if the run had already ended."""
     handles = [Handle(*process) for process in run.entry.handle["processes"]]
     called_s = time.perf_counter()
     run.cancel()

@@ -1,4 +1,4 @@
-"""Benchmark of lower bounds and lanes of links: the part ``links`` of ``meshwave bench``."""
+"""Benchmark ``links`` of ``meshwave bench``: lower bounds and timeline lanes of links."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from meshwave.engine.predict.prediction import Prediction, predict
 
 REPEATS = 7
 BANDWIDTHS = {"NICs nearly full": 2e8, "NICs mostly idle": 25e9}
-"""Bytes/s of a NIC."""
+"""Bandwidth of a NIC in bytes/s, by the name of the case."""
 
 
 def measure_links() -> dict[str, float]:
-    """Find lower bounds and the lanes of links of 8 x 32 on four nodes (processor time)."""
+    """Measure the CPU time to compute lower bounds and link lanes, for 8 meshes and 32 microbatches on four nodes."""
     found: dict[str, float] = {}
     for name, bandwidth in BANDWIDTHS.items():
         prediction = predict_on_four_nodes(bandwidth)
@@ -30,7 +30,7 @@ def measure_links() -> dict[str, float]:
 
 
 def predict_on_four_nodes(bandwidth: float) -> Prediction:
-    """Return the prediction of eight meshes with 32 microbatches, two waves, on four nodes of two devices."""
+    """Return the prediction of eight meshes, 32 microbatches and two waves on four nodes of two devices."""
     document = load_design(example("11-eight-by-32")).model_dump(mode="json")
     document["cluster"].update(nodes=4, devices_per_node=2)
     document["cluster"]["inter_node"]["bandwidth"] = bandwidth
@@ -43,7 +43,7 @@ def _find_bounds(prediction: Prediction) -> None:
 
 
 def _find_lanes(prediction: Prediction) -> None:
-    """Find the lanes that the page draws."""
+    """Compute the link lanes that the page draws."""
     flows = find_flows(prediction.program, prediction.costs, prediction.timeline)
     assert flows is not None
     link_lanes(flows, prediction.port_loads)

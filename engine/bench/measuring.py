@@ -1,4 +1,4 @@
-"""Helpers of benchmarks: median times, and runs whose folders are removed afterwards."""
+"""Helper functions of benchmarks: median times, and runs in temporary folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshwave.engine.runs.run_folder import RunSpec
 
 
 def median_s(action: Callable[[], Any], repeats: int = 5, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the median time of a call in seconds."""
+    """Return the median duration of a call in seconds."""
     taken = []
     for _ in range(repeats):
         began = clock()
@@ -29,7 +29,7 @@ def median_s(action: Callable[[], Any], repeats: int = 5, clock: Callable[[], fl
 
 @contextmanager
 def temporary_launcher(make: Callable[[Record], Launcher] | None = None) -> Iterator[Launcher]:
-    """Yield a launcher on this machine, by default the local one, with a record that is removed afterwards."""
+    """Yield a launcher on this machine, by default the local one, with a temporary run database."""
     with (
         tempfile.TemporaryDirectory() as folder,
         closing(Record(Path(folder))) as record,
@@ -42,7 +42,7 @@ def run_to_end(launcher: Launcher, spec: RunSpec, name: str, timeout_s: float) -
     """Launch a run and wait until it has succeeded.
 
     Raises:
-        RunError: the run failed, or did not end in time.
+        RunError: the run failed, or exceeded the time limit.
     """
     run = launcher.submit(spec)
     if run.wait(timeout_s=timeout_s) is not State.SUCCEEDED:

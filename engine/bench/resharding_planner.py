@@ -1,4 +1,4 @@
-"""Benchmark of resharding plans, their planning time and distance from the lower bound: ``meshwave bench planner``."""
+"""Benchmark ``meshwave bench planner``: planning time of resharding plans, and their distance from the lower bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TENSOR = Tensor((1024, 1024, 512), 4)
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 REPEATS = 3
 Side = tuple[tuple[int, ...], str]
-"""The axes of a mesh, and a sharding spec."""
+"""Mesh axes and sharding spec."""
 
 CASES: Mapping[str, tuple[Side, Side]] = {
     "rows to columns": (((8, 8), "S01 R R"), ((8, 8), "R S01 R")),
@@ -24,11 +24,11 @@ CASES: Mapping[str, tuple[Side, Side]] = {
     "rows to copies of columns": (((8, 8), "S01 R R"), ((8, 8), "R S0 R")),
     "uneven rows to columns": (((9, 7), "S01 R R"), ((7, 9), "R S01 R")),
 }
-"""Transfers from 64 devices to 64, eight per host; the last one from 63 to 63."""
+"""Transfers from 64 devices to 64, eight per host; the last one from 63 devices to 63."""
 
 
 def measure_planner() -> dict[str, float]:
-    """Plan one tensor from 64 devices to 64, eight per host, by broadcast and ensemble."""
+    """Measure the planning time of one tensor from 64 devices to 64 (eight per host), by broadcast and ensemble."""
     found: dict[str, float] = {}
     for name, sides in CASES.items():
         result = plan_case(*sides)
@@ -39,7 +39,7 @@ def measure_planner() -> dict[str, float]:
 
 
 def plan_case(source: Side, destination: Side) -> Plan:
-    """Plan a tensor of 2 GiB over links of 10 Gb/s."""
+    """Plan the transfer of a 2 GiB tensor over links of 10 Gb/s."""
     sender, receiver = _mesh(source[0], 0), _mesh(destination[0], prod(source[0]))
     ranks, hosts = (*sender.ranks, *receiver.ranks), (*sender.hosts, *receiver.hosts)
     links = Links(INTRA, INTER, dict(zip(ranks, hosts, strict=True)))
@@ -47,6 +47,6 @@ def plan_case(source: Side, destination: Side) -> Plan:
 
 
 def _mesh(axes: tuple[int, ...], first: int) -> Mesh:
-    """Return a mesh of consecutive ranks on hosts of its own."""
+    """Return a mesh of consecutive ranks on separate hosts."""
     ranks = tuple(range(first, first + prod(axes)))
     return Mesh(axes, ranks, tuple(first + (rank - first) // DEVICES_PER_HOST for rank in ranks))

@@ -13,7 +13,7 @@ SIZES = (("1f1b", 64, 512), ("1f1b", 128, 1024), ("hanayo", 128, 1024))
 
 
 def measure_simulation() -> Figures:
-    """Order, lower, verify and simulate large pipelines."""
+    """Measure the time to order, lower, verify and simulate large pipelines."""
     figures: Figures = {}
     for name, ranks, microbatches in SIZES:
         figures |= _measure_pipeline(name, ranks, microbatches)
@@ -45,11 +45,11 @@ def _measure_pipeline(name: str, ranks: int, microbatches: int) -> Figures:
 
 
 SHARED = ((8, 32, 4), (64, 512, 8), (128, 1024, 8), (128, 1024, 64))
-"""Meshes, microbatches, and devices per node; the last one alternates its meshes between two nodes."""
+"""Meshes, microbatches and devices per node; the last entry alternates its meshes between two nodes."""
 
 
 def measure_contention() -> Figures:
-    """Price and simulate pipelines with shared NICs, and the same ones without contention."""
+    """Measure the time to price and simulate pipelines with shared NICs, and without contention."""
     figures: Figures = {}
     for meshes, microbatches, per_node in SHARED:
         figures |= _measure_shared_links(meshes, microbatches, per_node)

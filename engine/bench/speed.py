@@ -1,7 +1,7 @@
 """Benchmarks of Meshwave on this machine: ``meshwave bench``.
 
-A part is a function that returns figures; its docstring says what it measures. The designer adds parts for the page.
-Nothing here passes or fails: compare the figures with those of ``docs/speed.md``.
+A benchmark is a function that returns figures; its docstring states what it measures. The designer adds benchmarks of
+the page. No figure passes or fails: compare the figures with those of ``docs/speed.md``.
 """
 
 from __future__ import annotations
@@ -38,21 +38,24 @@ Figures = dict[str, float]
 Say = Callable[[str], None]
 Part = Callable[[], Mapping[str, Any]]
 LongPart = Callable[[Sequence[str], Path | None, Say], Mapping[str, Any]]
-"""Takes words that select designs, the file of their results, and a function that reports progress."""
+"""Benchmark of several designs.
+
+Its arguments are words that select designs, the result file, and a function that reports progress.
+"""
 TimedPart = Callable[[float, Say], Mapping[str, Any]]
-"""Takes the minutes to measure for, and a function that reports progress."""
+"""Benchmark of a given duration; its arguments are the minutes to measure for, and a function that reports progress."""
 
 CLOCK_READS = 3
 """Clock reads per action: before its inputs, when they are ready, and when it ends."""
 TURNS = 25
-"""Steps of each runtime."""
+"""Number of measured steps of each runtime."""
 PAIRS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "1f1b": ({"schedule": "1f1b"}, "Schedule1F1B"),
     "interleaved-1f1b": ({"schedule": "interleaved-1f1b", "chunks": 2}, "ScheduleInterleaved1F1B"),
     "zb-v": ({"schedule": "zb-v"}, "ScheduleZBVZeroBubble"),
     "hanayo, two waves": ({"schedule": "hanayo", "waves": 2}, "_PipelineScheduleRuntime"),
 }
-"""Pipelines, each with the class of ``torch.distributed.pipelining.schedules`` that runs the same order."""
+"""Pipelines, each with the class of ``torch.distributed.pipelining.schedules`` that executes the same order."""
 
 
 def run_benchmarks(
@@ -63,18 +66,18 @@ def run_benchmarks(
     out: Path | None = None,
     minutes: float | None = None,
 ) -> dict[str, Any]:
-    """Measure the named parts.
+    """Run the named benchmarks and return their figures.
 
     Args:
-        parts: names; empty: all but the long and the timed parts.
-        say: reports progress.
-        more: further parts.
-        only: for long parts: words, one of which is in the name or group of each design to measure.
-        out: for long parts: the file of their results.
-        minutes: for timed parts: their duration.
+        parts: names of benchmarks; if empty, all except the long and the timed ones.
+        say: function that reports progress.
+        more: additional benchmarks.
+        only: for long benchmarks: words, one of which is in the name or group of each design to measure.
+        out: for long benchmarks: the result file.
+        minutes: for timed benchmarks: their duration.
 
     Raises:
-        Refusal: a part does not exist, or an option applies to none of the parts.
+        Refusal: a benchmark does not exist, or an option applies to none of them.
     """
     default = {**PARTS, **(more or {})}
     _check_options(parts, (*default, *LONG_PARTS, *TIMED_PARTS), bool(only or out), minutes)
@@ -117,7 +120,7 @@ def _summary(part: Callable[..., Any]) -> str:
 
 
 def to_text(figures: Mapping[str, Any]) -> str:
-    """Format figures for a terminal."""
+    """Format figures as lines of text for a terminal."""
     lines = []
     for part, values in figures.items():
         lines.append(part)
@@ -140,7 +143,7 @@ def _format_figure(name: str, value: float) -> str:
 
 
 def measure_command() -> Figures:
-    """Run a command of the command line from start to end."""
+    """Measure the wall time of a ``meshwave`` command."""
     from meshwave.engine.files import example
 
     path = str(example("01-first-wave"))
@@ -154,14 +157,14 @@ def measure_command() -> Figures:
 
 
 def measure_edit() -> Figures:
-    """Predict an edited 8 x 32 design, from the document to the numbers, without the page."""
+    """Predict an edited design of 8 meshes and 32 microbatches, from the document to the numbers, without the page."""
     from meshwave.engine.document import load_design, parse_design
     from meshwave.engine.files import example
     from meshwave.engine.predict.prediction import predict
 
     design = load_design(example("11-eight-by-32"))
 
-    microbatches = iter(range(24, 48))  # another design each time, so that no cache is used
+    microbatches = iter(range(24, 48))  # a different design each time, so that no cache is used
 
     def edit() -> None:
         document = design.model_dump(mode="json")
@@ -185,13 +188,13 @@ def measure_launch() -> Figures:
     return {
         "cold: call to the first step_s": times.cold_s,
         "warm: call to the first step_s": times.warm_s,
-        "warm: call to all processes there_s": times.warm_processes_s,
+        "warm: call to all processes started_s": times.warm_processes_s,
         "cancel to no process left_s": times.cancel_s,
     }
 
 
 def measure_recording() -> Figures:
-    """Record every action of a training step, as a share of the step time."""
+    """Record every action of a training step; the time is also given as a share of the step time."""
     from meshwave.engine.document import load_design, parse_design
     from meshwave.engine.files import example
     from meshwave.engine.predict.prediction import predict
@@ -219,7 +222,7 @@ def measure_recording() -> Figures:
 
 
 def measure_runtime() -> Figures:
-    """Run the same steps in Meshwave's runtime and in torch.distributed.pipelining, in turns."""
+    """Run the same steps alternately in Meshwave's runtime and in torch.distributed.pipelining."""
     found = count_gpus()
     uses_gpus = found > 1  # NCCL needs one GPU per rank
     ranks = 4 if (found if uses_gpus else os.cpu_count() or 1) >= 4 else 2
@@ -258,7 +261,7 @@ def measure_gpu() -> dict[str, Any]:
 
 
 def compare_runtimes(pairs: Mapping[str, Mapping[str, Any]], ranks: int, turns: int) -> Figures:
-    """Return the figures of each pair of :func:`make_pair`, as means over the ranks.
+    """Return the figures of each pair of :func:`make_pair`, averaged over the ranks.
 
     Raises:
         RunError: a process failed, or the runtimes compute different losses or gradients.
@@ -276,7 +279,7 @@ def compare_runtimes(pairs: Mapping[str, Mapping[str, Any]], ranks: int, turns: 
 
 
 def make_pair(ranks: int, size: Mapping[str, int], pipeline: Mapping[str, Any], torch_schedule: str) -> dict[str, Any]:
-    """Return the document of a design with a model of that size, and the class of torch that runs the same."""
+    """Return the document of a design with a model of this size, and the equivalent schedule class of torch."""
     link = {"latency_s": 1e-5, "bandwidth": 1e9}
     device = {"name": "core", "peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
     one = {"nodes": 1, "devices_per_node": ranks, "device": device, "intra_node": link, "inter_node": link}
@@ -293,7 +296,7 @@ def make_pair(ranks: int, size: Mapping[str, int], pipeline: Mapping[str, Any], 
 
 
 def _run_processes(count: int, module: str, folder: str) -> None:
-    """Run ``count`` processes of a module to their end.
+    """Run a module in ``count`` processes until all have ended.
 
     Raises:
         RunError: a process failed; the message has the last line of its log.
@@ -342,9 +345,9 @@ PARTS: dict[str, Part] = {
     "gpu": measure_gpu,
 }
 LONG_PARTS: Mapping[str, LongPart] = {"accuracy": accuracy_bench.accuracy, "rehearsal": accuracy_bench.rehearsal}
-"""Parts that run only if they are named."""
+"""Benchmarks that run only if they are named."""
 TIMED_PARTS: dict[str, TimedPart] = {}
-"""Parts that run only if they are named, for a given time; the designer adds them."""
+"""Benchmarks that run only if they are named, for a given time; the designer registers them."""
 DEFAULT_MINUTES = 5.0
 TEXTS: Mapping[str, str] = {
     "accuracy": "meshwave.engine.bench.accuracy",
@@ -355,4 +358,4 @@ TEXTS: Mapping[str, str] = {
     "reshard": "meshwave.engine.runtime.benchmarks.resharding",
     "gpu": "meshwave.engine.runtime.benchmarks.gpu",
 }
-"""Modules whose ``to_text`` formats the figures of a part; other parts have one figure per line."""
+"""Modules whose ``to_text`` formats the figures of a benchmark; others print one figure per line."""

@@ -1,8 +1,8 @@
-"""Seconds of messages on links: a message of ``n`` bytes takes ``alpha + n * beta``.
+"""Durations of messages on links: a message of ``n`` bytes takes ``alpha + n * beta`` seconds.
 
-The model of Hockney, as used for collectives by Thakur, Rabenseifner and Gropp ("Optimization of collective
-communication operations in MPICH", 2005). Alpha is the latency of a link and beta one over its bandwidth. The nodes of
-the two devices decide which link a message takes. A device has one port per direction on its link inside the node; the
+This is the model of Hockney, as used for collectives by Thakur, Rabenseifner and Gropp ("Optimization of collective
+communication operations in MPICH", 2005). Alpha is the latency of a link, beta the inverse of its bandwidth. The nodes
+of the two devices determine the link of a message. A device has one port per direction on its link inside the node; the
 devices of a node share its NICs.
 """
 
@@ -17,7 +17,7 @@ from meshwave.engine.document import Cluster, Link
 
 
 class Message(NamedTuple):
-    """Bytes sent from one device to another."""
+    """Message of a number of bytes from one device to another."""
 
     source: int  # a device
     destination: int  # a device
@@ -25,15 +25,15 @@ class Message(NamedTuple):
 
 
 AllReduce = Callable[[Cluster, Sequence[Sequence[int]], float], float]
-"""Returns the seconds in which groups of devices of a cluster concurrently all-reduce that many bytes each."""
+"""Function that returns the seconds in which groups of devices of a cluster all-reduce these bytes concurrently."""
 
 
 def transfer_seconds(cluster: Cluster, messages: Iterable[Message]) -> float:
-    """Return the seconds until the last of the messages, all sent at once, has arrived.
+    """Return the seconds until the last of several messages, all sent at once, has arrived.
 
     Each message waits for the busiest resource on its path: the port of its sender or receiver, or the NICs of either
-    node, which all messages between nodes share. With ``k`` equal messages out of a node of ``n`` NICs each gets
-    ``min(1, n / k)`` of a NIC.
+    node, which all messages between nodes share. With ``k`` equal messages out of a node with ``n`` NICs, each message
+    gets ``min(1, n / k)`` of a NIC.
     """
     intra: dict[tuple[str, int], float] = defaultdict(float)
     inter: dict[tuple[str, int], float] = defaultdict(float)
@@ -59,22 +59,23 @@ def _seconds(link: Link, size: float | None) -> float:
 
 
 def ring_all_reduce_seconds(cluster: Cluster, groups: Sequence[Sequence[int]], size: float) -> float:
-    """Return the seconds in which groups of devices concurrently all-reduce ``size`` bytes each.
+    """Return the seconds in which groups of devices all-reduce ``size`` bytes each, concurrently.
 
-    A ring of ``n`` performs a reduce-scatter and an all-gather of ``n - 1`` steps each, and each step moves ``size /
-    n``: ``2(n-1) alpha + 2(n-1)/n size beta``, the least any algorithm can move (Patarasuk and Yuan, "Bandwidth optimal
-    all-reduce algorithms for clusters of workstations", 2009). The ring passes through each node once, so that one of
-    its hops leaves each node; rings that leave the same node share its NICs. The slowest hop limits a ring.
+    A ring of ``n`` devices performs a reduce-scatter and an all-gather of ``n - 1`` steps each, and each step sends
+    ``size / n`` bytes: ``2(n-1) alpha + 2(n-1)/n size beta``, the minimum of any algorithm (Patarasuk and Yuan,
+    "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009). The ring passes through each node
+    once, so one of its hops leaves each node; rings that leave the same node share its NICs. The slowest hop limits a
+    ring.
 
-    On devices with constants, a group of several devices per node runs as many rings, each over another NIC, as NCCL
-    does; a step that stays in a node has the latency of the link there.
+    On devices with constants, a group with several devices per node runs as many rings, each over another NIC, as NCCL
+    does; a step within a node has the latency of the link there.
     """
     out = _rings_out(cluster, groups)
     return max((_ring_seconds(cluster, group, size, out) for group in groups), default=0.0)
 
 
 def _rings_out(cluster: Cluster, groups: Sequence[Sequence[int]]) -> Counter[int]:
-    """Count the rings that leave each node."""
+    """Return the number of rings that leave each node."""
     nodes = ({cluster.node_of(device) for device in group} for group in groups)
     return Counter(node for crossed in nodes if len(crossed) > 1 for node in crossed)
 
@@ -98,7 +99,7 @@ def _ring_seconds(cluster: Cluster, group: Sequence[int], size: float, rings_out
 def small_all_reduce_seconds(cluster: Cluster, devices: Sequence[int], size: float) -> float:
     """Return the seconds to all-reduce a few bytes by recursive doubling: ``ceil(log2 n) (alpha + size beta)``.
 
-    Short messages are fastest with the fewest steps (Thakur et al., 2005, section 4.5).
+    For short messages, the algorithm with the fewest steps is fastest (Thakur et al., 2005, section 4.5).
     """
     if len(devices) < 2:
         return 0.0

@@ -1,4 +1,4 @@
-"""Models described block by block: memory and work of their stages from the operators of each block."""
+"""Models that are described block by block: memory and work of their stages from the operators of each block."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from meshwave.engine.document.model import Model
 
 
 class BlockModel(Model):
-    """A model whose blocks may differ; a stage runs its blocks one after the other.
+    """Model whose blocks may differ; a stage runs its blocks one after the other.
 
-    Blocks pass on messages of ``[batch, sequence, n hidden]``, where ``n`` is :meth:`onward_units`. Its devices
-    exchange nothing inside a stage.
+    Blocks pass on messages of ``[batch, sequence, n hidden]``, where ``n`` is :meth:`onward_units`. The devices of a
+    mesh exchange nothing inside a stage.
     """
 
     @property
     def moe(self) -> None:
-        """None: the blocks have no experts."""
+        """Always None: the blocks have no experts."""
 
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
-        """Skip connections as (source block, target block)."""
+        """Skip connections as pairs of source block and target block."""
         return ()
 
     @abstractmethod
@@ -33,23 +33,23 @@ class BlockModel(Model):
 
     @abstractmethod
     def embedding_operators(self, load: Workload) -> tuple[Operator, ...]:
-        """Return the operators of the first stage before its blocks."""
+        """Return the operators of the first stage that precede its blocks."""
 
     @abstractmethod
     def head_operators(self, load: Workload) -> tuple[Operator, ...]:
-        """Return the operators of the last stage after its blocks, including the loss."""
+        """Return the operators of the last stage that follow its blocks, including the loss."""
 
     @property
     @abstractmethod
     def example_bytes(self) -> tuple[float, float]:
-        """Bytes of the inputs and of the targets of one sample, in the types of the dataset."""
+        """Bytes of the inputs, and of the targets, of one sample in the data types of the dataset."""
 
     def shared_bytes(self, load: Workload) -> float:
-        """Return the bytes of other inputs that all blocks of a stage read, besides the previous block's output."""
+        """Return the bytes of inputs that all blocks of a stage read, besides the output of the previous block."""
         return 0.0
 
     def skips_its_output(self, block: int) -> bool:
-        """Return whether the skip connection of a block carries the block's own output tensor."""
+        """Return True if the skip connection of a block carries the block's own output tensor."""
         return True
 
     # ---- derived ----
@@ -63,12 +63,12 @@ class BlockModel(Model):
         return (self.embedding_operators(load) if first else ()) + (self.head_operators(load) if last else ())
 
     def stage_operators(self, load: Workload, first: int, blocks: int, *, last: bool) -> tuple[Operator, ...]:
-        """Return the operators of a stage of ``blocks`` blocks from ``first`` on, with head and loss if ``last``."""
+        """Return the operators of ``blocks`` blocks starting at ``first``, with head and loss if ``last``."""
         own = [operator for n in range(first, first + blocks) for operator in self.block_operators(load, n)]
         return (*own, *self.end_operators(load, first=first == 0, last=last))
 
     def largest_neighbours(self, load: Workload, first: int, blocks: int, *, last: bool) -> tuple[float, float]:
-        """Return the parameters, and the copied ones, of the largest two consecutive blocks of a stage."""
+        """Return the number of parameters, and of copied ones, of the largest two consecutive blocks of a stage."""
         own = [self.block_operators(load, number) for number in range(first, first + blocks)]
         ends = self.end_operators(load, first=first == 0, last=False), self.end_operators(load, first=False, last=last)
         return largest_pair([ends[0], *own, ends[1]])
@@ -79,17 +79,17 @@ class BlockModel(Model):
 
     @property
     def parameters(self) -> float:
-        """Parameters of the whole model."""
+        """Number of parameters of the whole model."""
         return sum(operator.parameters for operator in self.all_operators(1))
 
     def flops(self, samples: float) -> float:
-        """Return the FLOPs of ``samples`` through the whole model, forward and backward: three times the forward."""
+        """Return the FLOPs of forward and backward of ``samples`` samples: three times those of the forward."""
         return 3.0 * sum(operator.forward.flops for operator in self.all_operators(samples))
 
     def input_units(self, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
-        """Return the message units that a stage receives from the previous stage and over skip connections.
+        """Return the number of message units that a stage receives from the previous stage and over skip connections.
 
-        The first stage receives none: it reads samples.
+        The first stage receives none, because it reads samples.
         """
         before = sum(layers[:stage])
         came = sum(units for _, target, units in skips if target == stage)
@@ -98,7 +98,7 @@ class BlockModel(Model):
     def output_units(self, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
         """Return the message units of the output tensors that a stage keeps for its backward.
 
-        These are the output for the next stage, skip tensors that leave with it, and skip tensors for later stages
+        These are the output for the next stage, skip tensors that are sent with it, and skip tensors for later stages
         unless another kept tensor shares their storage.
         """
         end = sum(layers[: stage + 1])
@@ -112,7 +112,7 @@ class BlockModel(Model):
         return self.onward_units(end - 1) + beside + beyond
 
     def _needs_storage(self, layers: Sequence[int], stage: int, target: int) -> bool:
-        """Return whether the skip tensors between two stages need storage of their own."""
+        """Return True if the skip tensors between two stages need separate storage."""
         ends = list(accumulate(layers))
         own = range(ends[stage] - layers[stage], ends[stage])
         there = range(ends[target] - layers[target], ends[target])
@@ -120,6 +120,6 @@ class BlockModel(Model):
         return len(blocks) > 1 or (blocks == [own[-1]] and self.skips_its_output(own[-1]))
 
     def input_bytes(self, load: Workload, taken: float, *, first: bool, last: bool) -> float:
-        """Return the bytes that a device keeps of a recomputed stage: its input, and the targets if it has the loss."""
+        """Return the bytes that a device keeps for a recomputed stage: its input; targets if it has the loss."""
         inputs, targets = self.example_bytes
         return (load.batch * inputs if first else taken) + (load.batch * targets if last else 0.0)

@@ -1,12 +1,13 @@
 """Transfers between the meshes of consecutive stages: their plans, bytes and seconds.
 
-Each data-parallel copy of a mesh holds its share of the sequences, replicated over the copy's tensor-parallel devices:
-``[sequences of all copies, s, h]`` has the sharding spec ``(S0, R, R)`` on a mesh of ``dp x tp``. Between meshes of
-equal ``dp`` without tensor parallelism, and of equal axes with sequence parallelism, every device sends its part directly to one receiver, all at once. Other
-boundaries follow the plan of the design's ``transfer`` section (arXiv:2211.05322). Its ``boundary`` lets each
-tensor-parallel device send only a slice of the sequence or hidden dim, like Megatron's scatter/gather; receivers get
-all slices. With sequence parallelism both meshes hold slices of the sequence, and each slice is sent once. A message of several ``tensors``, as skip connections need them, concatenates them: ``[sequences of all
-copies, s, tensors x h]``.
+Each data-parallel replica of a mesh holds its share of the sequences, replicated over the replica's tensor-parallel
+devices: ``[sequences of all replicas, s, h]`` has the sharding spec ``(S0, R, R)`` on a mesh of ``dp x tp``. Every
+device sends its part directly to one receiver, all at once, between meshes of equal ``dp`` without tensor parallelism,
+and between meshes of equal axes with sequence parallelism. Other boundaries follow the plan of the design's
+``transfer`` section (arXiv:2211.05322). With its key ``boundary``, each tensor-parallel device sends only a slice of
+the sequence or hidden dim, like Megatron's scatter/gather; receivers get all slices. With sequence parallelism both
+meshes hold slices of the sequence, and each slice is sent once. A message of several ``tensors``, as skip connections
+need them, concatenates them: ``[sequences of all replicas, s, tensors x h]``.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from meshwave.engine.resharding import Link, Links, Load, Tensor, Transfer, Unit
 from meshwave.engine.resharding import Mesh as Grid
 
 BOUNDARY_SPEC = ("S0", "R", "R")
-"""Sharding spec of a stage's input and output on a mesh of ``dp x tp``."""
+"""Sharding spec of the input and output of a stage on a mesh of ``dp x tp``."""
 SOURCE_SPECS = {"batch": BOUNDARY_SPEC, "sequence": ("S0", "S1", "R"), "hidden": ("S0", "R", "S1")}
 """Sharding spec of the part that each source device sends, by ``transfer.boundary``."""
 SEQUENCE_PARALLEL_SPEC = SOURCE_SPECS["sequence"]
-"""Sharding spec of a stage's input and output with sequence parallelism."""
+"""Sharding spec of the input and output of a stage with sequence parallelism."""
 Side = tuple[Grid, tuple[str, ...]]
-"""A mesh, and the sharding spec of the tensor on it."""
+"""Mesh, and sharding spec of the tensor on it."""
 MIN_CHUNK_BYTES = 2**15
-"""Minimum size of a chunk: below it, the overhead of forwarding processes exceeds the links' alpha."""
+"""Minimum size of a chunk in bytes; for smaller chunks, the overhead of forwarding exceeds the latency of the links."""
 
 
 def boundary_specs(design: Design) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sharding specs of the tensor that a stage sends and of the one that the next stage receives."""
+    """Return the sharding specs of the tensor that a stage sends, and of the tensor that the next stage receives."""
     if design.training.sequence_parallel:
         return SEQUENCE_PARALLEL_SPEC, SEQUENCE_PARALLEL_SPEC
     return SOURCE_SPECS[design.transfer.boundary], BOUNDARY_SPEC
@@ -49,7 +50,7 @@ def boundary_transfer(design: Design, source: int, destination: int, tensors: in
 
 
 def renumber_ranks(transfer: Transfer, names: Mapping[int, int]) -> Transfer:
-    """Return the same transfer with other rank numbers."""
+    """Return the same transfer with renamed ranks."""
 
     def side(mesh: Grid, spec: Sequence[str]) -> tuple[Grid, Sequence[str]]:
         return replace(mesh, ranks=tuple(names[rank] for rank in mesh.ranks)), spec
@@ -62,7 +63,7 @@ def renumber_ranks(transfer: Transfer, names: Mapping[int, int]) -> Transfer:
 
 
 def is_direct(design: Design, source: int, destination: int) -> bool:
-    """Return whether device ``i`` of one mesh sends to device ``i`` of the other and to no other device."""
+    """Return True if device ``i`` of one mesh sends to device ``i`` of the other mesh and to no other device."""
     one, other = design.meshes[source], design.meshes[destination]
     is_whole = one.tp == 1 or design.training.sequence_parallel
     return one.dp == other.dp and one.tp == other.tp and is_whole
@@ -90,7 +91,7 @@ def boundary_messages(design: Design, source: int, destination: int, tensors: in
 def boundary_bytes(design: Design, source: int, destination: int, tensors: int = 1) -> float:
     """Return the bytes of a transfer per source device.
 
-    The total is independent of the plan, since each receiver gets its part once.
+    The total does not depend on the plan, since each receiver gets its part once.
     """
     ends = design.meshes[source], design.meshes[destination]
     copies = 1 if design.training.sequence_parallel else ends[1].tp
@@ -98,9 +99,9 @@ def boundary_bytes(design: Design, source: int, destination: int, tensors: int =
 
 
 def boundary_tensor(design: Design, tensors: int = 1) -> Tensor:
-    """Return the tensor ``[sequences, s, h]`` that all copies of a stage pass on for one microbatch.
+    """Return the tensor ``[sequences, s, h]`` that all replicas of a stage pass on for one microbatch.
 
-    Several ``tensors`` are concatenated along the last dim.
+    If ``tensors`` is above one, as many tensors are concatenated along the last dim.
     """
     first = design.meshes[0]
     sequences, tokens = design.training.micro_batch_size * first.dp, design.model.sequence // first.cp  # per part
@@ -113,7 +114,7 @@ def _devices(design: Design, source: int, destination: int) -> list[int]:
 
 
 def _numbered_transfer(design: Design, source: int, destination: int, tensors: int) -> Transfer:
-    """Return the transfer with devices and nodes numbered from 0, so that equal boundaries share one cached plan."""
+    """Return the transfer with devices and nodes renumbered from 0, so that equal boundaries share one cached plan."""
     devices = _devices(design, source, destination)
     place = {device: number for number, device in enumerate(devices)}
     nodes = sorted({design.cluster.node_of(device) for device in devices})
@@ -146,7 +147,7 @@ def max_chunks(tasks: Iterable[UnitTask]) -> int:
 
 
 def _links(cluster: Cluster, source: Grid, destination: Grid, tasks: Sequence[UnitTask]) -> Links:
-    """Return the links of a plan; its hosts are nodes, or devices if no slice has to leave its node."""
+    """Return the links for a plan; its hosts are nodes, or devices if no slice has to leave its node."""
     node = {rank: host for grid in (source, destination) for rank, host in zip(grid.ranks, grid.hosts, strict=True)}
     near, far = (Link(link.latency_s, link.bandwidth) for link in (cluster.near, cluster.far))
     nodes = [({node[rank] for rank in task.senders}, {node[rank] for rank in task.receivers}) for task in tasks]

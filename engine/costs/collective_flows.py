@@ -1,6 +1,6 @@
 """Collectives of a design as messages: gradient reductions, and exchanges inside stages.
 
-Their seconds come from the cost model; this module returns messages and sizes.
+The cost model determines the seconds of collectives; this module returns messages and their sizes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from meshwave.engine.program.program import Program
 
 
 def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[Sharing]]:
-    """Return, by stage, the rings of devices that reduce gradients together, with ``share`` in bytes.
+    """Return the rings of devices that reduce gradients together, by stage; their ``share`` is in bytes.
 
-    Each expert is reduced over the devices that hold it and partial gates over all devices; then follow the weights
-    that all copies share.
+    Each expert is reduced over the devices that hold it, then partial gates over all devices, then the weights that all
+    replicas share.
     """
     size, of_item = gradient_bytes(design, held), number_sizes(design.training).gradients
     gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
@@ -51,7 +51,7 @@ def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[
 
 
 def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, list[Message]]:
-    """Return, by stage, the messages of the rings by which its gradients are reduced."""
+    """Return the messages of the rings that reduce the gradients of each stage."""
     rounds = reduction_rounds(design)
     return {
         stage: [each for ring in rings for each in ring_messages(design.cluster, ring.devices, ring.share, rounds)]
@@ -68,17 +68,17 @@ def add_exchanges(
     *,
     measured: bool = False,
 ) -> None:
-    """Add the collectives inside computations to a network; they alternate with compute once per layer.
+    """Add the collectives inside computations to a network; they alternate with computation once per layer.
 
     Args:
-        builder: receives the exchanges.
+        builder: the network builder that receives the exchanges.
         design: the design.
-        kinds: distinct actions of its program.
+        kinds: distinct actions of the program.
         layers: layers of each stage.
-        waits: [kinds] seconds of each computation in which it waits for exchanges.
-        measured: the seconds of collectives come from a calibration.
+        waits: [kinds] seconds for which each computation waits for exchanges.
+        measured: True if the seconds of collectives are from a calibration.
     """
-    if isinstance(design.model, BlockModel):  # whose devices exchange nothing inside a stage
+    if isinstance(design.model, BlockModel):  # skip meshes whose devices exchange nothing inside a stage
         return
     stages = blocks_of_stages(design, layers)
     usage_of = cache(lambda rank, stage: exchange_usages(builder.fabric, design, design.meshes[rank], stages[stage]))
@@ -101,7 +101,7 @@ class StageBlocks(NamedTuple):
 
 
 def blocks_of_stages(design: Design, layers: Sequence[int]) -> list[StageBlocks]:
-    """Return the blocks of each stage of a model of attention layers."""
+    """Return the blocks of each stage of a transformer model, ``[stages]``."""
     columns = zip(layers, expert_layers_per_stage(design, layers), joins_per_stage(design, layers), strict=True)
     last = len(layers) - 1
     return [StageBlocks(*column, stage == 0, stage == last) for stage, column in enumerate(columns)]
@@ -110,7 +110,7 @@ def blocks_of_stages(design: Design, layers: Sequence[int]) -> list[StageBlocks]
 def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float, float]:
     """Return the bytes that each tensor-parallel group all-reduces in a forward and in a backward of a stage.
 
-    An all-gather or a reduce-scatter counts as half.
+    The bytes of an all-gather or reduce-scatter count half.
     """
     load = workload(design, mesh)
     block = expert_block(design, mesh, load)
@@ -133,9 +133,9 @@ def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float
 
 
 def exchange_usages(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[Usage, Usage]:
-    """Return the bytes that a forward and a backward of a stage put on each port.
+    """Return the bytes that a forward and a backward of a stage send through each port.
 
-    They come from tensor-parallel reductions and from exchanges of experts.
+    They come from tensor-parallel reductions and from expert exchanges.
     """
     block = expert_block(design, mesh, workload(design, mesh))
     groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]

@@ -1,7 +1,7 @@
-"""Slowdown of messages that use one link at the same time, as ``meshwave calibrate`` measures it.
+"""Slowdown of messages that use one link at the same time, as measured by ``meshwave calibrate``.
 
 A profile has one :class:`Contention` per kind of link. Every value is a ratio to the same message alone, measured in
-the same repetition; the value is the median, and the repetitions are kept with it.
+the same repetition. The value is the median; all repetitions are stored with it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ Order = Literal["sequential", "shared"]
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 Repetitions = 10_000
 SEQUENTIAL_BELOW = 0.75
-"""Ratio of the first finish time to the second below which two messages count as sent one after the other: it is 0.5
-for equal messages that do not overlap and 1 for messages that share the link evenly."""
+"""Ratio of the first to the second finish time below which two messages count as sent one after the other.
+
+The ratio is 0.5 for equal messages that do not overlap, and 1 for messages that share the link evenly.
+"""
 
 
 class Ratio(Part):
-    """A time or a rate relative to the one measured alone."""
+    """Time or rate relative to that of the same message alone."""
 
     median: Positive
     samples: Annotated[tuple[Positive, ...], Field(min_length=1, max_length=Repetitions)]
@@ -34,7 +36,7 @@ class Ratio(Part):
 
     @classmethod
     def from_samples(cls, samples: Sequence[float]) -> Self:
-        """Return the ratio whose figure is the median of ``samples``."""
+        """Return the ratio whose value is the median of ``samples``."""
         return cls(median=median(samples), samples=tuple(samples))
 
     @property
@@ -44,7 +46,7 @@ class Ratio(Part):
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """First and third quartile of the repetitions."""
+        """First and third quartiles of the repetitions."""
         if len(self.samples) == 1:
             return self.median, self.median
         first, _, third = quantiles(self.samples, n=4, method="inclusive")
@@ -52,20 +54,20 @@ class Ratio(Part):
 
 
 class PairOrder(Part):
-    """Two equal messages from one process to another, sent at the same time."""
+    """Order of two equal messages that are sent at the same time from one process to another."""
 
     order: Order
-    """*sequential*: the first has the link to itself and the second follows; *shared*: they finish together."""
+    """*sequential*: the first has the link to itself and the second follows; *shared*: both finish together."""
     first_s: Positive
     """Seconds from the start until the first message has arrived (median)."""
     second_s: Positive
     """Seconds from the start until the second message has arrived (median)."""
     samples: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1, max_length=Repetitions)]
-    """Seconds until the first and until the second have arrived, per repetition."""
+    """Seconds until the first and the second message have arrived, per repetition."""
 
     @classmethod
     def from_samples(cls, samples: Sequence[tuple[float, float]]) -> Self:
-        """Return the order that ``samples``, finish times of first and second message in seconds, show."""
+        """Return the order that the finish times of the first and second message in ``samples`` (seconds) show."""
         first_s, second_s = (median(times) for times in zip(*samples, strict=True))
         is_sequential = median(first / second for first, second in samples) < SEQUENTIAL_BELOW
         order: Order = "sequential" if is_sequential else "shared"
@@ -73,16 +75,16 @@ class PairOrder(Part):
 
 
 class CollectiveBesideTransfer(Part):
-    """A ring all-reduce and a message that pass one link in the same direction at the same time.
+    """Slowdown of a ring all-reduce and a message on one link, in the same direction at the same time.
 
-    Both send equally many bytes over the link, so that both are busy for most of the measurement; a longer
-    collective beside a shorter message is slowed down less.
+    Both send equally many bytes over the link, so that both are busy for most of the measurement; a longer collective
+    beside a shorter message is slowed down less.
     """
 
     ranks: Annotated[int, Field(ge=2, le=4096)]
-    """Processes of the all-reduce."""
+    """Number of processes of the all-reduce."""
     collective_bytes: Positive
-    """Size of the buffer that is all-reduced."""
+    """Size of the all-reduced buffer in bytes."""
     collective_alone_s: Positive
     """Seconds of the all-reduce alone (median)."""
     collective_slowdown: Ratio
@@ -97,37 +99,43 @@ class Contention(Part):
     pair: LinkKind
     """*same_node*: between processes of one node; *across_nodes*: over the NICs of two nodes."""
     message_bytes: Positive
-    """Size of every message."""
+    """Size of every message in bytes."""
     alone_s: Positive
     """Seconds of one message alone (median)."""
     alone_samples_s: Annotated[tuple[Positive, ...], Field(min_length=1, max_length=Repetitions)]
     """Seconds of one message alone, per repetition."""
     shared_rate: Ratio | None = None
-    """Total bytes/s of two messages of two pairs of processes, in one direction, relative to one alone. Across nodes
-    both pass one NIC: 1 where it is the bottleneck, up to 2 where a single message cannot fill it."""
+    """Total bytes/s of two messages between two pairs of processes in one direction, relative to one message alone.
+
+    Across nodes both use one NIC: 1 if the NIC is the bottleneck, up to 2 if a single message cannot saturate it.
+    """
     duplex_rate: Ratio | None = None
-    """Bytes/s of the slower direction of a pair when both directions are busy, relative to one direction alone: 1 for
-    a full-duplex link, 0.5 where the directions share it."""
+    """Bytes/s of the slower direction of a pair when both directions are busy, relative to one direction alone.
+
+    1 for a full-duplex link, 0.5 if the directions share the link.
+    """
     pair_order: PairOrder | None = None
     collective_beside_transfer: CollectiveBesideTransfer | None = None
 
 
 @dataclass(frozen=True)
 class LinkSharing:
-    """Capacity of links in multiples of the rate of one message, for the network model.
+    """Capacity of links for the network model.
 
-    Each factor is a multiple of the rate of one message alone, 1.0 where it was not measured.
+    Each factor is a multiple of the rate of one message alone; 1.0 if it was not measured.
     """
 
     across_nodes_capacity: float = 1.0
-    """Total rate of two messages over one NIC in one direction; at least 1, at most 2, since two were measured."""
+    """Total rate of two messages over one NIC in one direction, from 1 to 2."""
     same_node_capacity: float | None = None
-    """Total rate of two messages between distinct pairs of processes of one node; at least 1, at most 2. None where it
-    was not measured: each device has a link of its own."""
+    """Total rate of two messages between distinct pairs of processes of one node, from 1 to 2.
+
+    None if it was not measured: each device then has its own link.
+    """
     across_nodes_duplex: float = 1.0
-    """Rate of each direction between nodes when both are busy: 0.5 to 1."""
+    """Rate of each direction between nodes when both are busy, from 0.5 to 1."""
     same_node_duplex: float = 1.0
-    """Rate of each direction inside a node when both are busy: 0.5 to 1."""
+    """Rate of each direction inside a node when both are busy, from 0.5 to 1."""
 
 
 UNMEASURED_LINK = LinkSharing()
@@ -135,7 +143,7 @@ UNMEASURED_LINK = LinkSharing()
 
 
 def link_sharing(measured: Iterable[Contention]) -> LinkSharing:
-    """Return the factors that a profile measured, limited to physically possible values."""
+    """Return the measured factors of a profile, limited to physically possible values."""
     found = {each.pair: each for each in measured}
     across_capacity, across_duplex = _factors(found.get("across_nodes"))
     inside_capacity, inside_duplex = _factors(found.get("same_node"))
@@ -144,7 +152,7 @@ def link_sharing(measured: Iterable[Contention]) -> LinkSharing:
 
 
 def _factors(found: Contention | None) -> tuple[float, float]:
-    """Return the capacity and the duplex factor of a kind of link."""
+    """Return the capacity factor and the duplex factor of a kind of link."""
     if found is None:
         return 1.0, 1.0
     return _clamp(found.shared_rate, 1.0, 2.0), _clamp(found.duplex_rate, 0.5, 1.0)
@@ -167,7 +175,7 @@ ROWS = (
 
 
 def describe_contention(found: Contention) -> tuple[str, ...]:
-    """Return a text with units for each of ``ROWS``, such as "24.9 MB/s each"; empty where it was not measured."""
+    """Return a text with units for each measurement in ``ROWS``, such as "24.9 MB/s each"; empty if unmeasured."""
     rate = found.message_bytes / found.alone_s
     alone = f"{quantity(found.message_bytes, 'B')} in {quantity(found.alone_s, 's')}, {quantity(rate, 'B/s')}"
     shared, duplex = found.shared_rate, found.duplex_rate

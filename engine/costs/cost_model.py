@@ -1,4 +1,4 @@
-"""Cost models, and the seconds and bytes that they assign to every row of a program."""
+"""Cost models, which assign seconds and bytes to every row of a program."""
 
 from __future__ import annotations
 
@@ -30,30 +30,28 @@ Floats = NDArray[np.float64]
 class Costs:
     """Costs of every row of a program, and memory of the devices."""
 
-    seconds: (
-        Floats  # [rows] of compute, REDUCE_GRAD and STEP; of the transfer of a SEND; 0 for RECV; a slot takes its sum
-    )
-    overlap_saved: Floats  # [rows] seconds by which a slot is shorter than its actions in turn, at its second row
-    bytes: Floats  # [rows] that one device sends in a SEND or reduces in a REDUCE_GRAD; else 0
+    seconds: Floats  # [rows] seconds of compute, REDUCE_GRAD and STEP, of the transfer of a SEND; 0 for RECV; slots sum
+    overlap_saved: Floats  # [rows] seconds by which a slot is shorter than the sum of its actions, at its second row
+    bytes: Floats  # [rows] bytes that one device sends in a SEND or reduces in a REDUCE_GRAD; otherwise 0
     transfer_model: TransferModel
-    unit: Unit  # of ``seconds``, which unit costs do not count in seconds
-    static_bytes: Mapping[str, Floats]  # [ranks] on one device: weights, gradients, optimizer
-    gradient_bytes: Floats  # [ranks, stages] gradients of each stage; 0 where a rank does not hold it
-    reduced_bytes: Floats  # [ranks, stages] those after a REDUCE_GRAD, in addition
-    sent_bytes: Floats  # [2, stages, microbatches] change of unacknowledged sent bytes by each forward and backward
-    activation_bytes: Floats  # [stages] one device keeps for a microbatch, from F to the end of B or I
-    deferred_bytes: Floats  # [stages] one device keeps for a microbatch, from the end of I to the end of W
-    working_bytes: Floats  # [ranks] on one device: largest transient and message buffers
-    capacity_bytes: float  # of one device
-    model_flops: float  # of the model in one iteration, forward and backward, the whole job
-    peak_flops: float  # FLOP/s of all devices used
+    unit: Unit  # unit of ``seconds``: s, or the unit of unit costs
+    static_bytes: Mapping[str, Floats]  # [ranks] bytes on one device: weights, gradients, optimizer
+    gradient_bytes: Floats  # [ranks, stages] gradient bytes of each stage; 0 if a rank does not hold it
+    reduced_bytes: Floats  # [ranks, stages] additional gradient bytes after a REDUCE_GRAD
+    sent_bytes: Floats  # [2, stages, microbatches] change of unacknowledged sent bytes at each forward and backward
+    activation_bytes: Floats  # [stages] bytes that one device keeps for a microbatch, from F to the end of B or I
+    deferred_bytes: Floats  # [stages] bytes that one device keeps for a microbatch, from the end of I to the end of W
+    working_bytes: Floats  # [ranks] bytes on one device: largest transient and message buffers
+    capacity_bytes: float  # memory of one device
+    model_flops: float  # FLOPs of the model in one iteration, forward and backward, all devices together
+    peak_flops: float  # FLOP/s of all used devices
     samples: int  # sequences in one iteration
-    tokens: int  # in one iteration
-    layers: tuple[int, ...]  # [stages]
+    tokens: int  # tokens in one iteration
+    layers: tuple[int, ...]  # [stages] layers of each stage
     network: Network | None = None  # None if transfers do not share links
 
     def play(self, program: Program, seconds: Floats | None = None, meshes: tuple[str, ...] | None = None) -> Timeline:
-        """Simulate the program that was priced, with other ``seconds`` if given.
+        """Simulate the priced program, with other ``seconds`` if they are given.
 
         The collectives inside a computation scale with its seconds.
         """
@@ -66,7 +64,7 @@ class Costs:
         return simulate(program, given, self.transfer_model, meshes, network=network, alone=alone)
 
     def play_alone(self, program: Program) -> Timeline:
-        """Simulate the program that was priced without link sharing; the result is cached."""
+        """Simulate the priced program without link sharing; the result is cached."""
         known = self.__dict__.get("_alone")
         if known is None or known.digest != program.digest:
             known = self.__dict__["_alone"] = simulate(program, self.seconds)
@@ -74,14 +72,14 @@ class Costs:
 
 
 class CostModel(CostSection, ABC):
-    """A way to price a program. A member is one file in ``costs/models``.
+    """Interface of cost models. A member is one file in ``costs/models``.
 
     Its fields, including ``kind`` and ``transfer_model``, are its keys in the document and its form on the page; its
     docstring is its help text.
     """
 
     uses_device_constants: ClassVar[bool] = False
-    """True if the constants of a known device price the computations."""
+    """True if the fitted constants of a device price the computations."""
 
     @abstractmethod
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
@@ -92,26 +90,27 @@ class CostModel(CostSection, ABC):
         return device_sizes(design, program, layers)
 
     def peak_flops(self, design: Design) -> float:
-        """Return the peak FLOP/s of one device, the denominator of MFU."""
+        """Return the peak FLOP/s of one device, which is the denominator of MFU."""
         return design.cluster.device.peak_flops
 
     @abstractmethod
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
-        """Return ``[kinds]`` seconds of each distinct action of the program; see :class:`Costs`."""
+        """Return the seconds of each distinct action of the program, ``[kinds]``; see :class:`Costs`."""
 
     def wait_seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
-        """Return ``[kinds]`` the seconds in which each computation waits for collectives inside it.
+        """Return the seconds for which each computation waits for collectives inside it, ``[kinds]``.
 
-        These are exchanges of experts and reductions of tensor-parallel layers.
+        These collectives are expert exchanges and tensor-parallel reductions.
         """
         return np.zeros(len(kinds))
 
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
     ) -> tuple[Network | None, Floats]:
-        """Return the network that flows share, and the ``[kinds]`` seconds that a flow takes on it alone.
+        """Return the network that flows share, and the seconds that each flow takes on it alone, ``[kinds]``.
 
-        The network is None if flows share nothing. A port may be slower than the ``seconds`` given for a flow.
+        The network is None if flows share nothing. A flow takes longer than the ``seconds`` given for it if a port is
+        slower.
         """
         return None, seconds
 
@@ -124,17 +123,17 @@ class CostModel(CostSection, ABC):
         seconds: Floats,
         pairs: NDArray[np.int64],
     ) -> Floats:
-        """Return the seconds of a forward and a backward that share a slot.
+        """Return the seconds of a forward and a backward that share a slot, ``[slots]``.
 
         By default they run one after the other.
 
         Args:
             design: the design.
-            program: its program.
+            program: the program of the design.
             kinds: distinct actions of the program.
             layers: layers of each stage.
-            seconds: [kinds] of each action alone.
-            pairs: [slots, 2] kinds of the forward and of the backward.
+            seconds: [kinds] seconds of each action alone.
+            pairs: [slots, 2] kinds of the forward and the backward of each slot.
         """
         return np.asarray(seconds[pairs].sum(axis=1))
 
@@ -150,7 +149,7 @@ def pricing_model(design: Design) -> CostModel:
 
 
 def layers_per_stage(design: Design) -> tuple[int, ...]:
-    """Return the layers of each stage: those of the design, else a split balanced by its cost model.
+    """Return the layers of each stage: those of the design, or otherwise a split balanced by its cost model.
 
     Raises:
         InputError: there are more stages than layers, or the calibration profile is missing.
@@ -159,7 +158,7 @@ def layers_per_stage(design: Design) -> tuple[int, ...]:
 
 
 def estimate(design: Design, program: Program) -> Costs:
-    """Price ``program``, which ``design`` was lowered to, by the cost model of the design.
+    """Price a ``program``, lowered from ``design``, by the cost model of the design.
 
     Raises:
         InputError: there are more stages than layers, or the calibration profile is missing.
@@ -202,10 +201,10 @@ def estimate(design: Design, program: Program) -> Costs:
 
 
 def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
-    """Return ``[rows]`` the seconds in which each computation waits for collectives inside it; 0 for other actions.
+    """Return the seconds for which each computation waits for collectives inside it, ``[rows]``; 0 for other actions.
 
-    Those of a slot include what the compute of the other action hides. Separate from :func:`estimate`, which order
-    searches call often without needing this.
+    For a slot, they include waits in which the other action computes. Order searches do not need them, so
+    :func:`estimate` does not compute them.
     """
     distinct = kinds(program)
     return pricing_model(design).wait_seconds(design, program, distinct, layers)[distinct.of_row]
@@ -214,7 +213,7 @@ def wait_seconds(design: Design, program: Program, layers: tuple[int, ...]) -> F
 def _slot_savings(
     model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...]
 ) -> Floats:
-    """Return ``[rows]`` the seconds that each slot saves, at its second row; ``seconds`` are those of kinds alone."""
+    """Return the seconds that each slot saves, ``[rows]``, at its second row; ``seconds`` are those of kinds alone."""
     savings = np.zeros(len(program))
     second = np.flatnonzero(program.fused)
     if second.size:

@@ -1,4 +1,4 @@
-"""Memory and messages of every device: parameters, activations, buffers, and bytes that it sends."""
+"""Memory and messages of every device: parameters, activations, buffers, and sent bytes."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ Floats = NDArray[np.float64]
 
 
 class StageSizes(NamedTuple):
-    """Memory of one stage on one device, and of one microbatch in it: counts of parameters, otherwise bytes."""
+    """Sizes of one stage for one microbatch on one device: numbers of parameters, otherwise bytes."""
 
     parameters: float
     copied: float
-    """Parameters of which mixed precision keeps a second copy."""
+    """Number of parameters of which mixed precision keeps a second copy."""
     kept: float
     recomputed: float
     """Bytes kept instead of ``kept`` if the stage is recomputed."""
     deferred: float
     transient: float
     neighbours: tuple[float, float]
-    """Parameters, and copied ones, of the largest two consecutive blocks."""
+    """Number of parameters, and of copied ones, of the largest two consecutive blocks."""
 
 
 class Sizes(NamedTuple):
     """Memory and parameters of one device of each rank."""
 
-    parameters: Floats  # [ranks, stages] of one device; 0 where a rank does not hold the stage
-    own: Floats  # [ranks, stages] those whose state is on the device: all without sharding
-    computed_bytes: Floats  # [ranks, stages] of the weights as the compute reads them
-    gates: Floats  # [ranks, stages] part of ``parameters`` in gates
-    experts: Floats  # [ranks, stages] part of ``parameters`` in experts
-    static_bytes: Mapping[str, Floats]  # [ranks] weights, gradients, optimizer
-    activation_bytes: Floats  # [stages] kept for one microbatch from its forward to its backward
-    deferred_bytes: Floats  # [stages] kept for one microbatch between the halves of a split backward
-    working_bytes: Floats  # [ranks] largest transient, and the buffers of messages in flight
+    parameters: Floats  # [ranks, stages] parameters of one device; 0 if a rank does not hold the stage
+    own: Floats  # [ranks, stages] parameters whose state is on the device; all of them without sharding
+    computed_bytes: Floats  # [ranks, stages] bytes of the weights in the compute precision
+    gates: Floats  # [ranks, stages] part of ``parameters`` that belongs to gates
+    experts: Floats  # [ranks, stages] part of ``parameters`` that belongs to experts
+    static_bytes: Mapping[str, Floats]  # [ranks] bytes of weights, gradients and optimizer
+    activation_bytes: Floats  # [stages] bytes kept for one microbatch from its forward to its backward
+    deferred_bytes: Floats  # [stages] bytes kept for one microbatch between the halves of a split backward
+    working_bytes: Floats  # [ranks] bytes of the largest transient, and of the buffers of messages in flight
 
 
 def workload(design: Design, mesh: Mesh) -> Workload:
     """Return the work of one device of ``mesh`` for one microbatch.
 
-    A microbatch is ``micro_batch_size`` sequences on each data-parallel copy of the first mesh; a mesh of another
-    ``dp`` splits the same sequences differently. Context-parallel devices share the tokens of a sequence, each with a
-    balanced part of a causal mask; the exchange of keys and values is taken as hidden behind attention.
+    A microbatch has ``micro_batch_size`` sequences on each data-parallel replica of the first mesh; a mesh with another
+    ``dp`` divides the same sequences differently. Context-parallel devices share the tokens of a sequence, each with a
+    balanced part of a causal mask; the exchange of keys and values is assumed to be hidden behind attention.
     """
     first = design.meshes[0]
     batch = design.training.micro_batch_size * first.dp / first.cp / mesh.dp
@@ -88,24 +88,24 @@ def _recomputed_part(design: Design) -> Recomputed:
 
 
 def stage_copies(program: Program) -> Iterator[tuple[int, int]]:
-    """Yield each (rank, stage) where the rank holds a copy of the stage."""
+    """Yield each (rank, stage) for which the rank holds a replica of the stage."""
     for route in program.placement.tolist():
         yield from ((rank, stage) for stage, rank in enumerate(route))
 
 
 def joins_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
-    """Return, by stage, the number of layers in which a skip connection ends."""
+    """Return the number of layers of each stage in which a skip connection ends, ``[stages]``."""
     joins = [target for _, target in design.model.skips]
     ends = list(accumulate(layers))
     return tuple(sum(end - n <= join < end for join in joins) for n, end in zip(layers, ends, strict=True))
 
 
 def skip_units(design: Design, program: Program, layers: Sequence[int]) -> NDArray[np.int64]:
-    """Return ``[2, stages]`` the skip tensors that a stage keeps until its backward: received ones, and others.
+    """Return the number of skip tensors that a stage keeps until its backward: received ones, others; ``[2, stages]``.
 
-    The others are copies: several concatenated tensors, or one sent along with the output. A single tensor for a later
-    stage is the input of a norm and is counted there. If the first layer joins a skip connection, the stage also keeps
-    the result of the join.
+    The others are copies: several concatenated tensors, or one that is sent along with the output. A single tensor for
+    a later stage is the input of a norm and is counted there. If the first layer joins a skip connection, the stage
+    also keeps the result of the join.
     """
     kept = np.zeros((2, program.stages), np.int64)
     for source, target, tensors in program.skips.tolist():
@@ -121,9 +121,11 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
     """Return the memory that the devices need.
 
     Weights, gradients and optimizer states cover all stages of a rank, by precision (arXiv:1910.02054, section 3.1: 16
-    bytes per parameter with AdamW and fp32, 18 with mixed precision and fp32 gradients), and as
-    :mod:`meshwave.engine.costs.sharding` divides them. Two consecutive blocks have their sharded weights gathered, or
-    their gradients not yet scattered, at a time. If replicas of a stage are on meshes of different shape, its activations are those of the larger device.
+    bytes per parameter with AdamW and fp32, 18 with mixed precision and fp32 gradients), divided as in
+    :mod:`meshwave.engine.costs.sharding`. At any time, two consecutive blocks have gathered weights, or gradients that
+    are not yet scattered. If replicas of a stage are on meshes of different shape, its activations are those of the
+    larger device.
+
     A recomputed stage keeps its input, and its activations are part of the working set of its backward. Tensors of skip
     connections are kept with the inputs and outputs of a stage.
     """
@@ -176,7 +178,7 @@ def device_sizes(design: Design, program: Program, layers: Sequence[int]) -> Siz
 
 
 StageSizesOf = Callable[[int, Workload, ExpertBlock | None], StageSizes]
-"""Returns the sizes of a stage for the workload of a device and the experts of its layers, if any."""
+"""Function that returns the sizes of a stage, given the workload of a device and the experts of its layers, if any."""
 
 
 def _stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
@@ -234,23 +236,23 @@ def _block_stages(model: BlockModel, program: Program, layers: Sequence[int]) ->
     return sizes_of_stage
 
 
-@lru_cache(maxsize=8)  # by the program alone: numbers of the design do not matter
+@lru_cache(maxsize=8)  # determined by the program alone: numbers of the design do not matter
 def _buffered_units(program: Program) -> Floats:
-    """Return ``[ranks]`` the message units that a device buffers at once.
+    """Return the number of message units that a device of each rank buffers at once, ``[ranks]``.
 
     These are receives that were posted and not consumed, skip tensors for stages of the same rank, and the largest
     outgoing message.
     """
-    leaving = np.zeros_like(program.tensors, shape=program.ranks)  # of their type, since others take ten times as long
+    leaving = np.zeros_like(program.tensors, shape=program.ranks)  # keep the dtype: other dtypes take ten times as long
     sends = program.is_send
     np.maximum.at(leaving, program.rank[sends], program.tensors[sends])
     return peak_per_rank(program, _buffer_changes(program)) + leaving
 
 
 def _buffer_changes(program: Program) -> Floats:
-    """Return ``[rows]`` the change in buffered message units at each row.
+    """Return the change in buffered message units at each row, ``[rows]``.
 
-    The number grows where a receive is posted or a tensor is made for a later stage of the rank, and shrinks where a
+    The number grows when a receive is posted or a tensor is made for a later stage of the rank, and shrinks when a
     computation consumes it.
     """
     change, table = np.zeros(len(program)), program.tables
@@ -271,7 +273,7 @@ def _buffer_changes(program: Program) -> Floats:
 
 
 def sent_bytes(program: Program, size: Floats) -> Floats:
-    """Return ``[2, stages, microbatches]`` the change of unacknowledged sent bytes at each forward and backward.
+    """Return the change of unacknowledged sent bytes at each forward and backward, ``[2, stages, microbatches]``.
 
     Args:
         program: the program.
@@ -286,17 +288,17 @@ def sent_bytes(program: Program, size: Floats) -> Floats:
 
 
 def peak_per_rank(program: Program, change: Floats) -> Floats:
-    """Return ``[ranks]`` the maximum of the running sum of ``change`` ``[rows]`` on each rank."""
+    """Return the maximum of the running sum of ``change``, ``[rows]``, on each rank, ``[ranks]``."""
     alive = np.concatenate(([0.0], np.cumsum(change)))
     highest = [alive[first : end + 1].max() for first, end in pairwise(program.offsets)]
     return np.array(highest) - alive[program.offsets[:-1]]
 
 
 def bytes_of_kinds(design: Design, kinds: Kinds, held: Sizes) -> Floats:
-    """Return ``[kinds]`` bytes that one device sends in a SEND or reduces in a REDUCE_GRAD; 0 for other actions.
+    """Return the bytes that one device sends in a SEND or reduces in a REDUCE_GRAD, ``[kinds]``; 0 for other actions.
 
-    A SEND counts all bytes of the transfer divided by the source devices: with tensor parallelism each device of the
-    receiver gets all of its copy's ``[b, s, h]``.
+    For a SEND these are all bytes of the transfer divided by the number of source devices: with tensor parallelism,
+    each device of the receiver gets the whole ``[b, s, h]`` of its replica.
     """
     size = np.zeros(len(kinds))
     columns = (kinds.rank, kinds.peer, kinds.tensors)
@@ -308,5 +310,5 @@ def bytes_of_kinds(design: Design, kinds: Kinds, held: Sizes) -> Floats:
 
 
 def gradient_bytes(design: Design, held: Sizes) -> Floats:
-    """Return ``[stages]`` the bytes of a stage's gradients on one device before they are sharded."""
+    """Return the gradient bytes of each stage on one device before they are sharded, ``[stages]``."""
     return np.asarray(held.parameters.max(axis=0) * number_sizes(design.training).gradients)

@@ -1,4 +1,4 @@
-"""Distinct actions of a program: rows with equal costs are priced once."""
+"""Distinct actions of a program: rows with equal costs, which are priced once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """Distinct actions: rows that differ only in their microbatch are of one kind.
+    """Distinct actions of a program; rows that differ only in their microbatch have the same kind.
 
-    A program of 128 ranks x 1024 microbatches has a few thousand kinds in a million rows, so that it is priced in
+    A program of 128 ranks x 1024 microbatches has a few thousand kinds in a million rows, so pricing takes
     milliseconds.
     """
 
@@ -26,12 +26,12 @@ class Kinds:
     rank: Ints  # [kinds]
     stage: Ints  # [kinds]
     peer: Ints  # [kinds]
-    tensors: Ints  # [kinds] units of a message; 0 for other actions
-    of_row: Ints  # [rows] the kind of each row
+    tensors: Ints  # [kinds] message units; 0 for other actions
+    of_row: Ints  # [rows] kind of each row
 
     @property
     def sends(self) -> NDArray[np.intp]:
-        """Indices of the kinds that are a SEND."""
+        """Indices of the kinds that are SENDs."""
         return self.indices_of(*SENDS)
 
     def indices_of(self, *ops: Op) -> NDArray[np.intp]:
@@ -47,7 +47,7 @@ def kinds(program: Program) -> Kinds:
     """Return the distinct actions of a program."""
     code = _kind_numbers(program)
     row = np.full(int(code.max(initial=-1)) + 1, -1, np.int64)
-    row[code] = np.arange(len(code))  # one row stands for each code
+    row[code] = np.arange(len(code))  # one row represents each code
     used = row >= 0
     number = np.cumsum(used, dtype=np.int32) - 1
     row = row[used]
@@ -58,7 +58,10 @@ def kinds(program: Program) -> Kinds:
 
 
 def _kind_numbers(program: Program) -> NDArray[np.int64]:
-    """Return ``[rows]`` a small number per kind: op and rank, with peer and size for messages, else with the stage."""
+    """Return a small number for the kind of each row, ``[rows]``.
+
+    The kind depends on op and rank; for messages also on peer and size, otherwise on the stage.
+    """
     width = max(program.ranks, program.stages) + 1
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
     last = np.where(message, program.peer, program.stage) + 1

@@ -1,13 +1,13 @@
 """Costs of layers with experts: attention, gate, experts on the devices of a mesh, and their messages.
 
-The seconds are those of :func:`meshwave.engine.experts.play`, which the layer's timeline shows too. Bytes and
+The times are those of :func:`meshwave.engine.experts.play`, which the timeline of the layer shows too. Bytes and
 parameters are those of the device that holds the most.
 
-The experts keep, between forward and backward (``R`` rows on a device, ``M`` hidden, ``H`` the experts' width, sharded
-by ``esp``), the rows and both sides of the GELU: ``R (M + 2H / esp)``. The dispatch buffers are part of it: ``N_ESP D``
-for the baseline against ``N_ESP D / N_MP`` for Parm. Also kept are the slots that the gate's weights multiply, and the
-gate's input and probabilities. The backward makes the gradient of the GELU's input beside that of its output, and later
-the gradients of rows and weights before they are accumulated.
+Between forward and backward, the experts keep the rows and both sides of the GELU: ``R (M + 2H / esp)``, with ``R``
+rows on a device, hidden size ``M`` and expert hidden size ``H``, sharded by ``esp``. The dispatch buffers are part of
+it: ``N_ESP D`` for the baseline and ``N_ESP D / N_MP`` for Parm. Also kept are the slots that the gate's weights
+multiply, and the input and probabilities of the gate. The backward makes the gradient of the GELU's input besides that
+of its output, and later the gradients of rows and weights before they are accumulated.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from meshwave.engine.experts import (
 from meshwave.engine.program.action import Op
 
 Sent = tuple[tuple[float, ...], tuple[float, ...]]
-"""Bytes that each device of a block of experts sends inside its node, and to other nodes."""
+"""Bytes that each device of a block of experts sends inside its node, and to other nodes; two tuples ``[devices]``."""
 
 
 @dataclass(frozen=True)
 class ExpertBlock:
     """Costs of one layer with experts on one device of a mesh, for one microbatch."""
 
-    operators: tuple[Operator, ...]  # the whole layer; the one called "experts" takes the seconds below
-    forward_s: float  # gate, experts and their messages
+    operators: tuple[Operator, ...]  # operators of the whole layer; the one named "experts" takes the seconds below
+    forward_s: float  # seconds of gate, experts and their messages
     input_gradient_s: float
     weight_gradient_s: float
-    hidden_s: float  # weight gradients that overlap with messages in a whole backward
-    forward_waits_s: float  # part of forward_s in which the device with the most compute waits for messages
+    hidden_s: float  # seconds of weight gradients that overlap with messages in a whole backward
+    forward_waits_s: float  # part of forward_s for which the device with the most computation waits for messages
     input_waits_s: float  # the same part of input_gradient_s; a whole backward waits ``hidden_s`` less
     gate_parameters: float
-    expert_parameters: float  # all experts on the device
+    expert_parameters: float  # parameters of all experts on the device
     forward_sent: Sent
     backward_sent: Sent
-    pieces: Mapping[Op, Pieces]  # of gate, experts and their messages on the device with the most compute
+    pieces: Mapping[Op, Pieces]  # gate, experts and their messages on the device with the most computation
 
 
 def expert_block(design: Design, mesh: Mesh, load: Workload) -> ExpertBlock | None:
@@ -75,7 +75,7 @@ def expert_block(design: Design, mesh: Mesh, load: Workload) -> ExpertBlock | No
 
 
 def expert_layers_per_stage(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
-    """Return, by stage, the number of layers with experts."""
+    """Return the number of layers with experts of each stage, ``[stages]``."""
     moe = design.model.moe
     if moe is None:
         return (0,) * len(layers)
@@ -85,24 +85,24 @@ def expert_layers_per_stage(design: Design, layers: Sequence[int]) -> tuple[int,
 
 
 def sparse_layers(block: ExpertBlock | None, count: int) -> Sparse:
-    """Return ``count`` layers with experts of a stage."""
+    """Return ``count`` layers with experts as layers of a stage."""
     return DENSE if block is None else Sparse(count, block.operators)
 
 
-# ---- who shares the gradients of experts ----
+# ---- devices that share the gradients of experts ----
 
 
 class Sharing(NamedTuple):
-    """Devices that hold the same experts, or the same shards of them."""
+    """Group of devices that hold the same experts, or the same shards of them."""
 
     devices: tuple[int, ...]
-    share: float  # relative to the experts of the device that holds the most
+    share: float  # share of the experts of the device that holds the most
 
 
 def expert_sharing(design: Design, meshes: Sequence[Mesh]) -> tuple[list[Sharing], bool]:
-    """Return the groups of devices that reduce gradients of the same experts for a stage held by ``meshes``.
+    """Return the groups of devices that reduce gradients of the same experts, for a stage held by ``meshes``.
 
-    Also return whether the gates are reduced over all their devices.
+    The second value is True if the gates are reduced over all devices of the groups.
     """
     name, layer, _ = resolve_expert_layer(design, meshes[0])
     schedule = expert_schedules[name]()
@@ -125,7 +125,7 @@ EXPERTS = "experts"
 """Name of the operator for gate, experts and their messages."""
 
 
-@lru_cache(maxsize=256)  # consecutive edits mostly price the same layer
+@lru_cache(maxsize=256)  # most consecutive edits price the same layer
 def _block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rates: Rates) -> ExpertBlock:
     priced = price(name, layer, links, rates)
     before, after = flops.mlp_neighbours(load)
@@ -160,9 +160,10 @@ def _block(load: Workload, moe: MoE, name: str, layer: Layer, links: Links, rate
 
 
 def _pieces(steps: Sequence[CostedStep], played: LayerTimeline) -> Pieces:
-    """Return compute and waits of the device with the most compute.
+    """Return the computation and the waits of the device with the most computation.
 
-    A gather that runs under an all-to-all keeps the turn of its action, so that its layer is all compute.
+    A layer whose all-to-all overlaps with a gather does not give up the device, so the layer counts as computation
+    only.
     """
     if any(costed.piece_s for costed in steps):
         return (Piece(played.makespan),)
@@ -176,7 +177,7 @@ def _pieces(steps: Sequence[CostedStep], played: LayerTimeline) -> Pieces:
 
 
 def _token_exchanges(load: Workload) -> tuple[Operator, ...]:
-    """Return the gather of the tokens that sequence parallelism divides, since every expert schedule starts with all."""
+    """Return the gather of the tokens that sequence parallelism divides; expert schedules start with all tokens."""
     if not load.sequence_parallel:
         return ()
     size = load.hidden_bytes
@@ -189,14 +190,14 @@ def _sent_bytes(steps: Sequence[CostedStep]) -> Sent:
 
 
 def _compute_seconds(steps: Sequence[CostedStep]) -> float:
-    """Return the compute seconds of the device with the most compute."""
+    """Return the computing seconds of the device with the most computation."""
     return float(np.sum([costed.compute_s for costed in steps], axis=0).max())
 
 
 def split_backward(priced: Price) -> tuple[list[CostedStep], list[CostedStep]]:
-    """Return the steps of the backward for the input, and the rest for the weights.
+    """Return the steps of the backward for the input, and those for the weights.
 
-    Each has half of the products of gate and experts.
+    Each has half of the matrix products of gate and experts.
     """
     inputs, weights = [], []
     for costed in priced.backward:
@@ -223,7 +224,7 @@ def _operator(load: Workload, priced: Price) -> Operator:
     buffer = max((step.bytes for step in steps if step.collective), default=0.0)
     products = Work(gate + priced.flops)
     wide_rows, inner_rows = priced.rows * wide, priced.rows * inner
-    kept = 2 * wide if layer.matrices == 2 else 4 * wide  # gated: both halves, the activated one and the product
+    kept = 2 * wide if layer.matrices == 2 else 4 * wide  # gated: both halves, the activated half and their product
     of_gate = gated * (hidden * item + layer.experts * precision.statistics)
     return Operator(
         EXPERTS,

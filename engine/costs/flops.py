@@ -25,20 +25,20 @@ from meshwave.engine.document.training import Training
 
 
 def stage_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """Return the number of parameters of a stage that one device holds."""
+    """Return the number of parameters of a stage on one device."""
     return sum_over_stage(lambda operator: operator.parameters, load, layers, first, last, sparse)
 
 
 def copied_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """Return the number of parameters that mixed precision copies: those of matrix products, not norms or tables."""
+    """Return the number of parameters that mixed precision copies: those of matrix products, not of norms or tables."""
     return sum_over_stage(lambda operator: operator.copied, load, layers, first, last, sparse)
 
 
 def model_parameters(model: LanguageModel) -> float:
-    """Return the parameters of the whole model: ``12lh^2 (1 + 13/12h + (2v+s)/12lh) + 2h`` for ``f = 4h``.
+    """Return the number of parameters of the model: ``12lh^2 (1 + 13/12h + (2v+s)/12lh) + 2h`` for ``f = 4h``.
 
-    arXiv:2104.04473, eq. 2, with a second ``vh`` for the untied head and with the last norm. A layer with ``E`` experts
-    has ``E`` feed-forward blocks and a gate of ``hE``; the end of a skip connection adds ``2h^2 + h``.
+    arXiv:2104.04473, eq. 2, with an additional ``vh`` for the untied head, and with the last norm. A layer with ``E``
+    experts has ``E`` feed-forward blocks and a gate of ``hE``; the end of a skip connection adds ``2h^2 + h``.
     """
     load = Workload.from_model(model, batch=1)
     joins = Sparse(len(model.skips), joining_layer(load))
@@ -53,7 +53,7 @@ def model_parameters(model: LanguageModel) -> float:
 
 
 def active_parameters(model: LanguageModel) -> float:
-    """Return the parameters that a token uses: all but those of the experts that it does not visit."""
+    """Return the number of parameters that a token uses: all except those of experts to which it is not routed."""
     moe = model.moe
     if moe is None:
         return model_parameters(model)
@@ -62,18 +62,18 @@ def active_parameters(model: LanguageModel) -> float:
 
 
 def model_flops(model: LanguageModel, sequences: float) -> float:
-    """Return the FLOPs of ``sequences`` through the whole model, forward and backward.
+    """Return the FLOPs of forward and backward of ``sequences`` sequences through the whole model.
 
     ``72 b s l h^2 (1 + s/6h + v/12lh)`` for ``f = 4h``: three times the forward, since a backward costs two forwards
     (arXiv:2104.04473, appendix, without recomputation). This is the numerator of the model FLOPs utilization (Chowdhery
     et al., arXiv:2204.02311, appendix B): recomputation inside an attention kernel is not counted, and a causal mask
-    saves nothing. A layer with experts counts the ``top_k`` experts of each token and the gate's ``2bshE``, whatever the
-    capacity pads or drops. The end of a skip connection adds ``4bsh^2``.
+    saves nothing. A layer with experts counts the ``top_k`` experts of each token and the gate's ``2bshE``, regardless
+    of padding and dropped tokens. The end of a skip connection adds ``4bsh^2``.
     """
     load = Workload.from_model(model, batch=sequences)
     once = model.layers * _forward_flops(layer(load)) + len(model.skips) * _forward_flops(join(load))
     moe = model.moe
-    if moe is not None:  # a token's experts and its gate, instead of the dense block
+    if moe is not None:  # a token's experts and the gate, instead of the dense block
         visited, replaced = (
             _forward_flops(feed_forward("feed-forward", load, width))
             for width in (moe.expert_width(model.ffn_hidden), model.ffn_hidden)
@@ -94,8 +94,8 @@ def _forward_flops(operators: Iterable[Operator]) -> float:
 def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
     """Return the bytes that a device keeps for a microbatch of a stage between its forward and its backward.
 
-    These are the tensors that autograd keeps and the stage's output, from which the executor starts the backward; the
-    output of the last stage is one number.
+    These are the tensors that autograd keeps, and the output of the stage, from which the executor starts the backward.
+    The output of the last stage is one number.
     """
     kept = sum_over_stage(lambda operator: operator.kept_bytes, load, layers, first, last, sparse)
     return kept if last else kept + load.outside.hidden_bytes
@@ -104,7 +104,7 @@ def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool, sp
 def input_bytes(load: Workload, *, first: bool, last: bool) -> float:
     """Return the bytes that a device keeps for a recomputed stage: its input, and the targets if it has the loss.
 
-    Chen et al., arXiv:1604.06174, with a whole stage as the segment.
+    This is Chen et al., arXiv:1604.06174, with a whole stage as the segment.
     """
     ids = 8 * load.tokens
     return (ids if first else load.outside.hidden_bytes) + (ids if last else 0)
@@ -121,9 +121,9 @@ def optimizer_state_bytes(training: Training) -> int:
 def optimizer_traffic_bytes(training: Training) -> int:
     """Return the bytes per parameter that a step of a fused optimizer kernel reads and writes.
 
-    AdamW reads weight, gradient and two moments and writes all but the gradient; SGD reads weight and gradient and
-    writes the weight. Mixed precision also writes the 16-bit copy. Clipping reads the gradients for their norm, then
-    reads and writes them to scale them.
+    AdamW reads the weight, gradient and two moments, and writes all but the gradient; SGD reads the weight and
+    gradient, and writes the weight. Mixed precision also writes the 16-bit copy. Clipping reads the gradients for their
+    norm, then reads and writes them to scale them.
     """
     size = number_sizes(training)
     moments = 4 * size.moment if training.optimizer == "adamw" else 0

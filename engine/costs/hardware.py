@@ -1,4 +1,4 @@
-"""Data sheets of devices, and types of node, by name and with their sources."""
+"""Data sheets of devices, and node types, by name and with their sources."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from meshwave.engine.document.devices import Amount, device_kinds
 from meshwave.engine.frozen import Part
 
 EFFICIENCY = 0.5
-"""Assumed share of the peak that large matrix products reach, for devices without fitted constants."""
+"""Assumed fraction of peak FLOP/s in large matrix products, for devices without fitted constants."""
 INTRA_NODE_LATENCY_S, INTER_NODE_LATENCY_S = 5e-6, 1e-5
-"""Assumed latencies of links inside and between nodes."""
+"""Assumed latencies of links inside nodes, and between nodes, in seconds."""
 ASSUMED = "Efficiency and latencies are assumed."
 
 
 class DataSheet(Part):
-    """The data sheet of a device."""
+    """Data sheet of a device."""
 
     name: str
     """Name of the device in a design."""
     vendor: str
     peak_flops: Amount
-    """Dense 16-bit FLOP/s."""
+    """Dense 16-bit peak FLOP/s."""
     memory_bytes: Amount
-    """Memory of one device."""
+    """Memory of one device in bytes."""
     memory_bandwidth: Amount
-    """Bytes/s between a device and its own memory."""
+    """Bandwidth between a device and its memory in bytes/s."""
     link_bandwidth: Amount
-    """Bytes/s of a device's link inside the node, in one direction."""
+    """Bandwidth of the link of a device inside the node, in one direction, in bytes/s."""
     source: str
     """Source of the numbers."""
 
     @property
     def device(self) -> Device:
-        """The device as a design has it."""
+        """The device as a section of a design."""
         return Device(
             name=self.name,
             peak_flops=self.peak_flops,
@@ -51,23 +51,23 @@ class DataSheet(Part):
 
 
 class NodeType(Part):
-    """A type of node: its devices, and the links inside and between nodes."""
+    """Type of node: its devices, and the links inside and between nodes."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
     title: str
     device: str
-    """Name of its device."""
+    """Name of the device."""
     devices_per_node: Annotated[int, Field(ge=1)]
     nics_per_node: Annotated[int, Field(ge=1)]
     nic_bandwidth: Amount
-    """Bytes/s of one NIC, in one direction."""
+    """Bandwidth of one NIC in one direction, in bytes/s."""
     link_bandwidth: Amount
-    """Bytes/s of a device's link inside the node, in one direction."""
+    """Bandwidth of the link of a device inside the node, in one direction, in bytes/s."""
     source: str
     """Source of the numbers."""
 
     def cluster(self, nodes: int) -> Cluster:
-        """Return a cluster of such nodes."""
+        """Return a cluster with this number of such nodes."""
         return Cluster(
             nodes=nodes,
             devices_per_node=self.devices_per_node,
@@ -90,7 +90,7 @@ def _table() -> _Table:
 
 @cache
 def data_sheets() -> Mapping[str, DataSheet]:
-    """Return the data sheets of all devices by name, those with fitted constants included."""
+    """Return the data sheets of all devices by name, including devices with fitted constants."""
     fields = set(DataSheet.model_fields)
     fitted = [
         DataSheet(vendor="NVIDIA", source=kind.origin["data sheet"], **kind.model_dump(include=fields))

@@ -1,4 +1,4 @@
-"""Seconds of the kernels of an operator on a device, by the constants of its kind."""
+"""Durations of the kernels of an operator on a device, given the constants of the kind of device."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from meshwave.engine.document import Device
 from meshwave.engine.document.devices import Constants
 
 FORMAT_RATES: dict[Kernel, float] = {"fp8": 2.0, "fp4": 4.0}
-"""Peak FLOP/s in a number format, relative to 16 bits."""
+"""Peak FLOP/s of a number format, relative to 16 bits."""
 
 BACKWARD_SHARE = 0.88
-"""FLOP/s of the backward of attention, relative to the forward: the ratio of FlashAttention-2 and 3 and of cuDNN at
-sequences of 4k to 16k with heads of 128 (arXiv:2307.08691, arXiv:2407.08608)."""
+"""FLOP/s of the attention backward relative to the forward.
+
+It is the ratio of FlashAttention-2 and 3 and of cuDNN for sequences of 4k to 16k tokens and heads of 128
+(arXiv:2307.08691, arXiv:2407.08608).
+"""
 
 
 END_OPERATORS = {"embedding", "embedding norm", "last norm", "logits", "logit cap", "loss"}
-"""Operators outside layers."""
+"""Names of the operators outside layers."""
 LAST_OPERATORS = {"feed-forward out", "feed-forward residual", "shared experts out"}
-"""Operators of a layer whose output its backward does not need."""
+"""Names of the operators of a layer whose output its backward does not need."""
 
 
 def work_seconds(work: Work, device: Device, *, is_fused: bool = False) -> float:
-    """Return the longer of compute and memory time (Williams, Waterman and Patterson, "Roofline", 2009).
+    """Return the longer of compute and memory time in seconds (Williams, Waterman and Patterson, "Roofline", 2009).
 
-    A device without constants reaches the share ``efficiency`` of its peak in all products. Otherwise ``is_fused`` says
-    whether kernels are compiled or tuned: elementwise operators are then fused.
+    A device without constants reaches the fraction ``efficiency`` of its peak in all matrix products. Otherwise
+    ``is_fused`` is True if kernels are compiled or tuned, so that elementwise operators are fused.
     """
     if device.constants is not None:
         return _kernel_seconds(work, device, device.constants, is_fused)
@@ -33,7 +36,7 @@ def work_seconds(work: Work, device: Device, *, is_fused: bool = False) -> float
 
 
 def recomputed_share(operator: Operator, part: Recomputed) -> float:
-    """Return the share of the forward of an operator that a backward computes again, by the recomputed part."""
+    """Return the fraction of an operator's forward that is recomputed in the backward."""
     is_attention = operator.name == "attention"
     match part:
         case "attention":
@@ -48,9 +51,9 @@ def recomputed_share(operator: Operator, part: Recomputed) -> float:
 
 
 def _kernel_seconds(work: Work, device: Device, constants: Constants, is_fused: bool) -> float:
-    """Return the seconds of work by constants.
+    """Return the seconds of work on a device with constants.
 
-    A matrix product takes a fixed time and the time of its FLOPs at the sustained rate, which describes measured
+    A matrix product takes a fixed time, plus the time of its FLOPs at the sustained rate. This describes measured
     products better than whole waves of tiles do.
     """
     if work.kernel == "memory":
@@ -65,7 +68,7 @@ def _kernel_seconds(work: Work, device: Device, constants: Constants, is_fused: 
 
 
 def _efficiency(kernel: Kernel, constants: Constants, is_fused: bool) -> float:
-    """Return the share of the peak that a kernel sustains."""
+    """Return the fraction of peak FLOP/s that a kernel sustains."""
     attention = constants.attention_efficiency if is_fused else constants.eager_attention_efficiency
     match kernel:
         case "attention":

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 class Line(NamedTuple):
-    """Seconds of a message: ``alpha_s + bytes * beta_s_per_byte``."""
+    """Duration of a message in seconds as a line: ``alpha_s + bytes * beta_s_per_byte``."""
 
     alpha_s: float
     beta_s_per_byte: float
@@ -23,18 +23,18 @@ class Line(NamedTuple):
 
 
 def fit_line(samples: Sequence[tuple[float, float]]) -> Line:
-    """Fit a line to (bytes, seconds): :func:`fit_terms` with a constant and the bytes as terms."""
+    """Fit a line to samples of (bytes, seconds): :func:`fit_terms` with a constant and the bytes as terms."""
     size, seconds = np.array(samples, float).T
     (alpha, beta), r2 = fit_terms(np.stack([np.ones_like(size), size], axis=1), seconds)
     return Line(alpha, beta, r2)
 
 
 def fit_terms(columns: Floats, seconds: Floats) -> tuple[list[float], float]:
-    """Fit seconds per unit of each term, and return them with the ``r2`` of the seconds.
+    """Fit the seconds per unit of each term; return them, and the ``r2`` of the seconds.
 
-    The squares are those of ``log(seconds / predicted)``, minimized by Gauss-Newton. Small sizes, which determine the
-    constants, thus count as much as large ones, and twice as long as much as half as long. No coefficient is negative.
-    The ``r2`` is that of the seconds themselves, as papers report it.
+    Gauss-Newton minimizes the squares of ``log(seconds / predicted)``. Small sizes, which determine the constants,
+    therefore weigh as much as large ones, and a factor of two as much as a factor of one half. No coefficient is
+    negative. The ``r2`` is that of the seconds themselves, as papers report it.
 
     Args:
         columns: [samples, terms] amount of each term.
@@ -54,13 +54,13 @@ def fit_terms(columns: Floats, seconds: Floats) -> tuple[list[float], float]:
 
 
 def _fit_best_subset(columns: Floats, wanted: Floats) -> Floats:
-    """Return the least-squares solution over the best subset of terms whose coefficients are all non-negative.
+    """Return the least-squares solution over the best subset of terms with non-negative coefficients.
 
-    All subsets are tried, since there are few terms. A subset of terms that the samples cannot distinguish is skipped.
+    All subsets are tried, since there are few terms. Subsets of terms that the samples cannot distinguish are skipped.
     """
     terms = columns.shape[1]
     scale = np.abs(columns).max(axis=0)
-    scale[scale == 0] = 1.0  # the term is in no sample
+    scale[scale == 0] = 1.0  # no sample has the term
     scaled = columns / scale
     best, least = np.zeros(terms), float("inf")
     for chosen in (each for count in range(1, terms + 1) for each in combinations(range(terms), count)):

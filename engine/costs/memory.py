@@ -1,4 +1,4 @@
-"""Memory of a device over the step: constant parts, activations, gradients and messages."""
+"""Memory of a device during a step: constant parts, activations, gradients and messages."""
 
 from __future__ import annotations
 
@@ -22,36 +22,37 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class PeakMemory:
-    """Peak memory per device of each rank, by category at the time of the peak."""
+    """Peak memory per device of each rank in bytes, by category at the time of the peak."""
 
-    by_category: Mapping[str, Floats]  # [ranks] weights, gradients, optimizer, activations, working
+    by_category: Mapping[str, Floats]  # [ranks] bytes of weights, gradients, optimizer, activations, working set
     capacity_bytes: float
 
     @property
     def total_bytes(self) -> Floats:
-        """Peak bytes ``[ranks]``."""
+        """Peak bytes of each rank, ``[ranks]``."""
         return np.asarray(sum(self.by_category.values()))
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """``[ranks]`` True where the peak is within the capacity of a device."""
+        """True where the peak is within the capacity of a device, ``[ranks]``."""
         return np.asarray(self.total_bytes <= self.capacity_bytes)
 
 
 def peak_memory(program: Program, costs: Costs) -> PeakMemory:
     """Return the peak memory of every rank.
 
-    A rank runs one action at a time, so that its memory depends on the order of its actions and not on their times. The
-    categories are those at the moment when their sum is largest. Activations change with compute. Gradients exist from
-    the first backward of a stage on, and twice while they are reduced, since the reduction works on a contiguous copy.
-    Sent tensors are held until their acknowledgement arrives, or to the end of the step, and count as ``working``. The
-    largest transient is added to the peak even if it occurs at another time, which makes the result an upper bound.
+    A rank runs one action at a time, so its memory depends on the order of its actions but not on their times. The
+    categories are those at the time when their sum is largest. Activations change with computations. Gradients exist
+    from the first backward of a stage, and twice while they are reduced, since the reduction works on a contiguous
+    copy. Sent tensors are kept until their acknowledgement arrives, or to the end of the step, and count as
+    ``working``. The largest transient is added to the peak even if it occurs at another time, so the result is an upper
+    bound.
     """
-    rows = np.flatnonzero((program.op < Op.SEND_F) | (program.op > Op.RECV_B))  # messages change no memory themselves
+    rows = np.flatnonzero((program.op < Op.SEND_F) | (program.op > Op.RECV_B))  # messages themselves change no memory
     offsets = np.searchsorted(rows, program.offsets)
     stage, microbatch = program.stage[rows], program.microbatch[rows]
     changes = _memory_changes(program.op[rows], program.rank[rows], stage, microbatch, costs)
-    alive = np.zeros((len(changes), len(rows) + 1))  # before the first row, and after each
+    alive = np.zeros((len(changes), len(rows) + 1))  # bytes before the first row, and after each row
     for change, after in zip(changes, alive, strict=True):
         np.cumsum(change, out=after[1:])
     total = alive.sum(axis=0)
@@ -68,10 +69,10 @@ def peak_memory(program: Program, costs: Costs) -> PeakMemory:
 
 
 def peak_inflight(program: Program, layers: Sequence[int] | None = None) -> Floats:
-    """Return ``[ranks]`` the peak of activations alive at once, in units of one device's share of the model.
+    """Return the peak number of live activations of each rank, in units of a device's share of the model.
 
-    A stage that is ``1/k`` of a device's share counts ``1/k``. All stages count the same unless their ``layers`` are
-    given.
+    The result is ``[ranks]``. A stage that has ``1/k`` of a device's share counts ``1/k``. All stages count equally
+    unless their ``layers`` are given.
     """
     weights = np.ones(program.stages) if layers is None else np.asarray(layers, np.float64)
     alive = peak_per_rank(program, _activation_changes(program.op, program.stage, weights, weights))
@@ -79,18 +80,18 @@ def peak_inflight(program: Program, layers: Sequence[int] | None = None) -> Floa
 
 
 def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Floats]]:
-    """Return, per rank, the times at which a device's memory changes and its bytes from each time on.
+    """Return, per rank, the times at which a device's memory changes, and the bytes from each of these times.
 
     Activations are allocated at the start of a forward and freed at the end of the backward; if the backward is split,
-    the inputs of the weight gradient stay until its end. A sent tensor is held from the computation that makes it to
-    the one that receives its acknowledgement, or to the optimizer step. Gradients are allocated at the end of the first
-    backward of a stage and freed by the optimizer step. Weights, optimizer states and the working set are constant.
-    Each rank starts at time 0.
+    the inputs of the weight gradient remain until its end. A sent tensor is kept from the computation that makes it to
+    the computation that receives its acknowledgement, or to the optimizer step. Gradients are allocated at the end of
+    the first backward of a stage and freed by the optimizer step. Weights, optimizer states and the working set are
+    constant. Each rank starts at time 0.
     """
     shown = np.flatnonzero(~timeline.is_transfer)
     op, rank = timeline.op[shown], timeline.rank[shown]
     time = np.where((op == Op.F) | (op == Op.STEP), timeline.start[shown], timeline.end[shown])
-    order = lexical_order((op == Op.STEP, time, rank))  # stable: an end stays before a start at the same time
+    order = lexical_order((op == Op.STEP, time, rank))  # stable sort: an end stays before a start at the same time
     op, rank, time = op[order], rank[order], time[order]
     stage, microbatch = timeline.stage[shown][order], timeline.microbatch[shown][order]
     kept, *held = _memory_changes(op, rank, stage, microbatch, costs)
@@ -100,7 +101,7 @@ def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Flo
     time, rank, change = (
         np.concatenate(both) for both in ((time, ends), (rank, rank[steps]), (kept + np.sum(held, axis=0), -gone))
     )
-    order = np.argsort(rank, kind="stable")  # a step's end comes last
+    order = np.argsort(rank, kind="stable")  # the end of the optimizer step is last
     time, change = time[order], change[order]
     always = costs.static_bytes["weights"] + costs.static_bytes["optimizer"] + costs.working_bytes
     bounds = np.searchsorted(rank[order], np.arange(timeline.ranks + 1))
@@ -116,10 +117,10 @@ def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Flo
 def _memory_changes(
     op: NDArray[np.int8], rank: Ints, stage: Ints, microbatch: Ints, costs: Costs
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the change of activations, gradients and sent bytes at each action.
+    """Return the change of activation, gradient and sent bytes at each action, ``[actions]`` each.
 
     The actions of a rank are given in order. Reduced copies of gradients are added at the start of the optimizer step;
-    the end of the step, which frees all, is not included.
+    its end, which frees all of them, is not included.
     """
     stages = costs.gradient_bytes.shape[1]
     cell = rank.astype(np.int64) * stages + stage
@@ -139,13 +140,13 @@ def _memory_changes(
 
 
 def _activation_changes(op: NDArray[np.int8], stage: Ints, kept: Floats, deferred: Floats) -> Floats:
-    """Return the change of activation bytes at each action.
+    """Return the change of activation bytes at each action, ``[actions]``.
 
     Args:
         op: [actions] op of each action.
         stage: [actions] stage of each action.
-        kept: [stages] bytes held from F to the end of B or I.
-        deferred: [stages] bytes held from the end of I to the end of W.
+        kept: [stages] bytes kept from F to the end of B or I.
+        deferred: [stages] bytes kept from the end of I to the end of W.
     """
     change = np.zeros(len(op))
     for kind, by in ((Op.F, kept), (Op.B, -kept), (Op.I, deferred - kept), (Op.W, -deferred)):

@@ -8,7 +8,7 @@ from meshwave.engine.document.model import LanguageModel, Model
 
 
 def model_flops(model: Model, samples: float) -> float:
-    """Return the FLOPs of ``samples`` through the whole model, forward and backward."""
+    """Return the FLOPs of forward and backward of ``samples`` samples through the whole model."""
     if isinstance(model, BlockModel):
         return model.flops(samples)
     assert isinstance(model, LanguageModel), "a model is one or the other"
@@ -16,7 +16,7 @@ def model_flops(model: Model, samples: float) -> float:
 
 
 def parameter_counts(model: Model) -> tuple[int, int]:
-    """Return the parameters of the whole model, and those that a token uses."""
+    """Return the number of parameters of the whole model, and the number that one token uses."""
     if isinstance(model, BlockModel):
         return round(model.parameters), round(model.parameters)
     assert isinstance(model, LanguageModel), "a model is one or the other"

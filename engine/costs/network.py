@@ -1,16 +1,17 @@
-"""Network of a design: its ports, and the bytes that transfers, reductions and exchanges put on them.
+"""Network of a design: its ports, and the bytes that transfers, reductions and exchanges send through them.
 
 The cost model prices each flow as if it were alone. This module computes the use of ports by each flow, so that
-:mod:`meshwave.engine.program.shared_links` can play all flows together:
+:mod:`meshwave.engine.program.shared_links` can simulate all flows together:
 
 - a message between two devices of a node passes the sender's outgoing and the receiver's incoming link;
 - a message between nodes passes the NICs of both nodes, which all their devices share, and is never faster than one
   NIC; if a node has several NICs, a device uses one of them at a time;
 - a node's switch and the uplinks of leaf switches are ports if the cluster defines them, or if a calibration found that
   two messages inside a node, or two directions of a NIC, slow each other down;
-- a transfer between two meshes is one flow: the bytes of all messages of its plan;
-- a ring of ``n`` devices moves ``2 (n - 1) / n`` of its bytes over each of its hops, ``(n - 1) / n`` for a gather or a
-  scatter. If a ring spans several meshes, each counts the hops that begin in it.
+- a transfer between two meshes is one flow with the bytes of all messages of its plan;
+- a ring of ``n`` devices sends ``2 (n
+- 1) / n`` of its bytes over each of its hops, ``(n
+- 1) / n`` for a gather or a scatter. If a ring spans several meshes, each mesh counts the hops that begin in it.
 """
 
 from __future__ import annotations
@@ -35,21 +36,25 @@ from meshwave.engine.program.shared_links import Network, Port, PortKind
 
 Floats = NDArray[np.float64]
 Usage = dict[Port, float]
-"""Bytes that pass each port."""
+"""Bytes that pass through each port."""
 MAX_MEASURED_CAPACITY = 2.0
-"""Largest total rate that two simultaneous messages can reach; a switch that carries both at full rate may carry
-more."""
+"""Largest total rate that two simultaneous messages can reach, relative to one message.
+
+A switch that carries both messages at full rate may be able to carry more.
+"""
 
 MAX_EXCHANGE_PHASES = 4
-"""Maximum number of phases in which exchanges and computing alternate inside an action. More phases cost simulation
-time and change the makespan little."""
+"""Maximum number of phases in which exchanges and computation alternate inside an action.
+
+More phases cost simulation time and hardly change the makespan.
+"""
 UNLIMITED_RATE = 1e300
-"""Bytes/s of a port that carries one flow at a time, whatever its size."""
+"""Rate in bytes/s of a port that carries one flow at a time, regardless of its size."""
 SERIAL_PORTS = ("nic-out", "nic-in", "link-out", "link-in")
-"""Ports that carry one transfer at a time in the model link-serial."""
+"""Ports that carry one transfer at a time in the transfer model link-serial."""
 
 
-# ---- what passes which ports ----
+# ---- use of ports ----
 
 
 class Fabric:
@@ -88,7 +93,7 @@ class Fabric:
             yield from (Port("uplink-out", leaves[0]), Port("uplink-in", leaves[1]))
 
     def capacity(self, port: Port) -> float:
-        """Return the bytes/s of a port."""
+        """Return the capacity of a port in bytes/s."""
         return self._capacity[port.kind]
 
     @cached_property
@@ -111,12 +116,12 @@ class Fabric:
         }
 
     def link_of(self, port: Port) -> Link:
-        """Return the kind of link that a port belongs to: inside a node, or between nodes."""
+        """Return the link of a port: the link inside a node, or the link between nodes."""
         near = port.kind in ("link-out", "link-in", "switch")
         return self.cluster.near if near else self.cluster.far
 
     def usage(self, messages: Iterable[Message]) -> Usage:
-        """Return the bytes that messages between devices put on each port."""
+        """Return the bytes that messages between devices send through each port."""
         found: Usage = defaultdict(float)
         for source, target, size in messages:
             if source != target:
@@ -140,7 +145,7 @@ def ring_messages(cluster: Cluster, group: Sequence[int], size: float, rounds: i
 
 
 def transfer_messages(design: Design, source: int, destination: int, tensors: int) -> Iterable[Message]:
-    """Return the messages between devices that make up one message between two meshes."""
+    """Return the messages between devices that make up one transfer between two meshes."""
     ends = design.meshes[source], design.meshes[destination]
     if not is_direct(design, source, destination):
         return boundary_messages(design, source, destination, tensors)
@@ -155,21 +160,21 @@ class Exchange(NamedTuple):
     """Exchanges inside a kind of computation."""
 
     usage: Usage  # bytes of all exchanges
-    seconds: float  # alone
-    phases: int  # number of times they alternate with compute
+    seconds: float  # seconds of the exchanges alone
+    phases: int  # number of alternations with computation
 
 
 class NetworkBuilder:
-    """Collects the kinds of flows of a program, and extends seconds that are less than a port needs."""
+    """Builder of a network: collects the kinds of flows, and raises seconds that are shorter than a port allows."""
 
     def __init__(self, fabric: Fabric, kinds: Kinds, seconds: Floats, *, serial: bool = False) -> None:
-        """Start without flows.
+        """Initialize the builder without flows.
 
         Args:
             fabric: the ports.
             kinds: distinct actions of the program.
-            seconds: [kinds] of each action alone.
-            serial: a NIC carries one flow at a time, and a flow takes its seconds whatever its size.
+            seconds: [kinds] seconds of each action alone.
+            serial: True if a NIC carries one flow at a time, and a flow takes its seconds regardless of its size.
         """
         self.fabric, self.seconds, self._serial = fabric, seconds.copy(), serial
         self._kinds = kinds
@@ -183,10 +188,10 @@ class NetworkBuilder:
         self._exchanges: dict[int, Exchange] = {}
 
     def add_transfer(self, row: int, usage: Usage, connection: object, *, direct_bytes: float = 0.0) -> None:
-        """Add the kind of SENDs ``row``; transfers of one ``connection`` run one after another.
+        """Add the SENDs of kind ``row``; transfers on the same ``connection`` run one after another.
 
-        A plan takes its price or the time its ports need, whichever is longer. With ``direct_bytes``, the bytes of each
-        of several messages without a plan, it takes the time that its links and ports need.
+        A plan takes its price or the time of its ports, whichever is longer. If ``direct_bytes`` is given, it is the
+        size of each of several messages without a plan, which take the time of their links and ports.
         """
         seconds = float(self.seconds[row])
         if not self._serial and seconds > 0:
@@ -196,14 +201,14 @@ class NetworkBuilder:
         self._of_kind[row] = self._append(usage, seconds, connection)
 
     def add_collective(self, row: int, usage: Usage, connection: object, *, measured: bool) -> None:
-        """Add the kind of reductions ``row``; ``measured`` seconds are not extended by ports."""
+        """Add the reductions of kind ``row``; ``measured`` seconds are not raised to the time of the ports."""
         if usage and self.seconds[row] > 0:
             if not measured:
                 self.seconds[row] = max(self.seconds[row], self._latency(usage) + self._port_seconds(usage))
             self._of_kind[row] = self._append(usage, float(self.seconds[row]), connection)
 
     def add_exchange(self, row: int, usage: Usage, seconds: float, layers: int, *, measured: bool) -> None:
-        """Add the exchanges inside the kind of computations ``row``, which take ``seconds`` of it alone."""
+        """Add exchanges inside computations of kind ``row``, which alone take ``seconds`` of the computation."""
         if not usage or seconds <= 0:
             return
         phases = max(1, min(layers, MAX_EXCHANGE_PHASES))
@@ -243,7 +248,7 @@ class NetworkBuilder:
         )
 
     def _slots(self, program: Program) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
-        """Yield the one or two kinds of each distinct slot, and the first row of every such slot."""
+        """Yield the one or two kinds of each distinct slot, and the first rows of these slots."""
         if not self._exchanges:
             return
         of_row = self._kinds.of_row.astype(np.int64)
@@ -257,7 +262,7 @@ class NetworkBuilder:
             yield ((one,) if other == 0 else (one, other - 1)), first[order[start:end]]
 
     def _append(self, usage: Usage, seconds: float, connection: object) -> int:
-        """Append a kind of flows and return its number. One that uses no port is a delay."""
+        """Append a kind of flows and return its number; a flow that uses no port is a delay."""
         latency, used = min(seconds, self._latency(usage)), {port: size for port, size in usage.items() if size > 0}
         if self._serial:
             used = {port: size for port, size in used.items() if port.kind in SERIAL_PORTS}
@@ -267,7 +272,7 @@ class NetworkBuilder:
         else:
             largest = max(used.values())
             rate = largest / (seconds - latency)
-            # Seconds that were measured may be shorter than a port allows; the flow then has all of the port.
+            # measured seconds may be shorter than a port allows; the flow then uses the whole port
             limits = [self.fabric.capacity(port) / rate for port in used]
             weights = np.minimum(np.array([size / largest for size in used.values()]), limits)
         self._flows.append((latency, rate, self._connections.setdefault(connection, len(self._connections))))
@@ -299,7 +304,7 @@ def _join_exchanges(found: Sequence[Exchange]) -> Exchange:
 
 
 def add_transfer_flows(builder: NetworkBuilder, design: Design, kinds: Kinds) -> None:
-    """Add the messages between meshes."""
+    """Add the messages between meshes to the network."""
     usage_of = cache(lambda *ends: builder.fabric.usage(transfer_messages(design, *ends)))
     for row in kinds.sends.tolist():
         ends, tensors = (int(kinds.rank[row]), int(kinds.peer[row])), int(kinds.tensors[row])
@@ -315,9 +320,9 @@ def add_reduction_flows(
     *,
     measured: bool = False,
 ) -> None:
-    """Add the gradient reductions.
+    """Add the gradient reductions to the network.
 
-    Each mesh that holds a stage sends those of the stage's ``messages`` whose source is one of its devices.
+    Each mesh that holds a stage sends those ``messages`` of the stage whose source is one of its devices.
     """
     for row in kinds.indices_of(Op.REDUCE_GRAD).tolist():
         rank = int(kinds.rank[row])
@@ -336,13 +341,13 @@ def sum_usages(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:
 
 
 def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequence[float]]) -> Usage:
-    """Return the bytes that a layer of experts puts on each port of a mesh.
+    """Return the bytes that a layer with experts sends through each port of a mesh.
 
     Args:
         fabric: the ports.
-        devices: devices of the mesh; the layer occupies consecutive blocks of them.
-        sent: [inside the node, to other nodes] [devices of a block] bytes that each sends, spread evenly over the other
-            devices of its block there.
+        devices: devices of the mesh; the layer runs on consecutive blocks of them.
+        sent: [inside the node, to other nodes] [devices of a block] bytes that each device sends, distributed evenly
+            over the other devices of its block there.
     """
     found: Usage = defaultdict(float)
     size = len(sent[0])
@@ -352,11 +357,11 @@ def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequen
 
 
 def _add_block(found: Usage, fabric: Fabric, block: Sequence[int], near: Sequence[float], far: Sequence[float]) -> None:
-    """Add the bytes of one block node by node, since pairs of devices would be too many."""
-    nodes: dict[int, list[int]] = defaultdict(list)  # places in the block
+    """Add the bytes of one block node by node, because there may be too many pairs of devices."""
+    nodes: dict[int, list[int]] = defaultdict(list)  # positions in the block
     for place, device in enumerate(block):
         nodes[fabric.cluster.node_of(device)].append(place)
-    each = {  # bytes that each device of another node gets from a node
+    each = {  # bytes that each device of another node receives from a node
         node: sum(far[place] for place in places) / max(1, len(block) - len(places)) for node, places in nodes.items()
     }
     for node, places in nodes.items():

@@ -1,7 +1,7 @@
-"""Operators: FLOPs, bytes, parameters and kept activations of products, attention, norms and elementwise arithmetic.
+"""Operators: FLOPs, bytes, parameters and kept activations of products, attention, norms and elementwise operations.
 
-A matrix product of ``[m, k]`` by ``[k, n]`` is ``2 m k n`` FLOPs. Other arithmetic is memory-bound and counted by the
-bytes it moves, the convention of papers that report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
+A matrix product of ``[m, k]`` by ``[k, n]`` takes ``2 m k n`` FLOPs. Other operations are memory-bound and counted by
+the bytes they move, which is the convention of papers that report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ Number = TypeVar("Number", float, NDArray[np.float64])
 
 
 class Precision(NamedTuple):
-    """Bytes of one number, by its purpose."""
+    """Bytes per element of each kind of tensor."""
 
     item: int  # activations, and messages between stages
     weights: int
-    copy: int  # copy of a weight in the precision of products
+    copy: int  # copy of a weight in the precision of matrix products
     gradients: int
-    moment: int  # one of AdamW's two
-    statistics: int  # kept by norms, softmax and loss
+    moment: int  # one of the two moments of AdamW
+    statistics: int  # tensors kept by norms, softmax and loss
 
     def computed_bytes(self, parameters: Number, copied: Number) -> Number:
-        """Return the bytes that compute reads for some parameters, of which ``copied`` exist in the precision of products too."""
+        """Return the bytes of ``parameters`` in computations; ``copied`` of them have a copy in compute precision."""
         return (parameters - copied) * self.weights + copied * (self.copy or self.weights)
 
 
 PRECISIONS = {
     "fp32": Precision(item=4, weights=4, copy=0, gradients=4, moment=4, statistics=4),
-    # Mixed precision: fp32 master weights, fp32 gradients and one bf16 copy to compute with
+    # mixed precision: fp32 master weights, fp32 gradients and one bf16 copy for computation
     # (Micikevicius et al., arXiv:1710.03740; Rajbhandari et al., arXiv:1910.02054, section 3.1).
     "bf16": Precision(item=2, weights=4, copy=2, gradients=4, moment=4, statistics=4),
     "fp64": Precision(item=8, weights=8, copy=0, gradients=8, moment=8, statistics=8),
@@ -44,37 +44,37 @@ PRECISIONS = {
 
 
 def number_sizes(training: Training) -> Precision:
-    """Return the bytes of a number in a training run."""
+    """Return the bytes per element of each kind of tensor in a training run."""
     sizes = PRECISIONS[training.precision]
     has_short_gradients = training.precision == "bf16" and training.bf16_gradients
     return sizes._replace(gradients=sizes.item) if has_short_gradients else sizes
 
 
 Kernel = Literal["memory", "product", "fp8", "fp4", "attention", "attention-backward", "unfused-attention"]
-"""Kind of kernel, by which the cost model selects a rate: moves of bytes, matrix products of a number format, or attention."""
+"""Kind of kernel, which determines its rate: memory traffic, matrix products of a number format, or attention."""
 
 
 class Work(NamedTuple):
-    """FLOPs executed and bytes moved to or from a device's memory."""
+    """FLOPs executed, and bytes moved to or from the memory of a device."""
 
     flops: float = 0.0
     bytes: float = 0.0
     kernel: Kernel = "memory"
-    unmasked: float = 1.0  # share of the FLOPs of attention that a kernel executes which skips masked pairs
+    unmasked: float = 1.0  # share of the attention FLOPs that a kernel executes if it skips masked pairs
 
 
 class Operator(NamedTuple):
-    """One operation of a part of the model, on one device, for one microbatch."""
+    """Operation of a part of the model, on one device, for one microbatch."""
 
     name: str
     forward: Work
     input_gradient: Work = Work()
     weight_gradient: Work = Work()
     parameters: float = 0.0
-    copied: float = 0.0  # parameters with a copy in the precision of products
-    kept_bytes: float = 0.0  # held by autograd from the forward to the backward
-    deferred_bytes: float = 0.0  # held by a split backward from its first half to the weight gradients
-    transient_bytes: float = 0.0  # allocated and freed within the backward
+    copied: float = 0.0  # parameters that have a copy in the precision of matrix products
+    kept_bytes: float = 0.0  # bytes that autograd keeps from the forward to the backward
+    deferred_bytes: float = 0.0  # bytes that a split backward keeps from its first half to the weight gradients
+    transient_bytes: float = 0.0  # bytes allocated and freed within the backward
     forward_reduced: tuple[float, ...] = ()  # bytes of each tensor-parallel all-reduce
     backward_reduced: tuple[float, ...] = ()
     forward_gathered: tuple[float, ...] = ()  # bytes of each tensor-parallel all-gather or reduce-scatter
@@ -82,7 +82,7 @@ class Operator(NamedTuple):
 
 
 class HeadWidths(NamedTuple):
-    """Elements per token of the queries, keys, values and outputs of attention, over all heads of a device."""
+    """Elements per token of the queries, keys, values and outputs of attention on one device, summed over its heads."""
 
     queries: float
     keys: float
@@ -91,22 +91,22 @@ class HeadWidths(NamedTuple):
 
 
 Recomputed = Literal["none", "attention", "operators", "layers", "layers-early-stop"]
-"""Part of a layer that its backward computes again; recomputation of whole stages is independent of it."""
+"""Part of a layer that its backward recomputes; recomputation of whole stages is independent of it."""
 
 
 class Kernels(NamedTuple):
-    """Choices of a design for matrix products, attention, elementwise kernels and recomputation."""
+    """Settings of a design for matrix products, attention, elementwise kernels and recomputation."""
 
     linear: Literal["product", "fp8", "fp4"] = "product"
-    """Number format of the products of linear layers."""
+    """Number format of the matrix products of linear layers."""
     fuses_attention: bool = True
-    """False if the scores of attention are written to memory."""
+    """False if attention scores are written to memory."""
     fuses_elementwise: bool = False
-    """True if norms, activations and sums are compiled or hand-fused into few kernels."""
+    """True if norms, activation functions and sums are compiled or hand-fused into few kernels."""
     recomputes: Recomputed = "none"
-    """Part of a layer that its backward computes again."""
+    """Part of a layer that its backward recomputes."""
     overlaps_tensor_parallel: bool = False
-    """True if gathers and scatters run beside the products next to them."""
+    """True if gathers and scatters overlap with adjacent matrix products."""
 
 
 PLAIN_KERNELS = Kernels()
@@ -114,7 +114,7 @@ PLAIN_KERNELS = Kernels()
 
 @dataclass(frozen=True)
 class Workload:
-    """Work of one device for one microbatch: ``batch`` sequences, a ``1/tp`` shard of the model."""
+    """Work of one device for one microbatch: ``batch`` sequences on a ``1/tp`` shard of the model."""
 
     sequence: int
     hidden: int
@@ -126,7 +126,7 @@ class Workload:
     vocab: int = 0
     architecture: Architecture = PLAIN
     attended_share: float = 1.0
-    """Share of the sequence that a token attends to, the mean over the layers."""
+    """Fraction of the sequence that a token attends to, averaged over the layers."""
     sequence_parallel: bool = False
     """True if tensor-parallel devices divide the tokens outside attention and MLP."""
     causal: bool = False
@@ -152,7 +152,7 @@ class Workload:
 
     @property
     def tokens(self) -> float:
-        """Tokens of one microbatch on the device."""
+        """Number of tokens of one microbatch on the device."""
         return self.batch * self.sequence
 
     @property
@@ -169,7 +169,7 @@ class Workload:
 
     @property
     def head_widths(self) -> HeadWidths:
-        """Widths of the device's heads; a key-value head counts once, however many query heads share it."""
+        """Head widths of the device; a key-value head counts once, regardless of the query heads that share it."""
         attention, heads = self.architecture.attention, self.heads / self.tp
         if (latent := attention.latent) is not None:
             query, value = heads * (latent.nope_dim + latent.rope_dim), heads * latent.value_dim
@@ -180,7 +180,7 @@ class Workload:
 
 
 def accumulation_bytes(numbers: float, load: Workload) -> float:
-    """Return the bytes to write a new weight gradient and to add it to the accumulated one."""
+    """Return the bytes to write a new weight gradient of ``numbers`` elements, and to add it to the accumulated one."""
     return numbers * (2 * load.precision.item + 2 * load.precision.gradients)
 
 
@@ -196,12 +196,12 @@ def product(
     exchanged: float | None = None,
     kernel: Kernel | None = None,
 ) -> Operator:
-    """Return the operator of a linear layer: three products of the same size, one forward and two backward.
+    """Return the operator of a linear layer: three matrix products of the same size, one forward and two backward.
 
     It keeps its input, unless another operator keeps the same tensor. Each product reads two of the three matrices and
     writes the third.
 
-    Tensor-parallel devices share its columns or its rows: they all-reduce the gradient of the input, or the output
+    Tensor-parallel devices shard its columns or its rows: they all-reduce the gradient of the input, or the output
     (Shoeybi et al., arXiv:1909.08053, section 3). With sequence parallelism, they gather the input and reduce-scatter
     its gradient, or the reverse, and keep a share of an input that the backward gathers again (Korthikanti et al.,
     arXiv:2205.05198, section 4.2.2).
@@ -209,13 +209,13 @@ def product(
     Args:
         name: name of the operator.
         load: workload of the device.
-        k: numbers per token of the input on this device.
-        n: numbers per token of the output on this device.
-        bias: adds a learned vector.
+        k: elements per token of the input on this device.
+        n: elements per token of the output on this device.
+        bias: True to add a learned vector.
         keeps_input: False if another operator keeps, and gathers, the same input.
-        cut: part of the matrix that tensor-parallel devices share; None if each has all of it.
-        exchanged: numbers per token that they exchange; by default those of the tensor that is not sharded.
-        kernel: kind of kernel of the products; by default that of linear layers.
+        cut: dimension of the matrix that tensor parallelism shards; None if each device has the whole matrix.
+        exchanged: elements per token that are exchanged; by default those of the tensor that is not sharded.
+        kernel: kind of kernel of the matrix products; by default that of linear layers.
     """
     m, item = load.tokens, load.precision.item
     parameters = k * n + (n if bias else 0)
@@ -244,17 +244,20 @@ def product(
 
 
 SCORE_PASSES = (6, 10)
-"""Reads and writes of the matrix of scores by the forward and the backward of attention that is not fused: the products,
-the fused masked softmax, and dropout as an operator of its own (Korthikanti et al., arXiv:2205.05198, section 4.1)."""
+"""Number of times that unfused attention reads or writes the score matrix, in the forward and in the backward.
+
+These are the matrix products, the fused masked softmax, and dropout as a separate operator (Korthikanti et al.,
+arXiv:2205.05198, section 4.1).
+"""
 
 
 def attention_product(load: Workload) -> Operator:
     """Return the operator ``softmax(q k^T) v``, fused so that the ``s^2`` matrix is not stored (arXiv:2205.14135).
 
-    Two products forward, five backward, since the scores are recomputed: ``2bs^2h`` FLOPs each where all heads have
-    keys and values of their own. It keeps queries, keys, values and one log-sum per row; its output is kept by the
-    projection that reads it. A window bounds the tokens that each token attends to. Attention that is not fused writes
-    the scores, and keeps them unless it is recomputed.
+    It has two matrix products in the forward and five in the backward, which recomputes the scores: ``2bs^2h`` FLOPs
+    each if all heads have their own keys and values. It keeps queries, keys, values and one log-sum per row; the
+    projection that reads its output keeps the output. A window limits the tokens that each token attends to. Unfused
+    attention writes the scores, and keeps them unless it is recomputed.
     """
     widths, item = load.head_widths, load.precision.item
     pairs = load.tokens * load.sequence * load.attended_share
@@ -289,14 +292,14 @@ def attention_product(load: Workload) -> Operator:
 def norm(
     name: str, load: Workload, width: float | None = None, *, weights: float | None = None, rows: float = 1
 ) -> Operator:
-    """Return the operator of a norm; it keeps its input and the statistics of each row.
+    """Return the operator of a norm, which keeps its input and the statistics of each row.
 
     Args:
         name: name of the operator.
         load: workload of the device.
-        width: numbers per token; the hidden size if None.
-        weights: numbers in a learned vector; as many as the width if None.
-        rows: rows per token, each of which is normalized.
+        width: elements per token; None for the hidden size.
+        weights: elements of the learned vector; None for the width.
+        rows: number of separately normalized rows per token.
     """
     kind = load.architecture.norm
     width = load.hidden if width is None else width
@@ -314,7 +317,7 @@ def norm(
 
 
 def residual(name: str, load: Workload) -> Operator:
-    """Return the operator ``x + y``: two reads and a write forward, and the same backward to add the two gradients."""
+    """Return the operator ``x + y``: two reads and one write in the forward, and the same in the backward."""
     return elementwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
 
 
@@ -326,9 +329,9 @@ def elementwise(
     Args:
         name: name of the operator.
         load: workload of the device.
-        width: numbers per token.
-        kept: tensors of that shape kept for the backward.
-        read_and_written: tensors of that shape moved by the forward and by the backward.
+        width: elements per token.
+        kept: number of tensors of that shape kept for the backward.
+        read_and_written: number of tensors of that shape moved by the forward, and by the backward.
     """
     size = load.tokens * width * load.precision.item
     forward, backward = read_and_written

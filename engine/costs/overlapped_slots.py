@@ -1,8 +1,9 @@
-"""Slots of two actions: one computes while the other waits for a collective inside it.
+"""Slots of two actions, of which one computes while the other waits for a collective inside it.
 
-The two take turns, as processes execute them (:mod:`meshwave.engine.runtime.device.turns`): at each wait the other one
-goes on until it waits itself. The device computes one of them at a time, and one collective moves at a time. A slot is
-thus never shorter than all compute, all collectives or either action, and never longer than both in turn.
+The two actions take turns, as processes execute them (:mod:`meshwave.engine.runtime.device.turns`): when one waits, the
+other continues until it waits too. The device computes one of them at a time, and executes one collective at a time. A
+slot is therefore at least as long as all computation, as all collectives and as each action, and at most as long as
+both actions one after the other.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import NamedTuple
 
 
 class Piece(NamedTuple):
-    """Compute of an action, and the wait for a collective after it."""
+    """Computation of an action, and the wait for a collective after it."""
 
     compute_s: float
     wait_s: float = 0.0
 
 
 Pieces = tuple[Piece, ...]
-"""The pieces of an action in order; of all but the last one, the wait is above zero."""
+"""Pieces of an action in order; each except the last one has a wait above zero."""
 
 
 def join_pieces(pieces: Iterable[Piece]) -> Pieces:
-    """Return pieces, those without a wait joined with the piece after them."""
+    """Join pieces that have no wait with the next piece."""
     found, compute = [], 0.0
     for piece in pieces:
         compute += piece.compute_s
@@ -34,25 +35,25 @@ def join_pieces(pieces: Iterable[Piece]) -> Pieces:
 
 
 def scale_pieces(pieces: Pieces, seconds: float) -> Pieces:
-    """Return the pieces of an action that takes ``seconds`` alone."""
+    """Scale the pieces of an action to a total of ``seconds``."""
     total = sum(map(sum, pieces))
     ratio = seconds / total if total else 0.0
     return tuple(Piece(ratio * compute, ratio * wait) for compute, wait in pieces)
 
 
 class PlacedPiece(NamedTuple):
-    """A piece in its slot, in seconds from the start of the slot."""
+    """Piece placed in its slot; times are in seconds from the start of the slot."""
 
     start: float
     collective_start: float
-    end: float  # of the collective
+    end: float  # start and end of the collective
 
 
 Placed = list[PlacedPiece]
 
 
 def take_turns(first: Pieces, second: Pieces) -> tuple[Placed, Placed]:
-    """Return the times of the pieces of two actions in a slot."""
+    """Return the times of the pieces of two actions that share a slot."""
     placed: tuple[Placed, Placed] = [], []
     actions, turn = (first, second), 0
     now = link_free = 0.0
@@ -71,5 +72,5 @@ def take_turns(first: Pieces, second: Pieces) -> tuple[Placed, Placed]:
 
 
 def overlapped_seconds(first: Pieces, second: Pieces) -> float:
-    """Return the seconds of a slot of two actions."""
+    """Return the duration of a slot of two actions in seconds."""
     return max(own[-1].end for own in take_turns(first, second))

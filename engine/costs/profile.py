@@ -1,9 +1,9 @@
 """Calibration profile: measured costs of blocks, optimizer, links, collectives and memory of a machine.
 
-``meshwave calibrate`` measures and writes a profile (:mod:`meshwave.engine.runtime.calibration`); a run can be turned
-into one as well, with its ``actions``. A design refers to it by its file name (``cost.profile``). Bytes are those of
-one rank: for an all-to-all the whole buffer that it sends, for an all-gather its contribution, for a reduce-scatter or
-an all-reduce the whole input.
+``meshwave calibrate`` measures and writes a profile (:mod:`meshwave.engine.runtime.calibration`); a profile can also be
+made from a run, with ``actions``. A design refers to a profile by file name (``cost.profile``). Bytes are those of one
+rank: for an all-to-all the whole buffer that it sends, for an all-gather its contribution, for a reduce-scatter or an
+all-reduce the whole input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "over
 Group = Literal["mp", "esp", "ep", "ep_esp"]
 Positive = Annotated[float, Field(gt=0, le=1e30)]
 Sample = tuple[Positive, Positive]
-"""Bytes, and their measured seconds."""
+"""Size in bytes, and measured seconds."""
 Ranks = Annotated[int, Field(ge=1, le=4096)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
@@ -36,10 +36,12 @@ Pair = Literal["same_device", "same_node", "across_nodes"]
 BlockKind = Literal["layer", "experts", "joining", "embedding", "head"]
 """Parts of a stage: a dense layer, a layer with experts, a layer in which a skip connection ends, embedding, head."""
 Phase = Literal["forward", "input_gradient", "weight_gradient", "backward", "recomputed"]
-"""*backward* is a whole one; *recomputed* is a backward that runs the forward again first."""
+"""Phase of a block. *backward* is a whole backward; *recomputed* is a backward that first runs the forward again."""
 Term = Literal["action", "block", "products", "attention", "bytes"]
-"""Terms of a fit: 1 per action, 1 per block, FLOPs of matrix products, FLOPs of attention, and bytes moved, as
-:mod:`meshwave.engine.costs.flops` counts them."""
+"""Terms of a fit: 1 per action, 1 per block, FLOPs of matrix products, FLOPs of attention, and bytes moved.
+
+FLOPs and bytes are counted as in :mod:`meshwave.engine.costs.flops`.
+"""
 OpName = Literal["F", "B", "I", "W", "REDUCE_GRAD", "STEP"]
 
 FORMAT: Literal["meshwave-profile/1"] = "meshwave-profile/1"
@@ -51,11 +53,11 @@ USUAL_GROUP: Mapping[str, Group] = {
     "all_to_all": "ep_esp",
     "overlap": "ep_esp",
 }
-"""Group whose line represents a collective if one line for all groups is wanted: the group in which Parm uses it."""
+"""Group whose line represents a collective if a single line is needed: the group in which Parm uses it."""
 
 
 MIN_LINE_S = 1e-12
-"""Lower bound on the seconds of a line when residuals are computed, so that a zero cost does not divide by zero."""
+"""Lower bound on the seconds of a line when residuals are computed; it prevents a division by zero."""
 
 
 def relative_excess(seconds: float, line: float) -> float:
@@ -67,47 +69,47 @@ class Machine(Part):
     """Machine and software of a measurement."""
 
     ranks: Ranks
-    """Processes, numbered node by node."""
+    """Number of processes, numbered node by node."""
     ranks_per_node: Ranks
     backend: Literal["gloo", "nccl"] = "gloo"
     network: Annotated[str, Field(max_length=200), Printable] = ""
     """Description of the network."""
     cores: Annotated[int, Field(ge=1)] | None = None
-    """Cores of the host, which all processes of an emulated cluster share."""
+    """Number of cores of the host, which all processes of an emulated cluster share."""
     processor: Annotated[str, Field(max_length=200), Printable] = ""
     """Model of the processor."""
     load_before: Annotated[float, Field(ge=0)] | None = None
-    """Processes that were runnable just before: other load on the machine slows messages down."""
+    """Number of runnable processes just before the measurement; other load slows messages down."""
     software: Annotated[str, Field(max_length=200), Printable] = ""
     device: Annotated[str, Field(max_length=200), Printable] = ""
-    """Name of the device that computed."""
+    """Name of the measured device."""
     made_s: Annotated[float, Field(ge=0)] | None = None
     """Time of the measurement in Unix seconds."""
     run: Annotated[str, Field(max_length=200), Printable] = ""
-    """Description of the run that the actions are from."""
+    """Description of the run from which the actions are."""
 
 
 class ShapedRates(Part):
-    """Rates in bytes/s and each direction to which an emulated cluster limited its links."""
+    """Rates in bytes/s, in each direction, to which an emulated cluster limited its links."""
 
     intra: Annotated[float, Field(gt=0)]
-    """Rate of each process."""
+    """Rate of the link of each process."""
     inter: Annotated[float, Field(gt=0)]
     """Rate of a node's uplink, which its processes share."""
 
 
 class MeasuredCollective(Part):
-    """One collective over all groups of a kind at once, and the line fitted to its samples."""
+    """Measurement of one collective on all groups of a kind at once, and the line fitted to its samples."""
 
     collective: Name
-    """*overlap* is an all-to-all of ``ep_esp`` with the all-gather of ``mp`` that hides under it."""
+    """Name of the collective; *overlap* is an all-to-all of ``ep_esp`` that overlaps with the all-gather of ``mp``."""
     group: Group
     size: Ranks
-    """Ranks of a group."""
+    """Number of ranks of a group."""
     alpha_s: Annotated[float, Field(ge=0)]
     beta_s_per_byte: Annotated[float, Field(ge=0)]
     r2: float
-    """Share of the samples' variance that the line explains."""
+    """Share of the variance of the samples that the line explains."""
     samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
     mp: Ranks | None = None
     """Layout for which an overlap was measured."""
@@ -119,35 +121,35 @@ class MeasuredCollective(Part):
         return [relative_excess(seconds, self.seconds(size)) for size, seconds in self.samples]
 
     def seconds(self, size: float) -> float:
-        """Return the time of the collective for ``size`` bytes, in seconds."""
+        """Return the duration of the collective for ``size`` bytes in seconds."""
         return self.alpha_s + size * self.beta_s_per_byte
 
 
 class LinkLine(Part):
-    """A message between two processes, and the line fitted to its samples."""
+    """Measurement of messages between two processes, and the line fitted to its samples."""
 
     pair: Pair
-    """*same_device*: a copy of a tensor on its device; the others go from process to process."""
+    """Pair of processes; *same_device* is a copy of a tensor on one device."""
     alpha_s: NotNegative
     beta_s_per_byte: NotNegative
     r2: float
     samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
 
     def seconds(self, size: float) -> float:
-        """Return the seconds of a message of ``size`` bytes."""
+        """Return the duration of a message of ``size`` bytes in seconds."""
         return self.alpha_s + size * self.beta_s_per_byte
 
 
 class MatrixRate(Part):
-    """Rate of large matrix products of a precision on one device."""
+    """Rate of large matrix products in a precision on one device."""
 
     precision: Precision
     flops: Annotated[float, Field(ge=1, le=1e24)]
-    """FLOP/s."""
+    """Rate in FLOP/s."""
 
 
 class TimedPhase(Part):
-    """Seconds of one phase of a stage, and the work of its blocks."""
+    """Measured seconds of one phase of a stage, and the work of its blocks."""
 
     seconds: Seconds
     products: NotNegative = 0.0
@@ -175,19 +177,19 @@ class BlockSample(Part):
 
     @property
     def tokens(self) -> int:
-        """Tokens of one microbatch."""
+        """Number of tokens of one microbatch."""
         return self.batch * self.sequence
 
 
 class Fit(Part):
-    """Seconds of a phase as a sum over terms."""
+    """Fitted seconds of a phase, as a sum over terms."""
 
     per: Mapping[Term, NotNegative]
     """Seconds per unit of each term."""
     r2: float
 
     def seconds(self, terms: Mapping[Term, float]) -> float:
-        """Return the seconds for an amount of each term."""
+        """Return the seconds for the given amounts of the terms."""
         return sum(self.per.get(term, 0.0) * amount for term, amount in terms.items())
 
 
@@ -197,7 +199,7 @@ def is_exact(sizes: Collection[object], coefficients: Iterable[float]) -> bool:
 
 
 class Block(Part):
-    """A kind of block: a fit of its seconds for each phase, and the samples it was fitted to."""
+    """Fits of one kind of block: for each phase the seconds, with the samples to which they were fitted."""
 
     kind: BlockKind
     precision: Precision
@@ -212,7 +214,7 @@ class Block(Part):
         return self
 
     def points(self, phase: Phase) -> list[tuple[BlockSample, float, float]]:
-        """Return each sample of a phase with its measured and its fitted seconds."""
+        """Return each sample of a phase with its measured and fitted seconds."""
         fit = self.fits[phase]
         timed = ((sample, sample.phases[phase]) for sample in self.samples if phase in sample.phases)
         return [(sample, each.seconds, fit.seconds(each.terms(sample.blocks))) for sample, each in timed]
@@ -228,12 +230,12 @@ class Block(Part):
 
 
 class OptimizerLine(Part):
-    """Optimizer step: a line fitted to (parameters, seconds)."""
+    """Duration of an optimizer step: a line fitted to (parameters, seconds)."""
 
     optimizer: Literal["adamw", "sgd"]
     precision: Precision
     clipped: bool
-    """True if the norm of all gradients is computed first."""
+    """True if the norm of all gradients is computed first, for clipping."""
     alpha_s: NotNegative
     s_per_parameter: NotNegative
     r2: float
@@ -250,7 +252,7 @@ class KeptActivations(Part):
     kind: BlockKind
     precision: Precision
     samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
-    """Bytes by the formulas, and bytes that were allocated."""
+    """Computed bytes and allocated bytes of each sample."""
 
     @property
     def ratio(self) -> float:
@@ -267,7 +269,7 @@ class ActionTime(Part):
 
     op: OpName
     layers: Annotated[int, Field(ge=0, le=10**6)]
-    """Layers of the stage; for a STEP, of all stages of the rank."""
+    """Number of layers of the stage; for a STEP, of all stages of the rank."""
     experts: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Number of these layers that have experts."""
     first: bool = False
@@ -276,21 +278,24 @@ class ActionTime(Part):
     """True if the stage has head and loss."""
     tp: Ranks = 1
     seconds: Seconds
-    """Median over steps, microbatches and processes, without warm-up steps."""
+    """Median over steps, microbatches and processes in seconds, excluding warm-up steps."""
     roofline_s: Seconds
-    """Seconds by :mod:`meshwave.engine.costs.models.roofline` on the ``reference`` device, with the links of the
-    profile or, where it has none, of the design that ran (:func:`meshwave.engine.costs.profile_prices.measured_design`)."""
+    """Roofline seconds (:mod:`meshwave.engine.costs.models.roofline`) on the ``reference`` device.
+
+    Links are those of the profile or, if it has none, of the executed design
+    (:func:`meshwave.engine.costs.profile_prices.measured_design`).
+    """
 
 
 class Profile(Part):
-    """Measurements of a machine; every section can be omitted."""
+    """Measurements of a machine; every section may be omitted."""
 
     format: Literal["meshwave-profile/1"] = FORMAT
     machine: Machine
     rates: ShapedRates | None = None
     """Rates of an emulated cluster; null if its links were not limited."""
     reference: Device | None = None
-    """The device to which ``roofline_s`` of the actions refers: that of the design that ran."""
+    """Device for which ``roofline_s`` of the actions was computed: that of the executed design."""
     matrix: Annotated[tuple[MatrixRate, ...], Field(max_length=100)] = ()
     collectives: Annotated[tuple[MeasuredCollective, ...], Field(max_length=10_000)] = ()
     links: Annotated[tuple[LinkLine, ...], Field(max_length=100)] = ()
@@ -304,8 +309,8 @@ class Profile(Part):
     def fit(self, mp: int, esp: int) -> dict[str, dict[str, float]]:
         """Return the ``fit`` section of an expert-layer document for a layout: alpha and beta by collective.
 
-        A collective appears for the group that usually runs it and, as ``all_to_all@ep``, for each measured kind of
-        group. The document counts an all-gather by all gathered bytes, so that its beta is divided by its ranks.
+        A collective is listed for the group that usually runs it and, as ``all_to_all@ep``, for each measured kind of
+        group. The document counts all gathered bytes of an all-gather, so its beta is divided by the number of ranks.
 
         Raises:
             InputError: the profile has no measurement for this layout.
@@ -382,7 +387,7 @@ def parse_profile(text: str | bytes) -> Profile:
     Raises:
         DesignError: with every problem of the document.
     """
-    return read_part(text, Profile, "profile", "a machine and what was measured of it")
+    return read_part(text, Profile, "profile", "a machine and its measurements")
 
 
 def load_profile(path: Path | str) -> Profile:

@@ -16,7 +16,7 @@ from meshwave.engine.findings import Problem
 Place = tuple[str, str, dict[str, Any]]
 """Location, code and parameters of a warning."""
 TOLERANCE = 1.25
-"""Factor by which a size may lie outside the measured range without a warning."""
+"""Largest factor by which a size may lie outside the measured range without a warning."""
 
 
 def coverage_warnings(design: Design, profile: Profile) -> list[Problem]:
@@ -28,7 +28,7 @@ def coverage_warnings(design: Design, profile: Profile) -> list[Problem]:
 
 
 def _uses_measured_links(design: Design) -> bool:
-    """Return whether the measured links are used, which a design can turn off."""
+    """Return True if the measured links are used; a design can disable them."""
     return not design.cost.profile_name or not design.cost.links_are_drawn
 
 
@@ -96,7 +96,7 @@ def _uncovered_links(design: Design, profile: Profile) -> Iterator[Place]:
 
 
 def _uncovered_collectives(design: Design, profile: Profile) -> Iterator[Place]:
-    """Check the all-reduces of tensor parallelism, which occur several times per layer."""
+    """Yield the tensor-parallel all-reduces that were not measured; they occur several times per layer."""
     known = {each.size for each in profile.collectives if each.collective == "all_reduce"}
     for number, mesh in enumerate(design.meshes):
         if profile.blocks and mesh.tp > 1 and mesh.tp not in known:

@@ -1,6 +1,6 @@
-"""Prices from a calibration profile: seconds of blocks, messages, collectives and updates by their fitted lines.
+"""Prices from a calibration profile: seconds of blocks, messages, collectives and updates by fitted lines.
 
-Costs that the profile lacks are priced by :mod:`meshwave.engine.costs.models.roofline`.
+Costs that are missing from the profile are priced by :mod:`meshwave.engine.costs.models.roofline`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
 from meshwave.engine.document import Cluster, Design, Device, Link, Mesh
 
 MAX_RATE = 1e24
-"""Maximum rate in bytes/s, for links and memory whose fitted seconds per byte are 0."""
+"""Maximum rate in bytes/s of links and memory whose fitted seconds per byte are 0."""
 
-# ---- the work of a block ----
+# ---- work of a block ----
 
 PHASES: Mapping[Phase, Callable[[Operator], tuple[Work, ...]]] = {
     "forward": lambda each: (each.forward,),
@@ -31,11 +31,11 @@ PHASES: Mapping[Phase, Callable[[Operator], tuple[Work, ...]]] = {
     "backward": lambda each: (each.input_gradient, each.weight_gradient),
     "recomputed": lambda each: (each.forward, each.input_gradient, each.weight_gradient),
 }
-"""Work of an operator in each phase."""
+"""Functions that return the work of an operator, by phase."""
 
 
 def phase_work(operators: Iterable[Operator], phase: Phase) -> dict[Term, float]:
-    """Return the terms of a block's fit for its operators in a phase."""
+    """Return the amount of each term of a block's fit, summed over its operators, for a phase."""
     products = attention = moved = 0.0
     for operator in operators:
         for work in PHASES[phase](operator):
@@ -48,7 +48,7 @@ def phase_work(operators: Iterable[Operator], phase: Phase) -> dict[Term, float]
 
 
 def timed_phase(operators: Iterable[Operator], phase: Phase, blocks: int, seconds: float) -> TimedPhase:
-    """Return a phase of a stage of ``blocks`` equal blocks, in the format of a profile."""
+    """Return a phase of a stage with ``blocks`` equal blocks, in the format of a profile."""
     work = {str(term): blocks * amount for term, amount in phase_work(operators, phase).items()}
     return TimedPhase(seconds=seconds, **work)
 
@@ -57,7 +57,7 @@ def timed_phase(operators: Iterable[Operator], phase: Phase, blocks: int, second
 
 
 class MeasuredPrices(MeshPrices):
-    """Seconds of the parts of a model on one mesh, by the lines of a profile."""
+    """Seconds of the parts of a model on one mesh, by the fitted lines of a profile."""
 
     def __init__(self, profile: Profile, design: Design, mesh: Mesh, load: Workload) -> None:
         block = expert_block(design, mesh, load)
@@ -75,27 +75,27 @@ class MeasuredPrices(MeshPrices):
         return self._block_seconds("experts", self._block.operators) + _exchange_waits(self._block)
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
-        """Return the seconds of the embedding, or of head and loss.
+        """Return the seconds of the embedding for the first stage, and of head and loss for the last stage.
 
-        Their own fits include the constant cost of an action; a stage without ends adds the constant of the layer's
-        fit.
+        Their fits include the constant cost of an action; a stage without embedding and head adds the constant of the
+        layer's fit.
         """
         if first or last or "layer" not in self._lines:
             return super().ends(first=first, last=last)
         return self._fitted_seconds(self._lines["layer"], {"action": 1.0})
 
     def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
-        """Return the seconds of a stage, scaled by its slowness in a run if the profile is from one."""
+        """Return the seconds of a stage; for a profile of a run, scaled by the measured slowness of a similar stage."""
         found = super().stage(layers, first=first, last=last, experts=experts, joins=joins)
         return self._scale_to_run(found, layers, experts, first=first, last=last)
 
     def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
-        """Return the seconds of a stage of unequal layers, scaled like those of :meth:`stage`."""
+        """Return the seconds of a stage of unequal layers, scaled as in :meth:`stage`."""
         found = super().unequal_stage(operators, layers, first=first, last=last)
         return self._scale_to_run(found, layers, 0, first=first, last=last)
 
     def _scale_to_run(self, found: Seconds, layers: int, experts: int, *, first: bool, last: bool) -> Seconds:
-        """Scale a stage's seconds by the measured slowness of the most similar stage, if the profile is from a run."""
+        """Scale the seconds of a stage by the measured slowness of the most similar stage of a run, if any."""
         if self._lines or not self._slowness.ops:
             return found
         like = ActionTime(
@@ -117,7 +117,7 @@ class MeasuredPrices(MeshPrices):
         )
 
     def _fitted_price(self, line: Block, operators: Sequence[Operator], *, whole: bool) -> Seconds:
-        ends = line.kind in ("embedding", "head")  # their fits have one constant, for action and block together
+        ends = line.kind in ("embedding", "head")  # one constant of these fits covers both action and block
         once: dict[Term, float] = {"block": 1.0, "action": float(ends)} if whole else {}
         return self._fitted_seconds(line, once, operators) + self._reductions(operators)
 
@@ -140,13 +140,13 @@ def _block_kind(operators: Sequence[Operator]) -> BlockKind:
 
 
 def _exchange_waits(block: ExpertBlock) -> Seconds:
-    """Return the time that a layer with experts spends waiting for its messages."""
+    """Return the seconds for which a layer with experts waits for its messages."""
     forward, backward, hidden = block.forward_waits_s, block.input_waits_s, block.hidden_s
     return Seconds(forward, backward, 0.0, hidden, forward, forward, backward, hidden)
 
 
 def block_lines(profile: Profile, precision: str) -> list[Block]:
-    """Return the fits for a precision, or for another precision if that one was not measured."""
+    """Return the fits for a precision, or for another precision if this one was not measured."""
     known = {block.precision for block in profile.blocks}
     chosen = precision if precision in known else min(known, default=precision)
     return [block for block in profile.blocks if block.precision == chosen]
@@ -156,7 +156,7 @@ def block_lines(profile: Profile, precision: str) -> list[Block]:
 
 
 def measured_design(design: Design, profile: Profile) -> Design:
-    """Return the design with the measured rates of device and links in its cluster."""
+    """Return the design with the measured rates of device and links in its cluster section."""
     cluster, lines = design.cluster, {line.pair: line for line in profile.links}
 
     def link(pair: Pair, drawn: Link) -> Link:
@@ -172,13 +172,13 @@ def measured_design(design: Design, profile: Profile) -> Design:
 
 
 def _measured_device(design: Design, profile: Profile) -> Device:
-    """Return the device with measured rates, based on the reference device of a run if the profile has one."""
+    """Return the device with measured rates; if the profile is of a run, based on the reference device of the run."""
     device = profile.reference or design.cluster.device
     own = {"name": "measured device", "memory_bytes": design.cluster.device.memory_bytes}
     rate = matrix_rate(profile, design.training.precision)
     known = {} if rate is None else {"peak_flops": rate, "efficiency": 1.0}
     copied = next((line for line in profile.links if line.pair == "same_device"), None)
-    moved = {} if copied is None else {"memory_bandwidth": _rate(2.0, copied.beta_s_per_byte)}  # read and written
+    moved = {} if copied is None else {"memory_bandwidth": _rate(2.0, copied.beta_s_per_byte)}  # bytes read and written
     return device.model_copy(update={**own, **known, **moved})
 
 
@@ -187,12 +187,12 @@ def _rate(amount: float, seconds: float) -> float:
 
 
 def matrix_rate(profile: Profile, precision: str) -> float | None:
-    """Return the FLOP/s of large matrix products on the device; None if it was not measured."""
+    """Return the measured rate of large matrix products in FLOP/s; None if it was not measured."""
     return next((each.flops for each in profile.matrix if each.precision == precision), None)
 
 
 def measured_all_reduce(profile: Profile) -> AllReduce:
-    """Return the measured all-reduce for groups of measured size and location; the ring formula for others."""
+    """Return a function that prices an all-reduce: measured for groups like the measured ones, otherwise a ring."""
     lines = {
         (each.size, each.size > profile.machine.ranks_per_node): each
         for each in profile.collectives
@@ -211,11 +211,11 @@ def measured_all_reduce(profile: Profile) -> AllReduce:
     return seconds
 
 
-# ---- a run's actions ----
+# ---- actions of a run ----
 
 
 class Slowness:
-    """Ratio of measured to roofline seconds, taken from the most similar action of a run."""
+    """Ratio of measured to roofline seconds of the most similar action of a run."""
 
     def __init__(self, actions: Sequence[ActionTime]) -> None:
         found: dict[ActionTime, list[float]] = defaultdict(list)
@@ -228,7 +228,7 @@ class Slowness:
     def _ratio_of_nearest(self, like: ActionTime) -> float:
         """Return the ratio of the most similar action; 1 if the run had none.
 
-        The halves of a backward fall back to the whole backward, and vice versa.
+        If a run had no split backward, its halves use the whole backward, and vice versa.
         """
         others = {"B": ("I", "W"), "I": ("B",), "W": ("B",)}.get(like.op, ())
         ops = (like.op,) if like.op in self.ops else others
@@ -238,7 +238,7 @@ class Slowness:
 
 
 def action_distance(one: ActionTime, other: ActionTime) -> float:
-    """Return the dissimilarity of two actions; a difference in embedding, head or experts weighs most."""
+    """Return the dissimilarity of two actions; differences in embedding, head or experts weigh most."""
     ends = (one.first != other.first) + (one.last != other.last)
     kinds = (one.experts > 0) != (other.experts > 0)
     sizes = ((one.layers, other.layers), (one.experts, other.experts), (one.tp, other.tp))

@@ -16,12 +16,12 @@ from meshwave.engine.machine import processor_name
 
 
 def save_profile(profile: Profile, path: Path | str) -> None:
-    """Write a profile atomically: a crash leaves the old file or the new one."""
+    """Write a profile atomically: after a crash, the file is either the old or the new one."""
     write_whole(path, profile.to_json().encode())
 
 
 DEFAULT_PROFILE = "this-machine.json"
-"""File name of a profile without a name."""
+"""File name of a profile that is stored without a name."""
 KEPT_NAME = re.compile(r"[^/\\\x00.][^/\\\x00]{0,199}")
 
 
@@ -39,7 +39,7 @@ def load_stored_profile(name: str) -> Profile:
     """Load a stored profile; it is cached until its file changes.
 
     Raises:
-        InputError: there is no profile of that name, or its file is invalid.
+        InputError: no profile has this name, or its file is invalid.
     """
     path = profiles_folder() / profile_file_name(name)
     try:
@@ -57,7 +57,7 @@ def _read(path: Path, changed_ns: int, file: int) -> Profile:
 
 
 def describe_other_machine(profile: Profile) -> str:
-    """Return a sentence if a profile was measured on another machine; empty where it was not or does not say."""
+    """Return a sentence if a profile was measured on another machine; empty if not, or if the machine is unknown."""
     machine = profile.machine
     its, mine = (machine.cores, machine.processor), (os.cpu_count(), processor_name())
     if machine.cores is None or not machine.processor or its == mine:
@@ -67,7 +67,7 @@ def describe_other_machine(profile: Profile) -> str:
 
 
 def store_profile(profile: Profile, name: str) -> Path:
-    """Store a profile under a name that designs can refer to; one of the same name is replaced.
+    """Store a profile under a name that designs can refer to, replacing a profile of the same name.
 
     Raises:
         InputError: the name is not a valid file name, or the file cannot be written.
@@ -78,7 +78,7 @@ def store_profile(profile: Profile, name: str) -> Path:
 
 
 def check_can_store(name: str = DEFAULT_PROFILE) -> None:
-    """Check that a profile can be stored under a name, before it is measured.
+    """Check that a profile can be stored under a name, before measuring it.
 
     Raises:
         InputError: the name is not a valid file name, or the file cannot be written.
@@ -96,7 +96,7 @@ def _profile_path(name: str) -> Path:
 
 
 def write_spare_profile(profile: Profile) -> str:
-    """Write a profile that cannot be stored to a temporary file and return its path; empty where that fails too."""
+    """Write a profile that cannot be stored to a temporary file, and return its path; empty if that fails too."""
     path = ""
     try:
         number, path = tempfile.mkstemp(prefix="meshwave-profile-", suffix=".json")
@@ -110,7 +110,7 @@ def write_spare_profile(profile: Profile) -> str:
 
 
 def profile_file_name(name: str) -> str:
-    """Return the file name of a profile, with ``.json`` added where it is missing.
+    """Return the file name of a profile; ``.json`` is added if it is missing.
 
     Raises:
         InputError: the name is not a plain file name.

@@ -1,4 +1,4 @@
-"""Gradient reductions and optimizer steps: seconds of each rank's reductions from sizes and links."""
+"""Gradient reductions and optimizer steps: seconds of the reductions of each rank, from sizes and links."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from meshwave.engine.program.program import Program
 def reduce_seconds(
     design: Design, program: Program, held: Sizes, all_reduce: AllReduce = ring_all_reduce_seconds
 ) -> Floats:
-    """Return ``[stages]`` seconds to all-reduce a stage's gradients over the devices that hold the same weights.
+    """Return the seconds to all-reduce the gradients of each stage over replicas of its weights, ``[stages]``.
 
-    Sharded optimizer states need a reduce-scatter, which is half of it.
+    With sharded optimizer states this is a reduce-scatter, which takes half as long.
     """
     of_item = number_sizes(design.training).gradients
     gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
@@ -30,15 +30,15 @@ def reduce_seconds(
 def update_exchange_seconds(
     design: Design, program: Program, held: Sizes, all_reduce: AllReduce = ring_all_reduce_seconds
 ) -> Floats:
-    """Return ``[ranks]`` the seconds of the collectives of an optimizer step besides that of the norm."""
+    """Return the seconds of the collectives of an optimizer step, except that of the gradient norm, ``[ranks]``."""
     gathers = _weight_gather_seconds(design, program, held, all_reduce)
     return gathers + _tied_head_seconds(design, program, all_reduce)
 
 
 def _weight_gather_seconds(design: Design, program: Program, held: Sizes, all_reduce: AllReduce) -> Floats:
-    """Return ``[ranks]`` the seconds in which a step gathers the weights that other devices updated.
+    """Return the seconds of an optimizer step to gather weights that other devices updated, ``[ranks]``.
 
-    An all-gather is half an all-reduce. Sharded parameters are gathered by the computations that need them.
+    An all-gather is half an all-reduce. Sharded parameters are gathered by the computations that need them instead.
     """
     if design.training.sharding not in ("optimizer", "gradients"):
         return np.zeros(design.ranks)
@@ -49,7 +49,7 @@ def _weight_gather_seconds(design: Design, program: Program, held: Sizes, all_re
 
 
 def _tied_head_seconds(design: Design, program: Program, all_reduce: AllReduce) -> Floats:
-    """Return ``[ranks]`` the seconds in which a step sums the gradients of a table on the first and the last stage."""
+    """Return the seconds of an optimizer step to sum gradients of a table on the first and last stage, ``[ranks]``."""
     seconds = np.zeros(program.ranks)
     if design.model.architecture.tied_embeddings and program.stages > 1:
         ranks = sorted({rank for stage in (0, program.stages - 1) for rank in program.ranks_of(stage)})
@@ -63,11 +63,11 @@ def _tied_head_seconds(design: Design, program: Program, all_reduce: AllReduce) 
 def _all_reduce_seconds(
     design: Design, program: Program, size: Floats, gates: Floats, experts: Floats, all_reduce: AllReduce
 ) -> Floats:
-    """Return ``[stages]`` seconds to all-reduce ``size`` bytes of each stage over the devices with the same weights.
+    """Return the seconds to all-reduce ``size`` bytes of each stage over replicas of its weights, ``[stages]``.
 
-    These are the data-parallel copies of all meshes that hold the stage; every tensor-parallel shard is reduced by its
-    own group, all groups concurrently. Experts follow, each over the devices that hold it, then partial gates over all
-    devices.
+    These devices are the data-parallel replicas on all meshes that hold the stage. Each tensor-parallel shard is
+    reduced by its own group, all groups concurrently. Then each expert is reduced over the devices that hold it, and
+    partial gates over all devices.
     """
     seconds = np.zeros(program.stages)
     for stage in range(program.stages):

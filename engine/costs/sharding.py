@@ -1,11 +1,12 @@
-"""State that data-parallel copies share: who holds which part, and the time of its collectives.
+"""State that data-parallel replicas share: the part of each device, and the time of its collectives.
 
 ``optimizer``, ``gradients`` and ``parameters`` are the stages 1 to 3 of ZeRO (Rajbhandari et al., arXiv:1910.02054,
-section 5); ``parameters`` is also FSDP (Zhao et al., arXiv:2304.11277). Each divides the state over the devices that hold
+section 5); ``parameters`` is also FSDP (Zhao et al., arXiv:2304.11277). Each divides the state over the devices with
 the same weights:
 
 - ``optimizer``: gradients are reduce-scattered once per step instead of all-reduced, and the updated weights gathered;
-- ``gradients``: each block of each microbatch reduce-scatters its gradients in the backward, while the next block computes;
+- ``gradients``: each block of each microbatch reduce-scatters its gradients in the backward, while the next block
+  computes;
 - ``parameters``: each block also gathers its weights before its forward and again before its backward, while the block
   before it computes. The updated weights are not gathered.
 
@@ -34,7 +35,7 @@ Floats = NDArray[np.float64]
 
 
 def weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
-    """Return the groups of devices that sum gradients of the same weights: one group per tensor-parallel shard."""
+    """Return the groups of devices that reduce gradients of the same weights: one group per tensor-parallel shard."""
     cuts = max(mesh.tp for mesh in meshes)
     return [
         [mesh.devices[copy * mesh.tp + cut % mesh.tp] for mesh in meshes for copy in range(mesh.dp)]
@@ -45,7 +46,7 @@ def weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
 def expert_reduction_seconds(
     cluster: Cluster, parts: Sequence[ExpertGroup], size: float, all_reduce: AllReduce
 ) -> float:
-    """Return the seconds of all expert reductions; those without a common device run concurrently."""
+    """Return the seconds of all expert reductions; reductions without a common device run concurrently."""
     rounds: list[list[ExpertGroup]] = []
     for part in parts:
         busy = set(part.devices)
@@ -60,14 +61,14 @@ def expert_reduction_seconds(
 
 
 class Shares(NamedTuple):
-    """Share of the state that a device of a mesh holds."""
+    """Fraction of the state that a device of a mesh holds."""
 
     dense: float
     experts: float
 
 
 def state_shares(design: Design, meshes: Sequence[Mesh]) -> Shares:
-    """Return the shares of a device that holds a stage on ``meshes``, relative to the parameters that it computes with."""
+    """Return the state fractions of a device that holds a stage on ``meshes``, relative to its compute parameters."""
     if design.training.sharding == "none":
         return Shares(1.0, 1.0)
     copies = sum(mesh.dp for mesh in meshes)
@@ -81,12 +82,12 @@ def state_shares(design: Design, meshes: Sequence[Mesh]) -> Shares:
 
 
 def reduction_rounds(design: Design) -> int:
-    """Return the rounds of a ring that reduces gradients at the end of a step: 2 of an all-reduce, 1 of its halves."""
+    """Return the ring rounds that reduce gradients at the end of a step: 2 for all-reduce, 1 for its halves."""
     return 1 if design.training.sharding == "optimizer" else 2
 
 
 class StateBytes(NamedTuple):
-    """Bytes of the state of a device."""
+    """Bytes of the training state of a device."""
 
     weights: float
     gradients: float
@@ -94,13 +95,13 @@ class StateBytes(NamedTuple):
 
 
 def state_bytes(training: Training, parameters: float, copied: float, own: float) -> StateBytes:
-    """Return the bytes of the state of a device.
+    """Return the bytes of the training state of a device.
 
     Args:
         training: the training section.
-        parameters: parameters that the device computes with.
-        copied: those of which mixed precision keeps a copy beside the master weights.
-        own: parameters whose state is on this device, as many as ``parameters`` without sharding.
+        parameters: number of parameters with which the device computes.
+        copied: number of these of which mixed precision keeps a copy besides the master weights.
+        own: number of parameters whose state is on this device; equals ``parameters`` without sharding.
     """
     size, share = number_sizes(training), own / parameters if parameters else 1.0
     computed = size.computed_bytes(parameters, copied) * (share if training.sharding == "parameters" else 1.0)
@@ -113,7 +114,7 @@ def state_bytes(training: Training, parameters: float, copied: float, own: float
 
 
 def unsharded_bytes(design: Design, mesh: Mesh, parameters: float, copied: float) -> float:
-    """Return the bytes of gathered weights and of gradients that are not yet scattered, of ``parameters``."""
+    """Return the bytes of gathered weights, and of unscattered gradients, of ``parameters`` parameters."""
     training, size = design.training, number_sizes(design.training)
     if mesh.dp == 1 or not training.shards_gradients:
         return 0.0
@@ -125,7 +126,7 @@ def unsharded_bytes(design: Design, mesh: Mesh, parameters: float, copied: float
 
 
 class BlockTimes(NamedTuple):
-    """Seconds of equal blocks of a stage: compute of each, and the collectives of its state."""
+    """Seconds of equal blocks of a stage: computation of each block, and collectives of its state."""
 
     blocks: int
     forward: float
@@ -136,7 +137,7 @@ class BlockTimes(NamedTuple):
 
 
 class Exposed(NamedTuple):
-    """Seconds of the collectives of a stage that its compute does not hide."""
+    """Seconds of the collectives of a stage that its computation does not hide."""
 
     forward: float = 0.0
     input_gradient: float = 0.0
@@ -147,9 +148,9 @@ class Exposed(NamedTuple):
 def exposed_seconds(blocks: Sequence[BlockTimes]) -> Exposed:
     """Return the exposed seconds of a stage's blocks, in the order of the forward.
 
-    A block is gathered while the block before it computes, and scattered while the block after it computes. Nothing
-    hides the first gather nor the last scatter. Weight gradients that are computed apart gather the weights too, which
-    some kernels take.
+    A block is gathered while the previous block computes, and scattered while the next block computes. The first gather
+    and the last scatter are not hidden. Weight gradients that are computed separately also gather the weights, which
+    some kernels read.
     """
     count, forward, inputs, weights, gather, scatter = np.array(blocks).reshape(-1, 6).T
     forward, inputs, weights, gather, scatter = (
@@ -166,14 +167,14 @@ def exposed_seconds(blocks: Sequence[BlockTimes]) -> Exposed:
 
 
 def _exposed_seconds(compute: Floats, gather: Floats, scatter: Floats) -> float:
-    """Return the exposed seconds of ``[blocks]`` that run one after the other."""
+    """Return the exposed seconds of blocks that run one after the other; the arguments are ``[blocks]``."""
     beside = np.append(gather, 0.0)[1:] + np.insert(scatter, 0, 0.0)[:-1]
     return float(gather[:1].sum() + np.maximum(0.0, beside - compute).sum() + scatter[-1:].sum())
 
 
 @dataclass(frozen=True)
 class StateCollectives:
-    """Collectives by which the devices of a mesh share state."""
+    """Collectives by which the devices of a mesh share training state."""
 
     cluster: Cluster
     dense: Sequence[Sequence[int]]
@@ -189,7 +190,7 @@ class StateCollectives:
 
         Args:
             operators: operators of the block.
-            experts: number of their parameters that are in experts.
+            experts: number of the parameters that belong to experts.
         """
         parameters, copied = sum(each.parameters for each in operators), sum(each.copied for each in operators)
         size = self.precision
@@ -199,13 +200,13 @@ class StateCollectives:
         return gather if self.sharding == "parameters" else 0.0, scatter
 
     def _exchange_seconds(self, dense: float, experts: float) -> float:
-        """Return the seconds to gather or to reduce-scatter bytes of dense and of expert state: half an all-reduce."""
+        """Return the seconds to gather or reduce-scatter these bytes of dense and expert state."""
         seconds = self.all_reduce(self.cluster, self.dense, dense)
         return (seconds + expert_reduction_seconds(self.cluster, self.experts, experts, self.all_reduce)) / 2
 
 
 def block_collectives(design: Design, mesh: Mesh, all_reduce: AllReduce) -> StateCollectives | None:
-    """Return the collectives of the blocks of a mesh; None if they need none."""
+    """Return the state collectives of the blocks of a mesh; None if there are none."""
     training = design.training
     if not training.shards_gradients:
         return None

@@ -1,4 +1,4 @@
-"""Pieces of the actions of a design, from the operators and experts of their stages."""
+"""Pieces of the actions of a design (computation and waits), from the operators and experts of their stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwave.engine.program.action import Op
 
 
 class SlotPieces:
-    """Finds the pieces of actions; equal parts of stages are priced once."""
+    """Pieces of actions by mesh, stage and op; equal parts of stages are priced only once."""
 
     def __init__(self, design: Design, prices: Sequence[MeshPrices], layers: Sequence[int]) -> None:
         self._design, self._prices, self._layers = design, prices, layers

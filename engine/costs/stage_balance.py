@@ -1,4 +1,4 @@
-"""Balance of layers over stages, for designs that do not set it."""
+"""Distribution of layers over stages, for designs that do not set it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def equal_split(layers: int, stages: int) -> tuple[int, ...]:
 def balanced_split(layers: int, layer_seconds: Sequence[float], extra_seconds: Sequence[float]) -> tuple[int, ...]:
     """Return the layers of each stage that minimize the time of the slowest stage.
 
-    Stage ``s`` with ``n`` layers takes ``n * layer_seconds[s] + extra_seconds[s]``; the extras are the embedding and
-    the head. All layers cost the same, so that giving each next layer to the stage that is the fastest with it
-    minimizes the maximum. Within that maximum the layers are then distributed as equally as possible.
+    A stage ``s`` with ``n`` layers takes ``n * layer_seconds[s] + extra_seconds[s]``; the extra seconds are those of
+    embedding and head. All layers cost the same, so assigning each layer to the stage that would be fastest with it
+    minimizes the maximum. Within that maximum, the layers are then distributed as equally as possible.
 
     Raises:
         InputError: a stage would have no layer.
@@ -51,13 +51,13 @@ def unequal_split(
     block_seconds: Sequence[float],
     extra_seconds: Sequence[float],
 ) -> tuple[int, ...]:
-    """Return the balanced layers of each stage where some layers cost more than others.
+    """Return balanced layers of each stage if some layers cost more than others.
 
     The layers ``blocks`` take ``block_seconds[s]`` on stage ``s``, all others ``layer_seconds[s]``. Bisection finds the
-    smallest bound on the slowest stage that some split satisfies. If every stage can take any one layer within the
-    bound, the bound is feasible exactly when it is feasible with every stage taking as many layers as fit. Below that,
-    a stage that takes fewer can leave the next one a layer that it can take, and all possible ends are tried. Each
-    stage ends where an even share of the seconds does, or as near to that as the bound allows.
+    smallest bound on the slowest stage that some split satisfies. If every stage can take any single layer within the
+    bound, the bound is feasible exactly if it is feasible when every stage takes as many layers as fit. For smaller
+    bounds, a stage that takes fewer layers can leave the next stage a layer that it can take, so all possible ends are
+    tried. Each stage ends at an even share of the seconds, or as near to it as the bound allows.
 
     Raises:
         InputError: a stage would have no layer.
@@ -74,11 +74,11 @@ def unequal_split(
 
 
 def block_split(block_seconds: Sequence[Sequence[float]], extra_seconds: Sequence[float]) -> tuple[int, ...]:
-    """Return the balanced layers of each stage where every layer may cost differently.
+    """Return balanced layers of each stage if every layer may cost differently.
 
-    ``block_seconds[s][l]`` is layer ``l`` on stage ``s``. Among the splits that minimize the slowest stage, it returns
-    the one with the least sum of squares. Dynamic programming over the ends of stages finds both in ``O(stages *
-    layers^2)``.
+    ``block_seconds[s][l]`` is the time of layer ``l`` on stage ``s``. Among the splits that minimize the slowest stage,
+    it returns the one with the least sum of squares. Dynamic programming over the ends of stages finds it in ``O(stages
+    * layers^2)``.
 
     Raises:
         InputError: a stage would have no layer.
@@ -86,7 +86,7 @@ def block_split(block_seconds: Sequence[Sequence[float]], extra_seconds: Sequenc
     stages, layers = len(block_seconds), len(block_seconds[0]) if block_seconds else 0
     _check_stage_count(layers, stages)
     taken = [np.concatenate(([0.0], np.cumsum(seconds))) for seconds in block_seconds]
-    of_stage = [  # [layers + 1, layers + 1] seconds from one place to another, none backwards
+    of_stage = [  # [layers + 1, layers + 1] seconds from one layer boundary to another; infinite backwards
         np.where(np.tri(layers + 1, dtype=np.bool_), np.inf, (before[None, :] - before[:, None]) + extra)
         for before, extra in zip(taken, extra_seconds, strict=True)
     ]
@@ -109,11 +109,11 @@ def block_split(block_seconds: Sequence[Sequence[float]], extra_seconds: Sequenc
 
 
 SLACK = 1 + 1e-9
-"""Factor on a bound, so that rounding of a sum does not exceed it."""
+"""Factor on a bound, so that rounding of a sum does not exceed the bound."""
 
 
 class _Row:
-    """Layers of two kinds in a row, to be split into stages."""
+    """Sequence of layers of two kinds, to be split into stages."""
 
     def __init__(
         self,
@@ -126,18 +126,18 @@ class _Row:
         of_blocks = [0] * (layers + 1)
         for block in blocks:
             of_blocks[block + 1] = 1
-        self._blocks = list(accumulate(of_blocks))  # [layers + 1] blocks before each layer
+        self._blocks = list(accumulate(of_blocks))  # [layers + 1] number of blocks before each layer
         self._each, self._extra = list(zip(layer_seconds, block_seconds, strict=True)), extra_seconds
         self._layers, self._stages = layers, len(self._each)
 
     @property
     def slowest_stage_bound(self) -> float:
-        """Upper bound on the slowest stage of any split."""
+        """Upper bound on the time of the slowest stage of any split."""
         return max(self._seconds_before(self._layers, each) for each in self._each) + max(self._extra)
 
     @property
     def _single_layer_bound(self) -> float:
-        """Smallest bound within which every stage can take any one layer."""
+        """Smallest bound within which every stage can take any single layer."""
         return max(max(each) + extra for each, extra in zip(self._each, self._extra, strict=True))
 
     def fits(self, bound: float) -> bool:
@@ -155,7 +155,7 @@ class _Row:
         return tuple(end - start for start, end in pairwise([0, *ends]))
 
     def _even_ends(self) -> list[int]:
-        """Return the end of each stage if all take equally long, regardless of the bound."""
+        """Return the end of each stage if all stages take equally long, regardless of the bound."""
         mean = [sum(part) / self._stages for part in zip(*self._each, strict=True)]
         whole = self._seconds_before(self._layers, mean)
         return [self._nearest_end(whole * (stage + 1) / self._stages, mean) for stage in range(self._stages)]
@@ -180,7 +180,7 @@ class _Row:
         return ends[::-1]
 
     def _reachable_ends(self, bound: float) -> list[NDArray[np.bool_]]:
-        """Return ``[stages][layers + 1]`` whether a stage can end there with all stages before it within the bound."""
+        """Return True where a stage can end if all stages before it are within the bound, ``[stages][layers + 1]``."""
         starts = np.zeros(self._layers + 1, np.bool_)
         starts[0] = True
         found = []
@@ -197,20 +197,20 @@ class _Row:
         return found
 
     def _seconds_before(self, layer: int, each: Sequence[float]) -> float:
-        """Return the seconds of all layers before one; ``each`` has the seconds of a plain layer and of a block."""
+        """Return the seconds of all layers before ``layer``; ``each`` are those of a plain layer and of a block."""
         with_experts = self._blocks[layer]
         return (layer - with_experts) * each[0] + with_experts * each[1]
 
     def _end_within(self, seconds: float, each: Sequence[float]) -> int:
-        """Return the largest number of first layers that take at most ``seconds``."""
+        """Return the largest number of leading layers that take at most ``seconds``."""
         return bisect_right(range(self._layers + 1), seconds, key=lambda layer: self._seconds_before(layer, each)) - 1
 
     def _end_before(self, seconds: float, each: Sequence[float]) -> int:
-        """Return the smallest number of first layers that take at least ``seconds``."""
+        """Return the smallest number of leading layers that take at least ``seconds``."""
         return bisect_left(range(self._layers + 1), seconds, key=lambda layer: self._seconds_before(layer, each))
 
     def _nearest_end(self, seconds: float, each: Sequence[float]) -> int:
-        """Return the number of first layers whose time is nearest to ``seconds``."""
+        """Return the number of leading layers whose time is nearest to ``seconds``."""
         below = self._end_within(seconds, each)
         options = range(below, min(below + 1, self._layers) + 1)
         return min(options, key=lambda layer: abs(self._seconds_before(layer, each) - seconds))
@@ -224,7 +224,7 @@ class _Row:
         """Return the latest end of each stage; None if the bound is infeasible."""
         ends, at = [], 0
         for stage in range(self._stages):
-            most = self._layers - (self._stages - 1 - stage)  # each later stage needs a layer
+            most = self._layers - (self._stages - 1 - stage)  # each later stage needs at least one layer
             reached = min(self._furthest_end(stage, at, bound), most)
             if reached <= at:
                 return None
@@ -233,7 +233,7 @@ class _Row:
         return ends if at == self._layers else None
 
     def _starts(self, bound: float) -> list[int]:
-        """Return the earliest end of each stage such that the stages after it can take the rest."""
+        """Return the earliest end of each stage such that the later stages can take the remaining layers."""
         earliest, at = [0] * self._stages, self._layers
         for stage in reversed(range(self._stages)):
             earliest[stage], each = at, self._each[stage]
@@ -267,13 +267,13 @@ def _hand_out(layers: int, layer_seconds: Sequence[float], extra_seconds: Sequen
 def _spread(
     layers: int, most: Sequence[int], layer_seconds: Sequence[float], extra_seconds: Sequence[float]
 ) -> tuple[int, ...]:
-    """Give each layer to the stage with the fewest layers that has not reached its maximum; ties go to the fastest."""
+    """Assign each layer to the stage with the fewest layers that is below its maximum; ties go to the fastest stage."""
     split = [1] * len(most)
     queue = [(1, each + extra_seconds[stage], stage) for stage, each in enumerate(layer_seconds)]
     heapq.heapify(queue)
     for _ in range(layers - len(split)):
         held, seconds, stage = heapq.heappop(queue)
-        while held >= most[stage]:  # full: it does not come back
+        while held >= most[stage]:  # a full stage is not considered again
             held, seconds, stage = heapq.heappop(queue)
         split[stage] += 1
         heapq.heappush(queue, (held + 1, seconds + layer_seconds[stage], stage))

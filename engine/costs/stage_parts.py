@@ -14,17 +14,17 @@ from meshwave.engine.document import Design
 
 
 class StagePart(NamedTuple):
-    """A part of a stage; the experts of a layer are a part of their own."""
+    """Part of a stage; the experts of a layer are a separate part."""
 
     name: str
     operators: tuple[Operator, ...]
-    layer: int = -1  # number of the layer whose experts they are; -1 for other parts
+    layer: int = -1  # number of the layer of these experts; -1 for other parts
 
 
 def stage_parts(
     design: Design, load: Workload, block: ExpertBlock | None, layers: Sequence[int], stage: int
 ) -> Iterator[StagePart]:
-    """Yield the parts of a stage; ``block`` are the costs of a layer with experts."""
+    """Yield the parts of a stage; ``block`` has the costs of a layer with experts."""
     model, first, last = design.model, stage == 0, stage == len(layers) - 1
     start = list(accumulate(layers, initial=0))[stage]
     numbers = range(start, start + layers[stage])

@@ -1,4 +1,4 @@
-"""Roofline prices of stages: seconds of a stage's operators on a device of a mesh."""
+"""Roofline prices of stages: seconds of the operators of a stage on a device of a mesh."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshwave.engine.program.action import Op
 class Seconds(NamedTuple):
     """Seconds of one microbatch through a part of the model.
 
-    A whole backward takes the sum of its halves less ``hidden``, the weight gradients that run beside messages.
+    A whole backward takes the sum of its halves less ``hidden``, the weight gradients that overlap with messages.
     """
 
     forward: float = 0.0
@@ -30,19 +30,19 @@ class Seconds(NamedTuple):
     weight_gradient: float = 0.0
     hidden: float = 0.0
     again: float = 0.0
-    """Additional time of a backward that recomputes the forward."""
+    """Additional seconds of a backward that recomputes the forward."""
     forward_waits: float = 0.0
-    """Time of a forward in which a device waits for collectives inside the block."""
+    """Seconds for which a device waits for collectives inside the block in a forward."""
     input_waits: float = 0.0
-    """The same for the input gradient; weight gradients wait for no collective."""
+    """Seconds of the same waits in the input gradient; weight gradients do not wait for collectives."""
     hidden_waits: float = 0.0
-    """Part of ``input_waits`` that a whole backward fills with weight gradients."""
+    """Part of ``input_waits`` in which a whole backward computes weight gradients."""
 
     def __add__(self, other: Seconds) -> Seconds:  # type: ignore[override]
         return Seconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     def scale(self, count: float) -> Seconds:
-        """Return the seconds of ``count`` such parts."""
+        """Return the seconds of ``count`` such parts together."""
         return Seconds(*(count * mine for mine in self))
 
     @property
@@ -52,28 +52,28 @@ class Seconds(NamedTuple):
 
     @property
     def backward_waits(self) -> float:
-        """Seconds of a whole backward in which a device waits for collectives."""
+        """Seconds for which a device waits for collectives in a whole backward."""
         return max(0.0, self.input_waits - self.hidden_waits)
 
     def seconds_of(self, op: Op) -> float:
-        """Return the seconds of a computation that recomputes nothing."""
+        """Return the seconds of a computation without recomputation."""
         return {Op.F: self.forward, Op.B: self.backward, Op.I: self.input_gradient, Op.W: self.weight_gradient}[op]
 
     def waits_of(self, op: Op) -> float:
-        """Return the part of the seconds of ``op`` in which the stage waits for collectives."""
+        """Return the part of the seconds of ``op`` for which the stage waits for collectives."""
         return {Op.F: self.forward_waits, Op.B: self.backward_waits, Op.I: self.input_waits}.get(op, 0.0)
 
     def total(self, *, recomputed: bool) -> float:
-        """Return the seconds of forward and backward, and of a second forward if the stage is ``recomputed``."""
+        """Return the seconds of forward and backward, plus those of a second forward if the stage is ``recomputed``."""
         return self.forward + self.backward + (self.again if recomputed else 0.0)
 
 
 Blocks = tuple[int, Seconds, Sequence[Operator], float]
-"""Equal blocks of a stage: how many, the seconds and operators of one, and its parameters in experts."""
+"""Equal blocks of a stage: their number, seconds and operators of one block, and its expert parameters."""
 
 
 class MeshPrices:
-    """Seconds of the parts of a model on one mesh, tensor-parallel all-reduces included."""
+    """Seconds of the parts of a model on one mesh, including tensor-parallel all-reduces."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class MeshPrices:
 
     @cached_property
     def expert_layer(self) -> Seconds:
-        """Seconds of a layer with experts; of a dense layer where the model has none."""
+        """Seconds of a layer with experts; those of a dense layer if the model has no experts."""
         block = self._block
         if block is None:
             return self.layer
@@ -118,7 +118,7 @@ class MeshPrices:
         return self._block_seconds("joining", transformer_layers.joining_layer(self._load))
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
-        """Return the seconds of the embedding, or of head and loss."""
+        """Return the seconds of the embedding for the first stage, and of head and loss for the last stage."""
         embedding = self._block_seconds("embedding", transformer_layers.embedding(self._load)) if first else Seconds()
         return (
             embedding
@@ -128,7 +128,10 @@ class MeshPrices:
         )
 
     def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
-        """Return the seconds of a stage of ``layers``, of which ``experts`` have experts and ``joins`` end a skip."""
+        """Return the seconds of a stage of ``layers`` layers.
+
+        ``experts`` of its layers have experts, and in ``joins`` of them a skip connection ends.
+        """
         dense = self.layer.scale(layers - experts - joins) + self.ends(first=first, last=last)
         dense = dense + self.joining_layer.scale(joins) if joins else dense
         found = dense + self.expert_layer.scale(experts) if experts else dense
@@ -137,7 +140,7 @@ class MeshPrices:
         )
 
     def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
-        """Return the seconds of a stage whose ``layers`` differ, from all its operators."""
+        """Return the seconds of a stage whose ``layers`` layers differ, from all its operators."""
         operators = [*operators]
         found = self.part(operators)
         return (
@@ -145,7 +148,7 @@ class MeshPrices:
         )
 
     def _blocks(self, layers: int, first: bool, last: bool, experts: int, joins: int) -> Iterator[Blocks]:
-        """Yield the equal blocks of a stage, about in the order of the forward."""
+        """Yield the equal blocks of a stage, approximately in the order of the forward."""
         load, ends = self._load, transformer_layers.end_operators
         yield int(first), self.ends(first=True, last=False), transformer_layers.embedding(load), 0.0
         yield layers - experts - joins, self.layer, transformer_layers.layer(load), 0.0
@@ -155,8 +158,8 @@ class MeshPrices:
         yield int(last), self.ends(first=False, last=True), ends(load, first=False, last=True), 0.0
 
     def _exposed_seconds(self, blocks: Iterable[Blocks]) -> Seconds:
-        """Return the seconds in which the stage waits for sharded state."""
-        assert self._state is not None, "asked for sharded state only"
+        """Return the seconds for which the stage waits for sharded state."""
+        assert self._state is not None, "requires sharded state"
         times = [
             BlockTimes(count, *block[:3], *self._state.block_seconds(operators, experts))
             for count, block, operators, experts in blocks
@@ -171,7 +174,7 @@ class MeshPrices:
         )
 
     def pieces(self, part: StagePart, op: Op) -> Iterator[Piece]:
-        """Yield the compute of a part of a stage, and its waits for collectives, in the order of a computation."""
+        """Yield the computation of a part of a stage, and its waits for collectives, in order of execution."""
         if part.layer >= 0:
             assert self._block is not None, "a layer with experts"
             yield from self._block.pieces[op]
@@ -181,11 +184,11 @@ class MeshPrices:
             yield Piece(seconds.seconds_of(op) - seconds.waits_of(op), seconds.waits_of(op))
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
-        """Return the seconds of any operators of a stage."""
+        """Return the seconds of a list of operators of a stage."""
         return self._price(operators)
 
     def _block_seconds(self, kind: BlockKind, operators: Iterable[Operator]) -> Seconds:
-        """Return the seconds of a whole block; a subclass may have measured them by ``kind``."""
+        """Return the seconds of a whole block; a subclass may return measured seconds of its ``kind``."""
         return self._price(operators)
 
     def _price(self, operators: Iterable[Operator]) -> Seconds:
@@ -209,7 +212,7 @@ class MeshPrices:
         return computed + reductions + Seconds(input_gradient=again, input_waits=again)
 
     def _reductions(self, operators: Iterable[Operator]) -> Seconds:
-        """Return the tensor-parallel reductions of operators, for which their devices wait."""
+        """Return the seconds of the tensor-parallel reductions of operators, for which the devices wait."""
         operators = [*operators]
         forward, backward = (
             self._all_reduce_seconds(size for each in operators for size in getattr(each, f"{way}_reduced"))

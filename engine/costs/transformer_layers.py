@@ -1,14 +1,14 @@
 """Operators of a transformer: FLOPs, bytes, parameters and kept activations of each part of a layer.
 
-What a layer is made of follows from the architecture of the model (:mod:`meshwave.engine.document.architecture`). The
-formulas in the docstrings are those of GPT and BERT: a pre-norm transformer with biases, learned positions and an untied
-head. There is no dropout. GPT and BERT differ in mask and targets only, so they cost the same.
+The architecture of the model determines the parts of a layer (:mod:`meshwave.engine.document.architecture`). The
+formulas in the docstrings are those of GPT and BERT: a pre-norm transformer with biases, learned positions, an untied
+head and no dropout. GPT and BERT differ only in mask and targets, so they cost the same.
 
-Symbols, as in the papers: ``b`` sequences, ``s`` tokens of a sequence, ``h`` hidden, ``f`` feed-forward hidden, ``a``
-heads, ``v`` vocabulary, ``t`` tensor-parallel devices.
+Symbols, as in the papers: ``b`` sequences, ``s`` tokens per sequence, ``h`` hidden size, ``f`` feed-forward hidden
+size, ``a`` heads, ``v`` vocabulary size, ``t`` tensor-parallel devices.
 
-The operators of expert layers are those of :mod:`meshwave.engine.costs.expert_blocks`; a stage receives them, and layers
-in which a skip connection ends (:func:`joining_layer`), as :class:`Sparse`.
+The operators of expert layers are defined in :mod:`meshwave.engine.costs.expert_blocks`. A stage receives expert
+layers, and layers in which a skip connection ends (:func:`joining_layer`), as :class:`Sparse`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from meshwave.engine.document.model import MoE
 
 
 class Sparse(NamedTuple):
-    """Layers of a stage that differ from its dense layers: those with experts, or with incoming skip connections."""
+    """Layers of a stage that differ from its dense layers: layers with experts, or with incoming skip connections."""
 
     layers: int = 0
-    operators: tuple[Operator, ...] = ()  # of one such layer, attention included
+    operators: tuple[Operator, ...] = ()  # operators of one such layer, including attention
 
 
 DENSE = Sparse()
@@ -47,25 +47,25 @@ DENSE = Sparse()
 def layer(load: Workload) -> tuple[Operator, ...]:
     """Return the operators of a transformer layer: attention, then the feed-forward block.
 
-    ``4h^2 + 6h`` and ``2hf + f + 3h`` parameters, together ``12h^2 + 13h`` for ``f = 4h`` (arXiv:2104.04473, section
-    2.4). Forward FLOPs ``24bsh^2 + 4bs^2h`` (the same, appendix).
+    Parameters: ``4h^2 + 6h`` and ``2hf + f + 3h``, together ``12h^2 + 13h`` for ``f = 4h`` (arXiv:2104.04473, section
+    2.4). Forward FLOPs: ``24bsh^2 + 4bs^2h`` (arXiv:2104.04473, appendix).
 
     The kept activations are the published ``sbh(34 + 5as/h)`` bytes at 16 bits (Korthikanti et al., arXiv:2205.05198,
     eq. 1) less two parts: the ``5abs^2`` of the attention matrix, which scaled_dot_product_attention recomputes from
     its row sums (Dao et al., arXiv:2205.14135), and the two dropout masks of ``sbh`` bytes, since there is no dropout.
-    That leaves 16 numbers per token and hidden unit for ``f = 4h``: the inputs of the two norms (2), of the products
-    behind them (2), queries, keys and values (3), the attention output (1), and both sides of the GELU (``2f/h``). With
-    ``t`` devices the first four stay whole and the others are sharded, as in eq. 2 there: ``sbh(8 + 24/t)`` bytes at 16
-    bits; with sequence parallelism all are sharded, as in eq. 4: ``32sbh/t``. (Autocast on a GPU computes norms in 32 bits and keeps their inputs in that precision, ``4sbh`` bytes more; on
-    a CPU it does not.)
+    This leaves 16 elements per token and hidden unit for ``f = 4h``: the inputs of the two norms (2) and of the
+    products after them (2), queries, keys and values (3), the attention output (1), and both sides of the GELU
+    (``2f/h``). With ``t`` devices the first four remain whole and the others are sharded, as in eq. 2 there: ``sbh(8 +
+    24/t)`` bytes at 16 bits. With sequence parallelism all are sharded, as in eq. 4: ``32sbh/t``. (Autocast on a GPU
+    computes norms in 32 bits and keeps their inputs in that precision, ``4sbh`` bytes more; on a CPU it does not.)
     """
     return attention(load) + mlp(load)
 
 
 def attention(load: Workload) -> tuple[Operator, ...]:
-    """Return norm, projections, the ``s^2`` part and the residual sum.
+    """Return the operators of attention: norm, projections, the ``s^2`` part and the residual sum.
 
-    Tensor-parallel devices hold ``a/t`` heads each: the first projection is sharded by columns and all-reduces in the
+    Tensor-parallel devices hold ``a/t`` heads each. The first projection is sharded by columns and all-reduces in the
     backward, the second by rows and all-reduces in the forward (Shoeybi et al., arXiv:1909.08053, section 3).
     """
     part, outputs = load.architecture.attention, load.head_widths.outputs
@@ -81,7 +81,7 @@ def attention(load: Workload) -> tuple[Operator, ...]:
 
 
 def _norms(name: str, load: Workload, place: str) -> tuple[Operator, ...]:
-    """Return the norm ``before`` or ``after`` a part of a layer, if the architecture has one there."""
+    """Return the norm ``before`` or ``after`` a part of a layer; empty if the architecture has none there."""
     placement = load.architecture.norm.placement
     if placement not in (place, "both"):
         return ()
@@ -98,7 +98,7 @@ def _projections(load: Workload) -> Iterator[Operator]:
         head_dim = part.head_dim or load.hidden / load.heads
         yield norm("query and key norm", load, both, weights=2 * head_dim, rows=both / head_dim)
     elif part.qk_norm == "full":
-        squares = 2 * load.tokens * load.precision.statistics  # of a row over all devices
+        squares = 2 * load.tokens * load.precision.statistics  # elements of a row over all devices
         yield norm("query and key norm", load, both, rows=2)._replace(
             forward_reduced=(squares,), backward_reduced=(squares,)
         )
@@ -111,14 +111,14 @@ def _rotation(load: Workload, width: float) -> Iterator[Operator]:
     if positions.kind == "rope":
         moved = (
             positions.fraction * width + load.head_widths.values
-        )  # a view of the values would keep the whole product
+        )  # a view of the values would keep the whole product in memory
         yield elementwise("rotation", load, moved, kept=0, read_and_written=(2, 2))
 
 
 def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
     """Yield the projections of multi-head latent attention (arXiv:2405.04434, section 2.1).
 
-    The projections to the narrow vectors are replicated over tensor-parallel devices, those to the heads sharded by
+    The projections to the narrow vectors are replicated over tensor-parallel devices; those to the heads are sharded by
     columns.
     """
     heads, widths, bias = load.heads / load.tp, load.head_widths, load.architecture.attention.qkv_bias
@@ -138,20 +138,23 @@ def _latent_projections(load: Workload, latent: Latent) -> Iterator[Operator]:
 
 
 def mlp(load: Workload) -> tuple[Operator, ...]:
-    """Return norm, ``h`` to ``f``, GELU, ``f`` to ``h`` and residual sum, sharded like :func:`attention`."""
+    """Return the operators of the MLP: norm, ``h`` to ``f``, GELU, ``f`` to ``h`` and residual sum.
+
+    They are sharded like those of :func:`attention`.
+    """
     before, after = mlp_neighbours(load)
     return (*before, *feed_forward("feed-forward", load, load.ffn_hidden), *after)
 
 
 def mlp_neighbours(load: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
-    """Return the operators of a layer before and after its feed-forward block, or experts in its place."""
+    """Return the operators of a layer before and after its feed-forward block, or the experts in its place."""
     shares_norm = load.architecture.residual == "parallel-one-norm"
     before = () if shares_norm else _norms("feed-forward", load, "before")
     return before, (*_norms("feed-forward", load, "after"), residual("feed-forward residual", load.outside))
 
 
 def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
-    """Return the matrices of a feed-forward block and the activation between them."""
+    """Return the matrix products of a feed-forward block, and the activation function between them."""
     part, cut = load.architecture.mlp, width / load.tp
     shares_norm = load.architecture.residual == "parallel-one-norm"
     return (
@@ -170,7 +173,7 @@ def feed_forward(name: str, load: Workload, width: int) -> tuple[Operator, ...]:
 
 
 def shared_experts(load: Workload, moe: MoE) -> tuple[Operator, ...]:
-    """Return the experts that every token of a layer visits, and the gate that weights their output."""
+    """Return the operators of the experts that process every token, and of the gate that weights their output."""
     if not moe.shared_width:
         return ()
     gate = (
@@ -181,7 +184,7 @@ def shared_experts(load: Workload, moe: MoE) -> tuple[Operator, ...]:
 
 
 def _activation(load: Workload, width: float) -> Operator:
-    """Return the activation of a feed-forward block; a gated one keeps both halves and the activated one."""
+    """Return the activation function of a feed-forward block; a gated one keeps both halves and the activated half."""
     part = load.architecture.mlp
     kept, forward, backward = ACTIVATIONS[part.activation]
     if part.gated:
@@ -200,7 +203,7 @@ ACTIVATIONS = {
     "relu2": (1, 4, 6),
     "clamped_swish": (1, 2, 3),
 }
-"""Tensors that an activation keeps besides its output, and that its forward and its backward move."""
+"""Number of tensors that an activation function keeps besides its output, and that its forward and backward move."""
 
 
 @lru_cache(maxsize=256)
@@ -213,7 +216,7 @@ def join(load: Workload) -> tuple[Operator, ...]:
     """Return a concatenation of two tensors, and a product of ``2h`` to ``h``.
 
     ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs (U-ViT: Bao et al., arXiv:2209.12152, section 3.2). Tensor
-    parallelism replicates it.
+    parallelism replicates both.
     """
     outside = load.outside
     return (
@@ -224,18 +227,18 @@ def join(load: Workload) -> tuple[Operator, ...]:
 
 @lru_cache(maxsize=256)
 def embedding(load: Workload) -> tuple[Operator, ...]:
-    """Return token plus position embedding: ``vh + sh`` parameters, negligible FLOPs.
+    """Return the token and position embedding: ``vh + sh`` parameters, negligible FLOPs.
 
     The forward gathers rows. The backward writes a gradient of the whole table, which autograd then adds to the
-    accumulated one. The table is sharded over ``t`` by tokens, so that the forward ends in an all-reduce
-    (arXiv:1909.08053, section 3) of rows in the precision of the table; one byte per token marks those in another
-    shard.
+    accumulated gradient. The table is sharded over ``t`` by tokens, so the forward ends in an all-reduce
+    (arXiv:1909.08053, section 3) of rows in the precision of the table; one byte per token marks tokens of other
+    shards.
     """
     architecture, item = load.architecture, load.precision.item
     positions = architecture.positions.table or load.sequence if architecture.positions.kind == "learned" else 0
     table = (load.vocab / load.tp + positions) * load.hidden
     used = min(positions, load.sequence)
-    rows = load.tokens + used  # of tokens and positions: their gradients have the precision of the table
+    rows = load.tokens + used  # tables of tokens and positions, whose gradients have the precision of the table
     exchanged = (load.tokens * load.hidden * load.precision.weights,)
     return (
         Operator(
@@ -268,12 +271,12 @@ def head(load: Workload) -> tuple[Operator, ...]:
 
 @lru_cache(maxsize=256)
 def loss(load: Workload) -> tuple[Operator, ...]:
-    """Return cross-entropy over ``[bs, v/t]`` logits, in at least 32 bits.
+    """Return the cross-entropy over ``[bs, v/t]`` logits, in at least 32 bits.
 
     The forward reads the logits and writes their log-probabilities, which are kept (the ``4sbv`` bytes of
-    arXiv:2205.05198, section 4.3); the backward reads them and writes the logits' gradient. Tensor-parallel devices
-    exchange a row's largest logit, its sum and the target's logit, not the logits (arXiv:1909.08053, section 3), and
-    keep two bytes per token: whether it counts, and whether its target is in this shard.
+    arXiv:2205.05198, section 4.3); the backward reads them and writes the gradient of the logits. Tensor-parallel
+    devices exchange the maximum, the sum and the target's logit of each row instead of the logits (arXiv:1909.08053,
+    section 3), and keep two bytes per token: one if the token counts, one if its target is in this shard.
     """
     logits = load.tokens * load.vocab / load.tp
     item, wide = load.precision.item, load.precision.statistics
@@ -291,9 +294,9 @@ def loss(load: Workload) -> tuple[Operator, ...]:
 
 
 def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
-    """Return the operators of a stage besides its layers: the embedding of the first, head and loss of the last.
+    """Return the operators of a stage besides its layers: embedding of the first, head and loss of the last stage.
 
-    A head that is tied to an embedding of the same stage adds no table; on another stage it is a copy.
+    A head that is tied to an embedding on the same stage adds no table; on another stage it is a copy.
     """
     before, after = embedding(load) if first else (), head(load) + loss(load) if last else ()
     if first and last and load.architecture.tied_embeddings:
@@ -307,7 +310,7 @@ def end_operators(load: Workload, *, first: bool, last: bool) -> tuple[Operator,
 def sum_over_stage(
     value: Callable[[Operator], float], load: Workload, layers: int, first: bool, last: bool, sparse: Sparse
 ) -> float:
-    """Return the sum of ``value`` over the operators of a stage, ``sparse`` of whose layers differ from the others."""
+    """Return the sum of ``value`` over the operators of a stage; its layers in ``sparse`` differ from the others."""
     parts = (
         (layer(load), layers - sparse.layers),
         (sparse.operators, sparse.layers),
@@ -319,7 +322,7 @@ def sum_over_stage(
 def largest_neighbours(
     load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE
 ) -> tuple[float, float]:
-    """Return the parameters, and the copied ones, of the largest two consecutive blocks of a stage.
+    """Return the number of parameters, and of copied ones, of the largest two consecutive blocks of a stage.
 
     A block is the embedding, a layer, or the head.
     """
@@ -333,7 +336,7 @@ def largest_neighbours(
 
 
 def largest_pair(blocks: Sequence[Sequence[Operator]]) -> tuple[float, float]:
-    """Return the parameters, and the copied ones, of the largest two consecutive blocks."""
+    """Return the number of parameters, and of copied ones, of the largest two consecutive blocks."""
     sizes = [(sum(each.parameters for each in block), sum(each.copied for each in block)) for block in blocks]
     return max((a + c, b + d) for (a, b), (c, d) in pairwise([(0.0, 0.0), *sizes]))
 
@@ -341,18 +344,18 @@ def largest_pair(blocks: Sequence[Sequence[Operator]]) -> tuple[float, float]:
 def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
     """Return the bytes that a device keeps for a microbatch of a stage between the halves of a split backward.
 
-    Every weight gradient is computed from the input of its operator and the gradient of its output: for ``f = 4h`` that
-    is ``h(1 + 3)``, ``h(1 + 1)``, ``h(1 + 4)`` and ``h(4 + 1)`` numbers per token for the four products of a layer, the
-    ``M_W`` of Qi et al. (arXiv:2401.10241, section 2) in its table 1: ``32sbh`` bytes at 16 bits; and ``2h`` for each
-    of the two norms.
+    Each weight gradient is computed from the input of its operator and the gradient of the operator's output. For ``f =
+    4h`` these are ``h(1 + 3)``, ``h(1 + 1)``, ``h(1 + 4)`` and ``h(4 + 1)`` elements per token for the four products of
+    a layer: ``32sbh`` bytes at 16 bits, which is ``M_W`` in table 1 of Qi et al. (arXiv:2401.10241, section 2). Each of
+    the two norms adds ``2h``.
     """
     return sum_over_stage(lambda operator: operator.deferred_bytes, load, layers, first, last, sparse)
 
 
 def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """Return the largest working set of an operator of a stage: bytes that its backward allocates and frees again.
+    """Return the bytes that the backward of the operator with the largest working set allocates and frees again.
 
-    The embedding's backward comes last, when the kept activations of all other operators are freed, so they are
+    The embedding's backward runs last, when the kept activations of all other operators are free, so they are
     subtracted from its working set.
     """
     operators = layer(load) + end_operators(load, first=False, last=last) + (sparse.operators if sparse.layers else ())
@@ -364,5 +367,5 @@ def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, spa
 
 
 def _flags(count: int, load: Workload) -> float:
-    """Return the bytes of ``count`` Booleans per token, which only a sharded vocabulary has."""
+    """Return the bytes of ``count`` Booleans per token, which only a sharded vocabulary needs."""
     return count * load.tokens if load.tp > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Design documents: everything that a user draws, as one frozen, validated value."""
+"""Design documents: the complete input of a user as one frozen, validated object."""
 
 from meshwave.engine.document.cluster import Cluster, Device, Link
 from meshwave.engine.document.design import Design

@@ -1,7 +1,7 @@
-"""Architecture of a transformer: norms, positions, attention and MLP as data.
+"""Architecture of a transformer as data: norms, positions, attention and MLP.
 
 The defaults are those of GPT and BERT as this project builds them: layer norm before attention and MLP, learned
-positions, as many key-value heads as heads, a plain GELU MLP, biases, and a head of its own.
+positions, as many key-value heads as heads, a plain GELU MLP, biases, and an untied head.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class Norm(Part):
     bias: bool = True
     """Learned shift of a layernorm; rmsnorm has none."""
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-5
-    """Added to the variance."""
+    """Value added to the variance."""
 
     @property
     def vectors(self) -> int:
-        """Learned numbers per unit of width."""
+        """Number of learned vectors of a norm."""
         return int(self.weight) + int(self.bias and self.kind == "layernorm")
 
     @property
     def statistics(self) -> int:
-        """Numbers per row that the backward needs."""
+        """Number of statistics per row that the backward needs."""
         return 2 if self.kind == "layernorm" else 1
 
 
 class RopeScaling(Part):
-    """Change of the rotary frequencies for contexts longer than those of pretraining."""
+    """Change of the rotary frequencies for contexts longer than in pretraining."""
 
     kind: Literal["linear", "llama3", "yarn"] = "llama3"
     """Rule by which frequencies are divided."""
@@ -63,7 +63,7 @@ class Positions(Part):
     kind: Literal["learned", "rope", "alibi", "none"] = "learned"
     """learned: a table added to the embedding; rope: rotated queries and keys; alibi: a bias of the scores."""
     table: Size | None = nullable("the sequence")
-    """Rows of the table of learned positions."""
+    """Number of rows of the table of learned positions."""
     theta: Positive = 10_000.0
     """Base of the rotary frequencies."""
     window_theta: Positive | None = nullable("theta")
@@ -96,7 +96,7 @@ class Attention(Part):
     """Self-attention."""
 
     kv_heads: Size | None = nullable("as many as heads")
-    """Heads of keys and values, each shared by a group of query heads."""
+    """Number of key and value heads; each is shared by a group of query heads."""
     head_dim: Size | None = nullable("hidden / heads")
     """Dimensions of a head."""
     qkv_bias: bool = True
@@ -108,7 +108,7 @@ class Attention(Part):
     window: Size | None = nullable("the whole sequence")
     """Sliding-window size: number of tokens that each token attends to."""
     full_every: Annotated[int, Field(ge=0, le=100_000)] = 0
-    """Every n-th layer ignores the window; 0: none does."""
+    """Every n-th layer ignores the window; 0 if none does."""
     sinks: bool = False
     """Attention sink: a learned logit per head that is added to the softmax denominator and has no value vector."""
     scale: Positive | None = nullable("1 / sqrt(head_dim)")
@@ -120,12 +120,12 @@ class Attention(Part):
 
 
 class Mlp(Part):
-    """Feed-forward block; experts are built like it."""
+    """Feed-forward block; experts have the same structure."""
 
     gated: bool = False
     """Gated MLP, such as SwiGLU: a third projection is multiplied elementwise with the activation."""
     activation: Literal["gelu", "gelu_tanh", "silu", "clamped_swish", "relu", "relu2"] = "gelu"
-    """Activation between the matrices; clamped_swish is that of gpt-oss, relu2 the square of relu."""
+    """Activation function between the matrices; clamped_swish is that of gpt-oss, relu2 the square of relu."""
     bias: bool = True
     """Biases of the matrices."""
 

@@ -12,13 +12,13 @@ from meshwave.engine.findings import set_value
 from meshwave.engine.frozen import Part, Printable, nullable, validation_error
 
 Rate = Annotated[float, Field(ge=1, le=1e24)]
-"""Bytes, FLOPs, or either per second; limited so that sums stay finite."""
+"""Number of bytes or FLOPs, or such a number per second; limited so that sums stay finite."""
 
 MAX_DEVICES = 4096
-"""Maximum number of devices of a cluster, which the page can still draw."""
+"""Maximum number of devices of a cluster that the page can draw."""
 
 MAX_PER_NODE = 1024
-"""Maximum number of devices of a node, and of NICs that they share."""
+"""Maximum number of devices of a node, and of its NICs."""
 
 Expense = Annotated[float, Field(ge=0, le=1e9)]
 
@@ -33,29 +33,30 @@ class Device(Part):
     peak_flops: Rate
     """Dense matrix FLOP/s at the training precision."""
     memory_bytes: Rate
-    """Memory of one device."""
+    """Memory of one device in bytes."""
     memory_bandwidth: Rate
-    """Bytes/s between a device and its own memory."""
+    """Bandwidth between a device and its memory in bytes/s."""
     efficiency: Annotated[float, Field(ge=1e-6, le=1)] = 0.5
-    """Share of the peak FLOP/s that large matrix products reach. Not used for devices with built-in performance constants."""
+    """Fraction of the peak FLOP/s in large matrix products. Not used for devices with built-in performance
+    constants."""
 
     @cached_property
     def constants(self) -> Constants | None:
-        """Constants of the kind of device that has this name; None if there are none."""
+        """Performance constants of the device with this name; None if there are none."""
         kind = find_device_kind(self.name)
         return kind.constants if kind else None
 
 
 class Link(Part):
-    """A connection that takes ``latency_s + bytes / bandwidth``, independently in each direction."""
+    """Connection that takes ``latency_s + bytes / bandwidth``, independently in each direction."""
 
     latency_s: Annotated[float, Field(ge=0, le=1e6)]
     """Fixed seconds per message (alpha)."""
     bandwidth: Rate
-    """Bytes/s in one direction of one link or NIC."""
+    """Bandwidth of one link or NIC in one direction, in bytes/s."""
 
     def derate(self, efficiency: float, latency_s: float) -> Link:
-        """Return the link with a share of its bandwidth and with another latency."""
+        """Return the link with a fraction of its bandwidth and with another latency."""
         return Link(latency_s=latency_s, bandwidth=efficiency * self.bandwidth)
 
 
@@ -63,31 +64,31 @@ class Uplink(Part):
     """Link between a leaf switch, which joins several nodes, and the rest of the network."""
 
     nodes: Annotated[int, Field(ge=1, le=4096)]
-    """Nodes of each leaf switch; nodes are numbered switch by switch."""
+    """Number of nodes of each leaf switch; nodes are numbered switch by switch."""
     bandwidth: Rate
-    """Bytes/s in one direction, for all messages that leave a leaf switch."""
+    """Bandwidth in one direction for all messages that leave a leaf switch, in bytes/s."""
 
 
 class Cluster(Part):
     """Nodes of equal devices, numbered row by row: device ``d`` is on node ``d // devices_per_node``."""
 
     nodes: Annotated[int, Field(ge=1, le=4096)]
-    """Machines in the cluster."""
+    """Number of machines in the cluster."""
     devices_per_node: Annotated[int, Field(ge=1, le=MAX_PER_NODE)]
-    """Devices in each machine."""
+    """Number of devices in each machine."""
     nics_per_node: Nics = 1
-    """NICs that the devices of a node share for messages to other nodes."""
+    """Number of NICs that the devices of a node share for messages to other nodes."""
     device: Device
     intra_node: Link
     inter_node: Link
     node_bandwidth: Rate | None = nullable("limited only by the link of each device")
-    """Total bytes/s between the devices of a node, as limited by a PCIe switch."""
+    """Total bandwidth between the devices of a node in bytes/s, as limited by a PCIe switch."""
     uplink: Uplink | None = nullable("the network between nodes is as fast as all NICs together")
     """Uplinks of leaf switches that are slower than the NICs below them."""
     price_per_device_hour: Expense | None = nullable("no price is predicted")
     """Price of one device for one hour, in any currency."""
     watts_per_device: Expense | None = nullable("no energy is predicted")
-    """Mean power of one device while it trains, with its share of the node."""
+    """Mean power in watts of one device during training, including its share of the node."""
 
     @model_validator(mode="after")
     def _check_size(self) -> Self:
@@ -100,13 +101,13 @@ class Cluster(Part):
 
     @cached_property
     def near(self) -> Link:
-        """The link inside a node as messages use it: by the constants of the device, else as drawn."""
+        """Link inside a node that messages use: by the constants of the device, otherwise as drawn."""
         link, found = self.intra_node, self.device.constants
         return link.derate(found.intra_node_efficiency, found.intra_node_latency_s) if found else link
 
     @cached_property
     def far(self) -> Link:
-        """The link between nodes as messages use it: by the constants of the device, else as drawn."""
+        """Link between nodes that messages use: by the constants of the device, otherwise as drawn."""
         link, found = self.inter_node, self.device.constants
         return link.derate(found.inter_node_efficiency, found.inter_node_latency_s) if found else link
 
@@ -116,5 +117,5 @@ class Cluster(Part):
         return self.nodes * self.devices_per_node
 
     def node_of(self, device: int) -> int:
-        """Return the node of a device."""
+        """Return the node number of a device."""
         return device // self.devices_per_node

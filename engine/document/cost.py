@@ -15,9 +15,9 @@ Unit = Literal["s", "units"]
 
 
 class CostSection(Member):
-    """Options of a cost model in a document. :class:`meshwave.engine.costs.CostModel` adds the prices."""
+    """Options of a cost model in a document. :class:`meshwave.engine.costs.CostModel` adds the pricing."""
 
-    unit: ClassVar[Unit] = "s"  # of the predicted times, which unit costs do not count in seconds
+    unit: ClassVar[Unit] = "s"  # unit of the predicted times; "units" for unit costs
 
     if TYPE_CHECKING:  # fields of every member; each declares them where its document has them
         kind: str
@@ -35,27 +35,27 @@ class CostSection(Member):
 
     @property
     def links_are_drawn(self) -> bool:
-        """True if messages are priced by the links of the cluster rather than by measured links."""
+        """True if messages are priced by the links of the cluster instead of measured links."""
         return True
 
     def use_drawn_links(self) -> CostSection:
-        """Return the same model with messages priced by the links of the cluster."""
+        """Return the same cost model with messages priced by the links of the cluster."""
         return self
 
     def portable_model(self) -> CostSection:
-        """Return a model that works without the files of this machine."""
+        """Return a cost model that does not need files of this machine."""
         return self
 
     def external_data(self) -> str:
-        """Return the data outside the document that prices depend on, as text that changes with the data."""
+        """Return a text that identifies the data outside the document on which prices depend."""
         return ""
 
     def machine_warning(self) -> str:
-        """Return a warning if the predictions are for a different machine; empty otherwise."""
+        """Return a warning if the predictions are for another machine; empty otherwise."""
         return ""
 
     def choices(self, key: str) -> Sequence[str]:
-        """Return the valid values of a key that names a file on this machine; empty for any other key."""
+        """Return the valid values of a key that names a file on this machine; empty for other keys."""
         return ()
 
 

@@ -20,11 +20,11 @@ from meshwave.engine.document.upgrades import FORMAT
 from meshwave.engine.frozen import Part, Printable
 from meshwave.engine.schedules import Pipe
 
-_LIST_OF_SCALARS = re.compile(r"\[\n[^\[\]{}\"]*\]|\[\n\s*(?:\"\w*\",?\s*)+\]")  # kept on one line
+_LIST_OF_SCALARS = re.compile(r"\[\n[^\[\]{}\"]*\]|\[\n\s*(?:\"\w*\",?\s*)+\]")  # lists of scalars are on one line
 
 
 class Design(Part, defer_build=True):
-    """A training job: its model, its devices, and the order of its computations."""
+    """Training job: the model, the devices, and the order of computations."""
 
     format: Literal["meshwave/1"] = FORMAT
     """Version of the document format."""
@@ -47,7 +47,7 @@ class Design(Part, defer_build=True):
 
     @property
     def pipe(self) -> Pipe:
-        """Size of the pipeline that the schedule orders."""
+        """Size of the pipeline for which the schedule orders computations."""
         return Pipe(ranks=self.ranks, microbatches=self.pipeline.microbatches)
 
     @property
@@ -57,7 +57,7 @@ class Design(Part, defer_build=True):
 
     @property
     def sequences_per_step(self) -> int:
-        """Sequences of one training step, over all data-parallel copies of the first mesh."""
+        """Number of sequences of one training step, over all data-parallel replicas of the first mesh."""
         first = self.meshes[0]
         return first.dp // first.cp * self.pipeline.microbatches * self.training.micro_batch_size
 

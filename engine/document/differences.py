@@ -8,14 +8,14 @@ from typing import Any
 from meshwave.engine.document import Design
 from meshwave.engine.schedules import schedules
 
-LONGEST = 60  # letters of a list that is written out
+LONGEST = 60  # maximum number of characters of a list that is written out
 
 
 def differences(first: Design, other: Design) -> list[str]:
-    """Return one line per difference, such as ``schedule: 1f1b -> hanayo, waves 2``.
+    """Return one line of text per difference, such as ``schedule: 1f1b -> hanayo, waves 2``.
 
-    Lines are in the order of the document; names are ignored. A different schedule is listed with its options, which
-    are other keys. Meshes are listed one by one if their number is equal.
+    Lines are in the order of the document; names are ignored. A different schedule is listed with its options. Meshes
+    are listed individually if both designs have the same number of them.
     """
     one, two = (design.model_dump(mode="json", exclude={"name", "format"}) for design in (first, other))
     return [*_section_lines(one, two)]
@@ -34,7 +34,7 @@ def _section_lines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[s
 
 
 def _pipeline_lines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the schedule first, its options one by one if the schedule is equal, then the keys of every pipeline."""
+    """Yield differences of the schedule first, then of the keys of every pipeline."""
     options = {*schedules[one["schedule"]].model_fields, *schedules[two["schedule"]].model_fields}
     same = one["schedule"] == two["schedule"]
     if not same:
@@ -45,7 +45,7 @@ def _pipeline_lines(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[
 
 
 def _schedule(pipeline: Mapping[str, Any]) -> str:
-    """Return a schedule such as ``hanayo, waves 2, ungrouped``, without options (except numbers) at their default."""
+    """Return a schedule as text, such as ``hanayo, waves 2, ungrouped``; only numbers are shown at their default."""
     words = [str(pipeline["schedule"])]
     for key, field in schedules[pipeline["schedule"]].model_fields.items():
         value = pipeline[key]
@@ -72,7 +72,7 @@ def _mesh(mesh: Mapping[str, Any]) -> str:
 
 
 def _part_lines(path: str, one: Any, two: Any) -> Iterator[str]:
-    """Yield differences recursively; a part of a different kind is listed by its kind."""
+    """Yield differences recursively; a part of another kind is listed by its kind."""
     if not isinstance(one, Mapping) or not isinstance(two, Mapping):
         yield from _value_lines(path, one, two)
         return
@@ -90,7 +90,7 @@ _NOTHING = {
     "model.moe": "none",
     "model.moe.capacity_factor": "dropless",
 }
-"""Meaning of null for keys where it is not an automatic choice."""
+"""Meaning of null for keys whose null value is not an automatic choice."""
 
 
 def _value_lines(path: str, one: Any, two: Any) -> Iterator[str]:

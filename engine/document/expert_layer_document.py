@@ -26,12 +26,12 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class LayerLink(Part):
-    """A connection that takes ``latency_s + bytes / bandwidth``."""
+    """Connection that takes ``latency_s + bytes / bandwidth``."""
 
     latency_s: Seconds
     """Fixed seconds per message (alpha)."""
     bandwidth: Rate | None = nullable("bytes are free", ...)
-    """Bytes/s that one rank gets in one direction."""
+    """Bandwidth of one rank in one direction, in bytes/s."""
 
     @property
     def line(self) -> Line:
@@ -47,7 +47,7 @@ class LayerLinks(Part):
 
 
 class FittedLine(Part):
-    """Measured seconds of a collective: ``alpha_s + bytes * beta_s_per_byte``."""
+    """Measured duration of a collective: ``alpha_s + bytes * beta_s_per_byte``."""
 
     alpha_s: Seconds
     beta_s_per_byte: Annotated[float, Field(ge=0, le=1e6)]
@@ -63,38 +63,38 @@ class ExpertLayerSpec(Part):
     format: Literal["meshwave-expert-layer/1"]
     """Version of the document format."""
     ranks: Ranks
-    """P: ranks of the layer."""
+    """P: number of ranks of the layer."""
     ranks_per_node: Ranks
-    """G: ranks of a node."""
+    """G: number of ranks of a node."""
     mp: Ranks
-    """N_MP: ranks that hold the same tokens (tensor parallel)."""
+    """N_MP: number of ranks with the same tokens (tensor parallel)."""
     esp: Ranks
-    """N_ESP: ranks that share one expert."""
+    """N_ESP: number of ranks that share one expert."""
     ep: Ranks
-    """N_EP: groups of ranks that hold different experts."""
+    """N_EP: number of rank groups that hold different experts."""
     experts: Annotated[int, Field(ge=1, le=MAX_EXPERTS)]
-    """E: experts of the layer."""
+    """E: number of experts of the layer."""
     batch: Size
-    """B: samples of one ``mp`` group."""
+    """B: number of samples of one ``mp`` group."""
     sequence: Size
-    """L: tokens of a sample."""
+    """L: number of tokens of a sample."""
     hidden: Size
     """M: hidden size (width of a token's vector)."""
     ffn_hidden: Size
-    """H: width inside an expert."""
+    """H: inner width of an expert."""
     top_k: Size = 1
-    """k: experts per token."""
+    """k: number of experts per token."""
     capacity_factor: CapacityFactor | None = nullable("no token is dropped", 1.0)
     """f: slots of an expert relative to an even share of the token assignments."""
     item_bytes: Annotated[int, Field(ge=1, le=16)] = 4
-    """Bytes of one number."""
+    """Bytes of one element."""
     load: Load | None = nullable("uniform")
     """Distribution of tokens over experts: uniform, zipf, or one share per expert."""
     links: LayerLinks
     fit: Mapping[str, FittedLine] | None = None
-    """Measured alpha-beta fits of collectives, used instead of the links. Keys: all_to_all, all_gather (size: all gathered
-    bytes), reduce_scatter, all_reduce and overlap (an all-to-all that hides an all-gather), each for all groups or, with
-    @ep, @esp or @mp appended, for those of one kind."""
+    """Measured alpha-beta fits of collectives, used instead of the links. Keys: all_to_all, all_gather (size: all
+    gathered bytes), reduce_scatter, all_reduce and overlap (an all-to-all that hides an all-gather), each for all
+    groups or, with @ep, @esp or @mp appended, for groups of one kind."""
 
     @property
     def layer(self) -> Layer:
@@ -122,7 +122,7 @@ class ExpertLayerSpec(Part):
 
 
 def expert_layer_problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
-    """Yield problems of a layer with valid keys that no schedule can run."""
+    """Yield problems of a layer with individually valid keys that no schedule can run."""
     needed = spec.ep * spec.esp
     if needed != spec.ranks:
         key, value = ("ep", spec.ranks // spec.esp) if spec.ranks % spec.esp == 0 else ("ranks", needed)
@@ -137,7 +137,7 @@ def expert_layer_problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
 
 
 def _fit_problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
-    """Yield measured lines of collectives or groups that do not exist."""
+    """Yield problems of measured lines for collectives or groups that do not exist."""
     for key in spec.fit or ():
         name, _, group = key.partition("@")
         if name not in FITTED:
@@ -159,10 +159,10 @@ def _fit_problem(spec: ExpertLayerSpec, key: str, code: str, params: dict[str, A
 
 
 def parse_expert_layer(text: str | bytes) -> ExpertLayerSpec:
-    """Read the document of one expert layer.
+    """Parse the document of one expert layer.
 
     Raises:
-        DesignError: with every problem, each with its path.
+        DesignError: the document is invalid; the error lists every problem with its path.
     """
     spec = read_part(text, ExpertLayerSpec, "layer", "ranks, groups, sizes and links")
     if found := list(expert_layer_problems(spec)):

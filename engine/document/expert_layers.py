@@ -1,4 +1,4 @@
-"""Expert layers of a design, resolved on a mesh for their schedule."""
+"""Expert layers of a design, resolved for a mesh and a schedule."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DEGREES = (1, 2, 4, 8)
 """Numbers of chunks to try if a design does not set one."""
 TILE_ROWS = 128
-"""Rows of a tile of grouped products on GPUs; each expert computes up to one more tile than it has rows."""
+"""Rows per tile of grouped matrix products on GPUs; each expert computes up to one tile more than it has rows."""
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp64": 8}
 
 
@@ -43,14 +43,14 @@ def expert_schedule(design: Design) -> ExpertSchedule:
 
 
 def uses_tensor_parallel_groups(design: Design) -> bool:
-    """Return whether experts are distributed over the tensor-parallel group, so that ``ep`` and ``esp`` are unused."""
+    """Return True if experts are distributed over the tensor-parallel group, so that ``ep`` and ``esp`` are unused."""
     return expert_schedule(design).places == "mp"
 
 
 def expert_group_sizes(design: Design, mesh: Mesh) -> tuple[int, int]:
     """Return ``ep`` and ``esp`` on a mesh.
 
-    They are those of the design, or their largest divisors whose groups fit into the mesh.
+    They are those of the design, or their largest divisors for which the groups fit into the mesh.
     """
     if uses_tensor_parallel_groups(design):
         return mesh.tp, 1
@@ -64,8 +64,8 @@ def expert_group_sizes(design: Design, mesh: Mesh) -> tuple[int, int]:
 def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> Layer:
     """Return one expert layer of ``design`` on ``mesh``, for one microbatch.
 
-    The layer occupies equal, consecutive blocks of ``ep x esp`` devices, or one block per tensor-parallel group if the
-    experts are distributed over it. The block that spans the most nodes represents all.
+    The layer uses equal, consecutive blocks of ``ep x esp`` devices, or one block per tensor-parallel group if the
+    experts are distributed over it. The block that spans the most nodes represents all blocks.
     """
     moe, experts = design.model.moe, design.experts
     assert moe is not None, "a model with experts"
@@ -74,7 +74,7 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
     blocks = [mesh.devices[first : first + size] for first in range(0, len(mesh.devices), size)]
     widest = max(blocks, key=lambda block: len({design.cluster.node_of(device) for device in block}))
     first = design.meshes[0]
-    samples = design.training.micro_batch_size * first.dp / first.cp / mesh.dp  # per copy
+    samples = design.training.micro_batch_size * first.dp / first.cp / mesh.dp  # per replica
     is_split = not uses_tensor_parallel_groups(design) and (ep, esp) != (experts.ep, experts.esp)
     placement = None if is_split else experts.placement
     return replace(
@@ -115,17 +115,17 @@ def whole_expert_layer(model: Model) -> Layer:
 
 
 class ResolvedLayer(NamedTuple):
-    """An expert layer on a mesh with all automatic choices made."""
+    """Expert layer on a mesh, with all automatic choices made."""
 
-    schedule: str  # a schedule with steps
+    schedule: str  # a schedule that defines steps
     layer: Layer
-    choice: Choice | None  # the automatic choice and its reason
+    choice: Choice | None  # automatic choice and its reason
 
 
 def resolve_expert_layer(design: Design, mesh: Mesh) -> ResolvedLayer:
     """Return the expert layer of ``design`` on ``mesh``, with the fastest schedule and chunks by the cost model.
 
-    Only what the design leaves open is chosen.
+    Only settings that the design does not set are chosen.
     """
     degrees = DEGREES if design.experts.degree is None else (design.experts.degree,)
     deciding = _deciding_mesh(design, mesh)
@@ -137,7 +137,7 @@ def resolve_expert_layer(design: Design, mesh: Mesh) -> ResolvedLayer:
 def _deciding_mesh(design: Design, mesh: Mesh) -> Mesh:
     """Return the mesh for which automatic choices are made.
 
-    Replicas of a stage must choose alike, because schedules distribute the gradients that they sum in different ways.
+    Replicas of a stage must use the same schedule, because schedules distribute the summed gradients in different ways.
     The choice is made for the mesh whose experts span the most nodes.
     """
     is_open = expert_schedule(design).chooses or design.experts.degree is None
@@ -148,7 +148,7 @@ def _deciding_mesh(design: Design, mesh: Mesh) -> Mesh:
 
 
 def _has_replicas(design: Design) -> bool:
-    """Return whether stages have several replicas; False if the pipeline itself is invalid."""
+    """Return True if stages have several replicas; False if the pipeline itself is invalid."""
     pipeline = design.pipeline
     try:
         return pipeline.refusal(design.pipe) is None and len(pipeline.routes(design.pipe)) > 1
@@ -156,7 +156,7 @@ def _has_replicas(design: Design) -> bool:
         return False
 
 
-@lru_cache(maxsize=256)  # consecutive edits mostly resolve the same layer
+@lru_cache(maxsize=256)  # most consecutive edits resolve the same layer
 def _resolve(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple[int, ...]) -> ResolvedLayer:
     @lru_cache
     def seconds(of: str, degree: int) -> float:
@@ -191,12 +191,12 @@ def device_rates(design: Design) -> Rates:
 
 
 def mesh_links(design: Design, mesh: Mesh) -> Links:
-    """Return the links per device while all devices of a mesh communicate."""
+    """Return the links per device while all devices of a mesh communicate at once."""
     return cluster_links(design.cluster, max(Counter(map(design.cluster.node_of, mesh.devices)).values()))
 
 
 def cluster_links(cluster: Cluster, devices: int) -> Links:
-    """Return the links per device while ``devices`` of each node communicate."""
+    """Return the links per device while ``devices`` devices of each node communicate at once."""
     sharing = max(1.0, min(devices, cluster.devices_per_node) / cluster.nics_per_node)
     intra, inter = cluster.near, cluster.far
     lines = Line(intra.latency_s, 1 / intra.bandwidth), Line(inter.latency_s, sharing / inter.bandwidth)

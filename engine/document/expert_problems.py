@@ -36,7 +36,7 @@ EQUAL_BLOCKS = Fix("equal_blocks", {}, ((PLACEMENT, None),))
 
 
 def expert_problems(design: Design) -> Iterator[Problem]:
-    """Yield all errors and warnings about the experts of a design whose parts are valid by themselves."""
+    """Yield all errors and warnings about the experts of a design whose parts are individually valid."""
     if design.model.moe is None:
         yield from _unused_settings(design)
         return
@@ -78,7 +78,7 @@ def _group_problems(design: Design) -> Iterator[Problem]:
 
 
 def use_groups(ep: int, esp: int) -> Fix:
-    """Return the fix that sets the sizes of the groups of experts."""
+    """Return the fix that sets the sizes of the expert groups."""
     return Fix("use_expert_groups", {"ep": ep, "esp": esp}, (("experts.ep", ep), ("experts.esp", esp)))
 
 
@@ -92,7 +92,7 @@ def _unused_group_sizes(design: Design) -> Iterator[Problem]:
 
 
 def split_expert_groups(design: Design, mesh: Mesh) -> Problem:
-    """Return the problem of groups of experts that do not fit into a mesh."""
+    """Return the problem of expert groups that do not fit into a mesh."""
     ep, esp = expert_group_sizes(design, mesh)
     given = {"ep": design.experts.ep, "esp": design.experts.esp, "devices": len(mesh.devices), "mesh": mesh.name}
     params = {**given, "fitting_ep": ep, "fitting_esp": esp}
@@ -100,7 +100,7 @@ def split_expert_groups(design: Design, mesh: Mesh) -> Problem:
 
 
 def _mesh_group_problems(design: Design) -> Iterator[Problem]:
-    """Check that groups of ep x esp devices fit into meshes and contain whole tensor-parallel groups."""
+    """Yield problems of groups of ep x esp devices that do not fit into meshes or split tensor-parallel groups."""
     ep, esp = design.experts.ep, design.experts.esp
     split = next((mesh for mesh in design.meshes if len(mesh.devices) % (ep * esp)), None)
     if split is not None:
@@ -123,7 +123,7 @@ def _valid_meshes(design: Design) -> Iterator[tuple[int, Mesh]]:
 
 
 def _fitting_groups(design: Design, number: int, mesh: Mesh) -> tuple[str, list[Fix]]:
-    """Return the advice for groups of experts that contain whole tensor-parallel groups of a mesh, and its fixes."""
+    """Return advice on expert groups that contain whole tensor-parallel groups of a mesh, and its fixes."""
     moe, esp, devices = design.model.moe, design.experts.esp, len(mesh.devices)
     assert moe is not None
     sizes = (ep for ep in range(1, moe.experts + 1) if moe.experts % ep == 0)
@@ -136,10 +136,10 @@ def _fitting_groups(design: Design, number: int, mesh: Mesh) -> tuple[str, list[
 
 
 def _auxiliary_loss_problems(design: Design) -> Iterator[Problem]:
-    """Warn of an auxiliary loss over unequal meshes.
+    """Yield a warning about an auxiliary loss over unequal meshes.
 
-    A gate balances the tokens of its own copy of a mesh. The loss is not a sum over tokens: its mean over many small
-    groups differs from its mean over few large ones.
+    A gate balances the tokens of its own replica of a mesh. The loss is not a sum over tokens: its mean over many small
+    groups differs from its mean over few large groups.
     """
     moe, copies = design.model.moe, {mesh.dp: mesh.name for mesh in reversed(design.meshes)}
     if moe is None or not moe.aux_loss or len(copies) == 1:
@@ -183,7 +183,7 @@ def _placement_problem(code: str, params: Mapping[str, Any], device: int | None 
 
 
 def _expert_number_problems(placement: tuple[tuple[int, ...], ...], count: int) -> Iterator[Problem]:
-    """Yield experts that do not exist, and those that a device lists twice."""
+    """Yield problems of experts that do not exist, or that a device lists twice."""
     for device, experts in enumerate(placement):
         unknown = [expert for expert in experts if expert >= count]
         repeated = [expert for number, expert in enumerate(experts) if expert in experts[:number]]
@@ -195,7 +195,7 @@ def _expert_number_problems(placement: tuple[tuple[int, ...], ...], count: int) 
 
 
 def _place_problems(design: Design, placement: tuple[tuple[int, ...], ...]) -> Iterator[Problem]:
-    """Yield a placement of the wrong size, or with different experts on devices that shard the same experts."""
+    """Yield problems of placements with a wrong size, or with different experts on devices that share experts."""
     mesh = next((mesh for mesh in design.meshes if len(placement) != _group_devices(design, mesh)), None)
     if mesh is not None:
         sizes = f"ep={design.experts.ep} x esp={design.experts.esp}"
@@ -213,7 +213,7 @@ def _place_problems(design: Design, placement: tuple[tuple[int, ...], ...]) -> I
 
 
 def _group_devices(design: Design, mesh: Mesh) -> int:
-    """Return the devices of one group of experts on a mesh."""
+    """Return the number of devices of one expert group on a mesh."""
     return mesh.tp if uses_tensor_parallel_groups(design) else design.experts.ep * design.experts.esp
 
 
@@ -240,14 +240,14 @@ def _schedule_problems(design: Design) -> Iterator[Problem]:
 
 
 def _problem_of_design(design: Design, number: int, problem: Problem) -> Problem:
-    """Convert a problem of a layer on a mesh to one of the design."""
+    """Convert a problem of a layer on a mesh to a problem of the design."""
     where = PATHS.get(problem.where, f"meshes[{number}].axes.tp")
     fixes = (_fix_of_design(design, number, *edit) for fix in problem.fixes for edit in fix.edits)
     return problem.replace(where=where, fixes=tuple(fix for fix in fixes if fix is not None))
 
 
 def _fix_of_design(design: Design, number: int, field: str, value: Any) -> Fix | None:
-    """Return the fix of a design that sets a field of a layer; None if there is none."""
+    """Return the fix of a design that sets a field of a layer; None if no key corresponds to the field."""
     mesh = design.meshes[number]
     if field == "homes":
         return EQUAL_BLOCKS
@@ -270,7 +270,7 @@ def _rounding_problems(layer: Layer) -> Iterator[Problem]:
 
 
 def rounded_capacity(layer: Layer) -> Problem | None:
-    """Return the warning that slots are rounded up for the devices and chunks that share them."""
+    """Return the warning that slots are rounded up for the devices and chunks that share them; None if they are not."""
     if layer.slots_needed == layer.capacity:
         return None
     params = {"slots": layer.slots_needed, "capacity": layer.capacity, "mp": layer.mp, "degree": layer.degree}
@@ -278,11 +278,11 @@ def rounded_capacity(layer: Layer) -> Problem | None:
 
 
 UNEVEN = 1.02
-"""Rows on the device with the most, relative to an even share, above which a placement is reported as slower."""
+"""Rows on the fullest device, relative to an even share, above which a placement is reported as slower."""
 
 
 def _slot_problems(layer: Layer, places: str) -> Iterator[Problem]:
-    """Warn of a placement that follows the load and takes longer than equal blocks, since slots are padded."""
+    """Yield a warning if a placement follows the load but takes longer than equal blocks, because slots are padded."""
     if layer.homes is None or layer.load is None or layer.capacity_factor is None:
         return
     slots, tokens = (float(share(layer, places).max()) for share in (device_rows, device_load))
@@ -300,5 +300,5 @@ def _gate_problems(design: Design, mesh: Mesh) -> Iterator[Problem]:
 
 
 def gate_parts(schedule: str, layer: Layer) -> dict[str, Any]:
-    """Return the message parameters for a gate that sees only a part of the tokens."""
+    """Return the message parameters for a gate that processes only a part of the tokens."""
     return {"schedule": schedule, "mp": layer.mp, "slots": layer.capacity // layer.mp}

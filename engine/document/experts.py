@@ -12,7 +12,7 @@ from meshwave.engine.findings import Problem, set_value
 from meshwave.engine.frozen import Part, nullable
 
 Share = Annotated[float, Field(ge=0, le=1e30)]
-"""Relative frequency with which an expert is chosen, limited so that the sum over all experts stays finite."""
+"""Relative frequency with which an expert is chosen; limited so that the sum over all experts stays finite."""
 Load = Literal["uniform", "zipf"] | Annotated[tuple[Share, ...], Field(min_length=1)]
 if TYPE_CHECKING:
     ScheduleName = str
@@ -22,7 +22,7 @@ else:
 
 
 def load_problems(load: Load | None, experts: int) -> Iterator[Problem]:
-    """Yield problems of the load shares for a number of experts, at ``load``."""
+    """Yield the problems of load shares given for ``experts`` experts, located at the key ``load``."""
     if not isinstance(load, tuple):
         return
     fixes = [set_value("load", "uniform")]
@@ -36,17 +36,17 @@ class Experts(Part):
     """Distribution of experts over devices."""
 
     schedule: ScheduleName = "parm-auto"
-    """The order of communication and compute inside an expert layer."""
+    """Order of communication and computation inside an expert layer."""
     ep: PositiveInt = 1
     """Expert-parallel size: number of device groups that hold different experts."""
     esp: PositiveInt = 1
     """Expert-sharding size: number of devices that share one expert."""
     degree: Annotated[int, Field(ge=1, le=64)] | None = nullable("the fastest number according to the cost model", 1)
-    """Chunks into which slots are split, so that exchange and compute of different chunks overlap."""
+    """Number of chunks into which slots are split, so that exchange and computation of different chunks overlap."""
     variant: Literal["paper", "pregate", "lanes"] = "paper"
     """Variant of deepspeed: as in Parm's paper, with a gather before the gate, or with one exchange per shard."""
     placement: tuple[tuple[NonNegativeInt, ...], ...] | None = nullable("in equal blocks")
-    """The experts of each device of a mesh, the same on all meshes."""
+    """Experts of each device of a mesh, the same on all meshes."""
     load: Load | None = nullable("uniform")
     """Distribution of tokens over experts: uniform, zipf, or one share per expert."""
 

@@ -27,7 +27,7 @@ def parse_path(path: str) -> list[str | int]:
 
 
 def apply_edits(document: Mapping[str, Any], edits: Iterable[Edit]) -> dict[str, Any]:
-    """Return a copy of a document with edits applied; a missing section is added if an edit sets a key in it.
+    """Return a copy of a document with the edits applied; a missing section is added if an edit sets a key in it.
 
     Raises:
         Refusal: an edit does not fit the document.
@@ -65,12 +65,12 @@ def apply_edit(document: dict[str, Any], path: str, value: Any) -> None:
 
 
 def remove_key(path: str) -> Fix:
-    """Return the fix that deletes one key."""
+    """Return the fix that deletes a key."""
     return Fix("remove_key", {"key": path.rpartition(".")[2]}, ((path, REMOVED),))
 
 
 def rename_key(path: str, value: Any, name: str) -> Fix:
-    """Return the fix that gives the ``value`` at a path to a sibling key."""
+    """Return the fix that moves the ``value`` at a path to a sibling key with another name."""
     section, dot, key = path.rpartition(".")
     sibling = f"{section}{dot}{name}"
     return Fix("rename_key", {"key": key, "name": name}, ((path, REMOVED), (sibling, value)))
@@ -85,7 +85,7 @@ def use_mesh_axes(number: int, mesh: Mesh, tp: int) -> Fix:
 
 
 def keep_devices(number: int, mesh: Mesh, devices: Sequence[int]) -> Fix:
-    """Return the fix that reduces a mesh to some of its devices, with as much of its tp as divides their number."""
+    """Return the fix that reduces a mesh to the given devices; its tp becomes a divisor of their number."""
     tp = gcd(mesh.tp, len(devices))
     axes = {"dp": len(devices) // tp, "tp": tp}
     edits = ((f"meshes[{number}].devices", list(devices)), (f"meshes[{number}].axes", axes))
@@ -93,7 +93,7 @@ def keep_devices(number: int, mesh: Mesh, devices: Sequence[int]) -> Fix:
 
 
 def move_mesh(number: int, mesh: str, devices: Sequence[int]) -> Fix:
-    """Return the fix that moves a mesh to as many other devices."""
+    """Return the fix that moves a mesh to other devices of the same number."""
     return Fix("move_mesh", {"mesh": mesh, "devices": list(devices)}, ((f"meshes[{number}].devices", list(devices)),))
 
 
@@ -104,14 +104,14 @@ def rename_mesh(number: int, names: Iterable[str]) -> Fix:
 
 
 def unused_name(names: Iterable[str]) -> str:
-    """Return the first of A, B, ..., Z, A1, B1, ... that is not among ``names``."""
+    """Return the first of the names A, B, ..., Z, A1, B1, ... that is not among ``names``."""
     used = set(names)
     candidates = (f"{letter}{number or ''}" for number in count() for letter in ascii_uppercase)
     return next(name for name in candidates if name not in used)
 
 
 def use_mesh_counts(meshes: Sequence[Mesh], cluster: Cluster, counts: Iterable[int]) -> list[Fix]:
-    """Return a fix for each number of meshes: without the last meshes, or with more like the last on free devices."""
+    """Return a fix for each number of meshes: it removes the last meshes, or copies the last one to unused devices."""
     fixes = []
     for number in counts:
         changed = _meshes_of_count(meshes, cluster, number)
@@ -132,7 +132,7 @@ def _meshes_of_count(meshes: Sequence[Mesh], cluster: Cluster, number: int) -> l
 
 
 def add_nodes(cluster: Cluster, device: int) -> list[Fix]:
-    """Return the fix that extends a cluster to contain a device, if that does not exceed the maximum."""
+    """Return the fix that extends a cluster to contain a device; empty if that exceeds the maximum."""
     nodes = device // cluster.devices_per_node + 1
     if nodes * cluster.devices_per_node > MAX_DEVICES:
         return []

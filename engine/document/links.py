@@ -1,4 +1,4 @@
-"""Links and exported files that carry a design; they open on any Meshwave."""
+"""Links and exported files that contain a design."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwave.engine.document.loading import parse_design
 from meshwave.engine.findings import Refusal
 
 LONGEST_LINK = 64_000
-"""Largest number of characters of a link; larger designs are shared as files."""
+"""Maximum number of characters of a link; larger designs are shared as files."""
 LARGEST_DOCUMENT_BYTES = 6_000_000
 _KEY = "design="
 _DATA_URL = "data:application/json;base64,"
@@ -20,7 +20,7 @@ _RAW = -zlib.MAX_WBITS  # a deflate stream without a header
 
 
 def design_link(design: Design) -> str:
-    """Return the fragment of a link that carries a design.
+    """Return the fragment of a link that contains a design.
 
     Raises:
         Refusal: the design is too large for a link.
@@ -35,11 +35,11 @@ def design_link(design: Design) -> str:
 
 
 def read_design_link(link: str) -> Design:
-    """Return the design of a link or of its fragment.
+    """Return the design in a link or its fragment.
 
     Raises:
-        Refusal: the link carries no design.
-        DesignError: its document is not a design.
+        Refusal: the link contains no design.
+        DesignError: the document in the link is not a valid design.
     """
     _, found, text = link.partition(_KEY)
     try:
@@ -56,14 +56,14 @@ def read_design_link(link: str) -> Design:
 
 
 def data_url(design: Design) -> str:
-    """Return a URL that is the design's document, which exported pages and pictures carry."""
+    """Return a data URL with the document of a design, for exported pages and pictures."""
     return _DATA_URL + b64encode(design.to_json().encode()).decode()
 
 
 def embedded_document(text: str) -> str | None:
-    """Return the document that an exported page or picture carries; None if it carries none.
+    """Return the document in an exported page or picture; None if it contains none.
 
-    A picture may be decoded as any text, since the document in it is ASCII.
+    A picture may be decoded with any encoding, since the embedded document is ASCII.
     """
     found = _EMBEDDED.search(text)
     try:

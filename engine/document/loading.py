@@ -24,11 +24,11 @@ LARGEST_FILE_BYTES = 64_000_000
 def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = False) -> Design:
     """Return the design of a document, given as JSON text or as its parsed value.
 
-    The parts of a draft are valid by themselves, but need not fit each other;
+    The parts of a draft are individually valid, but may be inconsistent with each other;
     :func:`meshwave.engine.document.problems.problems` checks them together.
 
     Raises:
-        DesignError: with every problem, each with its path.
+        DesignError: the document is invalid; the error lists every problem with its path.
     """
     if isinstance(document, (str, bytes)):
         document = read_json(document, "design")
@@ -38,7 +38,7 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
     _check_mesh_count(document)
     try:
         current = upgrade(document)
-        text = json.dumps(current)  # strict numbers, but lists where the design has tuples
+        text = json.dumps(current)  # strict types, but lists are accepted for tuples
     except (TypeError, ValueError, RecursionError) as error:
         raise DesignError([Problem("", "unwritable_json", {"reason": str(error)})]) from None
     try:
@@ -53,7 +53,7 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
 
 
 def _check_mesh_count(document: Mapping[str, Any]) -> None:
-    """Reject a list of meshes that is too long before each of them is validated."""
+    """Reject a list of meshes that is too long, before each mesh is validated."""
     meshes = document.get("meshes")
     if isinstance(meshes, list) and len(meshes) > MAX_DEVICES:
         params = {"count": len(meshes), "maximum": MAX_DEVICES}
@@ -69,11 +69,11 @@ def load_design(path: Path | str, *, draft: bool = False) -> Design:
 
     Raises:
         InputError: the file cannot be read.
-        DesignError: its content is not a valid design.
+        DesignError: the file is not a valid design.
     """
     return parse_design(read_whole(path, "design", LARGEST_FILE_BYTES), draft=draft)
 
 
 def save_design(design: Design, path: Path | str) -> None:
-    """Write a design; a crash leaves either the old file or the new one."""
+    """Write a design atomically: after a crash, the file is either the old or the new one."""
     write_whole(path, design.to_json().encode())

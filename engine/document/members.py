@@ -1,4 +1,4 @@
-"""Sections of the document that are members of a registry."""
+"""Document sections that are members of a registry."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from meshwave.engine.frozen import Part
 
 
 class Member(Part):
-    """A section of the document that is a member of a registry: its fields are its keys and its form on the page."""
+    """Document section that is a member of a registry: its fields are its keys and its form on the page."""
 
     title: ClassVar[str]
 
     @classmethod
     def initial_values(cls) -> Mapping[str, Any]:
-        """Return values of required keys for a design that switches to this member, as far as they are known."""
+        """Return known values of required keys for a design that switches to this member."""
         return {}
 
 
 class MemberOf:
-    """Annotation of a field whose value is a member of ``registry``; ``tag`` is the key that names it.
+    """Annotation of a field whose value is a member of ``registry``; the key ``tag`` contains the name of the member.
 
-    The union of the members is built when the document is first read, not when its class is defined (``defer_build``):
-    members price and build designs and so import the document, not the other way round.
+    The union of the members is built when the first document is read, not when its class is defined (``defer_build``),
+    because members price and build designs and therefore import the document module.
     """
 
     def __init__(self, registry: Mapping[str, type[Member]], tag: str, default: str = "") -> None:
         """Declare the registry of a section.
 
         Args:
-            registry: members by name.
-            tag: the key that names the member.
-            default: member of a document without the section; empty if the section is required.
+            registry: member classes by name.
+            tag: the key that contains the name of the member.
+            default: name of the member in a document without the section; empty if the section is required.
         """
         self._registry, self._tag, self._default = registry, tag, default
 
     def default(self) -> Any:
-        """Return the default member with the defaults of its keys."""
+        """Return the default member with default values of its keys."""
         return self._registry[self._default]()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

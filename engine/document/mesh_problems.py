@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
 
 MAX_MOVES = 20
-"""Maximum number of meshes for which free devices are searched; more problems of a kind are not listed one by one."""
+"""Maximum number of meshes for which unused devices are searched; further problems of a kind are only counted."""
 
 
 def device_problems(design: Design) -> Iterator[Problem]:
@@ -54,7 +54,7 @@ def device_problems(design: Design) -> Iterator[Problem]:
 
 
 def _moves(design: Design) -> Callable[[int], list[Fix]]:
-    """Return a function that returns the fix to move a mesh to unused devices, if there are any."""
+    """Return a function that returns the fix to move a mesh to unused devices, if there are enough."""
     used = {device for mesh in design.meshes for device in mesh.devices}
     find = cache(lambda count: free_rectangle(design.cluster, count, used))
     moved: set[int] = set()
@@ -69,7 +69,7 @@ def _moves(design: Design) -> Callable[[int], list[Fix]]:
 
 
 def mesh_name_problems(design: Design) -> Iterator[Problem]:
-    """Yield meshes that have the name of an earlier one."""
+    """Yield meshes that have the same name as an earlier mesh."""
     first: dict[str, int] = {}
     names = {mesh.name for mesh in design.meshes}
     for number, mesh in enumerate(design.meshes):
@@ -81,7 +81,7 @@ def mesh_name_problems(design: Design) -> Iterator[Problem]:
 
 
 def mesh_shape_problems(design: Design) -> Iterator[Problem]:
-    """Yield meshes that are not a rectangle of the cluster's grid; they can run nevertheless."""
+    """Yield meshes that are not a rectangle of the cluster's grid, but can run."""
     moves = _moves(design)
     for number, mesh in enumerate(design.meshes):
         places = [divmod(device, design.cluster.devices_per_node) for device in set(mesh.devices)]
@@ -92,7 +92,7 @@ def mesh_shape_problems(design: Design) -> Iterator[Problem]:
 
 
 def context_parallel_problems(design: Design) -> Iterator[Problem]:
-    """Yield meshes whose cp does not divide the sequence."""
+    """Yield meshes whose cp does not divide the sequence length."""
     sequence = design.model.sequence
     for number, mesh in enumerate(design.meshes):
         if sequence % mesh.cp:

@@ -13,11 +13,11 @@ from meshwave.engine.findings import Fix, Refusal, unknown_name
 from meshwave.engine.frozen import Part, Printable, validation_error
 
 DeviceNumber = Annotated[int, Field(ge=0, le=1_000_000_000)]
-"""A device; the checks of a whole design compare it with the devices of the cluster."""
+"""Device number; the checks of a whole design compare it with the devices of the cluster."""
 
 
 class Mesh(Part):
-    """A rectangle of devices that holds one pipeline rank."""
+    """Rectangle of devices that holds one pipeline rank."""
 
     name: Annotated[str, Field(min_length=1, max_length=60), Printable]
     """Displayed name."""
@@ -28,12 +28,12 @@ class Mesh(Part):
 
     @property
     def dp(self) -> int:
-        """Copies of the weights: data-parallel and context-parallel."""
+        """Number of replicas of the weights, data-parallel and context-parallel."""
         return self.axes.get("dp", 1) * self.cp
 
     @property
     def cp(self) -> int:
-        """Context-parallel size: copies that share the tokens of a sequence."""
+        """Context-parallel size: number of devices that divide the tokens of a sequence."""
         return self.axes.get("cp", 1)
 
     @property
@@ -61,7 +61,7 @@ def find_mesh(meshes: Sequence[Mesh], wanted: str) -> int:
     """Return the number of a mesh, given its name or its number.
 
     Raises:
-        InputError: there is no such mesh.
+        InputError: the mesh does not exist.
     """
     names = [mesh.name for mesh in meshes]
     if wanted in names:

@@ -21,7 +21,7 @@ from meshwave.engine.registry import Registry
 Example = tuple[NDArray[Any], NDArray[Any]]
 """Inputs and targets of one sample."""
 IGNORED = -100
-"""Target of a token without loss; the default of torch's cross_entropy."""
+"""Target value of tokens without loss; the default of torch's cross_entropy."""
 
 MAX_EXPERTS = 65_536
 """Maximum number of experts of a layer that can be placed and priced interactively."""
@@ -33,9 +33,9 @@ class MoE(Part):
     """Mixture of experts in every n-th block."""
 
     experts: Annotated[int, Field(ge=1, le=MAX_EXPERTS)]
-    """Experts in a layer."""
+    """Number of experts of a layer."""
     top_k: Size = 2
-    """Experts per token."""
+    """Number of experts per token."""
     capacity_factor: CapacityFactor | None = nullable("dropless", 1.25)
     """Slots of an expert relative to an even share of the token assignments."""
     every: Size = 2
@@ -46,16 +46,16 @@ class MoE(Part):
     """Weight of the router's z-loss, which keeps its logits small; 0 disables it."""
 
     def blocks(self, layers: int) -> tuple[int, ...]:
-        """Return the blocks with experts of a model of ``layers`` blocks: every ``every``-th."""
+        """Return the indices of the blocks with experts in a model of ``layers`` blocks: every ``every``-th block."""
         return tuple(range(self.every - 1, layers, self.every))
 
     def expert_width(self, ffn_hidden: int) -> int:
-        """Return the width inside an expert of a model with that width inside the MLP."""
+        """Return the inner width of an expert in a model whose MLP has the inner width ``ffn_hidden``."""
         return ffn_hidden
 
     @property
     def router_vector_count(self) -> int:
-        """Learned numbers per expert in the router besides its matrix."""
+        """Number of learned values per expert in the router, besides its matrix."""
         return 0
 
     @property
@@ -77,74 +77,74 @@ class MoE(Part):
 
 
 def nested_skips(layers: int) -> tuple[tuple[int, int], ...]:
-    """Return the skip connections of a U-ViT as (source block, target block).
+    """Return the skip connections of a U-ViT as pairs of source block and target block.
 
-    The output of block ``i`` of the first half also goes to block ``layers - 1 - i``, which joins it with the output of
-    its previous block; an odd middle block has none (U-ViT: Bao et al., "All are Worth Words: A ViT Backbone for
-    Diffusion Models", arXiv:2209.12152, CVPR 2023).
+    The output of block ``i`` of the first half is also sent to block ``layers - 1 - i``, which joins it with the output
+    of its previous block; an odd middle block has no skip connection (U-ViT: Bao et al., "All are Worth Words: A ViT
+    Backbone for Diffusion Models", arXiv:2209.12152, CVPR 2023).
     """
     return tuple((block, layers - 1 - block) for block in range(layers // 2))
 
 
 class Model(Member):
-    """Sizes of a model in a document. A family of models is one file in ``engine/families``.
+    """Sizes of a model in a document. A model family is one file in ``engine/families``.
 
     The fields of a family are its sizes: its keys in the document and its form on the page. A family of equal
     transformer layers is a :class:`LanguageModel`; a family of other blocks is a
     :class:`meshwave.engine.costs.block_models.BlockModel`, which defines the operators of each block.
     """
 
-    if TYPE_CHECKING:  # a field or a property of every family
+    if TYPE_CHECKING:  # each is a field or a property in every family
 
         @property
         def kind(self) -> str:
-            """Name of the family."""
+            """Name of the model family."""
 
         @property
         def layers(self) -> int:
-            """Number of blocks; a stage has whole blocks."""
+            """Number of blocks; each stage consists of whole blocks."""
 
         @property
         def sequence(self) -> int:
-            """Rows of a message per sample."""
+            """Rows of a message for one sample."""
 
         @property
         def hidden(self) -> int:
-            """Numbers per row of a message unit."""
+            """Elements in a row of a message unit."""
 
         @property
         def moe(self) -> MoE | None:
-            """Experts of the blocks."""
+            """Experts of the blocks; None without experts."""
 
         @property
         def skips(self) -> tuple[tuple[int, int], ...]:
-            """Skip connections as (source block, target block)."""
+            """Skip connections as pairs of source block and target block."""
 
     @property
     def expert_blocks(self) -> tuple[int, ...]:
-        """Blocks with experts; empty if ``every`` exceeds the number of layers."""
+        """Indices of the blocks with experts; empty if ``every`` exceeds the number of layers."""
         return self.moe.blocks(self.layers) if self.moe is not None else ()
 
     @property
     def ffn_hidden(self) -> int:
-        """Width inside the MLP that experts replace; 0 for a model without one."""
+        """Inner width of the MLP that experts replace; 0 if the model has no MLP."""
         return 0
 
     @property
     def architecture(self) -> Architecture:
-        """Norms, positions, attention and MLP of a transformer; those of GPT unless the family chooses others."""
+        """Norms, positions, attention and MLP of a transformer; those of GPT unless the family overrides them."""
         return PLAIN
 
     def supports_tensor_parallelism(self, tp: int) -> bool:
-        """Return whether ``tp`` devices can share a layer by tensor parallelism."""
+        """Return True if ``tp`` devices can share a layer by tensor parallelism."""
         return tp == 1
 
     def onward_units(self, block: int) -> int:
-        """Return the message units that a block passes to the next one."""
+        """Return the number of message units that a block passes to the next block."""
         return 1
 
     def skip_units(self, block: int) -> int:
-        """Return the message units that the skip connection of a block carries."""
+        """Return the number of message units that the skip connection of a block carries."""
         return 1
 
     def resize_messages(self, sequence: int, hidden: int) -> Model:
@@ -156,12 +156,12 @@ class Model(Member):
 
     @property
     def window(self) -> int:
-        """Bytes of text per example; 0 for examples that are random only."""
+        """Number of text bytes per example; 0 if examples are random."""
         return 0
 
     @abstractmethod
     def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
-        """Return inputs and targets of an example made from ``window`` bytes.
+        """Return the inputs and targets of an example made from ``window`` bytes.
 
         Every example has the same number of targets, so that the mean over microbatches of the mean loss is the mean
         over the global batch.
@@ -170,63 +170,64 @@ class Model(Member):
     @classmethod
     @abstractmethod
     def stage_builder(cls) -> type[Any]:
-        """Import the class that builds stages with torch, a :class:`meshwave.engine.runtime.models.StageBuilder`.
+        """Import and return the class that builds stages with torch.
 
-        Only the processes of a run call this; the rest of a family must not import torch.
+        It is a :class:`meshwave.engine.runtime.models.StageBuilder`. Only the processes of a run call this; the rest of
+        a family must not import torch.
         """
 
 
 class LanguageModel(Model):
-    """A language model of identical transformer layers, trained on the bytes of a text."""
+    """Language model of identical transformer layers, trained on the bytes of a text."""
 
     causal: ClassVar[bool]
     """True if a token attends only to earlier tokens."""
     smallest_vocab: ClassVar[int] = 256
-    """Minimum vocabulary: the tokens of bytes and of the family."""
+    """Minimum size of the vocabulary: byte tokens and special tokens of the family."""
     lookahead: ClassVar[int] = 0
-    """Bytes of text that an example needs beyond its sequence."""
+    """Number of text bytes that an example needs beyond its sequence."""
 
     kind: str
-    """Family of the model."""
+    """Name of the model family."""
     layers: Annotated[int, Field(ge=1, le=100_000)]
-    """Transformer layers."""
+    """Number of transformer layers."""
     hidden: Size
-    """Width of the residual stream."""
+    """Width of the residual stream (hidden size)."""
     heads: Size
-    """Attention heads, a divisor of the width."""
+    """Number of attention heads, a divisor of the hidden size."""
     sequence: Size
-    """Tokens of one sample."""
+    """Number of tokens of one sample."""
     vocab: Size
-    """Size of the vocabulary of embedding and head."""
+    """Vocabulary size of embedding and head."""
     ffn: Size | None = nullable("four times hidden")
-    """Width inside the MLP."""
+    """Inner width of the MLP."""
     moe: MoE | None = nullable("none")
     """Experts instead of some MLPs."""
 
     @property
     def ffn_hidden(self) -> int:
-        """Width inside the MLP."""
+        """Inner width of the MLP."""
         return self.ffn or 4 * self.hidden
 
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
-        """Skip connections as (source block, target block)."""
+        """Skip connections as pairs of source block and target block."""
         return ()
 
     @property
     def window(self) -> int:
-        """Bytes of text per example."""
+        """Number of text bytes per example."""
         return self.sequence + self.lookahead
 
     @property
     def shared_heads(self) -> int:
-        """Heads that tensor-parallel devices can share out: those of keys and values."""
+        """Number of heads that tensor-parallel devices can divide: those of keys and values."""
         attention = self.architecture.attention
         return self.heads if attention.latent else attention.kv_heads or self.heads
 
     @property
     def attended_share(self) -> float:
-        """Share of the sequence that a token attends to where a window bounds it, the mean over the layers."""
+        """Fraction of the sequence that a token attends to if a window limits it, averaged over the layers."""
         attention = self.architecture.attention
         if attention.window is None:
             return 1.0
@@ -235,11 +236,11 @@ class LanguageModel(Model):
         return (unbounded + (self.layers - unbounded) * bound) / self.layers
 
     def supports_tensor_parallelism(self, tp: int) -> bool:
-        """Return whether ``tp`` divides the heads of keys and values."""
+        """Return True if ``tp`` divides the number of heads of keys and values."""
         return self.shared_heads % tp == 0
 
     def resize_messages(self, sequence: int, hidden: int) -> Self:
-        """Return the model with other sizes of its messages."""
+        """Return the model with another size of its messages."""
         return self.model_copy(update={"sequence": sequence, "hidden": hidden})
 
     @classmethod
@@ -249,7 +250,7 @@ class LanguageModel(Model):
 
     @classmethod
     def stage_builder(cls) -> type[Any]:
-        """Import the class that builds transformer stages."""
+        """Import and return the class that builds transformer stages."""
         return resolve_name("meshwave.engine.runtime.models.transformer:Transformer")  # type: ignore[no-any-return]
 
     @model_validator(mode="after")

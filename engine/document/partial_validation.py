@@ -1,4 +1,4 @@
-"""Checks of the valid parts of a document with refused parts, which are replaced by valid values."""
+"""Validation of the valid parts of a document, whose refused parts are replaced by valid values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STAND_INS: Mapping[str, Any] = {
     "meshes": [{"name": "-", "devices": [0]}],
     "pipeline": {"schedule": "gpipe", "microbatches": 1},
 }
-"""The smallest valid document; sections that it omits are optional in every document."""
+"""Smallest valid document; sections that it omits are optional in every document."""
 
 SPARE: Mapping[str, tuple[str, ...]] = {
     "cluster": (
@@ -44,13 +44,13 @@ SPARE: Mapping[str, tuple[str, ...]] = {
     "pipeline": ("stages", "placement", "recompute"),
     "experts": ("schedule", "degree", "variant", "placement", "load"),
 }
-"""Keys that can be removed from a section without changing its comparison with other sections."""
+"""Keys that can be removed from a section without affecting its comparison with other sections."""
 
 
 def replace_refused_parts(
     document: Mapping[str, Any], refused: Iterable[Problem]
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return a valid document in place of a refused one, and the sections that cannot be checked in it."""
+    """Return a valid document that replaces a refused one, and the names of the sections that can be checked."""
     copy: dict[str, Any] = json.loads(json.dumps(document))
     invalid: set[str] = set()
     for problem in refused:
@@ -63,17 +63,17 @@ def replace_refused_parts(
 
 
 def _replace(document: dict[str, Any], place: list[str | int], code: str) -> bool:
-    """Replace a refused value in its section; return whether the section can be checked without it."""
+    """Replace a refused value in its section; return True if the section can be checked without it."""
     if len(place) < 2:
         return False
     section, key = place[:2]
     part = document.get(str(section))
-    if code == "mesh_size" and isinstance(part, list) and isinstance(key, int):  # its devices are valid
+    if code == "mesh_size" and isinstance(part, list) and isinstance(key, int):  # the devices of the mesh are valid
         part[key]["axes"] = {"dp": len(part[key]["devices"])}
         return True
     if not isinstance(part, dict):
         return False
-    if code == "indivisible_width":  # its suggestions consider every tp already
+    if code == "indivisible_width":  # the suggestions of this problem already consider every tp
         part["heads"] = part["hidden"] = lcm(*tensor_parallel_sizes(document.get("meshes")))
         return True
     if code in ("unknown_key", "unused_option"):

@@ -1,6 +1,6 @@
 """Pipeline section: the split of the model into stages, and the schedule of microbatches.
 
-There is one section model per schedule, with the keys of every pipeline and the schedule's own options, so that an
+Each schedule has its own section model with the keys of every pipeline and the options of the schedule, so that an
 option of another schedule is an unknown key.
 """
 
@@ -22,23 +22,23 @@ class Section(Part):
     schedule: str
     """Rule that orders the computations of every mesh."""
     microbatches: Annotated[int, Field(ge=1, le=MAX_MICROBATCHES)]
-    """Microbatches in one training step."""
+    """Number of microbatches in one training step."""
     stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = nullable("balanced by cost")
-    """Layers of each stage."""
+    """Number of layers of each stage."""
     placement: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = nullable(
         "the default of the schedule"
     )
     """Mesh of each stage."""
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
-    """A hand-drawn order of actions for each mesh, such as 0F0 0B0; only for schedule custom."""
+    """Hand-drawn order of actions for each mesh, such as 0F0 0B0; only for the schedule custom."""
     recompute: (
         Literal["none", "attention", "operators", "layers", "layers-early-stop", "full"] | tuple[NonNegativeInt, ...]
     ) = "none"
     """Activation recomputation, which saves memory at the cost of time (Chen et al., arXiv:1604.06174). 'none': all
-    activations are kept. Numbers of stages, or 'full' for all: they keep only their input and run their forward again before
-    their backward. 'layers': each layer is run again from its input; 'layers-early-stop': only up to the last tensor that its
-    backward needs. 'attention': only the attention kernel is run again. 'operators': all operators but attention and every
-    second matrix product are."""
+    activations are kept. Numbers of stages, or 'full' for all: these stages keep only their input and run their forward
+    again before their backward. 'layers': each layer is run again from its input; 'layers-early-stop': only up to the
+    last tensor that its backward needs. 'attention': only the attention kernel is run again. 'operators': all operators
+    are run again, except attention and every second matrix product."""
 
     @property
     def recomputes_layers(self) -> bool:
@@ -46,12 +46,12 @@ class Section(Part):
         return self.recompute in ("layers", "layers-early-stop")
 
     def recomputes(self, stage: int) -> bool:
-        """Return whether a stage runs its forward twice."""
+        """Return True if a stage runs its forward twice."""
         return stage in self.recompute if isinstance(self.recompute, tuple) else self.recompute == "full"
 
 
 class _Made(Section):
-    """Base of generated sections, which have no source to read docstrings from."""
+    """Base class of generated sections, which have no source from which docstrings could be read."""
 
     model_config = ConfigDict(use_attribute_docstrings=False)
 
@@ -69,7 +69,7 @@ def _section(name: str, schedule: type[Schedule]) -> Any:
 if TYPE_CHECKING:
 
     class Pipeline(Schedule, Section):
-        """The common interface of all sections."""
+        """Common interface of all pipeline sections."""
 
 else:
     Pipeline = Annotated[

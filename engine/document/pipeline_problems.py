@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
 
 LARGEST_STEP = 4_000_000
-"""Maximum number of computations of a step, which takes some seconds to lower and simulate."""
+"""Maximum number of computations of a step; lowering and simulating as many takes some seconds."""
 
 
 def schedule_problems(design: Design) -> Iterator[Problem]:
-    """Yield the reason why the schedule cannot order this pipeline."""
+    """Yield the problem that the schedule cannot order this pipeline."""
     refusal = design.pipeline.refusal(design.pipe)
     if refusal is not None:
         problem = refusal.with_path_prefix("pipeline")
@@ -29,7 +29,7 @@ def schedule_problems(design: Design) -> Iterator[Problem]:
 
 
 def schedule_refusal(design: Design, schedule: Schedule) -> Problem | None:
-    """Return why a schedule cannot be chosen for the meshes, microbatches and layers of a design; None if it can."""
+    """Return the reason why a schedule cannot be used for the meshes, microbatches and layers of a design, or None."""
     stages, layers = schedule.stage_count(design.ranks), design.model.layers
     if stages > layers:
         return _too_few_layers(design, stages)
@@ -40,7 +40,7 @@ def schedule_refusal(design: Design, schedule: Schedule) -> Problem | None:
 
 
 def order_problems(design: Design) -> Iterator[Problem]:
-    """Yield problems of the actions of a custom schedule, and actions of another schedule."""
+    """Yield problems of the actions of a custom schedule, and of actions given for another schedule."""
     name, actions = design.pipeline.schedule, design.pipeline.actions
     where = "pipeline.actions"
     if actions is None:
@@ -61,9 +61,9 @@ def order_problems(design: Design) -> Iterator[Problem]:
                 yield from _cell_problems(design, rank, number)
 
 
-@lru_cache(maxsize=1024)  # an edit changes the order of one mesh and checks those of all
+@lru_cache(maxsize=1024)  # an edit changes the order of one mesh, but all orders are checked
 def _is_valid(order: tuple[str, ...], microbatches: int, stages: int) -> bool:
-    """Return whether all cells of an order are computations of this model and step."""
+    """Return True if all cells of an order are computations of this model and step."""
     try:
         actions = parse_cells(order)
     except InputError:
@@ -106,11 +106,11 @@ UNCOUNTABLE_STAGES = {
     "undefined_stage",
     "missing_orders",
 }
-"""Problems of a hand-drawn order that leave its number of stages undefined."""
+"""Codes of problems of a hand-drawn order that make its number of stages undefined."""
 
 
 def stage_problems(design: Design, valid: frozenset[str], found: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield problems of the stages, as far as the ``valid`` sections and the problems found so far define them."""
+    """Yield problems of the stages, as far as ``valid`` sections and the problems found so far define the stages."""
     errors = {problem.code for problem in found if problem.severity == "error"}
     if design.pipeline.schedule == "custom" and ("model" not in valid or errors & UNCOUNTABLE_STAGES):
         return
@@ -143,7 +143,7 @@ def _too_few_layers(design: Design, stages: int) -> Problem:
 
 
 def _can_set_layers(design: Design) -> bool:
-    """Return whether the layers are a key of the model, and not computed from others."""
+    """Return True if the number of layers is a key of the model, rather than computed from other keys."""
     return "layers" in type(design.model).model_fields
 
 
@@ -159,7 +159,7 @@ def _size_problems(design: Design) -> Iterator[Problem]:
 
 def _placement_problems(design: Design) -> Iterator[Problem]:
     given = design.pipeline.placement
-    if given is None or design.pipeline.schedule == "custom":  # reported by order_problems
+    if given is None or design.pipeline.schedule == "custom":  # order_problems reports it
         return
     where = "pipeline.placement"
     unknown = [(stage, mesh) for stage, mesh in enumerate(given) if mesh >= design.ranks]
@@ -191,7 +191,7 @@ def _recompute_problems(design: Design) -> Iterator[Problem]:
 
 
 def meshes_by_rank(own: list[int], given: tuple[int, ...]) -> dict[int, int] | None:
-    """Return the mesh for each rank of a schedule's own placement; None if no renumbering of ranks gives ``given``."""
+    """Return the mesh of each rank of a schedule's own placement; None if no renumbering of ranks gives ``given``."""
     meshes: dict[int, int] = {}
     for rank, mesh in zip(own, given, strict=True):
         if meshes.setdefault(rank, mesh) != mesh:

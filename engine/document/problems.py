@@ -1,6 +1,6 @@
 """Problems of a design as a whole: checks that compare its parts with each other.
 
-:mod:`meshwave.engine.document.validation_problems` finds the problems of single values.
+:mod:`meshwave.engine.document.validation_problems` reports the problems of single values.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MAX_LISTED = 20
 
 
 def problems(design: Design) -> list[Problem]:
-    """Return all errors and warnings of a design whose parts are valid by themselves."""
+    """Return all errors and warnings of a design whose parts are individually valid."""
     return limit_repetition(_check(design, frozenset(type(design).model_fields)))
 
 
 def problems_of_valid_parts(document: Mapping[str, Any], refused: Sequence[Problem]) -> list[Problem]:
-    """Return the problems between the valid parts of a document with ``refused`` values in other parts.
+    """Return the inconsistencies among the valid parts of a document whose other parts were ``refused``.
 
     A refused value that no check needs is replaced by a valid one, so that its section can be checked; other refused
     sections are skipped.
@@ -53,7 +53,7 @@ def problems_of_valid_parts(document: Mapping[str, Any], refused: Sequence[Probl
 
 
 def limit_repetition(found: Iterable[Problem]) -> list[Problem]:
-    """Return the first problems of each kind, then one problem that counts the rest of the kind."""
+    """Return the first problems of each kind, and one problem that counts the remaining problems of that kind."""
     kinds: Counter[str] = Counter()
     listed: list[Problem] = []
     first: dict[str, Problem] = {}
@@ -70,7 +70,7 @@ def limit_repetition(found: Iterable[Problem]) -> list[Problem]:
 
 
 def _check(design: Design, valid: frozenset[str]) -> list[Problem]:
-    """Run the checks that need ``valid`` sections only."""
+    """Run the checks that only need ``valid`` sections."""
     found = [problem for check, needs in _CHECKS.items() if valid.issuperset(needs) for problem in check(design)]
     if valid.issuperset(("meshes", "pipeline")):
         found += stage_problems(design, valid, found)
@@ -89,7 +89,7 @@ def _data_problems(design: Design) -> Iterator[Problem]:
 
 
 def _sharding_problems(design: Design) -> Iterator[Problem]:
-    """Check that gradients are not divided within a mesh before replicas on other meshes are summed."""
+    """Yield a problem if gradients are divided within a mesh before replicas on other meshes are summed."""
     training, where = design.training, "training.sharding"
     if training.shards_gradients and len(design.pipeline.routes(design.pipe)) > 1:
         params = {"schedule": design.pipeline.schedule, "sharding": training.sharding}

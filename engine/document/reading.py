@@ -1,4 +1,4 @@
-"""Reading of documents: strict JSON, validated against a model, with all problems reported."""
+"""Reading of documents: strict JSON, validated against a model class, with all problems reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwave.engine.frozen import Part
 
 P = TypeVar("P", bound=Part)
 MAX_DIGITS = 4300
-"""Maximum number of digits of a number that Python parses."""
+"""Maximum number of digits of a number that Python can parse."""
 
 
 def read_json(text: str | bytes, document: str) -> Any:
@@ -23,7 +23,7 @@ def read_json(text: str | bytes, document: str) -> Any:
 
     Args:
         text: the text.
-        document: the expected kind of document, for messages.
+        document: the expected kind of document, for error messages.
 
     Raises:
         DesignError: the text is not JSON, or an object repeats a key.
@@ -43,7 +43,7 @@ def read_json(text: str | bytes, document: str) -> Any:
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; reject a repeated key, of which only one value would be read."""
+    """Return a JSON object from its pairs; reject repeated keys, of which only one value would be read."""
     found = dict(pairs)
     if len(found) < len(pairs):
         repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -56,16 +56,16 @@ def _text_error(code: str, params: Mapping[str, Any]) -> DesignError:
 
 
 def read_part(text: str | bytes, root: type[P], document: str, parts: str) -> P:
-    """Read a document whose model is one part.
+    """Parse a document and validate it against one model class.
 
     Args:
-        text: the JSON.
-        root: the model.
-        document: the kind of document, for messages: ``transfer``.
-        parts: its main keys, for the message about a document of another kind.
+        text: the JSON text.
+        root: the model class.
+        document: the kind of document for error messages, such as ``transfer``.
+        parts: its main keys, named in the error about a document of another kind.
 
     Raises:
-        DesignError: with every problem of its values, each with its path.
+        DesignError: the document is invalid; the error lists every problem with its path.
     """
     content = read_json(text, document)
     if not isinstance(content, Mapping):

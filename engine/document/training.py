@@ -16,20 +16,20 @@ class Training(Part):
     """Settings of a training run."""
 
     micro_batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    """Sequences in one microbatch of one data-parallel copy."""
+    """Number of sequences in one microbatch of one data-parallel replica."""
     steps: Annotated[int, Field(ge=1, le=10_000_000)] = 20
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimizer of the weights."""
     lr: PositiveFloat = 3e-4
-    """Learning rate; with a schedule, the largest one."""
+    """Learning rate; with a learning-rate schedule, the largest one."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate after the warm-up: constant, or decaying to ``min_lr_factor`` of its largest value at the end of the run
-    along a line, or along half a cosine (Loshchilov and Hutter, arXiv:1608.03983)."""
+    """Learning rate after the warm-up: constant, or decaying to ``min_lr_factor`` of its largest value at the end of
+    the run, linearly or along half a cosine (Loshchilov and Hutter, arXiv:1608.03983)."""
     warmup_steps: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """Steps in which the learning rate grows linearly to its largest value, which the last of them has."""
+    """Number of steps in which the learning rate grows linearly to its largest value."""
     min_lr_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Smallest learning rate of a schedule, as a share of the largest one."""
+    """Smallest learning rate of a learning-rate schedule, as a fraction of the largest one."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled weight decay."""
     clip_norm: PositiveFloat | None = nullable("no clipping")
@@ -37,14 +37,14 @@ class Training(Part):
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Compute precision. With bf16, master weights stay in fp32."""
     bf16_gradients: bool = False
-    """Under bf16, accumulate and reduce gradients in bf16 instead of fp32. Their rounding errors grow with the number of
-    microbatches and of data-parallel copies."""
+    """With bf16, accumulate and reduce gradients in bf16 instead of fp32. Their rounding errors grow with the number of
+    microbatches and of data-parallel replicas."""
     sharding: Sharding = "none"
-    """State that the data-parallel copies of a mesh divide among themselves instead of replicating it: optimizer states
-    (ZeRO-1), also gradients (ZeRO-2), also parameters (ZeRO-3, FSDP), which are then gathered block by block."""
+    """State that the data-parallel replicas of a mesh divide among themselves instead of replicating it: optimizer
+    states (ZeRO-1), also gradients (ZeRO-2), also parameters (ZeRO-3, FSDP), which are then gathered block by block."""
     sequence_parallel: bool = False
-    """Tensor-parallel devices divide the tokens of norms, residual sums and messages among themselves, which divides the
-    activations kept there (Korthikanti et al., arXiv:2205.05198)."""
+    """Tensor-parallel devices divide the tokens of norms, residual sums and messages among themselves, which divides
+    the activations kept there (Korthikanti et al., arXiv:2205.05198)."""
     linear_precision: Literal["same", "fp8", "fp4"] = "same"
     """Number format of the matrix products of linear layers. same: as precision. fp8 and fp4 are supported in
     predictions only."""
@@ -52,7 +52,8 @@ class Training(Part):
     """Split the gathers and scatters of sequence parallelism into chunks and overlap them with the adjacent matrix
     products."""
     fused_attention: bool = True
-    """Attention in one kernel that keeps its scores on the chip; without it, predictions move the scores through memory."""
+    """Compute attention in one kernel that keeps its scores on chip; otherwise, predictions move the scores through
+    memory."""
     compile: bool = False
     """Compile each block with torch.compile before its first step, which takes about a minute. Blocks with experts
     or sharded state, tensor-parallel blocks and stages with a split backward are not compiled. For devices with
@@ -63,7 +64,7 @@ class Training(Part):
     """File name of a text to train on."""
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0."""
+        """Return the learning rate of a step; steps are counted from 0."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         if self.lr_schedule == "constant":
@@ -74,10 +75,10 @@ class Training(Part):
 
     @property
     def overlaps_slots(self) -> bool:
-        """True if the two actions of a slot overlap; actions that gather weights could free those of each other."""
+        """True if the two actions of a slot may overlap; False if they gather weights, which each of them frees."""
         return self.sharding != "parameters"
 
     @property
     def shards_gradients(self) -> bool:
-        """True if the backward of every microbatch leaves a device its share of the gradients."""
+        """True if the backward of every microbatch leaves each device only its share of the gradients."""
         return self.sharding in ("gradients", "parameters")

@@ -20,7 +20,7 @@ class Transfer(Part):
     """Strategy, ordering and batching of transfers between meshes."""
 
     strategy: StrategyName = "broadcast"
-    """Method that sends one slice of the tensor to all devices that need it."""
+    """Method of sending one slice of the tensor to all devices that need it."""
     ordering: OrderingName = "load-balance"
     """Choice of the sender of each slice, and order of the slices."""
     batched: bool = False

@@ -15,7 +15,7 @@ from meshwave.engine.frozen import Part, Printable, nullable
 from meshwave.engine.resharding import Link, Links, Load, Mesh, SpecError, Tensor, rank_boxes
 
 MAX_SLICES = 100_000
-"""Maximum of tensors x source devices x destination devices, since each pair may share a slice."""
+"""Maximum of tensors x source devices x destination devices, since each pair of devices may share a slice."""
 Ranks = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MAX_DEVICES)]
 
 Spec = Annotated[tuple[str, ...], Field(max_length=8)]
@@ -27,52 +27,52 @@ class TransferTensor(Part):
     """Tensor to transfer."""
 
     shape: Annotated[tuple[Annotated[int, Field(ge=1, le=2**40)], ...], Field(max_length=8)]
-    """Elements of each dim."""
+    """Number of elements of each dim."""
     item_bytes: Annotated[int, Field(ge=1, le=64)] = 4
     """Bytes of one element."""
 
 
 class TransferMesh(Part):
-    """A mesh of ranks."""
+    """Mesh of ranks."""
 
     shape: Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=6)]
     """Sizes of the mesh axes, outermost first."""
     ranks: Ranks
-    """Ranks, row-major."""
+    """Ranks in row-major order."""
     hosts: Ranks
     """Host of each rank, in the same order."""
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh as the planner's type."""
+        """The mesh in the format of the planner."""
         return Mesh(self.shape, self.ranks, self.hosts)
 
 
 class TransferSide(TransferMesh):
-    """A mesh, and the sharding of the tensor on it."""
+    """Mesh, and the sharding of the tensor on it."""
 
     spec: Spec
-    """For each tensor dim R, or S with the mesh axes that shard it, outer first, such as S0 or S01."""
+    """Entry per tensor dim: R, or S with the mesh axes that shard it, outer first, such as S0 or S01."""
     partial: Axes = ()
     """Mesh axes along which ranks hold partial sums; the sum is sent. Source only."""
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """Spec with its partial axes, in the form of the planner."""
+        """Sharding spec with its partial axes, in the format of the planner."""
         return spec_entries(self.spec, self.partial)
 
 
 class TransferLink(Part):
-    """A connection that takes ``latency_s + bytes / bandwidth``."""
+    """Connection that takes ``latency_s + bytes / bandwidth``."""
 
     latency_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     """Fixed seconds per message (alpha)."""
     bandwidth: Rate | None = nullable("bytes are free")
-    """Bytes/s in one direction."""
+    """Bandwidth in one direction, in bytes/s."""
 
     @property
     def link(self) -> Link:
-        """The link as the planner's type."""
+        """The link in the format of the planner."""
         return Link(self.latency_s, self.bandwidth)
 
 
@@ -84,15 +84,15 @@ class TransferLinks(Part):
 
 
 class _TransferBase(Part):
-    """Common keys of transfers of one and of several tensors."""
+    """Common keys of transfers of one tensor and of several tensors."""
 
     format: Literal["meshwave-transfer/1"]
     """Version of the document format."""
     links: TransferLinks
     nics_per_host: Nics = 1
-    """NICs per host: the number of tasks that can send from it, or receive there, at once."""
+    """Number of NICs per host, which is the number of tasks that can send from it, or receive on it, at once."""
     chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = nullable("the fastest number for each task")
-    """Chunks into which a strategy that forwards slices along a chain splits them."""
+    """Number of chunks into which slices are split by strategies that forward them along a chain."""
 
     def _lines(self, *sides: TransferMesh) -> Links:
         host = {rank: host for side in sides for rank, host in zip(side.ranks, side.hosts, strict=True)}
@@ -108,7 +108,7 @@ class TransferSpec(_TransferBase):
 
     @property
     def planned_tensor(self) -> Tensor:
-        """The tensor as the planner's type."""
+        """The tensor in the format of the planner."""
         return Tensor(self.tensor.shape, self.tensor.item_bytes)
 
     @property
@@ -137,11 +137,11 @@ class ListedTensor(TransferTensor):
     name: Annotated[str, Field(max_length=200), Printable] = ""
     """Name of the tensor, such as that of a parameter."""
     source_spec: Spec
-    """For each tensor dim R, or S with the mesh axes that shard it in the source."""
+    """Entry per tensor dim: R, or S with the mesh axes that shard it in the source."""
     source_partial: Axes = ()
-    """Mesh axes of the source over which the tensor is partial: ranks along them hold addends."""
+    """Mesh axes of the source along which ranks hold partial sums of the tensor."""
     destination_spec: Spec
-    """For each tensor dim R, or S with the mesh axes that shard it in the destination."""
+    """Entry per tensor dim: R, or S with the mesh axes that shard it in the destination."""
 
 
 class TransferListSpec(_TransferBase):
@@ -153,7 +153,7 @@ class TransferListSpec(_TransferBase):
 
     @property
     def loads(self) -> tuple[Load, ...]:
-        """The tensors with their sources and destinations; a tensor without a name is called by its number."""
+        """The tensors with their sources and destinations; a tensor without a name is named by its number."""
         source, destination = self.source.mesh, self.destination.mesh
         return tuple(
             Load(
@@ -172,13 +172,18 @@ class TransferListSpec(_TransferBase):
 
 
 def spec_entries(spec: Sequence[str], partial: Sequence[int]) -> tuple[str, ...]:
-    """Return a spec with its partial axes, if any, as the last entry."""
+    """Return a sharding spec with its partial axes, if any, as the last entry."""
     return (*spec, *([f"P{''.join(map(str, partial))}"] if partial else []))
 
 
 def transfer_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
-    """Yield problems of a transfer with valid keys."""
-    for find in (_mesh_problems, _size_problems, _sharding_problems, _host_problems):  # each relies on those before it
+    """Yield problems of a transfer with individually valid keys."""
+    for find in (
+        _mesh_problems,
+        _size_problems,
+        _sharding_problems,
+        _host_problems,
+    ):  # each relies on the previous ones
         found = list(find(spec))
         yield from found
         if found:
@@ -240,7 +245,7 @@ def _sharding_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Proble
 def _spec_problems(
     where: str, mesh: Mesh, spec: Sequence[str], partial: Sequence[int], shape: Sequence[int]
 ) -> Iterator[Problem]:
-    """Yield the problems of one side of a tensor; ``where`` is the prefix of the keys of its spec and partial axes."""
+    """Yield problems of one side of a tensor; ``where`` is the path prefix of its spec and partial axes."""
     listed = next((dim for dim, entry in enumerate(spec) if entry.startswith("P")), None)
     if listed is not None:
         yield Problem(f"{where}spec", "partial_entry", {"entry": spec[listed]})
@@ -254,10 +259,10 @@ def _spec_problems(
 
 
 def parse_transfer(text: str | bytes) -> TransferSpec:
-    """Read the document of a transfer of one tensor.
+    """Parse the document of a transfer of one tensor.
 
     Raises:
-        DesignError: with every problem, each with its path.
+        DesignError: the document is invalid; the error lists every problem with its path.
     """
     spec = parse_transfers(text)
     if isinstance(spec, TransferListSpec):
@@ -266,10 +271,10 @@ def parse_transfer(text: str | bytes) -> TransferSpec:
 
 
 def parse_transfers(text: str | bytes) -> TransferSpec | TransferListSpec:
-    """Read the document of a transfer of one tensor, or of several if it has the key ``tensors``.
+    """Parse the document of a transfer of one tensor, or of several tensors if it has the key ``tensors``.
 
     Raises:
-        DesignError: with every problem, each with its path.
+        DesignError: the document is invalid; the error lists every problem with its path.
     """
     document = read_json(text, "transfer")
     spec: TransferSpec | TransferListSpec

@@ -1,4 +1,4 @@
-"""Problems of a valid design that can be planned and predicted, but not run by this version."""
+"""Problems of a valid design that this version can plan and predict, but cannot run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshwave.engine.frozen import Part
 
 
 def run_problems(design: Design) -> list[Problem]:
-    """Return every reason why a valid design cannot be run."""
+    """Return all reasons why a valid design cannot be run."""
     return [
         *_expert_group_problems(design),
         *_micro_batch_problems(design),
@@ -41,7 +41,7 @@ def _expert_group_problems(design: Design) -> Iterator[Problem]:
 
 
 def _micro_batch_problems(design: Design) -> Iterator[Problem]:
-    """Check that copies of a mesh get equal numbers of sequences: the mean of their losses is then the global mean."""
+    """Yield a problem if replicas get unequal numbers of sequences: their mean loss is then not the global mean."""
     first = design.meshes[0]
     size = design.training.micro_batch_size
     sequences = size * first.dp
@@ -60,7 +60,7 @@ def _micro_batch_problems(design: Design) -> Iterator[Problem]:
 
 
 def _replica_problems(design: Design) -> Iterator[Problem]:
-    """Check that replicas of a stage have equal tp, since they reduce their gradients shard by shard."""
+    """Yield a problem if replicas of a stage have unequal tp, since they reduce their gradients shard by shard."""
     sizes = {mesh.tp for mesh in design.meshes}
     if len(design.pipeline.routes(design.pipe)) > 1 and len(sizes) > 1:
         tp = gcd(*sizes)
@@ -74,7 +74,7 @@ def _replica_problems(design: Design) -> Iterator[Problem]:
 
 
 def _batched_transfer_problems(design: Design) -> Iterator[Problem]:
-    """Check that a batch is one message each way between two processes, since resharding needs more."""
+    """Yield a problem if a batch is more than one message each way between two processes, as with resharding."""
     first, *others = design.meshes
     if design.transfer.batched and (first.tp > 1 or any((mesh.dp, mesh.tp) != (first.dp, 1) for mesh in others)):
         params = {"axes": {mesh.name: {"dp": mesh.dp, "tp": mesh.tp} for mesh in design.meshes}}
@@ -83,7 +83,7 @@ def _batched_transfer_problems(design: Design) -> Iterator[Problem]:
 
 
 def _gate_problems(design: Design) -> Iterator[Problem]:
-    """Check for a gate after a gather, which sees an input once per copy and drops more of the later copies."""
+    """Yield a problem if a gate follows a gather: it sees inputs several times, and drops more of the later copies."""
     moe, esp = design.model.moe, design.experts.esp
     has_copies = design.experts.member == "deepspeed-pregate" and esp > 1 and any(mesh.tp > 1 for mesh in design.meshes)
     if moe is not None and moe.capacity_factor is not None and has_copies:
@@ -99,7 +99,7 @@ def _vocabulary_problems(design: Design) -> Iterator[Problem]:
 
 
 def _architecture_problems(design: Design) -> Iterator[Problem]:
-    """Parts of a transformer that the runtime does not build."""
+    """Yield problems of parts of a transformer that the runtime does not support."""
     model = design.model
     parts = [path for path, value in _changed_keys(model.architecture, PLAIN) if not _is_trainable(path, value)]
     if model.architecture.attention.qk_norm == "head" and model.architecture.norm.kind != "rmsnorm":
@@ -114,7 +114,7 @@ def _architecture_problems(design: Design) -> Iterator[Problem]:
 
 
 def _training_problems(design: Design) -> Iterator[Problem]:
-    """Settings of the training that the runtime does not have."""
+    """Yield problems of training settings that the runtime does not support."""
     training = design.training
     model = design.model
     divides_tokens = isinstance(model, LanguageModel) and model.moe is None and not model.skips
@@ -136,7 +136,7 @@ def _training_problems(design: Design) -> Iterator[Problem]:
 
 
 def _predicted_only_problems(design: Design) -> Iterator[Problem]:
-    """Context parallelism, and recomputation of parts of a layer: both are priced, and not built by the runtime."""
+    """Yield problems of context parallelism and partial recomputation, which can be predicted but not run."""
     for number, mesh in enumerate(design.meshes):
         if mesh.cp > 1:
             where = f"meshes[{number}].axes"
@@ -148,7 +148,7 @@ def _predicted_only_problems(design: Design) -> Iterator[Problem]:
 
 
 def _token_problems(design: Design) -> Iterator[Problem]:
-    """Check that tensor-parallel devices get equal numbers of tokens."""
+    """Yield a problem if tensor-parallel devices get unequal numbers of tokens."""
     for number, mesh in enumerate(design.meshes):
         if design.model.sequence % mesh.tp:
             params = {"sequence": design.model.sequence, "tp": mesh.tp, "mesh": mesh.name}
@@ -186,13 +186,13 @@ TRAINABLE: Mapping[str, tuple[Any, ...]] = {
     "embedding_scale": (),
     "logit_soft_cap": (),
 }
-"""Keys of an architecture that the runtime builds, with the values that it builds besides the default; empty: any."""
+"""Architecture keys that the runtime supports, with the supported values besides the default; empty for any value."""
 TRAINABLE_EXPERTS = frozenset(MoE.model_fields) | {"ffn", "first_dense"}
-"""Keys of experts that the runtime builds."""
+"""Expert keys that the runtime supports."""
 
 
 def _changed_keys(part: Part, usual: Part | None) -> Iterator[tuple[str, Any]]:
-    """Yield the paths and values of the keys of a part that differ from the usual ones."""
+    """Yield the paths and values of the keys of a part that differ from the default part."""
     for name in type(part).model_fields:
         value, other = getattr(part, name), getattr(usual, name, None)
         if value != other and isinstance(value, Part):
@@ -206,7 +206,7 @@ DRY_RUN_TRANSFER_MODELS = ("latency", "sender-blocking", "link-serial")
 
 
 def dry_run_problems(design: Design) -> list[Problem]:
-    """Return every reason why a runnable design cannot be run as a dry run."""
+    """Return all reasons why a runnable design cannot be run as a dry run."""
     if design.transfer.batched:
         where = "transfer.batched"
         return [Problem(where, "batched_dry_run", fixes=[set_value(where, False)])]

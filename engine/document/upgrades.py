@@ -1,4 +1,4 @@
-"""Upgrades of documents of older format versions; newer versions are rejected."""
+"""Upgrades of documents in older format versions; newer versions are rejected."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FORMAT: Literal["meshwave/1"] = "meshwave/1"
 VERSION = 1
 
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""Upgrades by their initial version: ``UPGRADES[1]`` turns a document of version 1 into one of version 2."""
+"""Upgrades by their initial version: ``UPGRADES[1]`` converts a document from version 1 to version 2."""
 
 
 def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document in the current version.
 
     Raises:
-        DesignError: the format is missing, unknown or newer than this Meshwave.
+        DesignError: the format is missing, unknown or newer than this version of Meshwave.
     """
     given = document.get("format")
     if given is None:

@@ -1,4 +1,4 @@
-"""Problems of single values and keys of a document, from the validation errors of pydantic."""
+"""Problems of single values and keys of a document, converted from validation errors of pydantic."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from meshwave.engine.findings import Fix, Problem, set_value
 from meshwave.engine.schedules import schedules
 
 Place = tuple[str | int, ...]
-"""A location in a document: ``("meshes", 2, "devices")``."""
+"""Location in a document, such as ``("meshes", 2, "devices")``."""
 
 LONGEST_VALUE = 40
 """Maximum number of characters of a refused value that its message repeats."""
 MAX_ERRORS = 100_000
-"""Maximum number of errors that are examined one by one; pydantic takes a second to list so many."""
+"""Maximum number of errors that are examined individually; listing as many takes pydantic a second."""
 MAX_OF_A_KIND = 2_000
-"""Maximum number of errors of one kind that become problems; an invalid file can have millions."""
+"""Maximum number of errors of one kind that become problems; an invalid file may have millions."""
 
 
 class _Error(NamedTuple):
@@ -41,7 +41,7 @@ class _Error(NamedTuple):
         return format_path(self.place)
 
     def path(self, key: str) -> str:
-        """Return the path of a key in the refused section."""
+        """Return the path of a key in the section with the error."""
         return format_path((*self.place, key))
 
     @property
@@ -58,7 +58,7 @@ class _Error(NamedTuple):
 
 
 def validation_problems(error: ValidationError, document: Mapping[str, Any], root: type[BaseModel]) -> list[Problem]:
-    """Return every error of a validation as a problem of the document, whose model is ``root``."""
+    """Convert the errors of a validation to problems of the document, whose model class is ``root``."""
     if error.error_count() > MAX_ERRORS:
         return [Problem("", "too_many_errors", {"count": error.error_count()})]
     kinds: Counter[str] = Counter()
@@ -74,20 +74,20 @@ def validation_problems(error: ValidationError, document: Mapping[str, Any], roo
         if not _is_consequence(detail, place, places)
     ]
     first: dict[str, Problem] = {}
-    for problem in found:  # a union has an error for each of its members
+    for problem in found:  # a union reports errors for each of its members
         first[problem.where] = _merge_problems(first[problem.where], problem) if problem.where in first else problem
     return list(first.values())
 
 
 def _is_consequence(detail: ErrorDetails, place: Place, places: list[Place]) -> bool:
-    """Return True if a list is refused only because its entries are, as too short or as not a name."""
+    """Return True if a list is refused only because its entries are, for example as too short."""
     is_name = detail["type"] == "literal_error" and isinstance(detail["input"], (list, tuple))
     is_short = detail["type"] == "too_short" and len(detail["input"]) > 0
     return (is_name or is_short) and any(len(other) > len(place) and other[: len(place)] == place for other in places)
 
 
 def _merge_problems(problem: Problem, other: Problem) -> Problem:
-    """Merge the problems that two members of a union have with one value: "3 should be none, full or a list"."""
+    """Merge the problems of one value under two members of a union, as in "3 should be none, full or a list"."""
     expected = other.params.get("expected", [])
     if problem.code == "wrong_type" and expected:
         return problem.replace(params={**problem.params, "expected": [*problem.params["expected"], *expected]})
@@ -100,25 +100,25 @@ def _problem(error: _Error) -> Problem:
     kind = error.detail["type"]
     if kind in _PROBLEMS:
         return _PROBLEMS[kind](error)
-    if "problem" in error.context:  # raised by a validator of the part
+    if "problem" in error.context:  # raised by a validator of the section
         problem: Problem = error.context["problem"]
         return problem.with_path_prefix(error.path_text)
     reason = error.detail["msg"]
     return error.problem("invalid_value", {"reason": reason[:1].lower() + reason[1:]})
 
 
-# ---- places ----
+# ---- locations ----
 
 
 def format_path(place: Place) -> str:
-    """Return ``meshes[2].devices`` for ``("meshes", 2, "devices")``."""
+    """Return a location as text, such as ``meshes[2].devices`` for ``("meshes", 2, "devices")``."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{escape_unprintable(step)}" for step in place).lstrip(
         "."
     )
 
 
 def _strip_tags(location: Place, document: Mapping[str, Any]) -> Place:
-    """Remove the parts that pydantic adds to a location: the attempted member of a union, and ``[key]``."""
+    """Remove the parts that pydantic adds to a location: the tried member of a union, and ``[key]``."""
     kept: list[str | int] = []
     here: Any = document
     for number, step in enumerate(location):
@@ -146,14 +146,14 @@ def _value_at(place: Place, document: Mapping[str, Any]) -> Any:
 
 
 def _known_keys(place: Place, document: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
-    """Return the keys of the section around a place, from the JSON Schema."""
+    """Return the keys of the section that contains a location, from the JSON Schema."""
     schema = _schema(root)
     node: Any = schema
     walked: list[str | int] = []
     for step in place[:-1]:
         walked.append(step)
         node = _resolve(node, schema, _value_at(tuple(walked[:-1]), document))
-        table = node.get("additionalProperties") or {}  # the values of a table with free keys
+        table = node.get("additionalProperties") or {}  # values of a mapping with arbitrary keys
         node = node.get("items", {}) if isinstance(step, int) else node.get("properties", {}).get(step, table)
     node = _resolve(node, schema, _value_at(place[:-1], document))
     return sorted(node.get("properties", {}))
@@ -165,7 +165,7 @@ def _schema(root: type[BaseModel]) -> Any:
 
 
 def _resolve(node: Any, schema: Any, part: Any) -> Any:
-    """Follow references, optional members and the chosen member of a tagged union."""
+    """Resolve references, optional members and the selected member of a tagged union."""
     while True:
         if "$ref" in node:
             node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
@@ -197,7 +197,7 @@ def _unknown_key(error: _Error) -> Problem:
 
 
 def _rename(error: _Error, name: str | None) -> list[Fix]:
-    """Return the fix that renames the refused key, unless the section has a key of that name."""
+    """Return the fix that renames the refused key; empty if the section already has a key with that name."""
     section = _value_at(error.place[:-1], error.document)
     is_free = name is not None and name not in section
     return [rename_key(error.path_text, section[error.place[-1]], name)] if name and is_free else []
@@ -226,7 +226,7 @@ def _unknown_kind(error: _Error) -> Problem:
 
 
 _NOUNS: dict[Place, str] = {("cost",): "cost model", ("model",): "model"}
-"""Names of tagged unions whose tag does not name them."""
+"""Names of the tagged unions whose tag does not contain a name."""
 
 
 def _tag_key(error: _Error) -> str:
@@ -284,7 +284,7 @@ def _long_text(error: _Error) -> Problem:
 
 
 def _indivisible_width(error: _Error) -> Problem:
-    """Suggest numbers of heads that divide the width and are divisible by every tp."""
+    """Return the problem of a width that is not divisible by the heads; suggestions are divisible by every tp."""
     problem: Problem = error.context["problem"]
     heads, hidden = problem.params["heads"], problem.params["hidden"]
     suitable = nearest_head_counts(heads, hidden, tensor_parallel_sizes(error.document.get("meshes")))
@@ -295,26 +295,26 @@ def _indivisible_width(error: _Error) -> Problem:
 
 
 def nearest_head_counts(given: int, width: int, tp: Iterable[int]) -> list[int]:
-    """Return the nearest numbers of heads below and above ``given`` that fit the width and every tp."""
+    """Return the nearest numbers of heads below and above ``given`` that divide the width and that every tp divides."""
     small = [number for number in range(1, isqrt(width) + 1) if width % number == 0]
     suitable = sorted({d for number in small for d in (number, width // number) if all(d % size == 0 for size in tp)})
     return [*[d for d in suitable if d < given][-1:], *[d for d in suitable if d > given][:1]]
 
 
 def tensor_parallel_sizes(meshes: Any) -> set[int]:
-    """Return the tp sizes of a document that may be invalid."""
+    """Return the tp sizes in a document that may be invalid."""
     axes = [mesh.get("axes") for mesh in meshes if isinstance(mesh, Mapping)] if isinstance(meshes, list) else []
     sizes = [each.get("tp") for each in axes if isinstance(each, Mapping)]
     return {size for size in sizes if type(size) is int and size > 0}
 
 
 def quote(value: Any) -> str:
-    """Return a value that should be a name: in quotes if it is text."""
+    """Return a value that should be a name as text, in quotes if it is a string."""
     return repr(value[:LONGEST_VALUE]) if isinstance(value, str) else show_value(value)
 
 
 def show_value(value: Any) -> str:
-    """Return a value as the document has it, cut to a readable length."""
+    """Return a value as in the document, truncated to a readable length."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -350,4 +350,4 @@ _PROBLEMS: Mapping[str, Callable[[_Error], Problem]] = {
     "string_too_long": _long_text,
     "indivisible_width": _indivisible_width,
 }
-"""Functions that make the problem of each type of pydantic's errors."""
+"""Functions that convert pydantic errors to problems, by error type."""

@@ -23,7 +23,7 @@ from meshwave.engine.program.timeline import Source, Timeline
 Floats = NDArray[np.float64]
 LANES = ("compute", "inside the node", "between nodes")
 Lane = tuple[int, int]
-"""Number of a device within the block, and an index of :data:`LANES`."""
+"""Number of a device within the block, and index into :data:`LANES`."""
 COMPUTE, INTRA, INTER = range(3)
 DENSE_LAYERS, WHOLE_BLOCK = "dense layers", "whole block"
 
@@ -32,7 +32,7 @@ DENSE_LAYERS, WHOLE_BLOCK = "dense layers", "whole block"
 class BlockTimeline:
     """Timeline inside a pipeline block, on the devices that compute it together."""
 
-    timeline: Timeline  # its ranks are the lanes that are used
+    timeline: Timeline  # its ranks are the used lanes
     labels: tuple[str, ...]  # [spans]
     steps: tuple[StepOp | None, ...]  # [spans] step of an expert layer; None for dense layers
     sent: Floats  # [spans] bytes that leave the device
@@ -41,7 +41,7 @@ class BlockTimeline:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """``[lanes]`` device of each lane."""
+        """Device of each lane, ``[lanes]``."""
         return tuple(self.block[device] for device, _ in self.lanes)
 
     def add_lanes(self, lanes: tuple[Lane, ...]) -> BlockTimeline:
@@ -61,8 +61,8 @@ def predict_block(design: Design, rank: int, stage: int, op: Op) -> BlockTimelin
     """Predict the timeline inside a forward or backward (``F``, ``B``, ``I`` or ``W``) of a stage on a mesh.
 
     Each dense part (attention, feed-forward) is one span that includes its reductions; an expert layer is simulated
-    (:func:`meshwave.engine.experts.play`). Of devices that do identical work, one is shown. The last span ends when
-    the pipeline block does.
+    (:func:`meshwave.engine.experts.play`). Devices with identical work are represented by one device. The last span
+    ends at the end of the pipeline block.
 
     Raises:
         InputError: the design has unit costs, which do not describe the inside of a block.
@@ -73,9 +73,9 @@ def predict_block(design: Design, rank: int, stage: int, op: Op) -> BlockTimelin
 
 
 def block_places(design: Design, rank: int) -> range:
-    """Return the places in a mesh of the devices that represent all devices with identical work.
+    """Return the positions in a mesh of devices that represent all devices with identical work.
 
-    With experts these are the devices of one expert block (the priced one, where there are several), else one
+    With experts these are the devices of one expert block (the priced one if there are several), otherwise one
     tensor-parallel group.
     """
     mesh = design.meshes[rank]
@@ -89,20 +89,20 @@ def block_places(design: Design, rank: int) -> range:
 
 
 class BlockSpan(NamedTuple):
-    """One span of a :class:`BlockTimeline`."""
+    """Span of a :class:`BlockTimeline`."""
 
-    device: int  # number within the block
-    lane: int  # index of LANES
+    device: int  # device number within the block
+    lane: int  # index into LANES
     start: float  # seconds
     end: float  # seconds
     label: str
     step: StepOp | None
     sent: float  # bytes
-    cause: int  # index of the span before it, -1 for none
+    cause: int  # index of the previous span; -1 for none
 
 
 class BlockTimelineBuilder:
-    """Collects spans in any lane order and builds a :class:`BlockTimeline` from them."""
+    """Builder of a :class:`BlockTimeline` from spans that are added in any lane order."""
 
     def __init__(self, design: Design, rank: int, op: Op) -> None:
         mesh = design.meshes[rank]
@@ -115,11 +115,11 @@ class BlockTimelineBuilder:
         return len(self._rows)
 
     def last_span(self, device: int) -> int:
-        """Return the index of the latest span of a device, -1 for none."""
+        """Return the index of the latest span of a device; -1 if it has none."""
         return self._last[device]
 
     def add(self, span: BlockSpan) -> None:
-        """Append a span; spans of a device are added in order of time."""
+        """Append a span; the spans of a device must be added in order of time."""
         self._last[span.device] = len(self._rows)
         self._rows.append(span)
 
@@ -193,7 +193,7 @@ class _BlockPrediction:
             self._now += seconds
 
     def _add_steps(self, priced: Price, steps: list[CostedStep], number: int) -> None:
-        if not any(costed.step.op in (StepOp.ORDER, StepOp.RESTORE) for costed in steps):  # weight gradients alone
+        if not any(costed.step.op in (StepOp.ORDER, StepOp.RESTORE) for costed in steps):  # weight gradients only
             seconds = sum(float(costed.compute_s.max()) for costed in steps)
             self._add_on_all_devices(f"experts {number}", StepOp.EXPERTS, seconds)
             return

@@ -21,11 +21,11 @@ from meshwave.engine.resharding import Link, Mesh, Transfer, plan, unit_tasks
 
 
 class Boundary(NamedTuple):
-    """The largest message that one mesh sends to another."""
+    """Largest message that one mesh sends to another."""
 
     source: int
     destination: int
-    tensors: int  # in the message
+    tensors: int  # number of tensors in the message
 
 
 def find_boundary(design: Design, program: Program, wanted: str) -> Boundary:
@@ -67,10 +67,10 @@ def _parse_ends(design: Design, wanted: str, there_are: str) -> tuple[int, int]:
 
 
 def boundary_transfer_spec(design: Design, source: int, destination: int, tensors: int = 1) -> TransferSpec:
-    """Return the transfer of one microbatch's ``tensors`` from mesh ``source`` to mesh ``destination``.
+    """Return the transfer of ``tensors`` tensors of one microbatch from mesh ``source`` to mesh ``destination``.
 
-    Activations move forward, their gradients backward. Ranks are device numbers of the cluster; hosts are its nodes,
-    or the devices themselves where every message stays inside a node.
+    Activations are sent forward, their gradients backward. Ranks are device numbers of the cluster. Hosts are its
+    nodes, or the devices themselves if every message stays inside a node.
     """
     found = boundary_transfer(design, source, destination, tensors)
     host = _cluster_hosts(design, found.links.host)
@@ -86,14 +86,14 @@ def boundary_transfer_spec(design: Design, source: int, destination: int, tensor
 
 
 def _cluster_hosts(design: Design, host: Mapping[int, int]) -> dict[int, int]:
-    """Return the host of each rank in the cluster's numbering; a plan numbers its hosts from 0."""
+    """Return the host of each device in the numbering of the cluster; a plan numbers its hosts from 0."""
     node = {rank: design.cluster.node_of(rank) for rank in host}
     has_own_port = len({*host.values()}) > len({*node.values()})
     return {rank: rank for rank in host} if has_own_port else node
 
 
 def _limited_chunks(found: Transfer) -> int | None:
-    """Return the largest number of chunks where the planner's best number exceeds it, else None."""
+    """Return the maximum number of chunks if the planner's optimum exceeds it, otherwise None."""
     most = max_chunks(unit_tasks(found.tensor, *found.source, *found.destination))
     best = plan(found.tensor, found.source, found.destination, found.links, strategy="broadcast", ordering="naive")
     return most if any(each.chunks > most for each in best.tasks) else None

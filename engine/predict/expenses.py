@@ -10,22 +10,22 @@ HOUR_S = 3600.0
 
 
 class Expense(NamedTuple):
-    """Price or energy of a training run, which grows with its time and its devices."""
+    """Price or energy of training, which is proportional to time and number of devices."""
 
     step: float
     million_tokens: float
     training: float
-    """For all steps of ``training.steps``."""
+    """Expense of all steps of ``training.steps``."""
 
 
 def _find_expense(design: Design, step_s: float, tokens: float, per_device_s: float | None) -> Expense | None:
-    """Return the expense of a design; None if its rate is not given.
+    """Return the expense of a design; None if the rate of a device is not given.
 
     Args:
-        design: the design; the devices of its meshes count, also while they wait.
-        step_s: seconds of a step.
-        tokens: tokens of a step.
-        per_device_s: rate of one device, per second.
+        design: the design; all devices of its meshes count, even while they wait.
+        step_s: step time in seconds.
+        tokens: number of tokens of a step.
+        per_device_s: expense of one device per second.
     """
     if per_device_s is None:
         return None
@@ -35,11 +35,11 @@ def _find_expense(design: Design, step_s: float, tokens: float, per_device_s: fl
 
 
 def find_price(design: Design, step_s: float, tokens: float) -> Expense | None:
-    """Return the price in the currency of ``cluster.price_per_device_hour``; None without that."""
+    """Return the price in the currency of ``cluster.price_per_device_hour``; None if that key is not set."""
     hour = design.cluster.price_per_device_hour
     return _find_expense(design, step_s, tokens, None if hour is None else hour / HOUR_S)
 
 
 def find_energy_j(design: Design, step_s: float, tokens: float) -> Expense | None:
-    """Return the energy in joules; None without ``cluster.watts_per_device``."""
+    """Return the energy in joules; None if ``cluster.watts_per_device`` is not set."""
     return _find_expense(design, step_s, tokens, design.cluster.watts_per_device)

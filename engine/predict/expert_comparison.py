@@ -1,4 +1,4 @@
-"""Comparison of expert schedules for one expert layer: a stand-alone document's or a design's."""
+"""Comparison of expert schedules for one expert layer, either of a stand-alone document or of a design."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from meshwave.engine.messages import render
 WHOLE_EXPERTS_CODE = "sharded_experts"
 """Problem code of plain expert parallelism for a layout with expert shards (``esp`` above 1).
 
-A stand-alone layer is priced despite it: each of the ``esp`` devices then holds whole experts and exchanges tokens for
-its own share.
+A stand-alone layer is priced despite this problem: each of the ``esp`` devices then holds whole experts, and exchanges
+tokens for its own share.
 """
 
 
 class ScheduleComparison(NamedTuple):
-    """Prices of the schedules that can run a layer, and the reasons of those that cannot."""
+    """Prices of the schedules that can run a layer, and the reasons why others cannot."""
 
     prices: Mapping[str, Price]
     refused: Mapping[str, str]
 
 
 def compare_schedules(layer: Layer, priced: Callable[[str], Price], ignored: str = "") -> ScheduleComparison:
-    """Price every schedule variant that can run the layer; problems with the code ``ignored`` do not exclude one."""
+    """Price every schedule that can run the layer; a problem with the code ``ignored`` does not exclude a schedule."""
     prices, refused = {}, {}
     for name in expert_schedule_names(option=False):
         found = next((each for each in expert_schedules[name]().problems(layer) if each.code != ignored), None)
@@ -57,7 +57,7 @@ def compare_schedules(layer: Layer, priced: Callable[[str], Price], ignored: str
 
 
 def expert_layer_answer(spec: ExpertLayerSpec) -> dict[str, Any]:
-    """Return the data that ``meshwave moe --json`` prints for an expert-layer document.
+    """Return the JSON data that ``meshwave moe --json`` prints for an expert-layer document.
 
     Bytes are those of the busiest rank; seconds are communication only.
     """
@@ -67,10 +67,10 @@ def expert_layer_answer(spec: ExpertLayerSpec) -> dict[str, Any]:
 
 
 def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
-    """Return the data that ``meshwave moe --json`` prints for the expert layer of a design on mesh ``rank``.
+    """Return the JSON data that ``meshwave moe --json`` prints for the expert layer of a design on mesh ``rank``.
 
     Each schedule is priced for one microbatch with the design's groups, links and devices. Seconds of the whole layer
-    are added to those of communication, so that an automatic schedule chooses as it does in the design.
+    are added to those of communication, so that an automatic schedule makes the same choice as in the design.
     """
     mesh = design.meshes[rank]
     prices, refused = {}, {}
@@ -97,7 +97,7 @@ def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
 
 
 def _replace_schedule(design: Design, name: str) -> Design:
-    """Return the design with another expert schedule, given by its registered name."""
+    """Return the design with another expert schedule, given by its name."""
     variant = name.removeprefix("deepspeed-") if name.startswith("deepspeed-") else "paper"
     update = {"schedule": name if variant == "paper" else "deepspeed", "variant": variant}
     return design.model_copy(update={"experts": design.experts.model_copy(update=update)})
@@ -121,7 +121,7 @@ def _layer_data(layer: Layer) -> dict[str, Any]:
 
 
 def find_expert_mesh(design: Design, wanted: str | None = None) -> int:
-    """Return the rank of the mesh ``wanted`` (name or number), by default of the first mesh with experts.
+    """Return the rank of the mesh with the name or number ``wanted``, by default of the first mesh with experts.
 
     Raises:
         InputError: the mesh does not exist, or none of its stages has experts.
@@ -160,7 +160,7 @@ def _comparison_data(layer: Layer, found: ScheduleComparison, notes: list[str]) 
 
 
 def schedule_figures(priced: Price) -> dict[str, Any]:
-    """Return a schedule's collectives in both directions, and the FLOPs and parameters of one device's experts."""
+    """Return the collectives of a schedule in both directions, and FLOPs and parameters of one device's experts."""
     return {
         "title": expert_schedules[priced.name].title,
         "runs": priced.name,
@@ -195,7 +195,7 @@ def _layer_notes(layer: Layer, links: Links) -> Iterator[str]:
 
 
 def _design_notes(design: Design) -> Iterator[str]:
-    """Yield the assumptions made for the layer of a design."""
+    """Yield the assumptions made for a layer of a design."""
     yield (
         "the time of a schedule is its communication; auto compares the time of the whole layer, which adds the gate, the sorting of tokens and the experts"
     )

@@ -1,8 +1,8 @@
-"""Map of expert layers: a grid of layers, each priced with every expert schedule, on a choice of clusters.
+"""Map of expert layers: a grid of layers, each priced with every expert schedule on a choice of clusters.
 
-Parm's paper (arXiv:2407.00599) measured 1296 layers on a server with 8 GPUs and on a cluster with 32. It names neither
-the layers nor the speed of its links. This grid has the same number of layers, and its clusters differ in their
-links, since these decide which schedule is the fastest.
+Parm's paper (arXiv:2407.00599) measured 1296 layers on a server with 8 GPUs and on a cluster with 32 GPUs. It states
+neither the layers nor the speed of the links. This grid has the same number of layers, and its clusters differ in their
+links, because these determine the fastest schedule.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ GRID: Mapping[str, tuple[float, ...]] = {
     "batch": (2, 8),
     "sequence": (512, 1024, 2048),
     "hidden": (1024, 2048, 4096),
-    "width": (2, 3, 4),  # of an expert over hidden
+    "width": (2, 3, 4),  # ratio of the expert hidden size to the hidden size
 }
 """Sizes of the layers of the grid, by axis: 1296 layers."""
 GRID_CORNERS: Mapping[str, tuple[float, ...]] = {
     name: values if name == "mp" else (values[0], values[-1]) for name, values in GRID.items()
 }
-"""384 of these layers: smallest and largest value of each axis, for comparisons of many clusters."""
+"""Smallest and largest value of each axis: 384 of these layers, for comparisons of many clusters."""
 PUBLISHED_GAINS = (1.13, 5.77)
-"""Smallest and largest speedup of Parm over DeepSpeed-MoE that its paper reports."""
+"""Smallest and largest speed-up of Parm over DeepSpeed-MoE that its paper reports."""
 
 SPREADING_SCHEDULES = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
-"""Schedules that spread the experts over all ranks; they need the same memory."""
+"""Schedules that distribute the experts over all ranks; all need the same memory."""
 GRID_SCHEDULES = ("expert-parallel", *SPREADING_SCHEDULES, "ppmoe")
-"""These, and schedules that replicate experts.
+"""Schedules in the grid: these, and schedules that replicate experts.
 
-They hold an expert on each of the ``esp`` devices that would share it, or in every tensor-parallel group, and need
-that many times the memory.
+The latter hold an expert on each of the ``esp`` devices that would share it, or in every tensor-parallel group, and
+need that many times the memory.
 """
 
 STATE_BYTES = 16
-"""Bytes of a parameter in training: value, gradient and two Adam moments in fp32."""
+"""Bytes per parameter in training: value, gradient and two Adam moments in fp32."""
 
 
 # ---- clusters ----
@@ -65,22 +65,22 @@ RTX_2080_TI = Rates(flops=0.5 * 13.45e12, memory=616e9)
 
 @dataclass(frozen=True)
 class GridCluster:
-    """Devices and links on which the layers of the grid are priced."""
+    """Devices and links for which the layers of the grid are priced."""
 
     title: str
     description: str
-    """Source of the link speeds."""
+    """Source of the link rates."""
     links: Links
     devices: int = 32
     devices_per_node: int = 4
     rates: Rates = RTX_2080_TI
     memory_bytes: float = 11e9
-    """Memory of one device."""
+    """Memory of one device in bytes."""
     item_bytes: int = 4
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """``[devices]`` node of each device."""
+        """Node of each device, ``[devices]``."""
         return tuple(device // self.devices_per_node for device in range(self.devices))
 
 
@@ -120,11 +120,11 @@ CLUSTERS: Mapping[str, GridCluster] = {
     ),
 }
 OWN_CLUSTER = "own"
-"""Name of the open design's cluster."""
+"""Name that stands for the cluster of the open design."""
 
 
 def find_cluster(name: str, design: Design) -> GridCluster:
-    """Return the cluster called ``name``; :data:`OWN_CLUSTER` is that of ``design``.
+    """Return the cluster with a name; :data:`OWN_CLUSTER` stands for that of ``design``.
 
     Raises:
         InputError: the name is unknown.
@@ -137,7 +137,7 @@ def find_cluster(name: str, design: Design) -> GridCluster:
 
 
 def design_cluster(design: Design) -> GridCluster:
-    """Return 8, 16 or 32 devices with the device type, node size and links of ``design``.
+    """Return a cluster of 8, 16 or 32 devices with the device type, node size and links of ``design``.
 
     The layers of the grid need at least 8 devices: a smaller cluster is extended by nodes of its size.
     """
@@ -162,17 +162,17 @@ def design_cluster(design: Design) -> GridCluster:
 
 
 class Grid(NamedTuple):
-    """Times of a forward and backward of every layer, by schedule."""
+    """Times of the forward and backward of every layer, by schedule."""
 
-    axes: Mapping[str, Floats]  # [layers] by axis
-    seconds: Mapping[str, Floats]  # [layers] by schedule, experts and gate included
-    communication_s: Mapping[str, Floats]  # [layers] by schedule, the communication in ``seconds``
-    memory_bytes: Mapping[str, Floats] = MappingProxyType({})  # [layers] by schedule, training state of the experts
+    axes: Mapping[str, Floats]  # axis name -> [layers]
+    seconds: Mapping[str, Floats]  # schedule -> [layers] seconds, including experts and gate
+    communication_s: Mapping[str, Floats]  # schedule -> [layers] seconds of communication within ``seconds``
+    memory_bytes: Mapping[str, Floats] = MappingProxyType({})  # schedule -> [layers] bytes of the experts' state
     cluster: GridCluster = CLUSTERS["pcie"]
 
     @property
     def auto(self) -> Floats:
-        """``[layers]`` time of the schedule that Parm chooses, in seconds."""
+        """Seconds of each layer with the schedule that Parm chooses, ``[layers]``."""
         return np.where(self._chooses_s1(), self.seconds["parm-s1"], self.seconds["parm-s2"])
 
     def _chooses_s1(self) -> NDArray[np.bool_]:
@@ -180,37 +180,37 @@ class Grid(NamedTuple):
 
     @property
     def winner(self) -> NDArray[np.int64]:
-        """``[layers]`` index of the fastest of :data:`SPREADING_SCHEDULES`."""
+        """Index of the fastest of :data:`SPREADING_SCHEDULES` for each layer, ``[layers]``."""
         return np.asarray(np.argmin([self.seconds[name] for name in SPREADING_SCHEDULES], axis=0))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the schedules that were priced."""
+        """Names of the priced schedules."""
         return tuple(name for name in GRID_SCHEDULES if name in self.seconds)
 
     def fits(self, name: str) -> NDArray[np.bool_]:
-        """Return ``[layers]`` whether a device's memory holds the experts of one layer under a schedule."""
+        """Return True for layers whose experts fit into the memory of a device under a schedule, ``[layers]``."""
         return np.asarray(self.memory_bytes.get(name, np.zeros_like(self.auto)) <= self.cluster.memory_bytes)
 
     @property
     def fastest(self) -> NDArray[np.int64]:
-        """``[layers]`` index into :attr:`names` of the fastest schedule that fits; of all where none fits."""
+        """Index into :attr:`names` of the fastest schedule that fits each layer, ``[layers]``; of all if none fits."""
         return np.asarray(np.argmin(self._fitting_seconds(), axis=0))
 
     @property
     def lead(self) -> Floats:
-        """``[layers]`` time of the second fastest over that of the fastest; 1 where only one fits."""
+        """Time of the second fastest schedule divided by that of the fastest, ``[layers]``; 1 if only one fits."""
         first, second = np.sort(self._fitting_seconds(), axis=0)[:2]
         ratio: Floats = np.where(np.isfinite(second), second, first) / first
         return ratio
 
     def _fitting_seconds(self) -> Floats:
-        """``[schedules, layers]`` seconds, infinite where another schedule fits and this one does not."""
+        """Seconds, ``[schedules, layers]``; infinite if this schedule does not fit but another one does."""
         fits = np.array([self.fits(name) for name in self.names])
         return np.where(fits | ~fits.any(axis=0), [self.seconds[name] for name in self.names], np.inf)
 
     def speedup(self, over: str = "deepspeed", name: str = "") -> Floats:
-        """Return ``[layers]`` the speedup over schedule ``over`` of schedule ``name``, by default of Parm's choice."""
+        """Return the speed-up of schedule ``name``, by default Parm's choice, over schedule ``over``, ``[layers]``."""
         return self.seconds[over] / (self.seconds[name] if name else self.auto)
 
 
@@ -219,7 +219,7 @@ def price_grid(cluster: GridCluster = CLUSTERS["pcie"], *, corners: bool = False
     """Price every layer of :data:`GRID`, or of :data:`GRID_CORNERS`, with :data:`GRID_SCHEDULES`."""
     sizes = GRID_CORNERS if corners else GRID
     points = np.array(list(product(*sizes.values())))
-    known: dict[Layer, list[tuple[float, ...]]] = {}  # many points give the same layer
+    known: dict[Layer, list[tuple[float, ...]]] = {}  # many points are the same layer
     found = []
     for point in points.tolist():
         layer = _grid_layer(cluster, dict(zip(sizes, point, strict=True)))
@@ -236,7 +236,7 @@ def price_grid(cluster: GridCluster = CLUSTERS["pcie"], *, corners: bool = False
 
 
 def _grid_layer(cluster: GridCluster, point: Mapping[str, float]) -> Layer:
-    """Return the layer at a point of the grid, with top-k folded into the capacity, so that equal layers are priced once."""
+    """Return the layer at a point of the grid; top-k is part of the capacity, so that equal layers are priced once."""
     esp, hidden = int(point["esp"]), int(point["hidden"])
     tokens, ep = int(point["batch"] * point["sequence"]), cluster.devices // esp
     routes = point["top_k"] * point["capacity_factor"]
@@ -244,7 +244,7 @@ def _grid_layer(cluster: GridCluster, point: Mapping[str, float]) -> Layer:
         mp=int(point["mp"]),
         ep=ep,
         esp=esp,
-        experts=max(ep, int(max(GRID["mp"]))),  # PPMoE needs one for every tensor-parallel device
+        experts=max(ep, int(max(GRID["mp"]))),  # PPMoE needs one expert for every tensor-parallel device
         tokens=tokens,
         hidden=hidden,
         ffn_hidden=int(point["width"] * hidden),
@@ -255,6 +255,6 @@ def _grid_layer(cluster: GridCluster, point: Mapping[str, float]) -> Layer:
 
 
 def _training_figures(priced: Price) -> tuple[float, ...]:
-    """Return seconds of forward and backward, their communication, and bytes of the experts' training state."""
+    """Return the seconds of forward and backward, their communication seconds, and the bytes of the experts' state."""
     both = (priced.forward, priced.backward)
     return sum(map(priced.seconds, both)), sum(map(priced.communication_s, both)), STATE_BYTES * priced.expert_weights

@@ -1,4 +1,4 @@
-"""Gallery of schedules: every schedule variant for one design, simulated and measured alike.
+"""Gallery of schedules: every schedule variant for one design, simulated and evaluated in the same way.
 
 A variant is a schedule with values for its options. It is lowered, priced and simulated like any design, with the
 design's own meshes, model, links and microbatches.
@@ -26,31 +26,31 @@ from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.schedules import Schedule, schedules
 
 LARGEST_STEP = 400_000
-"""Maximum number of computations of a step that the gallery simulates: 1 to 2 s and some hundred megabytes."""
+"""Maximum number of computations per step that the gallery simulates, which takes 1 to 2 s and some hundred MB."""
 CUTS = (1, 2, 4, 8, 16)
-"""Numbers of waves, chunks and replicas to try, as far as the model has layers for their stages."""
+"""Numbers of waves, chunks and replicas to try if the model has enough layers for their stages."""
 SEARCHED_CUTS = (1, 2)
-"""The same for schedules that search their order, which takes a second or more each."""
+"""Numbers to try for schedules that search their order, which takes a second or more each."""
 EQUAL_WITHIN = 0.005
-"""Relative difference of times up to which they are reported as equal."""
+"""Relative difference up to which times are reported as equal."""
 UNCHANGED_WITHIN = 5e-4
-"""Relative change that would be printed as 0.0 %."""
+"""Largest relative change that is printed as 0.0 %."""
 
 Pipeline = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A schedule with its options, as a choice for a design."""
+    """Schedule with its options, as an alternative for a design."""
 
     schedule: str
     options: Mapping[str, Any]
     title: str
-    pipeline: Pipeline  # section of the document that chooses it
+    pipeline: Pipeline  # section of the document that selects the variant
     stages: int
     microbatches: int
-    refusal: Problem | None  # reason why it cannot be chosen
-    is_present: bool  # the design's own variant
+    refusal: Problem | None  # reason why the variant cannot be selected
+    is_present: bool  # True for the design's own variant
 
     @property
     def key(self) -> str:
@@ -59,12 +59,12 @@ class Variant:
 
     @property
     def computations(self) -> int:
-        """Computations of a step, each backward counted as a whole."""
+        """Number of computations of a step; each backward counts as one."""
         return 2 * self.stages * self.microbatches
 
     @property
     def is_too_large(self) -> bool:
-        """True if the gallery does not simulate the variant although it can be chosen."""
+        """True if the variant can be selected, but is too large for the gallery to simulate."""
         return self.refusal is None and self.computations > LARGEST_STEP
 
 
@@ -77,10 +77,10 @@ class Entry:
     makespan_s: float
     bubble_ratio: float
     span_bubble_ratio: float
-    peak_bytes: float  # of the device with the highest peak
+    peak_bytes: float  # bytes of the device with the highest peak
     capacity_bytes: float
     fits: bool
-    traffic_bytes: float  # sent between meshes by all devices in a step
+    traffic_bytes: float  # bytes that all devices send between meshes in a step
     weight_copies: float  # largest number of copies of a device's share of the model
     free_s: float  # makespan with free transfers
     forward_s: float  # T_F: one microbatch through a mesh's share of the model
@@ -89,12 +89,12 @@ class Entry:
     has_uneven_stages: bool
     splits_backward: bool
     digest: str
-    timeline: Timeline | None  # None once it has been drawn
+    timeline: Timeline | None  # None after it has been drawn
 
 
 @dataclass(frozen=True)
 class RefusedVariant:
-    """A variant that is not simulated, and the reason in a sentence."""
+    """Variant that is not simulated, with the reason as a sentence."""
 
     variant: Variant
     reason: str
@@ -103,7 +103,7 @@ class RefusedVariant:
 def judge_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
     """Simulate every variant, smallest step first.
 
-    Of variants with equal programs the first is kept, and in addition every result of a search.
+    Of variants with equal programs only the first is kept, except that every search result is kept.
     """
     seen: set[str] = set()
     for variant in list_variants(design):
@@ -119,10 +119,10 @@ def judge_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
 
 
 def list_variants(design: Design) -> list[Variant]:
-    """List the variants of every schedule: the present one, then by number of computations, then searched ones.
+    """Return the variants of every schedule: the design's own, others by computations, then searched ones.
 
-    Refused variants are omitted if the schedule has others, except the first that needs more stages than the model has
-    layers.
+    Refused variants are omitted if the schedule has other variants, except the first that needs more stages than the
+    model has layers.
     """
     found: list[Variant] = []
     for name in schedules:
@@ -136,7 +136,7 @@ def list_variants(design: Design) -> list[Variant]:
 
 
 def _drop_refused(design: Design, of_schedule: list[Variant]) -> list[Variant]:
-    """Drop the refused variants of a schedule, except as :func:`list_variants` says."""
+    """Return the variants of a schedule without refused ones, except those that :func:`list_variants` keeps."""
     kept = [variant for variant in of_schedule if variant.refusal is None]
     too_many = [variant for variant in of_schedule if variant.refusal and variant.stages > design.model.layers]
     return kept + too_many[:1] if kept else of_schedule[:1]
@@ -149,7 +149,7 @@ def _options(design: Design, name: str) -> list[dict[str, Any]]:
     own = {key: now[key] for key in default} if now["schedule"] == name else None
     values = {key: _values(design, name, key, default) for key in default}
     combined = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
-    if schedule.depends_on_costs:  # one for each route of the stages
+    if schedule.depends_on_costs:  # one combination for each route of the stages
         combined = list({_stage_routes(design, name, options): options for options in reversed(combined)}.values())[
             ::-1
         ]
@@ -157,7 +157,10 @@ def _options(design: Design, name: str) -> list[dict[str, Any]]:
 
 
 def _values(design: Design, name: str, key: str, default: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the values of one option to show; of a schedule that searches its order, only those that change the path of the stages."""
+    """Return the values of one option to try.
+
+    For a schedule that searches its order, these are only the values that change the path of the stages.
+    """
     schedule = schedules[name]
     annotation, value = schedule.model_fields[key].annotation, default[key]
     words = get_args(annotation) if get_origin(annotation) is Literal else ()
@@ -192,13 +195,13 @@ def _variant(design: Design, name: str, options: Mapping[str, Any]) -> Variant:
 
 
 def _present_variant(design: Design) -> Variant:
-    """Return the design's own variant, with all of its settings."""
+    """Return the design's own variant, with all its settings."""
     now = _pipeline_section(design)
     name = now["schedule"]
     options = {key: now[key] for key in schedules[name].model_fields}
     try:
         stages = design.stages
-    except InputError:  # a draft of a custom schedule without actions
+    except InputError:  # a custom schedule without actions yet
         stages = 0
     return Variant(name, options, _title(name, options), now, stages, design.pipe.microbatches, None, True)
 
@@ -222,7 +225,7 @@ def _stage_count(design: Design, name: str, options: Mapping[str, Any]) -> int |
 
 
 def _stage_routes(design: Design, name: str, options: Mapping[str, Any]) -> tuple[tuple[int, ...], ...] | None:
-    """Return the rank of each stage for every replica; None where the schedule cannot run."""
+    """Return the rank of each stage for every replica; None if the schedule cannot run."""
     made = _make_schedule(name, options)
     if made is None or made.stage_count(design.ranks) > design.model.layers or made.refusal(design.pipe):
         return None
@@ -230,7 +233,7 @@ def _stage_routes(design: Design, name: str, options: Mapping[str, Any]) -> tupl
 
 
 def _pipeline_of_variant(design: Design, name: str, options: Mapping[str, Any]) -> Pipeline:
-    """Return the pipeline section of another variant; settings per stage stay where the routes stay the same."""
+    """Return the pipeline section of another variant; settings per stage are kept if the routes stay the same."""
     now = _pipeline_section(design)
     of_schedule = schedules[now["schedule"]].model_fields
     kept = {key: value for key, value in now.items() if key not in of_schedule}
@@ -251,15 +254,15 @@ def _refusal(design: Design, name: str, options: Mapping[str, Any]) -> Problem |
 
 
 messages.add(
-    unknown_schedule_options="{title} does not have these options; choose others",
+    unknown_schedule_options="{title} does not support these options; choose other options",
     large_variant=(
-        "{computations:,} computations are more than the gallery simulates ({maximum:,}); choose it to see its timeline"
+        "{computations:,} computations exceed the limit of the gallery ({maximum:,}); select the variant to see its timeline"
     ),
 )
 
 
 def _title(name: str, options: Mapping[str, Any]) -> str:
-    """Return a title such as ``Hanayo, 2 waves, ungrouped``; of options at their defaults it names counts only."""
+    """Return a title such as ``Hanayo, 2 waves, ungrouped``; default values are named only if they are counts."""
     words = []
     for key, field in schedules[name].model_fields.items():
         value, default = options[key], field.get_default()
@@ -272,14 +275,15 @@ def _title(name: str, options: Mapping[str, Any]) -> str:
     return ", ".join([schedules[name].title, *words])
 
 
-_SELF_EXPLANATORY = {"grouping", "concatenation", "path"}  # options that a title names by their value alone
+_SELF_EXPLANATORY = {"grouping", "concatenation", "path"}  # options whose value alone identifies them in a title
 _OPTION_TITLES = {("backward", "split"): "split backward", ("backward", "whole"): "whole backward"}
 
 
 def searched_pipeline(design: Design) -> Pipeline | None:
     """Return the pipeline section that searches the order for the design's own stages and meshes.
 
-    None where a search does not apply: the order is searched already, the schedule has replicas, or there is one mesh.
+    Return None if a search does not apply: the order is already searched, the schedule has replicas, or there is one
+    mesh.
     """
     now = _pipeline_section(design)
     made = schedules[now["schedule"]]

@@ -1,4 +1,4 @@
-"""Notes on a gallery of schedules: observations about its numbers, and the variants that they recommend."""
+"""Notes on a gallery of schedules: observations about its results, and the variants that they recommend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwave.engine.predict.prediction import Prediction
 
 
 class SearchSummary(NamedTuple):
-    """The result of a search for an order, compared with the present one."""
+    """Result of an order search, compared with the present order."""
 
     code: str
     params: Mapping[str, Any]
@@ -21,12 +21,12 @@ class SearchSummary(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The result as a sentence."""
+        """Sentence that states the result."""
         return render(self.code, self.params)
 
 
 def summarize_search(present: Prediction, found: Prediction) -> SearchSummary:
-    """Compare the order that a search found for the same stages with the present one."""
+    """Compare the order found by a search for the same stages with the present order."""
     was, now = present.timeline.makespan, found.timeline.makespan
     fitted, fits = (bool(each.memory.fits.all()) for each in (present, found))
     step = {"step": now, "unit": present.costs.unit}
@@ -42,17 +42,17 @@ def summarize_search(present: Prediction, found: Prediction) -> SearchSummary:
 
 @dataclass(frozen=True)
 class Note:
-    """One observation about the numbers of a gallery."""
+    """Observation about the results of a gallery."""
 
     title: str
     code: str
     params: Mapping[str, Any]
     advised: Entry | None = None
-    """The entry that it recommends, if that is better than the present one."""
+    """Recommended variant, if it is better than the present one; otherwise None."""
 
     @property
     def text(self) -> str:
-        """The observation as sentences."""
+        """Sentences that state the observation."""
         return render(self.code, self.params)
 
     def as_data(self) -> dict[str, str]:
@@ -80,7 +80,7 @@ def gallery_notes(entries: Iterable[Entry]) -> list[Note]:
 
 
 class _Comparison:
-    """Comparisons between the entries of one design."""
+    """Comparisons between the variants of one design."""
 
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self._entries = entries
@@ -90,7 +90,7 @@ class _Comparison:
         return next((entry for entry in self._entries if entry.variant.is_present), None)
 
     def find_faster(self, schedule: str | None = None) -> Entry | None:
-        """Return the fastest entry that fits, of one schedule or of all; None if the present one is as good."""
+        """Return the fastest variant that fits, of one schedule or of all; None if the present one is as good."""
         fitting = [entry for entry in self._entries if entry.fits and schedule in (None, entry.variant.schedule)]
         best, present = min(fitting, key=lambda each: each.makespan_s, default=None), self.present_entry
         if best is None or present is None or best.variant.is_present:
@@ -99,7 +99,7 @@ class _Comparison:
         return best if behind or not present.fits else None
 
     def note_fastest(self) -> Note | None:
-        """Compare the fastest entry that fits with the present one."""
+        """Compare the fastest variant that fits with the present one."""
         title, advised = "Fastest that fits", self.find_faster()
         best = min((entry for entry in self._entries if entry.fits), key=lambda each: each.makespan_s, default=None)
         if best is None:
@@ -118,7 +118,7 @@ class _Comparison:
         return Note(title, "faster_schedule", {**params, **_gain_params(best, present)}, advised)
 
     def note_other_options(self) -> Note | None:
-        """Note the gain of a search with other options, if the present schedule searches its order."""
+        """Note the gain of other options, if the present schedule searches its order."""
         present, best = self.present_entry, self.find_faster("auto")
         if present is None or best is None or present.variant.schedule != "auto":
             return None
@@ -127,7 +127,7 @@ class _Comparison:
         return Note("Auto with other options", "other_options", params, best)
 
     def note_interleaving(self) -> Note | None:
-        """Compare Hanayo with interleaved 1F1B at equal chunks per mesh: which is faster, by how much and why."""
+        """Compare Hanayo with interleaved 1F1B at equal chunks per mesh: speed, difference and its cause."""
         pairs = [
             (fold, loop)
             for fold in self._entries_of("hanayo", backward="whole")
@@ -182,7 +182,7 @@ class _Comparison:
         return Note("Number of waves", "number_of_waves", params)
 
     def note_split_backward(self) -> Note | None:
-        """Note the gain of the best schedule with split backwards over the best without."""
+        """Note the gain of the best schedule with split backwards over the best one without."""
         fitting = [entry for entry in self._entries if entry.fits] or list(self._entries)
         split = [entry for entry in fitting if entry.splits_backward]
         whole = [entry for entry in fitting if not entry.splits_backward]
@@ -220,7 +220,7 @@ def _gain_params(entry: Entry, other: Entry) -> dict[str, float]:
 
 
 def _wave_deviation(best: int, most: int, formula: float) -> str:
-    """Return why the best number of waves differs from the formula: for its layers, or its assumptions."""
+    """Return the reason why the best number of waves differs from the formula: too few layers, or its assumptions."""
     if formula > 1.5 * most and best == most:
         return "layers"
     return "" if best / 2 < formula < 2 * best else "assumptions"

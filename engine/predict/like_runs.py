@@ -1,6 +1,6 @@
-"""Evidence for a prediction: the constants of the device, and the prediction errors of similar published runs.
+"""Evidence for a prediction: constants of the device, and prediction errors of similar published runs.
 
-The errors are those of ``meshwave bench published``, which writes the file of this module.
+The errors come from ``meshwave bench published``, which writes the file that this module reads.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from meshwave.engine.units import percent_change
 
 FILE = "published_errors.json"
 LISTED_RUNS = 3
-"""Similar runs that the evidence lists."""
+"""Number of similar runs that the evidence lists."""
 INTERVAL_RUNS = 12
-"""Most similar runs whose errors determine the interval."""
+"""Number of most similar runs whose errors determine the interval."""
 MIN_INTERVAL_RUNS = 4
-"""Fewest similar runs for which an interval is given."""
+"""Minimum number of similar runs for an interval."""
 INTERVAL_SHARE = 0.8
-"""Share of the similar runs that lie inside the interval."""
+"""Fraction of the similar runs that lie inside the interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LikeRun:
-    """A published run and the relative error of its predicted step time."""
+    """Published run and the relative error of its predicted step time."""
 
     id: str
     model: str
@@ -46,7 +46,7 @@ class LikeRun:
     linear_precision: str
     published_s: float
     error: float
-    """Predicted over published step time, less one."""
+    """Predicted divided by published step time, minus one."""
 
     @property
     def words(self) -> str:
@@ -55,7 +55,7 @@ class LikeRun:
 
 
 class Evidence(NamedTuple):
-    """Constants that a prediction used, and its errors for similar published runs."""
+    """Constants used by a prediction, and prediction errors of similar published runs."""
 
     device: str
     constants: Mapping[str, float]
@@ -65,7 +65,7 @@ class Evidence(NamedTuple):
     """Lowest and highest ratio of true to predicted step time; None if there are too few similar runs."""
 
     def as_data(self, makespan_s: float) -> dict[str, Any]:
-        """Return the evidence for ``--json``, with the interval in seconds for a predicted step of ``makespan_s``."""
+        """Return the evidence as JSON data; ``makespan_s`` converts the interval to seconds."""
         interval = None if self.interval is None else [makespan_s * end for end in self.interval]
         return {
             "device": self.device,
@@ -78,7 +78,7 @@ class Evidence(NamedTuple):
 
 @cache
 def all_runs() -> tuple[LikeRun, ...]:
-    """Return all published runs that are predicted."""
+    """Return all published runs that can be predicted."""
     file = resources.files(__package__) / FILE
     return tuple(LikeRun(**row) for row in json.loads(file.read_text()))
 
@@ -95,7 +95,7 @@ def find_evidence(design: Design) -> Evidence | None:
 
 
 def _distance(design: Design, run: LikeRun) -> float:
-    """Return the distance of a design from a run: by parameters, devices, ranks and number format."""
+    """Return the dissimilarity of a design and a run in parameters, devices, ranks and number format."""
     devices = sum(len(mesh.devices) for mesh in design.meshes)
     return (
         abs(log(run.parameters / parameter_counts(design.model)[0]))

@@ -1,4 +1,4 @@
-"""Flows of a prediction: messages and collectives with their ports, their times and the port that limits each."""
+"""Flows of a prediction: messages and collectives with their ports and times, and the port that limits each flow."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ENTRIES_PER_ROW = 4
-"""Initial size of the log of rates per row of the program; a longer log needs another simulation."""
+"""Initial size of the rate log, in entries per row of the program; a longer log needs another simulation."""
 FULL_SHARE = 1 - 1e-6
-"""Used share of the capacity from which a port counts as full."""
+"""Fraction of its capacity at which a port counts as full."""
 ROUNDING = 1e-9
-"""Relative amount of bytes that rounding may leave."""
+"""Fraction of the bytes of a flow that may remain due to rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +36,12 @@ class LinkFlows:
 
     network: Network
     span: Ints  # [flows] span of the timeline
-    part: Ints  # [flows] number of an exchange inside its computation, from 0
-    kind: Ints  # [flows] kind of the network
-    bytes: Floats  # [flows] bytes; seconds where a port carries one transfer at a time
+    part: Ints  # [flows] index of an exchange inside its computation
+    kind: Ints  # [flows] kind of flow in the network
+    bytes: Floats  # [flows] bytes; seconds if a port carries one transfer at a time
     start_s: Floats  # [flows] time of the first byte
     end_s: Floats  # [flows] time of the last byte
-    rates: Mapping[int, Steps]  # by flow class: bytes/s of one flow over time
+    rates: Mapping[int, Steps]  # flow class -> bytes/s of one flow over time
 
     @property
     def is_serial(self) -> bool:
@@ -50,12 +50,12 @@ class LinkFlows:
 
     @property
     def capacity_rates(self) -> Floats:
-        """``[ports]`` rate that fills each port, in the units of ``rates``."""
+        """Rate that fills each port, ``[ports]``, in the units of ``rates``."""
         return np.where(self.network.units >= 0, np.maximum(1, self.network.units), self.network.capacity)
 
     @cached_property
     def port_flows(self) -> Mapping[int, tuple[Ints, Floats]]:
-        """Flows on each port, ordered by first byte, and their bytes there per byte of the flow."""
+        """Flows on each port, ordered by first byte, and the bytes through the port per byte of each flow."""
         network = self.network
         counts = np.diff(network.use_ptr)[self.kind]
         flow = np.repeat(np.arange(len(self.kind)), counts)
@@ -70,19 +70,19 @@ class LinkFlows:
         }
 
     def ports_of_kind(self, kind: int) -> list[int]:
-        """Return the ports that flows of a kind pass."""
+        """Return the ports that flows of a kind pass through."""
         ports: list[int] = self.network.use_port[self.network.use_ptr[kind] : self.network.use_ptr[kind + 1]].tolist()
         return ports
 
     def flow_class(self, flow: int) -> int:
-        """Return the class of a flow in the simulation; flows of one class have the same rate."""
+        """Return the simulated class of a flow; flows of one class have the same rate."""
         return int(self.network.coupling.classes[0][self.kind[flow]])
 
     def find_limit(self, span: int, start_s: float, end_s: float) -> Limit | None:
-        """Return the port that delayed a message or collective most from ``start_s`` to ``end_s``.
+        """Return the port that delayed a message or collective most between ``start_s`` and ``end_s``.
 
-        Delays of earlier messages on the same connection count as its own. Without contention it is the port of which
-        the flow uses the largest share; None if the flow passes no port.
+        Delays of earlier messages on the same connection count as delays of this message. Without contention, it is the
+        port of which the flow uses the largest share; None if the flow uses no port.
         """
         own = np.flatnonzero(self.span == span)
         if not len(own):
@@ -109,7 +109,7 @@ class LinkFlows:
         return Limit(network.ports[port], 1, self.is_serial)
 
     def _connection_flows(self, kind: int, start_s: float, end_s: float) -> Iterator[tuple[int, float, float]]:
-        """Yield the flows of a connection within a time, each with its own time.
+        """Yield the flows of a connection within a period, with the times of each.
 
         If a port carries one transfer at a time, the whole time is also assigned to the next flow, which waits.
         """
@@ -122,7 +122,7 @@ class LinkFlows:
             yield from ((flow, start_s, end_s) for flow in after[:1].tolist())
 
     def _delay(self, flow: int, port: int, start_s: float, end_s: float) -> tuple[float, int]:
-        """Return the seconds by which a full port delayed a flow, and the largest number of flows there meanwhile."""
+        """Return the seconds by which a full port delayed a flow, and the maximum number of flows on the port."""
         flows, weights = self.port_flows[port]
         inside = (self.start_s[flows] < end_s) & (self.end_s[flows] > start_s)
         flows, weights = flows[inside], weights[inside]
@@ -144,10 +144,10 @@ class LinkFlows:
 
 
 class Limit(NamedTuple):
-    """The port that limits a flow."""
+    """Port that limits a flow."""
 
     port: Port
-    flows: int  # largest number of flows that share it
+    flows: int  # largest number of flows that share the port
     is_serial: bool
 
     @property
@@ -167,7 +167,7 @@ class Limit(NamedTuple):
 
 
 def find_flows(program: Program, costs: Costs, timeline: Timeline) -> LinkFlows | None:
-    """Return the flows of a prediction; None where no links are shared, or the costs are in units."""
+    """Return the flows of a prediction; None if no links are shared, or if the costs are in units."""
     network = costs.network
     if network is None or costs.unit != "s":
         return None
@@ -189,7 +189,10 @@ Columns = tuple[Ints, Ints, Floats, Floats, Floats]
 
 
 def _messages(program: Program, network: Network, timeline: Timeline, rows: Ints, sizes: Floats) -> Columns:
-    """Return messages and reductions; those of one connection follow one another, their latencies overlap."""
+    """Return the messages and reductions.
+
+    Those of one connection follow one another, but their latencies overlap.
+    """
     spans, kind = program.span_of_row[rows], network.row_kind[rows]
     end = timeline.end[spans]
     ready = timeline.start[spans].copy()
@@ -217,7 +220,7 @@ def _exchanges(
     sizes: Floats,
     rates: Mapping[int, Steps],
 ) -> Iterator[Columns]:
-    """Yield the exchanges inside computations, part by part: each follows a computed part."""
+    """Yield the exchanges inside computations, part by part: each exchange follows a computed part."""
     spans, parts = program.span_of_row[rows], network.parts[rows]
     each, size = computing[rows] / parts, sizes[rows] / parts
     at = timeline.start[spans]
@@ -247,7 +250,7 @@ def _flow_ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
 
 
 def _class_rates(program: Program, seconds: Floats, network: Network) -> Mapping[int, Steps]:
-    """Return the rate of each class over time; the rate without contention where nothing is shared."""
+    """Return the rate of each flow class over time; the rate without contention if no ports are shared."""
     of_kind, first = network.coupling.classes
     if (network.units >= 0).any() or not is_shared(program, seconds, network):
         return {of: Steps((0.0,), (float(network.rate[kind]),)) for of, kind in enumerate(first.tolist())}

@@ -1,4 +1,4 @@
-"""Lanes of ports: the share of each port that each flow of a prediction has, over time."""
+"""Timeline lanes of ports: the share of each port that each flow of a prediction uses, over time."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from meshwave.engine.program.link_shares import (
 )
 
 LANE_LIMIT = 32
-"""Largest number of lanes; ports of nodes come first, then busier ports."""
+"""Maximum number of lanes; ports of nodes come first, then busier ports."""
 BUSY_SHARE = 0.5
-"""Load of a device link, as a share of the step, from which it has a lane even if device lanes are hidden."""
+"""Load of a device link, as a share of the step, above which it has a lane even if device lanes are hidden."""
 ROUNDING = 2e-9
-"""Relative to the step: shorter shares are artefacts of rounding."""
+"""Shortest share of a port, relative to the step time, that is not a rounding error."""
 
 
 class LinkLane(NamedTuple):
-    """A port and the flows that share it."""
+    """Port, and the flows that share it."""
 
     load: PortLoad
-    shares: Sequence[Share]  # by number of the flow
-    most_flows: int  # at one time
+    shares: Sequence[Share]  # by flow number
+    most_flows: int  # maximum number of flows at one time
 
 
 class LinkLanes(NamedTuple):
-    """Lanes of a prediction."""
+    """Timeline lanes of a prediction."""
 
     flows: LinkFlows
     lanes: Sequence[LinkLane]
@@ -44,10 +44,11 @@ class LinkLanes(NamedTuple):
 
 
 def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = False) -> LinkLanes:
-    """Return the lanes of the ports that are used.
+    """Return the lanes of the used ports.
 
-    Ports of nodes have lanes; ports of devices have them with ``devices``, where they are busy, or where there are no
-    others. Of too many, the busiest ports of nodes are kept first, then the busiest of devices.
+    Ports of nodes always have lanes. Ports of devices have lanes if ``devices`` is True, if they are busy, or if there
+    are no other ports. If there are too many, the busiest ports of nodes are kept first, then the busiest ports of
+    devices.
     """
     number = {port: place for place, port in enumerate(flows.network.ports)}
     nodes = any(not is_device_port(load.port) for load in loads)

@@ -1,10 +1,10 @@
 """Load of the ports of a design in a step, and lower bounds of the step time.
 
-Three lower bounds hold for every prediction, since sharing only delays:
+Three lower bounds are valid for every prediction, because sharing of links only causes delays:
 
-- the *network*: a port carries its bytes no faster than its capacity;
-- the *critical path*: the makespan where each transfer and collective has its links for itself;
-- *compute*: the computing of the busiest mesh.
+- the *network*: a port cannot exceed its capacity;
+- the *critical path*: the makespan if each transfer and collective had its links to itself;
+- *compute*: the computing time of the busiest mesh.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 Binding = Literal["network", "compute", "critical_path"]
 
 EQUAL_BOUNDS_WITHIN = 0.01
-"""Relative to the step: of bounds that differ by less, the more specific one is reported."""
+"""Relative difference up to which bounds count as equal; the more specific bound is then reported."""
 PORT_NAMES: Mapping[PortKind, tuple[str, str]] = {
     "nic-out": ("NIC of node {}, outgoing", "NIC {} out"),
     "nic-in": ("NIC of node {}, incoming", "NIC {} in"),
@@ -39,10 +39,10 @@ PORT_NAMES: Mapping[PortKind, tuple[str, str]] = {
     "link-out": ("link of device {}, outgoing", "dev {} out"),
     "link-in": ("link of device {}, incoming", "dev {} in"),
 }
-"""Name and label of each kind of port; a device uses one of the NICs of its node at a time."""
+"""Name and label of each kind of port; a device uses one NIC of its node at a time."""
 PORT_KIND_ORDER: Mapping[PortKind, int] = {kind: place for place, kind in enumerate(PORT_NAMES)}
 PORT_GROUP_ORDER = ("nic", "switch", "uplink", "device", "link")
-"""Order of ports: those of nodes come before those of devices."""
+"""Order of kinds of ports; those of nodes precede those of devices."""
 
 
 def port_name(port: Port) -> str:
@@ -56,7 +56,7 @@ def port_label(port: Port) -> str:
 
 
 def is_device_port(port: Port) -> bool:
-    """Return whether a port belongs to a single device."""
+    """Return True if a port belongs to a single device."""
     return port.kind.startswith(("link", "device"))
 
 
@@ -64,9 +64,9 @@ class PortLoad(NamedTuple):
     """Load of a port in a step."""
 
     port: Port
-    bytes: float | None  # None for link-serial, which counts seconds
-    busy_s: float  # lower bound: bytes over capacity
-    share: float  # busy_s over the makespan
+    bytes: float | None  # bytes in a step; None for link-serial, which counts seconds
+    busy_s: float  # lower bound: bytes divided by capacity
+    share: float  # busy_s divided by the makespan
 
     def as_data(self) -> dict[str, Any]:
         """Return the load as JSON data."""
@@ -75,7 +75,7 @@ class PortLoad(NamedTuple):
 
 
 def port_loads(program: Program, costs: Costs, makespan_s: float) -> list[PortLoad]:
-    """Return the load of every port that is used, in :func:`port_order`."""
+    """Return the load of every used port, sorted by :func:`port_order`."""
     network = costs.network
     if network is None or costs.unit != "s":
         return []
@@ -97,7 +97,8 @@ def port_order(port: Port) -> tuple[int, int, int]:
 
 
 def _load_per_port(program: Program, seconds: Floats, network: Network) -> Floats:
-    """Return ``[ports]`` the load of each port in a step: bytes, or seconds if a port carries one transfer at a time."""
+    """Return the load of each port in a step, ``[ports]``, in bytes; in seconds if a port carries one transfer at a
+    time."""
     sizes = flow_bytes(program, seconds, network)
     rows = np.flatnonzero(network.row_kind >= 0)
     of_kind = np.bincount(network.row_kind[rows], sizes[rows], minlength=len(network.rate))
@@ -107,11 +108,11 @@ def _load_per_port(program: Program, seconds: Floats, network: Network) -> Float
 
 
 class Bounds(NamedTuple):
-    """Lower bounds of the step time, and the one that binds."""
+    """Lower bounds of the step time, and the name of the binding bound."""
 
-    network_s: float | None  # of the busiest port; None where no links are shared
+    network_s: float | None  # bound of the busiest port; None if no links are shared
     critical_path_s: float
-    busy_s: float  # of the busiest mesh
+    busy_s: float  # bound of the busiest mesh
     port: Port | None
     mesh: str
     makespan_s: float
@@ -119,19 +120,19 @@ class Bounds(NamedTuple):
 
     @property
     def binding_s(self) -> float:
-        """Seconds of the bound that binds."""
+        """Value of the binding bound in seconds."""
         return {"network": self.network_s or 0.0, "compute": self.busy_s, "critical_path": self.critical_path_s}[
             self.binding
         ]
 
     @property
     def share(self) -> float:
-        """The binding bound over the makespan."""
+        """Binding bound divided by the makespan."""
         return self._share(self.binding_s)
 
     @property
     def description(self) -> str:
-        """One sentence without a full stop that names the bottleneck of the step."""
+        """Sentence without a full stop that names the bottleneck of the step."""
         port = (
             "" if self.port is None else f"the {port_name(self.port)}, is busy {self._percent(self.network_s or 0.0)}"
         )
@@ -167,7 +168,7 @@ class Bounds(NamedTuple):
 
 
 def find_bounds(program: Program, costs: Costs, timeline: Timeline, loads: list[PortLoad]) -> Bounds | None:
-    """Return the lower bounds of a prediction; None for unit costs, which have no bytes."""
+    """Return the lower bounds of a prediction; None for unit costs, which define no bytes."""
     if costs.unit != "s":
         return None
     makespan = timeline.makespan

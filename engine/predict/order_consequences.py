@@ -1,4 +1,4 @@
-"""Consequences of a hand-drawn order: its simulation, and the differences from another one."""
+"""Consequences of a hand-drawn order: its simulation, and the differences from another order."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from meshwave.engine.program.verification import computation_problems, verify
 
 @dataclass(frozen=True, eq=False)
 class OrderOutcome:
-    """An order of computations and its simulation."""
+    """Order of computations with its simulation."""
 
-    order: Program  # computations alone
-    program: Program | None  # with transfers and updates; None where computations are missing
+    order: Program  # computations only
+    program: Program | None  # with transfers and updates; None if computations are missing
     costs: Costs | None
-    timeline: Timeline | None  # None where the order cannot run
-    problems: list[Problem]  # reasons why it cannot run
+    timeline: Timeline | None  # None if the order cannot run
+    problems: list[Problem]  # reasons why the order cannot run
 
     @cached_property
     def cycle(self) -> list[Wait]:
-        """Shortest cycle of ranks that wait for each other; empty without a deadlock."""
+        """Shortest cycle of ranks that wait for each other; empty if there is no deadlock."""
         return deadlock_cycle(self.program) if self.program is not None and self.timeline is None else []
 
     @cached_property
     def peak_bytes(self) -> Floats | None:
-        """``[ranks]`` peak memory of a device of each; None where the order cannot run."""
+        """Peak memory of a device of each rank in bytes, ``[ranks]``; None if the order cannot run."""
         if self.timeline is None or self.program is None or self.costs is None:
             return None
         return peak_memory(self.program, self.costs).total_bytes
 
 
 def simulate_order(design: Design, order: Program, known: Sequence[Problem] = ()) -> OrderOutcome:
-    """Simulate an order of computations on the meshes and costs of a design, or find why it cannot run.
+    """Simulate an order of computations on the meshes and costs of a design, or find the reason why it cannot run.
 
     Args:
         design: the design that provides meshes and costs.
         order: the computations.
-        known: reasons why it cannot run, if they are known already; verifying a long order takes time.
+        known: known reasons why it cannot run; they save the time to verify a long order.
 
     Raises:
         InputError: the cost model cannot price the design.
@@ -66,12 +66,12 @@ def simulate_order(design: Design, order: Program, known: Sequence[Problem] = ()
 
 @dataclass(frozen=True, eq=False)
 class Consequences:
-    """Changes that another order causes, in seconds or in units of cost."""
+    """Changes caused by another order, in seconds or in units of cost."""
 
-    delay: Floats  # [spans of the timeline before] delay of the start of each computation, 0 for others
-    makespan: tuple[float, float]  # before and after
+    delay: Floats  # [spans of the timeline before] delay of the start of each computation; 0 for other spans
+    makespan: tuple[float, float]  # step time before and after
     bubble_ratio: tuple[float, float]
-    peak_bytes: tuple[Floats, Floats]  # [ranks] each
+    peak_bytes: tuple[Floats, Floats]  # [ranks] before and after
 
     @property
     def later(self) -> int:
@@ -85,7 +85,7 @@ class Consequences:
 
     @property
     def _tolerance(self) -> float:
-        """Difference of starts that is due to rounding."""
+        """Difference of start times up to which they count as equal."""
         return 1e-9 * max(self.makespan)
 
 
@@ -93,7 +93,7 @@ def find_consequences(before: OrderOutcome, after: OrderOutcome) -> Consequences
     """Compare the simulations of two orders of the same stages.
 
     Raises:
-        DesignError: one of the two cannot run.
+        DesignError: one of the orders cannot run.
     """
     was, now = before.timeline, after.timeline
     if was is None or now is None or before.peak_bytes is None or after.peak_bytes is None:

@@ -1,4 +1,4 @@
-"""Predictions: the program, costs, timeline and numbers of a design."""
+"""Prediction of a design: its program, costs, timeline and metrics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from meshwave.engine.progress import report_progress
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """A design with its program, costs and simulated timeline, and all numbers that follow from them."""
+    """Design with its program, costs and simulated timeline, and all metrics derived from them."""
 
     design: Design
     program: Program
@@ -64,18 +64,18 @@ class Prediction:
 
     @cached_property
     def memory_curves(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Per mesh: times in seconds at which a device's memory changes, and its bytes from then on."""
+        """For each mesh, times in seconds at which a device's memory changes, and its bytes from these times."""
         return memory_over_time(self.timeline, self.costs)
 
     @cached_property
     def weight_copies(self) -> NDArray[np.float64]:
-        """``[meshes]`` weights that a device holds over its share of the model; 2 for Chimera."""
+        """Number of copies of its share of the model that a device of each mesh holds, ``[meshes]``; 2 for Chimera."""
         held = np.bincount(self.program.placement.ravel(), minlength=self.program.ranks)
         return held * self.program.ranks / self.program.stages
 
     @cached_property
     def simulated_seconds(self) -> NDArray[np.float64]:
-        """``[rows]`` seconds of each action in the timeline: its cost and the delays of shared links."""
+        """Duration of each action in the timeline in seconds, ``[rows]``: its cost and the delays of shared links."""
         seconds = self.costs.seconds.copy()
         if self.costs.network is None:
             return seconds
@@ -87,17 +87,17 @@ class Prediction:
 
     @cached_property
     def inside_communication(self) -> NDArray[np.float64]:
-        """``[meshes]`` seconds in which blocks wait for their own collectives: expert and tensor-parallel.
+        """Seconds for which the blocks of each mesh wait for expert or tensor-parallel collectives, ``[meshes]``.
 
-        They are part of the compute time and not of the communication exposed between blocks. Waits in which the other
-        action of a slot computes are not counted.
+        They are part of the computing time, and not of the communication exposed between blocks. Waits during which the
+        other action of a slot computes are not counted.
         """
         of_rows = wait_seconds(self.design, self.program, self.costs.layers)
         return self._sum_by_mesh(of_rows) - self.overlap_saved
 
     @cached_property
     def overlap_saved(self) -> NDArray[np.float64]:
-        """``[meshes]`` seconds by which slots of two actions are shorter than their actions in turn."""
+        """Seconds by which slots of two actions are shorter than the sum of their actions, ``[meshes]``."""
         return self._sum_by_mesh(self.costs.overlap_saved)
 
     def _sum_by_mesh(self, of_rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -105,7 +105,7 @@ class Prediction:
 
     @cached_property
     def port_loads(self) -> list[PortLoad]:
-        """Load of each port of the cluster in a step; empty where no links are shared."""
+        """Load of each port of the cluster in a step; empty if no links are shared."""
         return port_loads(self.program, self.costs, self.timeline.makespan)
 
     @cached_property
@@ -115,17 +115,20 @@ class Prediction:
 
     @cached_property
     def evidence(self) -> Evidence | None:
-        """Constants of the device and published runs of similar designs; None if the device has no constants."""
+        """Evidence for the prediction: constants of the device, and published runs of similar designs.
+
+        None if there are no constants for the device.
+        """
         return find_evidence(self.design)
 
     @cached_property
     def link_flows(self) -> LinkFlows | None:
-        """Messages and collectives with their ports and times; None where no links are shared."""
+        """Messages and collectives with their ports and times; None if no links are shared."""
         return find_flows(self.program, self.costs, self.timeline)
 
     @cached_property
     def dropped_by_mesh(self) -> list[float] | None:
-        """``[meshes]`` expected share of token assignments that are dropped; None where no block has experts."""
+        """Expected fraction of token assignments that are dropped, ``[meshes]``; None if no block has experts."""
         if not self.design.model.expert_blocks:
             return None
         return [
@@ -135,7 +138,7 @@ class Prediction:
 
     @cached_property
     def numbers(self) -> dict[str, Any]:
-        """Numbers that ``meshwave simulate --json`` prints and the page shows, in SI units; lists are per mesh."""
+        """Metrics in SI units that ``meshwave simulate --json`` prints and the page shows; lists are per mesh."""
         timeline, costs, makespan = self.timeline, self.costs, self.timeline.makespan
         busy = timeline.busy
         seconds = costs.unit == "s" and makespan > 0
@@ -191,7 +194,7 @@ def predict(design: Design, program: Program | None = None) -> Prediction:
     Raises:
         InputError: the order deadlocks, or the cost model cannot price the design.
     """
-    ordered = 0.9 if type(design.pipeline).depends_on_costs else 0.4  # share of the time that ordering takes
+    ordered = 0.9 if type(design.pipeline).depends_on_costs else 0.4  # share of the progress that ordering takes
     report_progress(0.0, "ordering actions")
     program = lower(design) if program is None else program
     report_progress(ordered, "pricing actions")
@@ -202,7 +205,7 @@ def predict(design: Design, program: Program | None = None) -> Prediction:
 
 
 def check_design(design: Design) -> list[Problem]:
-    """Return every problem of a design or a draft: of its sections, of lowering and pricing, and all warnings."""
+    """Return every problem of a design or draft: of its sections, of lowering and of pricing, and all warnings."""
     found = problems(design)
     wrong = [problem.where for problem in found if problem.severity == "error"]
     try:
@@ -216,7 +219,7 @@ def check_design(design: Design) -> list[Problem]:
 
 
 _ORDER_SECTIONS = ("pipeline", "model", "meshes")
-"""Sections of the document that a hand-drawn order depends on."""
+"""Sections of the document on which a hand-drawn order depends."""
 
 
 def _memory_warnings(prediction: Prediction) -> Iterator[Problem]:
@@ -236,7 +239,7 @@ def _memory_warnings(prediction: Prediction) -> Iterator[Problem]:
 
 
 def _memory_remedies(design: Design, category: str) -> list[str]:
-    """Return remedies that reduce one category of memory and that the design does not use already."""
+    """Return remedies that reduce one category of memory and that the design does not use yet."""
     smaller_micro_batch = ["smaller_micro_batch"] * (design.training.micro_batch_size > 1)
     return {
         "weights": ["more_meshes", "larger_tp"],

@@ -1,4 +1,4 @@
-"""Predicted timeline inside a slot of two actions: each block, with the other one where it waits for collectives."""
+"""Predicted timeline inside a slot of two actions, which overlap while one of them waits for collectives."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from meshwave.engine.program.action import Action
 from meshwave.engine.program.program import Program
 
 MIN_PART = 1e-9
-"""The smallest share of a span that is drawn as a part of its own; a smaller one is rounding."""
+"""Smallest share of a span that is drawn as a separate part; smaller shares are rounding errors."""
 
 
 def predict_action(prediction: Prediction, rank: int, action: Action) -> BlockTimeline:
-    """Predict the timeline inside an action; in a slot of two, with the inside of the other action.
+    """Predict the timeline inside an action; if it shares a slot, together with the other action of the slot.
 
     Raises:
         InputError: the design has unit costs, which do not describe the inside of a block.
@@ -41,7 +41,7 @@ def predict_action(prediction: Prediction, rank: int, action: Action) -> BlockTi
 
 
 def slot_actions(program: Program, rank: int, action: Action) -> list[Action]:
-    """Return the one or two actions of the slot of an action of a rank, in order."""
+    """Return the one or two actions in the slot of an action, in order."""
     actions = program.actions(rank)
     place = next(n for n, each in enumerate(actions) if each._replace(fused=0) == action._replace(fused=0))
     first = place - actions[place].fused
@@ -49,16 +49,16 @@ def slot_actions(program: Program, rank: int, action: Action) -> list[Action]:
 
 
 class Section(NamedTuple):
-    """A part of an action, alone and in its slot."""
+    """Part of an action, with its times alone and in the slot."""
 
     begin: float  # seconds from the start of the action alone
     end: float
-    shift: float  # to its start in the slot
+    shift: float  # seconds to add for its start in the slot
     computes: bool
 
 
 def _predict_slot(design: Design, rank: int, slot: Sequence[Action], shown: Action) -> BlockTimeline:
-    """Return the spans of both actions; those of the action that is not shown have its name in their labels."""
+    """Return the spans of both actions; labels of the action that is not shown include its name."""
     alone = [predict_block(design, rank, action.stage, action.op) for action in slot]
     spans, tp = BlockTimelineBuilder(design, rank, shown.op), design.meshes[rank].tp
     reduction_lane = INTER if len({design.cluster.node_of(device) for device in spans.block[:tp]}) > 1 else INTRA
@@ -71,7 +71,7 @@ def _predict_slot(design: Design, rank: int, slot: Sequence[Action], shown: Acti
 def _slot_sections(
     design: Design, rank: int, slot: Sequence[Action], alone: Sequence[BlockTimeline]
 ) -> list[list[Section]]:
-    """Return the sections of both actions: one after the other if nothing overlaps, else with all possible overlap."""
+    """Return the sections of both actions: one after the other without overlap, or with the maximum overlap."""
     model, seconds = operator_costs(design), [found.timeline.makespan for found in alone]
     if not model.overlap_share(design):
         return [[Section(0.0, seconds[0], 0.0, True)], [Section(0.0, seconds[1], seconds[0], True)]]
@@ -95,7 +95,7 @@ def _sections(pieces: Pieces, placed: Sequence[PlacedPiece]) -> Iterator[Section
 
 
 class TimedPart(NamedTuple):
-    """A part of a span, in seconds from the start of the slot."""
+    """Part of a span; times are in seconds from the start of the slot."""
 
     start: float
     end: float
@@ -105,14 +105,14 @@ class TimedPart(NamedTuple):
 def _add_spans(
     spans: BlockTimelineBuilder, found: BlockTimeline, sections: Sequence[Section], suffix: str, reduction_lane: int
 ) -> None:
-    """Add the spans of an action.
+    """Add the spans of an action to those of the slot.
 
     Args:
         spans: spans of the slot.
         found: spans of the action alone.
-        sections: its sections.
-        suffix: end of the labels.
-        reduction_lane: lane of the reductions that spans of dense parts include.
+        sections: sections of the action.
+        suffix: text at the end of the labels.
+        reduction_lane: lane of the reductions that the spans of dense parts include.
     """
     timeline, last = found.timeline, dict[int, int]()
     for span in timeline.start.argsort(kind="stable").tolist():
@@ -132,7 +132,7 @@ def _add_spans(
 
 
 def _split_dense_part(sections: Sequence[Section], start: float, end: float) -> Iterator[TimedPart]:
-    """Yield the parts of a dense span, compute and reductions, at their times in the slot."""
+    """Yield the computation and reduction parts of a dense span, at their times in the slot."""
     first, last = (_section_at(sections, time) for time in (start, end))
     for each in sections[first : last + 1]:
         begin, stop = max(start, each.begin), min(end, each.end)
@@ -141,7 +141,7 @@ def _split_dense_part(sections: Sequence[Section], start: float, end: float) -> 
 
 
 def _move_step(sections: Sequence[Section], start: float, end: float) -> Iterator[TimedPart]:
-    """Yield the span of a step of an expert layer, whole, at its time in the slot."""
+    """Yield the span of a step of an expert layer, undivided, at its time in the slot."""
     shift = sections[_section_at(sections, (start + end) / 2)].shift
     yield TimedPart(start + shift, end + shift, True)
 

@@ -1,4 +1,4 @@
-"""Comparison of transfer plans: unit tasks of a transfer, and every strategy with every ordering."""
+"""Comparison of transfer plans: the unit tasks of a transfer, and every strategy with every ordering."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from meshwave.engine.resharding import Load, Transfer, UnitTask, candidate_trans
 
 
 def transfer_answer(spec: TransferSpec | TransferListSpec) -> dict[str, Any]:
-    """Return the data that ``meshwave reshard --json`` prints.
+    """Return the JSON data that ``meshwave reshard --json`` prints.
 
-    A plan whose strategy cuts tensors further lists its own unit tasks.
+    A plan whose strategy splits tensors further lists its own unit tasks.
     """
     slices = _tasks_data(spec, [task for number, load in enumerate(spec.loads) for task in _plain_tasks(load, number)])
     plans = []
@@ -34,7 +34,7 @@ def _plain_tasks(load: Load, number: int) -> list[UnitTask]:
 
 
 def _tasks_data(spec: TransferSpec | TransferListSpec, tasks: Sequence[UnitTask]) -> dict[str, Any]:
-    """Return the unit tasks: one list, or one list for each of several tensors."""
+    """Return the unit tasks as one list, or as one list per tensor if there are several."""
     if isinstance(spec, TransferSpec):
         return {"unit_tasks": [_task_data(task) for task in tasks]}
     of_tensor: list[list[dict[str, Any]]] = [[] for _ in spec.tensors]
@@ -66,10 +66,10 @@ def _nested_lists(ranks: Sequence[Any]) -> list[Any]:
 def boundary_answer(design: Design, wanted: str) -> dict[str, Any]:
     """Return :func:`transfer_answer` for the largest message that crosses boundary ``A:B`` of a design.
 
-    The answer includes the stand-alone transfer document of that message.
+    The data includes the stand-alone transfer document of that message.
 
     Raises:
-        InputError: there is no such boundary.
+        InputError: the boundary does not exist.
     """
     source, destination, tensors = find_boundary(design, lower(design), wanted)
     spec = boundary_transfer_spec(design, source, destination, tensors)
@@ -78,9 +78,9 @@ def boundary_answer(design: Design, wanted: str) -> dict[str, Any]:
 
 
 def compare_plans(spec: TransferSpec) -> Iterator[dict[str, Any]]:
-    """Yield every strategy with every ordering.
+    """Yield the plan of every strategy with every ordering.
 
-    Each has the planner's estimate, the time simulated with shared links, and whether the estimate is optimal.
+    Each plan has the planner's estimate, the time simulated with shared links, and True if the estimate is optimal.
     """
     for made in candidate_transfers(spec.loads, spec.lines, spec.chunks):
         found = _plan_data(made, spec)

@@ -1,4 +1,4 @@
-"""Tags and a note of a run, which its user writes: ``annotations.json`` of the run folder."""
+"""Tags and a note that the user attaches to a run, stored in ``annotations.json`` of the run folder."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MOST_TAGS, LONGEST_TAG, LONGEST_NOTE = 12, 40, 2000
 
 
 class Annotations(RunFile):
-    """Contents of ``annotations.json``."""
+    """Content of ``annotations.json``."""
 
     tags: tuple[str, ...] = ()
     note: str = ""
 
 
 def read_annotations(folder: Path) -> Annotations:
-    """Return the annotations of a run; none if their file does not exist or is damaged."""
+    """Read the annotations of a run; empty if their file does not exist or is damaged."""
     try:
         return read_document(folder / FILE, Annotations) or Annotations()
     except RunFolderError:
@@ -28,10 +28,10 @@ def read_annotations(folder: Path) -> Annotations:
 
 
 def write_annotations(folder: Path, tags: Iterable[str], note: str) -> Annotations:
-    """Store the annotations of a run and return them, without empty and repeated tags and cut to the longest ones.
+    """Store the annotations of a run without empty or repeated tags, truncated to the maximum length; return them.
 
     Raises:
-        RunRefusal: they cannot be written, as on a full disk.
+        RunRefusal: the annotations cannot be written, as on a full disk.
     """
     each = (" ".join(tag.split())[:LONGEST_TAG] for tag in tags)
     kept = tuple(dict.fromkeys(filter(None, each)))[:MOST_TAGS]

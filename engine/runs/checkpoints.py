@@ -1,4 +1,4 @@
-"""Checkpoints in a run folder; :mod:`meshwave.engine.runtime.execution.checkpoint` writes them."""
+"""Checkpoints in a run folder, which :mod:`meshwave.engine.runtime.execution.checkpoint` writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = "checkpoints"
 WEIGHTS_FILE = "weights.safetensors"
 MANIFEST = "checkpoint.json"
 INTERRUPTED = "interrupted.json"
-"""Written by a run that was asked to end and wrote a checkpoint first."""
+"""File that a run writes when it was requested to end and has written a checkpoint first."""
 FORMAT = "meshwave-checkpoint/1"
 
 
@@ -27,27 +27,27 @@ class Checkpoints(Part):
     """Options of a run that writes checkpoints."""
 
     every_steps: PositiveInt | None = None
-    """Steps from one checkpoint to the next; null: a single checkpoint at the end."""
+    """Number of steps between checkpoints; null for a single checkpoint at the end."""
     every_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Seconds from one checkpoint to the next."""
+    """Seconds between checkpoints."""
     keep: PositiveInt = 2
-    """The number of newest checkpoints that are kept."""
+    """Number of newest checkpoints to keep."""
 
 
 class Checkpoint(RunFile):
-    """The manifest of a checkpoint."""
+    """Manifest of a checkpoint."""
 
     format: str = FORMAT
     steps: NonNegativeInt = 0
-    """Training steps before this state."""
+    """Number of training steps before the checkpoint."""
     model: dict[str, Any]
     optimizer: str
     files: dict[str, str] = {}
-    """The SHA-256 of each file."""
+    """SHA-256 hash of each file."""
 
     @classmethod
     def initial_manifest(cls, design: Design) -> Checkpoint:
-        """Return the manifest of the checkpoints of a run of ``design``, before its first step."""
+        """Return the manifest of a run's checkpoints before its first step."""
         return cls(model=design.model.model_dump(mode="json"), optimizer=design.training.optimizer)
 
     def step_manifest(self, steps: int, files: dict[str, str]) -> Checkpoint:
@@ -56,7 +56,7 @@ class Checkpoint(RunFile):
 
 
 def step_folder(checkpoints: Path, steps: int) -> Path:
-    """Return the folder of the checkpoint after ``steps`` steps; its name sorts by the number."""
+    """Return the folder of the checkpoint after ``steps`` steps; folder names sort by step."""
     return checkpoints / f"step-{steps:09d}"
 
 
@@ -107,7 +107,7 @@ def resume_problems(design: Design, run_folder: Path) -> list[Problem]:
 def link_checkpoint(source_run: Path, target_run: Path) -> Checkpoint:
     """Link or copy the newest checkpoint of a run into the folder of another run, which starts from it.
 
-    Files are linked if the file system can, so that the first run may be deleted; otherwise they are copied.
+    Files are hard-linked if the file system allows it, so that the first run may be deleted; otherwise they are copied.
 
     Raises:
         InputError: the run has no checkpoint.

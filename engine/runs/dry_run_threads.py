@@ -1,4 +1,4 @@
-"""Dry runs in threads: one for each rank, without torch and without processes; messages are empty."""
+"""Dry runs in threads: one thread for each rank, without torch and with empty messages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from meshwave.engine.runs.dry_run import (
 from meshwave.engine.runs.live_links import LiveLinks
 
 TURN_S = 2e-4
-"""Longest time that a thread computes in Python while another one waits for the interpreter."""
+"""Maximum time, in seconds, that a thread runs Python code while another thread waits for the interpreter."""
 
 
 class Coming(NamedTuple):
-    """A message in flight: its arrival time, or the flow that carries it."""
+    """Message in flight: its arrival time, or the flow that carries it."""
 
     due_ns: int
     flow: int = -1
@@ -45,13 +45,13 @@ class Inbox:
         self._coming: dict[object, Coming] = {}
 
     def add(self, name: object, coming: Coming) -> None:
-        """Add a message."""
+        """Add a message with the name by which it is received."""
         with self._there:
             self._coming[name] = coming
             self._there.notify()
 
     def take(self, name: object) -> tuple[Coming, bool]:
-        """Remove and return a message by name, with True if it had to be waited for.
+        """Remove and return the message with a name, and True if the caller had to wait for it.
 
         Raises:
             Stopped: the dry run was stopped, so that the message will not be sent.
@@ -67,7 +67,7 @@ class Inbox:
 
 @dataclass(frozen=True)
 class Played:
-    """One step of all ranks: ``[rows of the program]`` nanoseconds, as a recorder takes them."""
+    """One step of all ranks, in the arrays that a recorder takes: ``[rows of the program]`` nanoseconds."""
 
     start: Int64s
     end: Int64s
@@ -75,12 +75,12 @@ class Played:
 
     @property
     def seconds(self) -> float:
-        """Wall time from the first start to the last end."""
+        """Wall time of the step in seconds, from the first start to the last end."""
         return float(self.end.max() - self.start.min()) / 1e9 if len(self.end) else 0.0
 
 
 def play(waits: Waits, stop: threading.Event | None = None) -> Played:
-    """Run one step with a thread for each rank, without processes, torch or message contents.
+    """Run one step in a thread for each rank, without torch and with empty messages.
 
     Raises:
         Stopped: ``stop`` was set.
@@ -123,7 +123,7 @@ def play(waits: Waits, stop: threading.Event | None = None) -> Played:
 
 @contextmanager
 def _short_switch_interval() -> Iterator[None]:
-    """Let threads that wake up run soon, even while another thread computes in Python."""
+    """Lower the thread switch interval, so that threads run soon after they wake up."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:
@@ -133,7 +133,7 @@ def _short_switch_interval() -> Iterator[None]:
 
 
 class _Player:
-    """Runs the rows of one rank."""
+    """Executor of the rows of one rank."""
 
     def __init__(
         self,
@@ -153,8 +153,8 @@ class _Player:
         self._links, self._device = links, Device(waits.transfer_model, stop, links)
         self._start, self._end, self._wait = (column[rows] for column in (played.start, played.end, played.wait))
         self._incoming = _incoming(self._actions)
-        self._reducing: list[int] = []  # rows whose reduction is under way
-        self._arrived: dict[int, tuple[int, int]] = {}  # row -> arrival time, wait for it
+        self._reducing: list[int] = []  # rows whose reduction has started
+        self._arrived: dict[int, tuple[int, int]] = {}  # row -> arrival time, wait for the arrival
         self._slots = [row for row, action in enumerate(self._actions) if not action.fused]
 
     def play(self, at_ns: int) -> None:
@@ -204,7 +204,7 @@ class _Player:
         self._device.announce(sends)
 
     def _reduce(self, row: int) -> None:
-        """Announce to all ranks with a copy of the stage that the gradients of this copy are complete."""
+        """Announce to all ranks with a replica of the stage that the gradients of this replica are complete."""
         stage, flow = self._actions[row].stage, self._all.flow(self._first + row)
         ranks = list(self._program.ranks_of(stage))
         if self._links is not None and flow >= 0:
@@ -214,7 +214,7 @@ class _Player:
         self._reducing.append(row)
 
     def _step(self, row: int) -> None:
-        """Step when all gradients are reduced, stage by stage; with clipping, when those of all ranks are."""
+        """Run the optimizer step once all gradients of its stages are reduced; with clipping, those of all ranks."""
         begin, done = time.perf_counter_ns(), 0
         inbox = self._inboxes[self._rank]
         for reduce in self._reducing:
@@ -232,7 +232,7 @@ class _Player:
         self._device.compute(self._waits[row])
 
     def _reduction_end(self, row: int, before: int) -> int:
-        """Return when a reduction ends; it starts when the last copy is complete, after the reduction ``before``."""
+        """Return the end time of a reduction, which starts after the last replica and the reduction ``before``."""
         stage, flow = self._actions[row].stage, self._all.flow(self._first + row)
         inbox = self._inboxes[self._rank]
         copies = [inbox.take((Op.REDUCE_GRAD, stage, rank)) for rank in self._program.ranks_of(stage)]
@@ -247,7 +247,7 @@ class _Player:
 
 
 def _incoming(actions: list[Action]) -> list[list[int]]:
-    """Return the receives whose messages each action consumes, ``[rows of a rank]``."""
+    """Return the receives whose messages each action consumes, ``[rows of the rank]``."""
     receives = defaultdict(list)
     for row, action in enumerate(actions):
         if action.op in RECEIVES:

@@ -1,4 +1,4 @@
-"""Options of a run: how it differs from plain training on this machine."""
+"""Options of a run, which make it differ from plain training on this machine."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from meshwave.engine.runs.dry_run import Rehearsal
 from meshwave.engine.units import quantity
 
 HANG_TIMEOUT_S = 300.0
-"""Default time without an ended action of any process after which a run is considered to hang."""
+"""Default time, in seconds, without a completed action of any process after which a run counts as hung."""
 
 
 class Hosts(Part):
-    """Emulated hosts for the processes of a run, with emulated links.
+    """Emulated hosts and links for the processes of a run.
 
-    A dry run is slower than modelled time, so its links are slower by the same factor.
+    In a dry run, links are slowed down by the time-dilation factor.
     """
 
     nodes: PositiveInt
-    """The number of emulated hosts. If it is the number of nodes of the cluster, each host is one of these nodes;
-    otherwise the processes are divided among the hosts in equal blocks, in order."""
+    """Number of emulated hosts.
+
+    If it equals the number of nodes of the cluster, each host is one of these nodes; otherwise the processes are
+    divided among the hosts in order, in equal blocks.
+    """
     intra_bandwidth: Annotated[float, Field(ge=1, le=1e24)]
-    """Bytes/s of the link of each process to others of its host, one direction."""
+    """Bandwidth of the link from each process to others of its host, one direction, in bytes/s."""
     inter_bandwidth: Annotated[float, Field(ge=1, le=1e24)]
-    """Bytes/s of a NIC between hosts, one direction; the processes of a host share the NICs of a node of the design."""
+    """Bandwidth of a NIC between hosts, one direction, in bytes/s; a host has as many NICs as a node of the design."""
 
     @property
     def words(self) -> str:
@@ -43,13 +46,13 @@ class Options(Part):
     hosts: Hosts | None = None
     """Emulated hosts; null for the network of this machine."""
     checkpoints: Checkpoints | None = None
-    """Options of checkpoints; null for a run without."""
+    """Options of checkpoints; null for a run without checkpoints."""
     resume: str | None = None
-    """The id of the run whose newest checkpoint this run starts from."""
+    """ID of the run whose newest checkpoint this run starts from."""
     restarts: NonNegativeInt = 0
-    """Times that a run that fails starts again from its newest checkpoint, or from its first step without one."""
+    """Maximum number of restarts of a failed run, from its newest checkpoint or, without one, from its first step."""
     hang_timeout_s: Annotated[float, Field(ge=1, le=1e9)] = HANG_TIMEOUT_S
-    """Seconds without an ended action of any process after which a hanging run ends."""
+    """Seconds without a completed action of any process after which a hung run is ended."""
 
     @property
     def is_plain(self) -> bool:
@@ -64,6 +67,6 @@ class Options(Part):
 
 
 PLAIN = Options()
-"""Plain training."""
+"""Options of plain training."""
 REHEARSAL = Options(rehearse=Rehearsal())
-"""A dry run at the default time-dilation factor of this machine."""
+"""Options of a dry run at the default time-dilation factor of this machine."""

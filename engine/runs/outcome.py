@@ -1,4 +1,4 @@
-"""The verdict on a run: its final state and, if it failed, the earliest cause."""
+"""Verdict on a run: its final state and, for a failure, the earliest cause."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from meshwave.engine.runs.run_folder import process_count, rank_and_mesh
 FORMAT = "meshwave-result/1"
 
 LONGEST_ERROR = 4000
-"""Characters of an error that are kept in a result."""
+"""Maximum number of characters of an error that a result stores."""
 LONGEST_LOG_LINE = 300
-"""Characters of the last line of a log that are kept in a result."""
+"""Maximum number of characters of the last log line that a result stores."""
 
 
 class Exit(NamedTuple):
-    """The end of a process."""
+    """Exit of a process."""
 
     process: int
-    code: int  # the exit status, or minus the signal
+    code: int  # exit status; negative signal number if a signal ended it
     ours: bool  # True if Meshwave ended it
-    time_s: float  # Unix seconds, when it was noticed
+    time_s: float  # Unix seconds at which the exit was noticed
 
     @property
     def was_killed(self) -> bool:
-        """True if a signal ended it that Meshwave did not send."""
+        """True if a signal that Meshwave did not send ended the process."""
         return self.code < 0 and not self.ours
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The final state of a run, the reason for it as a finding, and the process that caused it."""
+    """Final state of a run, the reason for it as a finding, and the process that caused it."""
 
     state: State
     code: str
@@ -50,12 +50,12 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """The reason as text."""
+        """Reason for the state, as text."""
         return render(self.code, self.params)
 
 
 def success(progress: Progress) -> Verdict:
-    """Return the verdict on a run that has finished its steps."""
+    """Return the verdict on a run that completed all its steps."""
     return Verdict(State.SUCCEEDED, "steps_done", progress._asdict())
 
 
@@ -65,15 +65,15 @@ def cancellation(progress: Progress, why: str) -> Verdict:
 
 
 def cancel_reason(folder: Path) -> str:
-    """Return the reason that the request to cancel a run gives; empty for none."""
+    """Return the reason stated in the request to cancel a run; empty if none is stated."""
     return " ".join(last_lines(folder / "cancel", 1))
 
 
 def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled: bool, progress: Progress) -> Verdict:
     """Return the verdict on a run from the exits, errors and logs of its processes.
 
-    When a process dies, the others report closed connections. A process that was killed and could not report is
-    therefore the first candidate for the cause, then the earliest written error, then the earliest bad exit.
+    When a process dies, the others report closed connections. The cause is therefore a process that was killed and
+    could not report, else the earliest reported error, else the earliest non-zero exit status.
     """
     if exits and all(exit.code == 0 for exit in exits):
         return success(progress)
@@ -112,7 +112,7 @@ def to_json(run: str, verdict: Verdict, design: Design, exits: Iterable[Exit]) -
 
 
 class Failure(RunFile):
-    """Schema of ``error-<process>.json``."""
+    """Content of ``error-<process>.json``."""
 
     time: float
     error: str
@@ -120,7 +120,7 @@ class Failure(RunFile):
 
 
 def _failures(folder: Path, design: Design) -> dict[int, Failure]:
-    """Return the written errors by process; half a file is skipped, the exit of its process remains."""
+    """Return the reported errors by process; incomplete files are skipped, since the exit of the process is known."""
     found = {}
     for process, path in files_by_process(folder, "error", ".json").items():
         with suppress(RunFolderError):
@@ -131,7 +131,7 @@ def _failures(folder: Path, design: Design) -> dict[int, Failure]:
 
 
 def _failed_process(design: Design, process: int, failure: Failure) -> Verdict:
-    """Return the verdict for a written error; the error of an action begins with its rank and number."""
+    """Return the verdict for a reported error; the text of an action's error begins with its rank and number."""
     error = shorten(failure.error, LONGEST_ERROR, placeholder=" ...")
     code = "action_failed" if failure.action else "process_failed"
     return _process_verdict(design, process, code, error=error)
@@ -155,6 +155,6 @@ def _process_verdict(design: Design, process: int, code: str, **params: Any) -> 
 
 
 def _last_log_line(folder: Path, process: int) -> dict[str, str]:
-    """Return the parameter ``log`` of a message; empty if the log is empty."""
+    """Return the message parameter ``log`` with the last log line of a process; empty if the log is empty."""
     lines = [line.strip() for line in last_lines(folder / f"rank-{process}.log", 20) if line.strip()]
     return {"log": lines[-1][:LONGEST_LOG_LINE]} if lines else {}

@@ -1,4 +1,4 @@
-"""Identity of processes: by number, start time and boot, since numbers are reused."""
+"""Identity of processes: number, start time and boot, because process numbers are reused."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LINUX = sys.platform.startswith("linux")
 
 
 class Handle(NamedTuple):
-    """A process of this machine, distinct from later ones with the same number."""
+    """Identity of a process of this machine, which distinguishes it from later processes with the same number."""
 
     boot: str  # identifies the boot of the machine
     pid: int
-    born: str  # when the process started, as the system writes it
+    born: str  # start time of the process, in the format of the system
 
     def is_alive(self) -> bool:
         """Return True if the process still exists."""
@@ -32,16 +32,16 @@ class Handle(NamedTuple):
 
     @property
     def is_stopped(self) -> bool:
-        """True if a signal or a debugger has stopped it, so that it does not respond; always False outside Linux."""
+        """True if a signal or a debugger has stopped the process; always False outside Linux."""
         state, born = _state_and_birth(self.pid) if LINUX else ("", "")
         return state in ("T", "t") and self._replace(boot=_boot_id(), born=born) == self
 
     def kill(self) -> bool:
-        """Kill the process if it still exists; return whether it was signalled."""
+        """Kill the process if it still exists; return True if the signal was sent."""
         return self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> bool:
-        """Signal the process if it still exists; return whether it was signalled."""
+        """Send a signal to the process if it still exists; return True if the signal was sent."""
         try:
             if LINUX:
                 return self._send_by_descriptor(number)
@@ -53,7 +53,7 @@ class Handle(NamedTuple):
         return False
 
     def _send_by_descriptor(self, number: signal.Signals) -> bool:
-        """Signal the process through a descriptor, which keeps its number from being reused."""
+        """Send a signal through a process descriptor, which prevents the process number from being reused."""
         descriptor = os.pidfd_open(self.pid)
         try:
             if not self.is_alive():
@@ -65,18 +65,18 @@ class Handle(NamedTuple):
 
 
 class Processes(RunFile):
-    """The processes of a run, as stored in its entry of the run database."""
+    """Processes of a run, as stored in the run database."""
 
     owner: Handle
-    """The process that launched the run."""
+    """Process that launched the run."""
     starter: Handle | None = None
-    """The process that started the processes of the run and ends them."""
+    """Process that starts and ends the processes of the run."""
     processes: list[Handle] = []
-    """The processes of the run by process number, once they have started."""
+    """Processes of the run by process number, once they have started."""
 
 
 def recorded_processes(entry: Entry) -> Processes | None:
-    """Return the processes of a run; None if the database does not name them, or is damaged."""
+    """Return the processes of a run; None if the entry has none, or is damaged."""
     try:
         return Processes.model_validate(entry.handle)
     except ValidationError:
@@ -84,7 +84,7 @@ def recorded_processes(entry: Entry) -> Processes | None:
 
 
 def owner_of(entry: Entry) -> Handle | None:
-    """Return the process that launched a run; None if the record does not name it, or is damaged."""
+    """Return the process that launched a run; None if the entry has none, or is damaged."""
     try:
         return Handle(*entry.handle["owner"])
     except (KeyError, TypeError):
@@ -106,13 +106,13 @@ def stopped_process_lines(entry: Entry) -> list[str]:
 
 
 def handle(pid: int) -> Handle | None:
-    """Return the handle of the process that has this number now; None if it does not exist or has ended."""
+    """Return the identity of the process with this number; None if it does not exist or has ended."""
     born = _birth_time_linux(pid) if LINUX else _birth_time_posix(pid)
     return Handle(_boot_id(), pid, born) if born else None
 
 
 def own_handle() -> Handle:
-    """Return the handle of this process."""
+    """Return the identity of the current process."""
     found = handle(os.getpid())
     assert found is not None, "a running process must have a start time"
     return found
@@ -124,12 +124,12 @@ def _birth_time_linux(pid: int) -> str:
 
 
 def _state_and_birth(pid: int) -> tuple[str, str]:
-    """Return the state letter and the start tick of a process on Linux; empty if it is gone."""
+    """Return the state letter and the start tick of a Linux process; empty strings if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
     except OSError:
         return "", ""
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    fields = stat.rpartition(")")[2].split()  # the preceding name may contain spaces and brackets
     return fields[0], fields[19]
 
 

@@ -1,4 +1,4 @@
-"""A run as any process can follow it: its state, logs, events and metrics."""
+"""A run as any process can read and follow it: state, logs, events and metrics."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.units import duration
 
 LOOK_S = 0.05
-"""Interval at which :meth:`Run.wait` reads the state of a run."""
+"""Interval, in seconds, at which :meth:`Run.wait` reads the state of a run."""
 POLL_S = 0.5
-"""Interval at which :meth:`Run.wait` has the launcher check a run."""
+"""Interval, in seconds, at which :meth:`Run.wait` lets the launcher check a run."""
 RESULT = "result.json"
 LOG_BYTES = 65_536
-"""The most that is read from the beginning or end of a log."""
+"""Maximum number of bytes read from the beginning or end of a log."""
 
 
 class Progress(NamedTuple):
-    """The number of finished steps, and of all steps."""
+    """Number of completed steps, and of all steps."""
 
     done: int
     total: int
@@ -50,7 +50,7 @@ class Progress(NamedTuple):
 
 
 class Contention(NamedTuple):
-    """Processes that take turns on fewer cores."""
+    """Number of processes and of the fewer cores that they share."""
 
     processes: int
     cores: int
@@ -67,7 +67,7 @@ class LogLine(NamedTuple):
 
 
 class MetricsRow(RunFile):
-    """A line of ``metrics.jsonl``."""
+    """Line of ``metrics.jsonl``."""
 
     step: Count
     seconds: NotNegative
@@ -78,7 +78,7 @@ class MetricsRow(RunFile):
 
 
 class EventRow(RunFile):
-    """A line of ``events-0.jsonl``."""
+    """Line of ``events-0.jsonl``."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -90,7 +90,7 @@ class EventRow(RunFile):
 
 
 class Result(RunFile):
-    """Contents of ``result.json``."""
+    """Content of ``result.json``."""
 
     state: Literal["SUCCEEDED", "FAILED", "CANCELLED", "LOST"]
     reason: str
@@ -99,17 +99,17 @@ class Result(RunFile):
 
 
 class Control(Protocol):
-    """The methods of a launcher that a run calls."""
+    """Methods of a launcher that a run calls."""
 
     def cancel(self, run: Run, why: str = "") -> None:
         """End a run."""
 
     def poll(self, run: Run) -> None:
-        """Check an active run, and record its end."""
+        """Check an active run, and record its end if it has ended."""
 
 
 class Run:
-    """A recorded run. It is read from the run folder, so that any process can follow it."""
+    """A run in the run database, read from its run folder, so that any process can follow it."""
 
     def __init__(self, record: Record, run: str, launcher: Control | None = None) -> None:
         self.id = run
@@ -124,19 +124,19 @@ class Run:
 
     @property
     def entry(self) -> Entry:
-        """The entry of the run database, with the result of the run even if that could not be recorded, as on a full disk."""
+        """Entry in the run database, with the result of the run even if the database could not be written."""
         entry = self._record.get(self.id)
         result = None if entry.state.is_over else read_result(self.folder)
         return entry if result is None else replace(entry, state=State(result.state), reason=result.reason)
 
     @property
     def state(self) -> State:
-        """The state of the run."""
+        """State of the run."""
         return self.entry.state
 
     @property
     def reason(self) -> str:
-        """The reason for its state; for a failure, its earliest cause."""
+        """Reason for the state; for a failure, its earliest cause."""
         return self.entry.reason
 
     @property
@@ -150,54 +150,54 @@ class Run:
     def _queue_position(self, entry: Entry) -> str:
         queue = [each.id for each in self._record.queue(entry.place)]
         first = next((each.id for each in self._record.active() if each.place == entry.place), "")
-        if entry.id not in queue:  # it was just started
+        if entry.id not in queue:  # it has just started
             return ""
         return render("queued", {"position": queue.index(entry.id) + 1, "queued": len(queue), "run": first})
 
     @property
     def progress(self) -> Progress:
-        """The number of finished steps, and of all steps."""
+        """Number of completed steps, and of all steps."""
         steps = (row for row in self._last_events() if row["event"] == "step")
         return Progress(next((row.get("step", 0) + 1 for row in steps), 0), self.entry.steps)
 
     @property
     def created_s(self) -> float:
-        """The time when the run was submitted. This and the times below are Unix seconds."""
+        """Time of submission in Unix seconds."""
         return self.entry.created_s
 
     @property
     def started_s(self) -> float | None:
-        """The time when its processes had started."""
+        """Time at which all processes had started, in Unix seconds; None before that."""
         return self.entry.started_s
 
     @property
     def first_step_s(self) -> float | None:
-        """The time when its first step was finished."""
+        """Time at which the first step was completed, in Unix seconds; None before that."""
         return next((row["time"] for row in self._first_events() if row["event"] == "step"), None)
 
     @property
     def finished_s(self) -> float | None:
-        """The time when the run ended."""
+        """Time at which the run ended, in Unix seconds; None before that."""
         return self.entry.finished_s
 
     def metrics(self, since: int = 0) -> list[dict[str, Any]]:
         """Return one row per step: ``step``, ``loss``, ``grad_norm``, ``seconds``, ``tokens_per_s``.
 
-        A loss or norm that is not a number, since training diverged, is None. A dry run has neither, and its seconds
-        are modelled, or in its ``unit``. The first ``since`` rows are left out.
+        A loss or norm that is not a number, because training diverged, is None. A dry run has neither; its ``seconds``
+        are modelled, in seconds or in the ``unit`` of the row. The first ``since`` rows are left out.
         """
         return self.follow_metrics().remaining_rows()[max(0, since) :]
 
     def follow_metrics(self) -> Follower:
-        """Return a reader of new rows of :meth:`metrics`."""
+        """Return a reader that follows new rows of :meth:`metrics`."""
         return Follower(self.folder / "metrics.jsonl", MetricsRow)
 
     def latest(self) -> dict[str, Any] | None:
-        """Return the last row of :meth:`metrics`; None before the first step is finished."""
+        """Return the last row of :meth:`metrics`; None before the first step is completed."""
         return next(valid_rows(reversed(last_lines(self.folder / "metrics.jsonl", 2)), MetricsRow), None)
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the events of process 0 before its first step, such as its device, and after its last step."""
+        """Return the events of process 0 before its first step (such as its device) and after its last step."""
         before, after = (
             [*takewhile(lambda row: row["event"] != "step", rows)]
             for rows in (self._first_events(), self._last_events())
@@ -208,7 +208,7 @@ class Run:
         return valid_rows(first_lines(self.folder / "events-0.jsonl"), EventRow)
 
     def _last_events(self) -> Iterator[dict[str, Any]]:
-        """Return the last events, latest first."""
+        """Yield the events after the last step, latest first."""
         return valid_rows(reversed(last_lines(self.folder / "events-0.jsonl", LOG_BYTES)), EventRow)
 
     def notes(self) -> list[str]:
@@ -224,7 +224,7 @@ class Run:
 
     @property
     def contention(self) -> Contention | None:
-        """The processes that compute on fewer cores of this machine; None if each has a core or a GPU."""
+        """Number of processes on this machine and of its cores, if processes share cores; None otherwise."""
         entry, cores = self.entry, os.cpu_count() or 1
         on_cores = any(event.get("device") == "CPU" for event in self.events())
         shares = on_cores and not entry.is_rehearsal and entry.processes > cores
@@ -235,7 +235,7 @@ class Run:
         return stopped_process_lines(self.entry)
 
     def log(self, lines: int = 200, process: int | None = None, query: str = "") -> list[LogLine]:
-        """Return the last ``lines`` lines of each process, or of one, that contain ``query`` in any case."""
+        """Return the last ``lines`` log lines that contain ``query``, ignoring case, of each process or of one."""
         wanted, found = query.casefold(), []
         for number, path in files_by_process(self.folder, "rank", ".log").items():
             if process in (None, number):
@@ -245,13 +245,13 @@ class Run:
         return found
 
     def result(self) -> Result | None:
-        """Return the result of the run, with the exit of each process; None before its end."""
+        """Return the result of the run with the exit of each process; None before the run has ended."""
         return read_result(self.folder)
 
     def wait(self, progress: Callable[[Run], None] | None = None, timeout_s: float | None = None) -> State:
-        """Wait until the run is over or ``timeout_s`` has passed, and return its state.
+        """Wait until the run has ended or ``timeout_s`` seconds have passed, and return its state.
 
-        ``progress`` is called after each step, at each change of state, when a process is stopped or continues, and
+        ``progress`` is called after each step and each change of state, when a process is stopped or continues, and
         when the launcher stops or starts to respond.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -278,9 +278,9 @@ class Run:
             self.trouble = str(error)
 
     def cancel(self, why: str = "") -> None:
-        """Cancel the run, also one that another process launched; a finished run stays as it is.
+        """Cancel the run, even if another process launched it; a finished run is not changed.
 
-        ``why`` becomes a part of its reason.
+        ``why`` becomes part of the reason for the state.
 
         Raises:
             RunError: the run was opened without its launcher; see :func:`meshwave.engine.runs.launchers.open_run`.
@@ -291,7 +291,7 @@ class Run:
 
 
 def _shared_cores_note(contention: Contention | None) -> list[str]:
-    """Return a note if more processes compute than this machine has cores, which no prediction includes."""
+    """Return a note if there are more computing processes than cores, which no prediction models."""
     if contention is None:
         return []
     processes, cores = contention
@@ -305,12 +305,12 @@ def loss_suffix(row: Mapping[str, Any] | None) -> str:
 
 
 def step_time(row: Mapping[str, Any]) -> str:
-    """Return the time of a step with its unit; modelled time for a dry run."""
+    """Return the time of a step with its unit, as text; modelled time for a dry run."""
     return duration(row["seconds"], row.get("unit", "s"))
 
 
 def loss_text(loss: float | None) -> str:
-    """Return a loss as text; None is a loss that is not a number."""
+    """Return a loss as text; None stands for a loss that is not a number."""
     return "not a number" if loss is None else f"{loss:.4f}"
 
 
@@ -338,7 +338,7 @@ def last_lines(path: Path, lines: int) -> list[str]:
 
 
 def read_result(folder: Path) -> Result | None:
-    """Return the result of a run; None if there is none yet, or it is damaged."""
+    """Return the result of a run; None if it has none yet or it is damaged."""
     try:
         return read_document(folder / RESULT, Result)
     except RunFolderError:

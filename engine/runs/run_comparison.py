@@ -1,4 +1,4 @@
-"""Comparison of a run with its prediction, its stored outcome, and the history of a design."""
+"""Comparison of a run with its prediction, the stored outcome of a comparison, and the history of a design."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from meshwave.engine.units import duration, number, percent, percent_change, qua
 
 FORMAT = "meshwave-compared/1"
 MOST_LINES = 8
-"""Maximum number of meshes, links or layers that are listed: those with the largest errors."""
+"""Maximum number of meshes, links or layers that are listed; those with the largest errors."""
 THOUSANDS = 999
 MANY_TIMES = 2.0
-"""The least ratio that is shown as a factor: "10 times" is clearer than "900% longer"."""
+"""Smallest ratio that is shown as a factor: "10 times" is clearer than "900% longer"."""
 SHORT_TIMES = 10.0
-"""The least ratio that is shown as a factor in a list, where factors are rare."""
+"""Smallest ratio that is shown as a factor in a list."""
 TIMELESS_KEYS = frozenset({"steps", "seed", "lr", "lr_schedule", "warmup_steps", "min_lr_factor"})
-"""Keys of training that do not change the step time."""
+"""Keys of the training section that do not affect the step time."""
 LONGEST_NOTE = 200
-"""Characters of the notes of a profile about its run and its network."""
+"""Maximum number of characters of the notes on run and network in a profile."""
 
 
 def compare_run(run: Run, bundle: Bundle, recording: Recording | None = None) -> Comparison | None:
-    """Compare a run with its prediction on the links that it had; return None if no step was recorded.
+    """Compare a run with its prediction on the links that the run used; return None if no step was recorded.
 
     The outcome of a finished run is stored in its folder.
 
     Args:
         run: the run.
         bundle: its run folder.
-        recording: its recording, if it was read before.
+        recording: its recording, if it was already read.
 
     Raises:
-        InputError: its calibration profile does not exist any more.
+        InputError: the calibration profile of the design no longer exists.
     """
     prediction = bundle.prediction
     try:
@@ -69,8 +69,8 @@ def save_run_profile(run: Run) -> str:
     """Save the measurements of a run as a calibration profile; return the name of the profile.
 
     Raises:
-        RunError: the run has recorded no step.
-        InputError: it was a dry run.
+        RunError: no step of the run was recorded.
+        InputError: the run was a dry run.
     """
     entry, bundle = run.entry, read_executed_bundle(run.folder)
     when = datetime.fromtimestamp(entry.created_s)
@@ -80,7 +80,7 @@ def save_run_profile(run: Run) -> str:
 
 
 def _add_machine(run: Run, profile: Profile) -> Profile:
-    """Add the machine of a run to its profile, and the rates of emulated links."""
+    """Add the machine of a run and the rates of emulated links to its profile."""
     device = next((str(event["device"]) for event in run.events() if event.get("device")), "")
     where: dict[str, Any] = {"cores": os.cpu_count(), "processor": processor_name(), "device": device}
     if (network := read_topology(run.folder)) is None:
@@ -125,7 +125,7 @@ def comparison_lines(found: Comparison) -> list[str]:
 
 
 def _memory_line(memory: MeshMemory) -> str:
-    """Return the peak memory of a mesh, with the categories that were measured."""
+    """Return a line on the peak memory of a mesh, with the categories that were measured."""
     expected, took = (quantity(size, "B") for size in (memory.predicted_bytes, memory.measured_bytes))
     parts = (
         f"{kind} {quantity(predicted, 'B')} and {quantity(measured, 'B')}"
@@ -148,7 +148,7 @@ def step_time_text(found: Comparison) -> str:
 
 
 def _largest_errors(found: Comparison, by_name: dict[str, Compared], plural: str) -> Iterator[str]:
-    """Return a line for each of the largest errors, in the order of ``by_name``."""
+    """Yield a line for each of the largest errors, in the order of ``by_name``."""
     largest = sorted(by_name, key=lambda name: -abs(by_name[name].measured_s - by_name[name].predicted_s))[:MOST_LINES]
     yield from (f"  {name:<24}{compared_text(found, each)}" for name, each in by_name.items() if name in largest)
     if len(by_name) > MOST_LINES:
@@ -156,7 +156,7 @@ def _largest_errors(found: Comparison, by_name: dict[str, Compared], plural: str
 
 
 def compared_text(found: Comparison, compared: Compared) -> str:
-    """Return both values, such as ``3.2 ms predicted, 4.1 ms measured, 28% longer``."""
+    """Return predicted and measured value as text, such as ``3.2 ms predicted, 4.1 ms measured, 28% longer``."""
     expected, took = (
         duration(size, unit) for size, unit in zip(compared[:2], (found.prediction.costs.unit, found.unit), strict=True)
     )
@@ -165,7 +165,7 @@ def compared_text(found: Comparison, compared: Compared) -> str:
 
 
 def error_text(error: float | None, more: str = "longer", less: str = "shorter") -> str:
-    """Return the error of a prediction, such as ``, 12.0% longer``; empty if it is not known."""
+    """Return the error of a prediction as text, such as ``, 12.0% longer``; empty if it is unknown."""
     if error is None:
         return ""
     if error >= MANY_TIMES - 1:
@@ -186,19 +186,19 @@ def short_error(error: float) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The errors of a prediction in one run."""
+    """Prediction errors of one run."""
 
     run: str
     name: str
-    manner: str  # how the run differs from plain training
+    manner: str  # text on how the run differs from plain training
     created_s: float
-    digest: str  # of its program
+    digest: str  # hash of the program
     cost: str  # the cost model of the prediction
     unit: str
     predicted_s: float
     measured_s: float
     error: float | None  # None for costs in units
-    memory_error: float | None  # the largest of all meshes; None where none was measured
+    memory_error: float | None  # largest error of all meshes; None if no memory was measured
     cause: str
 
 
@@ -216,7 +216,7 @@ class _File(RunFile):
 def read_outcome(entry: Entry, folder: Path) -> Outcome | None:
     """Return the outcome that was stored when a run was first compared; None if it was not compared.
 
-    It is not computed again, since later costs or versions would predict other times.
+    It is not computed again, because later costs or versions would give other predictions.
     """
     try:
         found = read_document(folder / "compared.json", _File)
@@ -231,7 +231,7 @@ def read_outcome(entry: Entry, folder: Path) -> Outcome | None:
 def design_history(record: Record, like: Entry, most: int = 1000) -> list[Outcome]:
     """Return the outcomes of finished runs of the design of ``like`` on the same links, latest first.
 
-    A run counts as a run of the same design if it has the same name, or the same content under another name.
+    A run belongs to the same design if the design has the same name, or the same content.
     """
     folder = record.folder(like.id)
     mine, links = _timed_content(folder), _emulated_links(folder)
@@ -247,12 +247,12 @@ def design_history(record: Record, like: Entry, most: int = 1000) -> list[Outcom
 
 
 def run_outcome(record: Record, entry: Entry) -> Outcome | None:
-    """Return the outcome of a finished run, which is compared if it was not before; None if that is not possible."""
+    """Return the outcome of a finished run, comparing it first if necessary; None if that is not possible."""
     return read_outcome(entry, record.folder(entry.id)) or _compare_now(record, entry)
 
 
 def _timed_content(folder: Path) -> dict[str, Any]:
-    """Return the launched design without its name, costs and keys that change no time; empty if it cannot be read."""
+    """Return the content of the launched design that affects step times; empty if it cannot be read."""
     try:
         document = read_launched_design(folder).model_dump(mode="json", exclude={"name", "cost"})
         training = document.pop("training").items()
@@ -262,7 +262,7 @@ def _timed_content(folder: Path) -> dict[str, Any]:
 
 
 def _emulated_links(folder: Path) -> Links | None:
-    """Return the emulated links of a run; None without any, or if they cannot be read."""
+    """Return the emulated links of a run; None if it has none, or they cannot be read."""
     try:
         return read_links(folder)
     except RunFolderError:
@@ -277,7 +277,7 @@ def _compare_now(record: Record, entry: Entry) -> Outcome | None:
     try:
         compare_run(run, read_executed_bundle(run.folder))
     except MeshwaveError:
-        return None  # launched by another version, or its profile does not exist any more
+        return None  # launched by another version, or the profile no longer exists
     return read_outcome(entry, run.folder)
 
 
@@ -301,7 +301,7 @@ def _store_outcome(folder: Path, found: Comparison) -> None:
 
 
 def history_lines(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return a line with the prediction errors of the runs of a design; empty for a single run."""
+    """Return lines on the prediction errors of the runs of a design; empty for a single run."""
     if len(outcomes) < 2:
         return []
     errors = ", ".join(_outcome_text(each) for each in outcomes[:MOST_LINES])
@@ -314,5 +314,5 @@ def _outcome_text(each: Outcome) -> str:
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return outcomes for ``--json``."""
+    """Return outcomes as JSON objects for ``--json``."""
     return [asdict(each) for each in outcomes]

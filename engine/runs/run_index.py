@@ -1,4 +1,4 @@
-"""The SQLite file of the run database, which any number of processes share."""
+"""SQLite file of the run database, which several processes may share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 VERSION = 4
 PATIENCE_S = 10.0
-"""The longest that a writer waits for another; a transaction takes a fraction of a millisecond."""
+"""Maximum time, in seconds, that a writer waits for another writer; a transaction takes less than a millisecond."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -48,11 +48,11 @@ UPGRADES = {
     """,
     3: "ALTER TABLE runs ADD COLUMN person TEXT NOT NULL DEFAULT '';",
 }
-"""Statements that upgrade the tables, by the version that they upgrade."""
+"""SQL statements that upgrade the tables, by the version from which they upgrade."""
 
 
 def open_index(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Open the index; return the connection, and True if the index is new."""
+    """Open the SQLite file; return the connection, and True if the file is new."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     db = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
@@ -68,9 +68,9 @@ def open_index(path: Path) -> tuple[sqlite3.Connection, bool]:
 
 
 def _upgrade(db: sqlite3.Connection) -> None:
-    """Upgrade the tables to this version; another process may do the same."""
+    """Upgrade the tables to the current version; safe if several processes do so at once."""
     db.execute("BEGIN IMMEDIATE")
-    version = db.execute("PRAGMA user_version").fetchone()[0]  # read again: another process may have upgraded it
+    version = db.execute("PRAGMA user_version").fetchone()[0]  # another process may have upgraded it
     scripts = [UPGRADES[each] for each in range(version, VERSION)] if version else [SCHEMA]
     for statement in filter(str.strip, ";".join(scripts).split(";")):
         db.execute(statement)
@@ -79,7 +79,7 @@ def _upgrade(db: sqlite3.Connection) -> None:
 
 
 def _set_wal(db: sqlite3.Connection) -> None:
-    """Set the journal mode; try again while another process, which may be the first at the same time, sets it."""
+    """Set the journal mode; retry while another process holds the lock."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -92,6 +92,6 @@ def _set_wal(db: sqlite3.Connection) -> None:
 
 
 def is_damage(error: Exception) -> bool:
-    """Return True if an error reports a damaged file, rather than one that cannot be read or written."""
-    damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last: a table is missing
+    """Return True if an error reports a damaged file, rather than a file that cannot be read or written."""
+    damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last code: a table is missing
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in damage  # the upper bits are an extended code

@@ -1,4 +1,4 @@
-"""Calibration of a launch target: a job on one node measures it, and the check of the target measures its network."""
+"""Calibration of a launch target: a job measures one node, and the target check measures the network."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from meshwave.engine.runs.target_check import LinkReport, check_target, finished
 
 MODULE = "meshwave.engine.runtime.processes.target_calibration"
 PLAN = "calibration.json"
-"""Fields of the options of a calibration that differ from the default of the node."""
+"""File with the calibration options that differ from the defaults of the node."""
 PROFILE = "profile.json"
 LIMIT_S = 3600.0
-"""The longest that a calibration waits for its job."""
+"""Maximum time, in seconds, that a calibration waits for its job."""
 PROBE_BYTES = (4, 16 * 2**20)
-"""Sizes at which a line through the latency and the bandwidth of a link is sampled."""
+"""Message sizes, in bytes, at which the line through latency and bandwidth of a link is sampled."""
 
 
 def calibrate_target(launcher: Launcher, plan: Mapping[str, Any], limit_s: float = LIMIT_S) -> Profile:
-    """Measure one node of a launch target, and its links between nodes if it has several.
+    """Measure one node of a launch target, and the links between nodes if it has several.
 
     Raises:
         Refusal: the target is this machine.
-        RunRefusal: a job fails, or does not end in time.
+        RunRefusal: a job fails, or exceeds the time limit.
     """
     cluster = job_launcher(launcher)
     with finished_job(cluster, NodeLayout((1,), (0,)), MODULE, limit_s, {PLAN: dict(plan)}) as (folder, failure):
@@ -41,7 +41,7 @@ def calibrate_target(launcher: Launcher, plan: Mapping[str, Any], limit_s: float
 
 
 def with_link_between_nodes(profile: Profile, link: LinkReport) -> Profile:
-    """Return a profile with the measured link between nodes."""
+    """Return the profile with a measured link between nodes added."""
     beta = 1 / link.bandwidth
     samples = tuple((float(size), link.latency_s + size * beta) for size in PROBE_BYTES)
     line = LinkLine(pair="across_nodes", alpha_s=link.latency_s, beta_s_per_byte=beta, r2=1.0, samples=samples)

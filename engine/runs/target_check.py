@@ -1,4 +1,4 @@
-"""The check of a launch target: a short job that reports its hardware, its software and its link rates."""
+"""Check of a launch target: a short job that reports hardware, software and link rates."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from meshwave.engine.units import quantity
 
 MODULE = "meshwave.engine.runtime.processes.target_check"
 LIMIT_S = 300.0
-"""Longest time that a check waits for its job."""
+"""Maximum time, in seconds, that a check waits for its job."""
 LOOK_S = 0.5
 
 
 class ProcessReport(RunFile):
-    """A process of the check."""
+    """Report of one process of the check."""
 
     process: Count
     node: Count
@@ -47,7 +47,7 @@ class ProcessReport(RunFile):
 
 
 class LinkReport(RunFile):
-    """Measurement of a kind of link; bandwidths in bytes/s."""
+    """Measurements of one kind of link; bandwidths are in bytes/s."""
 
     processes: PositiveInt
     latency_s: PositiveFloat
@@ -56,18 +56,18 @@ class LinkReport(RunFile):
 
 
 class DeviceReport(RunFile):
-    """Measurement of a device."""
+    """Measurements of a device."""
 
     flops: PositiveFloat
     memory_bandwidth: PositiveFloat
 
 
 class TargetReport(RunFile):
-    """Schema of ``report.json``."""
+    """Content of ``report.json``."""
 
     processes: tuple[ProcessReport, ...]
     all_seen: tuple[bool, ...]
-    """True if each process saw the files of all others in the run folder."""
+    """True for each process that saw the files of all other processes in the run folder."""
     backend: str
     intra_node: LinkReport | None
     inter_node: LinkReport | None
@@ -75,16 +75,16 @@ class TargetReport(RunFile):
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
+        """Number of nodes."""
         return len({each.node for each in self.processes})
 
     @property
     def devices_per_node(self) -> int:
-        """The number of processes of each node."""
+        """Number of processes of each node."""
         return len(self.processes) // self.nodes
 
     def problems(self, own_versions: Mapping[str, str]) -> Iterator[Problem]:
-        """Yield the problems of the target; ``own_versions`` are those of this machine."""
+        """Yield the problems of the target; ``own_versions`` are the package versions of this machine."""
         for name in sorted({name for each in self.processes for name in each.versions}):
             found = sorted({each.versions[name] for each in self.processes})
             if len(found) > 1:
@@ -99,7 +99,7 @@ class TargetReport(RunFile):
             yield Problem("", "folder_not_shared", {}, severity="warning")
 
     def cluster(self, nodes: int | None = None) -> Cluster:
-        """Return the ``cluster`` section of a document."""
+        """Return the reported cluster as the ``cluster`` section of a document."""
         first = self.processes[0]
         inside, between = self.intra_node or self.inter_node, self.inter_node or self.intra_node
         if inside is None or between is None:
@@ -121,7 +121,7 @@ class TargetReport(RunFile):
 
 
 def report_lines(report: TargetReport, clocks: Clocks, drawn: Cluster | None = None) -> Iterator[str]:
-    """Yield a report in words; ``drawn`` is a cluster to compare links with."""
+    """Yield the lines of a report as text; ``drawn`` is a cluster whose links are compared."""
     first = report.processes[0]
     yield f"nodes     {report.nodes}, {report.devices_per_node} processes each, backend {report.backend}"
     yield f"device    {first.device}, {quantity(first.memory_bytes, 'B')}, {quantity(report.device.flops, 'FLOP/s')}"
@@ -143,11 +143,11 @@ def report_lines(report: TargetReport, clocks: Clocks, drawn: Cluster | None = N
 def check_target(
     launcher: Launcher, nodes: int | None = None, devices_per_node: int | None = None, limit_s: float = LIMIT_S
 ) -> tuple[TargetReport, Clocks]:
-    """Run the check on some nodes and return its report.
+    """Run the check on a number of nodes and return its report.
 
     Raises:
         Refusal: the target is this machine, or has fewer nodes.
-        RunRefusal: the job fails, or does not end in time.
+        RunRefusal: the job fails, or exceeds the time limit.
     """
     cluster = job_launcher(launcher)
     options = cluster.options
@@ -164,22 +164,22 @@ def check_target(
 
 
 def target_cluster(name: str) -> Cluster:
-    """Return the cluster of a launch target as a short job reports it, with the nodes that its options state.
+    """Return the cluster that a short job reports for a launch target, with the node count that its options state.
 
     Raises:
         Refusal: the target does not exist, or is this machine.
-        RunRefusal: the job fails, or does not end in time.
+        RunRefusal: the job fails, or exceeds the time limit.
     """
     with closing(Record()) as record, closing(open_target(record, name)) as launcher:
         return check_target(launcher)[0].cluster(job_launcher(launcher).options.nodes)
 
 
 def job_launcher(launcher: Launcher) -> JobLauncher:
-    """Return the launcher as a job launcher, if it submits jobs.
+    """Return the launcher as a :class:`JobLauncher`.
 
     Raises:
-        Refusal: it launches on this machine.
-        RunRefusal: it cannot launch anything.
+        Refusal: the launcher starts runs on this machine.
+        RunRefusal: the launcher cannot launch runs.
     """
     if not isinstance(launcher, JobLauncher):
         raise Refusal("check_of_machine", {"launcher": launcher.name})
@@ -193,14 +193,14 @@ def job_launcher(launcher: Launcher) -> JobLauncher:
 def finished_job(
     launcher: JobLauncher, layout: NodeLayout, module: str, limit_s: float, files: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[Path, RunRefusal]]:
-    """Run a module on nodes to its end, and give its folder and the error to raise if a result is missing there.
+    """Run a module on nodes to its end; yield its folder, and the error to raise if a result is missing there.
 
     Args:
-        launcher: where to run it.
+        launcher: the launcher that runs it.
         layout: the processes of each node.
-        module: started by torchrun, with the folder as its argument.
-        limit_s: seconds after which it is ended.
-        files: JSON documents to put into the folder first, by name.
+        module: module that torchrun starts with the folder as its argument.
+        limit_s: time in seconds after which it is ended.
+        files: JSON documents to write into the folder first, by file name.
     """
     folder = launcher.prepare_folder(f"check-{secrets.token_hex(4)}")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -233,7 +233,7 @@ def _reason(status: JobStatus, limit_s: float) -> str:
 
 
 def _last_errors(folder: Path) -> str:
-    """Return the end of the logs, where an error is."""
+    """Return the last lines of the logs, which contain the error."""
     logs = [line for path in sorted(folder.glob("*.log")) for line in last_lines(path, 100)]
     telling = [line for line in logs if "Error" in line or "error" in line] or logs
     return " / ".join(line.strip()[:200] for line in telling[:3]) or "there are no logs"

@@ -1,4 +1,4 @@
-"""Training texts: the file that a design names, and texts that users upload."""
+"""Training texts: the text file that a design names, and texts that users upload."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from meshwave.engine.findings import DesignError, Problem, Refusal
 
 LARGEST_UPLOAD_BYTES = 8_000_000
 LONGEST_NAME_BYTES = 120
-"""The longest name of an uploaded text; file systems allow 255 bytes, a design 200 characters."""
+"""Maximum length, in bytes, of the name of an uploaded text; file systems allow 255 bytes."""
 
 
 def texts_folder() -> Path:
-    """Return the folder of uploaded texts; the command line searches it last."""
+    """Return the folder of uploaded texts; the command line searches this folder last."""
     return home() / "data"
 
 
 def training_text(design: Design, given: Path | None = None, folders: Sequence[Path] = ()) -> Path | None:
-    """Return the file that a design trains on; None for the text that comes with Meshwave.
+    """Return the text file that a design trains on; None for the text that comes with Meshwave.
 
     Args:
         design: the design.
-        given: a file that replaces the one that the design names.
-        folders: folders that are searched before the user's own.
+        given: a file to use instead of the one that the design names.
+        folders: folders to search before the folder of uploaded texts.
 
     Raises:
         DesignError: the file does not exist.
@@ -39,10 +39,10 @@ def training_text(design: Design, given: Path | None = None, folders: Sequence[P
 
 
 def find_text(name: str, folders: Sequence[Path]) -> Path:
-    """Return the first file called ``name`` in ``folders``.
+    """Return the first file with a name in ``folders``.
 
     Raises:
-        DesignError: no folder has it.
+        DesignError: no folder contains the file.
     """
     looked_in = list(dict.fromkeys(folder.expanduser().absolute() for folder in folders))
     for folder in looked_in:
@@ -52,10 +52,10 @@ def find_text(name: str, folders: Sequence[Path]) -> Path:
 
 
 def keep_text(name: str, text: str) -> str:
-    """Save an uploaded text; return the file name that it got.
+    """Save an uploaded text; return the file name under which it was saved.
 
     Raises:
-        InputError: it is empty or too large, or cannot be written.
+        InputError: the text is empty or too large, or cannot be written.
     """
     content = text.encode("utf-8", "replace")
     if not content:
@@ -73,7 +73,7 @@ def keep_text(name: str, text: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return a file name that all systems and designs accept, without folders and control characters."""
+    """Return a file name that is valid on all systems and in designs, without folders or control characters."""
     last = re.split(r"[/\\]", name)[-1]
     kept = re.sub(r'[\x00-\x1f\x7f<>:"|?*]', "_", last).strip().lstrip(".")
     stem, dot, ending = kept.rpartition(".")

@@ -1,4 +1,4 @@
-"""The designs of the accuracy benchmark, as data: each lists its differences from a common design."""
+"""Designs of the accuracy benchmark, each given by its differences from a common design."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ MeshShapes = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Case:
-    """A design, and how it is measured."""
+    """Design, and the options of its measurement."""
 
     name: str
     group: str
     document: Document
     way: Way = "rehearsed"
-    rivals: str = ""  # name of the training, if other cases do the same training with other schedules
-    scale: float | None = None  # time-dilation factor of a dry run; None: chosen by the benchmark
-    uses_hosts: bool = False  # True on emulated hosts
-    tags: Mapping[str, Any] = field(default_factory=dict)  # values by which a table finds the case
+    rivals: str = ""  # name of the training, if other cases run the same training with other schedules
+    scale: float | None = None  # time-dilation factor of a dry run; None if the benchmark chooses it
+    uses_hosts: bool = False  # True to run on emulated hosts
+    tags: Mapping[str, Any] = field(default_factory=dict)  # values by which a table selects the case
 
     def design(self, steps: int) -> Design:
-        """Return the design with a number of training steps."""
+        """Return the design with the given number of training steps."""
         return parse_design(
             {**self.document, "name": self.name, "training": {**self.document["training"], "steps": steps}}
         )
@@ -37,9 +37,9 @@ class Case:
 
 UNIT = {"kind": "unit", "forward": 1.0, "backward": 2.0}
 MODEL = {"kind": "gpt", "layers": 32, "hidden": 64, "heads": 4, "sequence": 64, "vocab": 257}
-"""Model of designs with costs in units: small tensors, and layers for many stages."""
+"""Model of designs with costs in units: small tensors, and enough layers for many stages."""
 WIDE = {**MODEL, "layers": 16, "hidden": 256, "sequence": 128}
-"""Model of designs with costs in seconds: the activations of a microbatch of two sequences have 256 KiB."""
+"""Model of designs with costs in seconds; a microbatch of two sequences has activations of 256 KiB."""
 DEEP = {**WIDE, "hidden": 128, "sequence": 256}
 """Model of designs that reduce gradients: fewer weights, longer sequences."""
 CORE = {
@@ -50,10 +50,12 @@ CORE = {
     "efficiency": 0.5,
 }
 LINK = {"latency_s": 1e-4, "bandwidth": 6e7}
-"""A link that is as slow relative to a core as a NIC is to a GPU. This machine can carry all messages of a dry run over
-such links in dilated time."""
+"""Link whose speed relative to a CPU core is that of a NIC relative to a GPU.
+
+This machine can carry all messages of a dry run over such links in dilated time.
+"""
 SLOW = {"latency_s": 1e-4, "bandwidth": 8e6}
-"""A link on which 256 KiB take half as long as the forward of a stage of four layers."""
+"""Link on which 256 KiB take half as long as the forward of a stage with four layers."""
 MICROBATCHES = 8
 
 
@@ -73,7 +75,7 @@ def case_document(
 ) -> dict[str, Any]:
     """Return a design document on the cluster of this benchmark.
 
-    ``between`` is the link between nodes of ``per_node`` devices, ``devices`` the devices of each mesh if they are not
+    ``between`` is the link between nodes of ``per_node`` devices. ``devices`` are the devices of each mesh, by default
     assigned in order.
     """
     in_order = iter(range(sum(dp * tp for dp, tp in meshes)))
@@ -127,16 +129,16 @@ def _select(*names: str) -> Iterator[tuple[str, Document]]:
 def _schedule_cases(
     schedules: Iterable[tuple[str, Document]], training: str, group: str = "", **options: Any
 ) -> Iterator[Case]:
-    """Return cases of the same training with several schedules."""
+    """Yield cases of the same training with several schedules."""
     for name, schedule in schedules:
         yield Case(f"{training}: {name}", group or training, case_document(schedule, **options), rivals=training)
 
 
 def dry_run_cases() -> Iterator[Case]:
-    """Return the dry runs without emulated hosts.
+    """Yield the dry runs without emulated hosts.
 
-    All schedules; 2 to 8 meshes; dp, tp, experts and unequal meshes; transfers that take from no time up to the time of
-    a forward.
+    They cover all schedules, 2 to 8 meshes, dp, tp, experts and unequal meshes, and transfers that take between no time
+    and the time of a forward.
     """
     four, two, eight = ((1, 1),) * 4, ((1, 1),) * 2, ((1, 1),) * 8
     yield from _schedule_cases(
@@ -205,8 +207,9 @@ SIZES: Mapping[str, tuple[int, int, float]] = {
 }
 """Tokens per sequence, sequences and link rate in bytes/s, by the size of the activations of a microbatch.
 
-At that rate a transfer takes a tenth of the time of its forward, a fifth for 1 MiB and half for 4 MiB: the most that
-this machine can carry."""
+At this rate a transfer takes a tenth of the time of its forward, a fifth for 1 MiB and half for 4 MiB, which is the
+most that this machine can carry.
+"""
 
 
 def _message_cases() -> Iterator[Case]:
@@ -226,10 +229,10 @@ def _model_cases() -> Iterator[Case]:
     yield Case("two nodes: interleaved 1f1b", "other", case_document(SCHEDULES["interleaved 1f1b"], **nodes))
 
 
-# ---- links that the kernel shares between emulated hosts ----
+# ---- emulated hosts, between which the kernel shares links ----
 
 INSIDE = {"latency_s": 1e-5, "bandwidth": 6e7}
-"""The link inside a node; its latency is that of this machine."""
+"""Link inside a node; its latency is that of this machine."""
 ALTERNATING = ((1, 1),) * 4, [[0], [2], [1], [3]]
 """Four meshes on nodes 0, 1, 0 and 1, so that every message passes the NICs."""
 
@@ -241,7 +244,7 @@ def _nic(megabytes: float) -> Document:
 def _host_rivals(
     schedules: Iterable[tuple[str, Document]], training: str, group: str, **options: Any
 ) -> Iterator[Case]:
-    """Return cases of the same training with several schedules on two emulated hosts."""
+    """Yield cases of the same training with several schedules on two emulated hosts."""
     size = sum(dp * tp for dp, tp in options["meshes"])
     for name, schedule in schedules:
         drawn = case_document(schedule, link=INSIDE, **{"per_node": size // 2, **options})
@@ -252,7 +255,7 @@ INTERLEAVED = {"schedule": "interleaved-1f1b", "chunks": 4}
 
 
 def host_cases() -> Iterator[Case]:
-    """Return dry runs whose flows share links on emulated hosts, where the kernel shares them, and not the model."""
+    """Yield the dry runs on emulated hosts, where links are shared by the kernel rather than by the model."""
     meshes, devices = ALTERNATING
     some = _select("1f1b", "eager 1f1b", "interleaved 1f1b", "hanayo, 2 waves", "zb-h1")
     yield from _host_rivals(some, "alternating, 8 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(8))
@@ -271,7 +274,7 @@ def host_cases() -> Iterator[Case]:
 
 
 def _host_reduction_cases() -> Iterator[Case]:
-    """Return cases whose gradients and transfers share the NICs."""
+    """Yield cases in which gradient reductions and transfers share the NICs."""
     pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "devices": [[0, 2], [3, 1]], "model": DEEP}
     some = _select("1f1b", "interleaved 1f1b")
     yield from _host_rivals(some, "2 meshes of dp 2", "data parallel", between=_nic(12), **pair)
@@ -281,7 +284,7 @@ def _host_reduction_cases() -> Iterator[Case]:
 
 
 def _host_exchange_cases() -> Iterator[Case]:
-    """Return cases whose collectives inside stages share the NICs with each other and with transfers."""
+    """Yield cases in which collectives inside stages share the NICs with each other and with transfers."""
     halves: dict[str, Any] = {"meshes": ((1, 2),) * 2, "model": DEEP, "between": _nic(24)}
     some = _select("1f1b", "hanayo, 1 wave")
     yield from _host_rivals(some, "2 meshes of tp 2", "tensor parallel", devices=[[0, 2], [1, 3]], **halves)
@@ -296,7 +299,7 @@ def _host_exchange_cases() -> Iterator[Case]:
 
 
 def _host_resharding_cases() -> Iterator[Case]:
-    """Return cases that reshard tensors between nodes."""
+    """Yield cases that reshard tensors between nodes."""
     eager, what = _select("eager 1f1b"), {"model": DEEP, "between": _nic(2.5)}
     yield from _host_rivals(eager, "dp 2 to tp 2", "resharding", meshes=((2, 1), (1, 2)), **what)
     shapes: dict[str, Any] = {"meshes": ((1, 1), (2, 1), (1, 1)), "devices": [[0], [2, 3], [1]]}
@@ -306,11 +309,11 @@ def _host_resharding_cases() -> Iterator[Case]:
 
 
 IN_TURN = {"kind": "roofline", "overlap": 0.0}
-"""Costs of slots whose actions run one after the other, also in a dry run."""
+"""Costs of slots whose two actions run one after the other, in dry runs too."""
 
 
 def _host_overlap_cases() -> Iterator[Case]:
-    """Return cases whose slots of two hide exchanges behind compute, each also with slots that do not."""
+    """Yield cases whose slots hide exchanges behind computation, each also without that overlap."""
     experts = {"model": {**DEEP, "layers": 8, "moe": MOE}, "experts": {"ep": 2}, "between": _nic(16)}
     halves = {"model": DEEP, "between": _nic(24)}
     one, other = {"meshes": ((2, 1),) * 2, **experts}, {"meshes": ((1, 2),) * 2, **halves}
@@ -324,18 +327,20 @@ def _host_overlap_cases() -> Iterator[Case]:
         yield from _host_rivals([("in turn", SCHEDULES[name])], training, "overlapped slots", cost=IN_TURN, **options)
 
 
-# ---- training: as many processes as there are cores ----
+# ---- training: as many processes as cores ----
 
 PROFILE, RUN_PROFILE = "accuracy-bench.json", "accuracy-bench-run.json"
-"""The calibration profile of these predictions, and the profile of the first run with two stages, from which the later
-runs with two stages are predicted once more."""
+"""File names of the calibration profile, and of the profile of the first run with two stages.
+
+Later runs with two stages are predicted with both profiles.
+"""
 GIVES_PROFILE, USES_PROFILE = "teaches", "learns"
-"""Tags of the runs that make and use the profile of a run."""
+"""Tags of the run from which a profile is made, and of the runs that use it."""
 SMALL = {**WIDE, "layers": 4}
 
 
 def training_cases() -> Iterator[Case]:
-    """Return training runs with one or two processes: one stage, two stages, data parallelism, tensor parallelism."""
+    """Yield training runs of one or two processes: one stage, two stages, data parallelism, tensor parallelism."""
     one, two = ((1, 1),), ((1, 1),) * 2
     for name, meshes, schedule, model, batch in (
         ("one process", one, SCHEDULES["1f1b"], SMALL, 2),
@@ -364,7 +369,7 @@ STAGE_LAYERS: Mapping[str, Sequence[int]] = {
     "zb-h1": [2, 2],
     "zb-v": [1, 1, 1, 1],
 }
-"""The layers of each stage, by schedule; the first one gives the profile."""
+"""Layers of each stage, by schedule; the profile is made from the first schedule."""
 
 
 # ---- limits of dry runs ----
@@ -372,11 +377,11 @@ STAGE_LAYERS: Mapping[str, Sequence[int]] = {
 SHORTEST_MS = (2, 5, 10, 20, 40)
 RANKS = (2, 4, 8, 16)
 MESSAGES: Mapping[str, int] = {"64 KiB": 1, "1 MiB": 16, "4 MiB": 64, "16 MiB": 256}
-"""Sequences of 64 KiB in a microbatch, by the size of its activations."""
+"""Number of 64 KiB sequences in a microbatch, by the size of its activations."""
 
 
 def limit_cases() -> Iterator[Case]:
-    """Return dry runs of 1F1B with short actions, many ranks, or messages that exceed the rate of links."""
+    """Yield dry runs of 1F1B with short actions, many ranks, or messages that exceed the rate of links."""
     plain: dict[str, Any] = {"model": MODEL, "cost": UNIT}
     for shortest in SHORTEST_MS:
         drawn = case_document(SCHEDULES["1f1b"], **plain)

@@ -1,4 +1,4 @@
-"""The parts ``accuracy`` and ``rehearsal`` of the benchmark: measure designs, and summarize the file of results."""
+"""Benchmarks ``accuracy`` and ``rehearsal``: measure designs, and summarize the result file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from meshwave.engine.findings import Refusal
 
 Say = Callable[[str], None]
 MISSING = "missing"
-"""The word that selects the cases without a result."""
+"""Word that selects the cases without a result."""
 
 
 class Measures(Protocol):
-    """Measures cases."""
+    """Object that can measure a case."""
 
     def measure(self, case: Case) -> Result:
-        """Measure a case.
+        """Measure a case and return the result.
 
         Raises:
             MeshwaveError: the case cannot be measured.
@@ -60,22 +60,22 @@ def measure_all(
     say: Say,
     open_bench: Callable[[], AbstractContextManager[Measures]],
 ) -> dict[str, str]:
-    """Measure the selected cases, and write the file of results after each of them.
+    """Measure the selected cases, and write the result file after each of them.
 
-    Page and picture are written at the end, also after an interruption.
+    The page and the picture are written at the end, even after an interruption.
 
     Args:
         known: all cases.
         only: words that select cases by name or group, or :data:`MISSING`; empty selects all.
-        path: the file of results.
-        say: reports progress.
-        open_bench: opens the bench that measures.
+        path: the result file.
+        say: function that reports progress.
+        open_bench: returns a context manager of the object that measures.
 
     Returns:
-        The reasons why cases were skipped, by their names.
+        The reasons why cases were skipped, by case name.
 
     Raises:
-        InputError: a word of ``only`` selects nothing, or the file has other content or cannot be written.
+        InputError: a word of ``only`` selects nothing, or the result file is invalid or cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def _no_results() -> Results:
 
 
 def _select_cases(known: Sequence[Case], only: Sequence[str], results: Results) -> list[Case]:
-    """Return the cases whose name or group contains one of the words; all without words.
+    """Return the cases whose name or group contains one of the words; all cases if there are no words.
 
     Raises:
         InputError: a word selects nothing.
@@ -127,8 +127,8 @@ def _matches(case: Case, word: str, done: set[str]) -> bool:
 
 
 def write_page(results: Results, path: Path) -> None:
-    """Write the page and the picture of the results next to their file."""
-    results = read_results(path) or results  # as rounded in the file
+    """Write the page and the picture next to the result file."""
+    results = read_results(path) or results  # use the rounded values of the file
     write_whole(path.with_suffix(".md"), markdown(results).encode())
     if shown := [*host_results(results), *dry_run_results(results), *training_results(results)]:
         write_whole(path.with_suffix(".svg"), svg(shown).encode())
@@ -148,7 +148,7 @@ def _figures(results: Results) -> dict[str, Any]:
 
 
 def to_text(figures: Mapping[str, Any]) -> list[str]:
-    """Return a summary as lines for a terminal; the page has the details."""
+    """Return a summary as lines for a terminal; details are on the page."""
     lines = [f"  measured on {figures['machine']}"]
     parts = {"dry runs on emulated hosts": "on_hosts", "other dry runs": "rehearsals", "training runs": "real"}
     for title, found in ((title, figures[key]) for title, key in parts.items()):

@@ -21,11 +21,13 @@ WHO: Mapping[str, Mapping[str, object]] = {
     "H-4": {"schedule": "hanayo", "waves": 4},
     "H-8": {"schedule": "hanayo", "waves": 8},
 }
-"""Schedules by their names in the paper. Interleaved 1F1B is not in the paper, and has as many stages per device as two
-waves. Chimera-wave is one wave over half of the devices in twice as many pipelines, the paper's stand-in for the two
-replicas of Chimera."""
+"""Schedules by their names in the paper.
+
+Interleaved 1F1B is not in the paper; it has as many stages per device as two waves. Chimera-wave is one wave over half
+of the devices in twice as many pipelines, the paper's substitute for the two replicas of Chimera.
+"""
 LAYERS = {**MODEL, "layers": 128}
-"""A layer for each stage of eight waves over eight devices."""
+"""Model with one layer for each stage of eight waves over eight devices."""
 
 
 def place_title(cluster: str, ranks: int) -> str:
@@ -35,14 +37,14 @@ def place_title(cluster: str, ranks: int) -> str:
 
 
 def paper_cases() -> list[Case]:
-    """Return all schedules on each cluster of the paper, with one microbatch per device of a pipeline."""
+    """Return the cases of all schedules on each cluster of the paper; microbatches equal devices per pipeline."""
     return [case for cluster, ranks in MEASURED for case in _cluster_cases(cluster, ranks)]
 
 
 def _cluster_cases(cluster: str, ranks: int) -> Iterator[Case]:
     place = place_title(cluster, ranks)
     for who, schedule in WHO.items():
-        fold = 2 if who == "Chimera-wave" else 1  # half as many meshes with twice the layers, in twice as many copies
+        fold = 2 if who == "Chimera-wave" else 1  # half as many meshes with twice the layers
         copies, meshes = fold * EIGHT[ranks].pipelines, ranks // fold
         cost = {
             "kind": "unit",
@@ -52,12 +54,15 @@ def _cluster_cases(cluster: str, ranks: int) -> Iterator[Case]:
         }
         drawn = case_document(schedule, ((copies, 1),) * meshes, microbatches=meshes, model=LAYERS, cost=cost)
         tags = {"cluster": cluster, "ranks": str(ranks), "who": who}
-        rivals = place if fold == 1 else ""  # rivals have the same number of meshes
+        rivals = place if fold == 1 else ""  # compare equal mesh counts only
         yield Case(f"{place}: {who}", place, drawn, rivals=rivals, tags=tags)
 
 
 def count_correct_waves(transfers: Mapping[Place, float]) -> int:
-    """Return the number of cases whose best number of waves, predicted for a T_C / T_F, is that of the paper."""
+    """Return the number of cases in which the predicted best number of waves equals that of the paper.
+
+    ``transfers`` are the T_C / T_F of each cluster and pipeline length.
+    """
     right = 0
     for (cluster, ranks), bars in MEASURED.items():
         ours = wave_speed_ups(ranks, backward_ratio(cluster, ranks), transfers[cluster, ranks])
@@ -66,7 +71,7 @@ def count_correct_waves(transfers: Mapping[Place, float]) -> int:
 
 
 def introduction() -> str:
-    """Return a text on the fitted numbers, and on how often the best number of waves is right with and without them."""
+    """Return a text on the fitted transfer times, and on the accuracy of the best number of waves."""
     sheets = {place: data_sheet_ratio(*place) for place in MEASURED}
     bars = len(WAVES) * len(TRANSFERS)
     return (
@@ -78,7 +83,7 @@ def introduction() -> str:
 
 
 class SpeedUp(NamedTuple):
-    """The speed-up of a schedule over GPipe on one cluster."""
+    """Speed-up of a schedule over GPipe on one cluster."""
 
     cluster: str
     ranks: int
@@ -89,7 +94,7 @@ class SpeedUp(NamedTuple):
 
 
 def measured_speed_ups(results: Sequence[Result]) -> list[SpeedUp]:
-    """Return the speed-ups of all schedules with a result on a cluster with a result for GPipe."""
+    """Return the speed-ups of all measured schedules on the clusters for which GPipe was measured."""
     known = {(each.tags["cluster"], int(each.tags["ranks"]), each.tags["who"]): each for each in results}
     found = []
     for (cluster, ranks, who), result in known.items():

@@ -1,4 +1,4 @@
-"""A description of this machine, and its load by other processes."""
+"""Description of this machine, and its load by other processes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _parts() -> Iterator[str]:
 
 
 def busy_share(sample_s: float = SAMPLE_S) -> float:
-    """Return the share of CPU time, 0 to 1, that other processes use while this one sleeps.
+    """Return the fraction of CPU time, 0 to 1, that other processes use while this one sleeps.
 
-    If the system does not count it, return the load average of the last minute per core.
+    If the system does not report CPU time, return the load average of the last minute per core.
     """
     before = _busy_and_total_ticks()
     if before is None:
@@ -47,28 +47,31 @@ def busy_share(sample_s: float = SAMPLE_S) -> float:
 
 
 def steal_ticks() -> tuple[int, int]:
-    """Return the ticks that the host of a virtual machine took from its cores, and all ticks, since the boot.
+    """Return the CPU ticks that the hypervisor took from this virtual machine, and all CPU ticks, since boot.
 
-    Both are 0 if the system does not count them.
+    Both are 0 if the system does not report them.
     """
     ticks = _cpu_ticks()
     return (ticks[7], sum(ticks)) if ticks else (0, 0)
 
 
 def steal_share(since: tuple[int, int]) -> float:
-    """Return the share of the cores' time, 0 to 1, that the host took since a call of :func:`steal_ticks`."""
+    """Return the fraction of CPU time, 0 to 1, that the hypervisor took since a call of :func:`steal_ticks`."""
     now = steal_ticks()
     return (now[0] - since[0]) / max(1, now[1] - since[1])
 
 
 def _busy_and_total_ticks() -> tuple[int, int] | None:
-    """Return the busy and all ticks of the cores since the boot."""
+    """Return the busy CPU ticks, and all CPU ticks, since boot."""
     ticks = _cpu_ticks()
     return (sum(ticks) - ticks[3] - ticks[4], sum(ticks)) if ticks else None  # without idle and iowait
 
 
 def _cpu_ticks() -> list[int]:
-    """Return the ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal; empty if not counted."""
+    """Return the CPU ticks of all cores since boot; empty if the system does not report them.
+
+    Order: user, nice, system, idle, iowait, irq, softirq, steal.
+    """
     try:
         ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):

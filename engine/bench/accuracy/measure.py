@@ -1,4 +1,4 @@
-"""Measurement of a case: launch it, wait for its end, and compare it with its prediction."""
+"""Measurement of a case: launch the run, wait for its end, and compare it with the prediction."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from meshwave.engine.runs.run_folder import process_count
 Say = Callable[[str], None]
 
 STEP_LIMIT_S = 2.0
-"""The longest step of a dry run, even if its shortest actions are then too short to be accurate."""
+"""Maximum step time of a dry run in seconds, even if its shortest actions are then too short to be accurate."""
 HOST_STEP_S = 4.0
-"""The duration of a step of a dry run on emulated hosts: the longer, the slower its links, and the lower its load."""
+"""Step time of a dry run on emulated hosts in seconds; longer steps use slower links and less CPU."""
 STEPS = {"rehearsed": 4, "measured": 6}
-"""Training steps by kind of run; the first is a warm-up, and one of a training run counts memory."""
+"""Training steps by kind of run; the first is a warm-up, and one step of a training run measures memory."""
 FRESH_S = 600.0
-"""The age up to which a calibration of this benchmark is used again."""
+"""Maximum age, in seconds, of a calibration that is used again."""
 CALIBRATION_S = 60.0
-"""Time to measure blocks during a calibration."""
+"""Time, in seconds, to measure blocks during a calibration."""
 TIMEOUT_S = 240.0
 JITTER, SAMPLES = 0.01, 20
-"""The largest relative delay of a computation on a machine that is not idle, and the number of simulations with it."""
+"""Maximum random relative delay of a computation, and number of simulations with such delays."""
 STEAL_LIMIT, TRIES = 0.01, 3
-"""The share of the cores that the host may take during a run before the run is repeated, and the most tries."""
+"""Fraction of CPU time taken by the hypervisor above which a run is repeated, and the maximum number of tries."""
 
 
 class Bench:
-    """Runs cases one after the other, in temporary folders."""
+    """Measurement of cases one after the other, in temporary folders."""
 
     def __init__(self, launcher: Launcher, say: Say) -> None:
         self._launcher, self._say = launcher, say
         self._has_run_profile = False
 
     def measure(self, case: Case) -> Result:
-        """Measure a case, and repeat it if the host of this machine took its cores during the run.
+        """Measure a case; repeat it if the hypervisor took CPU time from this machine during the run.
 
         Raises:
-            RunError: the run failed, or was not finished in time.
+            RunError: the run failed, or exceeded the time limit.
             InputError: the design cannot be run here.
         """
         for _ in range(TRIES):
@@ -78,7 +78,7 @@ class Bench:
         run = run_to_end(self._launcher, specify_run(prediction, options), case.name, TIMEOUT_S)
         messages = next((event for event in run.events() if "message_bytes" in event), {})
         if case.uses_hosts:
-            prediction = read_executed_bundle(run.folder).prediction  # for the links that the run had
+            prediction = read_executed_bundle(run.folder).prediction  # with the links that the run used
         found = compare(prediction, read_recording(run.folder))
         result = _result(case, found, scale, busy, messages)
         if case.uses_hosts:
@@ -93,7 +93,7 @@ class Bench:
 
 @contextmanager
 def open_bench(say: Say) -> Iterator[Bench]:
-    """Open a bench on this machine, with a run database of its own."""
+    """Yield a bench on this machine, with a temporary run database."""
     with temporary_launcher() as launcher:
         yield Bench(launcher, say)
 
@@ -101,7 +101,7 @@ def open_bench(say: Say) -> Iterator[Bench]:
 def case_scale(prediction: Prediction, uses_hosts: bool = False) -> float:
     """Return the time-dilation factor of a dry run.
 
-    Its shortest actions are long enough to be accurate, unless a step would exceed :data:`STEP_LIMIT_S`. On emulated
+    The shortest actions are long enough to be accurate, unless a step would exceed :data:`STEP_LIMIT_S`. On emulated
     hosts a step takes :data:`HOST_STEP_S`.
     """
     shortest, step = action_durations(prediction.program, prediction.costs)
@@ -109,9 +109,9 @@ def case_scale(prediction: Prediction, uses_hosts: bool = False) -> float:
 
 
 def step_time_range(prediction: Prediction) -> tuple[float, float]:
-    """Return the shortest and longest step time if each computation is up to ``JITTER`` longer at random.
+    """Return the shortest and longest step time if each computation takes up to ``JITTER`` longer at random.
 
-    The range is wide if the order of two messages decides what follows.
+    The range is wide if later actions depend on the order of two messages.
     """
     rng, program, costs = np.random.default_rng(0), prediction.program, prediction.costs
     factors = (np.where(program.is_compute, rng.uniform(1, 1 + JITTER, len(program)), 1.0) for _ in range(SAMPLES))
@@ -120,13 +120,13 @@ def step_time_range(prediction: Prediction) -> tuple[float, float]:
 
 
 def _step_time_from_run(design: Design) -> float:
-    """Return the step time predicted from the profile of a run."""
+    """Return the step time predicted with the profile of a run."""
     cost = CalibratedCost(profile=RUN_PROFILE)
     return predict(design.model_copy(update={"cost": cost})).timeline.makespan
 
 
 def _ensure_calibration(say: Say) -> None:
-    """Calibrate this machine unless the profile of this benchmark is fresh.
+    """Calibrate this machine unless the profile of this benchmark is recent.
 
     Raises:
         RunError: the machine cannot be calibrated.

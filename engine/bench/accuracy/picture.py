@@ -1,4 +1,4 @@
-"""A picture of predicted and measured step times, with a dot for each design and bands for the targets."""
+"""Picture of predicted and measured step times, with a dot for each design and bands for the accuracy targets."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ WIDTH, MARGIN, HEAD, FOOT = 1080, 24, 96, 44  # pixels
 SQUARE, NAMES, BEYOND, ROW = 360, 190, 44, 23
 DOT = 7
 WIDEST = 0.12
-"""The error at the edges of the right side; a larger error is shown at the edge, with its value."""
+"""Error at the edges of the right-hand chart; a larger error is drawn at the edge, with its value."""
 TITLE = "Predicted and measured step times"
 WAYS: Mapping[Way, str] = {"rehearsed": "dry runs: stages wait, messages are real", "measured": "measured runs"}
 BANDS = ((TAIL_AIM, 0.12), (MEDIAN_AIM, 0.26))
-"""The half width of each band, and the share of colour in it."""
+"""Relative half width and colour opacity of each band."""
 
 
 def svg(results: Sequence[Result]) -> str:
-    """Return a picture of results in the light and the dark theme.
+    """Return a picture of results in a light and a dark theme, as SVG.
 
     Raises:
         InputError: there are no results.
@@ -42,7 +42,7 @@ def _picture(results: Sequence[Result], theme: Theme) -> Picture:
 
 
 class _Sheet:
-    """The shapes of the picture: measured over predicted wall time on the left, errors by group on the right."""
+    """Chart of measured against predicted wall time on the left, and of errors by group on the right."""
 
     def __init__(self, results: Sequence[Result], theme: Theme) -> None:
         self.results, self.colours = results, SURFACES[theme]
@@ -82,7 +82,7 @@ class _Sheet:
     # ---- measured over predicted ----
 
     def _offset(self, seconds: float) -> float:
-        """Return the distance from the corner of the square in pixels."""
+        """Return the distance of a wall time from the corner of the square, in pixels."""
         return (log10(seconds) - self.low) / (self.high - self.low) * SQUARE
 
     def _square(self) -> Iterator[Shape]:
@@ -151,13 +151,13 @@ class _Sheet:
 
 
 def _seconds(result: Result) -> tuple[float, float]:
-    """Return the predicted and measured wall time of a step."""
+    """Return the predicted and the measured wall time of a step in seconds."""
     scale = result.scale or 1.0
     return result.predicted * scale, result.measured * scale
 
 
 def _ticks(low: float, high: float) -> Iterator[float]:
-    """Return 1, 2 and 5 times each power of ten between two logarithms."""
+    """Yield 1, 2 and 5 times each power of ten between two base-10 logarithms."""
     for power in range(floor(low), ceil(high) + 1):
         for digit in (1, 2, 5):
             if low <= log10(digit) + power <= high:

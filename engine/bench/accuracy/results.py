@@ -1,4 +1,4 @@
-"""The results of the accuracy benchmark as data, in one file that is rewritten after each case."""
+"""Results of the accuracy benchmark, stored in one file that is rewritten after each case."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT: Literal["meshwave-accuracy/1"] = "meshwave-accuracy/1"
 
 
 class Result(Part):
-    """The prediction and the measurement of a case."""
+    """Prediction and measurement of a case."""
 
     case: str
     """Name of the case."""
@@ -28,49 +28,49 @@ class Result(Part):
     way: Way
     """Kind of run: "rehearsed" for a dry run, "measured" for training."""
     rivals: str
-    """Name of the training, if other cases do the same training with other schedules; empty otherwise."""
+    """Name of the training, if other cases run the same training with other schedules; otherwise empty."""
     meshes: int
-    """Pipeline ranks."""
+    """Number of pipeline ranks."""
     processes: int
-    """Processes, one per device."""
+    """Number of processes, one per device."""
     unit: Literal["s", "units"]
     """Unit of predicted and measured times."""
     scale: float | None
     """Time-dilation factor of a dry run: wall seconds per second or unit; null for training."""
     steps: int
-    """Timed steps, without the first one."""
+    """Number of timed steps, excluding the first."""
     predicted: float
-    """Predicted step time."""
+    """Predicted step time, in ``unit``."""
     learned: float | None = None
-    """Step time predicted from the profile of a run with another schedule; null without such a run."""
+    """Step time predicted from the profile of a run with another schedule, in ``unit``; null without such a run."""
     ranges: tuple[float, ...] = ()
-    """Shortest and longest predicted step time if each computation is up to 1% longer at random; empty without hosts."""
+    """Shortest and longest predicted step time if computations are up to 1% longer at random; empty without hosts."""
     measured: float
-    """Median of the measured step times."""
+    """Median measured step time, in ``unit``."""
     spread: float
-    """Slowest minus fastest measured step time."""
+    """Slowest minus fastest measured step time, in ``unit``."""
     shortest_s: float
-    """Wall time of the shortest computation."""
+    """Wall time of the shortest computation in seconds."""
     predicted_bubble: float
     """Predicted bubble ratio."""
     measured_bubble: float
     """Measured bubble ratio."""
     predicted_bytes: tuple[float, ...] = ()
-    """Predicted peak memory of each mesh, ``[meshes]``."""
+    """Predicted peak memory of each mesh in bytes, ``[meshes]``."""
     measured_bytes: tuple[float, ...] = ()
-    """Peak memory that torch allocated on each mesh, ``[meshes]``; empty for dry runs, or if it was not counted."""
+    """Peak memory that torch allocated on each mesh in bytes, ``[meshes]``; empty for dry runs and if not measured."""
     others: float
-    """Share of the cores of this machine that other processes used before the run."""
+    """Fraction of the CPU time of this machine that other processes used before the run."""
     note: str = ""
     """Note of a dry run on the size of its messages."""
     message_bytes: float | None = None
-    """Largest message of a dry run, which is smaller than modelled if this machine could not send it in time."""
+    """Size of the largest message of a dry run in bytes, reduced if this machine could not send it in time."""
     modelled_message_bytes: float | None = None
-    """Largest message of the design."""
+    """Size of the largest message of the design in bytes."""
     said: str = ""
-    """Main cause of the error."""
+    """Main cause of the prediction error, as text."""
     tags: dict[str, str] = Field(default_factory=dict)
-    """Values by which a table finds the result."""
+    """Values by which a table selects the result."""
 
     @property
     def error(self) -> float:
@@ -79,18 +79,18 @@ class Result(Part):
 
     @property
     def predicted_from_run(self) -> Result:
-        """The result with the prediction from the profile of a run, if there is one."""
+        """The result with the prediction from the profile of a run, if there is one; otherwise unchanged."""
         return self if self.learned is None else self.model_copy(update={"predicted": self.learned})
 
     @property
     def memory_errors(self) -> list[float]:
-        """``predicted / measured - 1`` of each mesh, ``[meshes]``; empty without a measurement."""
+        """``predicted / measured - 1`` of each mesh, ``[meshes]``; empty if memory was not measured."""
         pairs = zip(self.predicted_bytes, self.measured_bytes, strict=False)
         return [predicted / measured - 1 for predicted, measured in pairs if measured]
 
 
 class Results(Part):
-    """All results of one machine."""
+    """Results measured on one machine."""
 
     format: Literal["meshwave-accuracy/1"] = FORMAT
     """Version of this document."""
@@ -101,22 +101,22 @@ class Results(Part):
     results: tuple[Result, ...] = ()
 
     def replace_result(self, result: Result, date: str) -> Results:
-        """Return the results with a new one, in the place of an earlier one of the same case."""
+        """Return the results with a new result, which replaces an earlier result of the same case."""
         kept = [each for each in self.results if each.case != result.case]
         at = next((place for place, each in enumerate(self.results) if each.case == result.case), len(kept))
         return self.model_copy(update={"results": (*kept[:at], result, *kept[at:]), "date": date})
 
     def select(self, cases: Iterable[Case]) -> list[Result]:
-        """Return the results of some cases, in the order of the cases; cases without a result are left out."""
+        """Return the results of the given cases in their order; cases without a result are skipped."""
         known = {result.case: result for result in self.results}
         return [known[case.name] for case in cases if case.name in known]
 
 
 def read_results(path: Path) -> Results | None:
-    """Read a file of results; return None if it does not exist.
+    """Read a result file; return None if it does not exist.
 
     Raises:
-        InputError: the file cannot be read, or has other content.
+        InputError: the file cannot be read, or has invalid content.
     """
     try:
         return Results.model_validate_json(path.read_bytes())
@@ -129,7 +129,7 @@ def read_results(path: Path) -> Results | None:
 
 
 def write_results(results: Results, path: Path) -> None:
-    """Write a file of results with a line for each result, so that differences of versions are readable."""
+    """Write a result file with one line per result, so that diffs between versions are readable."""
     document = results.model_dump(mode="json")
     rows = ",\n    ".join(json.dumps(_round_numbers(row)) for row in document.pop("results"))
     head = ",\n  ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
@@ -137,7 +137,7 @@ def write_results(results: Results, path: Path) -> None:
 
 
 def _round_numbers(value: object) -> object:
-    """Return a JSON value with its numbers rounded to six digits, more than clocks can resolve."""
+    """Return a JSON value with its numbers rounded to six significant digits."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A summary of results: errors of predictions, and the order of schedules by step time."""
+"""Summary of results: prediction errors, and the order of schedules by step time."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import numpy as np
 from meshwave.engine.bench.accuracy.results import Result
 
 LEAST_DIFFERENCE = 0.05
-"""The relative difference of two predictions from which on their order counts."""
+"""Smallest relative difference of two predictions for which their order counts."""
 MEDIAN_AIM, TAIL_AIM, MEMORY_AIM = 0.03, 0.08, 0.10
-"""Targets of the median error, the 90th percentile of the error, and the error of peak memory."""
+"""Target values of the median error, the 90th percentile of the error, and the error of peak memory."""
 
 
 class ErrorStatistics(NamedTuple):
-    """Statistics of absolute errors."""
+    """Statistics of absolute relative errors."""
 
-    designs: int  # the number of errors
+    designs: int  # number of errors
     median: float
-    tail: float  # the 90th percentile
+    tail: float  # 90th percentile
     worst: float
-    bias: float  # the median of the signed errors
+    bias: float  # median of the signed errors
 
     def to_json(self) -> dict[str, float]:
-        """Return the figures for ``--json``."""
+        """Return the statistics as a JSON object for ``--json``."""
         return dict(self._asdict())
 
 
 def error_statistics(errors: Iterable[float]) -> ErrorStatistics | None:
-    """Return the statistics of some errors; None without errors."""
+    """Return the statistics of errors; None if there are none."""
     signed = np.fromiter(errors, np.float64)
     if not signed.size:
         return None
@@ -41,20 +41,20 @@ def error_statistics(errors: Iterable[float]) -> ErrorStatistics | None:
 
 
 class Ranking(NamedTuple):
-    """Order of pairs of designs that do the same training with two schedules."""
+    """Order of pairs of designs that run the same training with two schedules."""
 
     pairs: int
-    right: int  # pairs whose measured order is the predicted one
-    wrong: tuple[str, ...]  # a sentence for each other pair
+    right: int  # pairs with correctly predicted order
+    wrong: tuple[str, ...]  # one sentence for each other pair
     close: int  # pairs whose predictions are too close to count
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures for ``--json``."""
+        """Return the order as a JSON object for ``--json``."""
         return {**self._asdict(), "wrong": list(self.wrong)}
 
 
 def rank_pairs(results: Sequence[Result]) -> Ranking:
-    """Compare the measured with the predicted order of all pairs of schedules of the same training."""
+    """Compare the measured with the predicted order of all pairs of schedules for the same training."""
     pairs = [
         sorted(pair, key=lambda result: result.predicted)
         for pair in combinations([result for result in results if result.rivals], 2)
@@ -71,7 +71,7 @@ def _wrong_order(fast: Result, slow: Result) -> str:
 
 
 class Summary(NamedTuple):
-    """Errors of step time and peak memory of some results, and the order of their schedules."""
+    """Errors of step time and peak memory of a group of results, and the order of its schedules."""
 
     iteration: ErrorStatistics | None
     ranking: Ranking
@@ -79,7 +79,7 @@ class Summary(NamedTuple):
     groups: Mapping[str, ErrorStatistics]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures for ``--json``."""
+        """Return the summary as a JSON object for ``--json``."""
         return {
             "iteration": self.iteration.to_json() if self.iteration else None,
             "ranking": self.ranking.to_json(),
@@ -89,7 +89,7 @@ class Summary(NamedTuple):
 
 
 def summarize(results: Sequence[Result]) -> Summary:
-    """Summarize some results."""
+    """Return the summary of a group of results."""
     groups = {
         group: found
         for group in dict.fromkeys(result.group for result in results)

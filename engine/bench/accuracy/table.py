@@ -1,4 +1,4 @@
-"""The page of accuracy as Markdown: targets first, then groups, then every design."""
+"""Accuracy page in Markdown: target values, then groups, then every design."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ A profile of a run includes these effects as they were during that run.
 
 
 def markdown(results: Results) -> str:
-    """Return the whole page without the parts that were not measured."""
+    """Return the whole page; sections without measurements are omitted."""
     sections = [
         HEAD,
         f"Measured on {results.machine}; last updated on {results.date}.",
@@ -66,7 +66,7 @@ def markdown(results: Results) -> str:
 
 
 def _wrap(section: str) -> str:
-    """Return a paragraph in lines of at most ``WIDTH``; tables and headings are unchanged."""
+    """Wrap a paragraph to lines of at most ``WIDTH`` characters; tables and headings are unchanged."""
     plain = "\n" not in section and section[0] not in "#|!-"
     return textwrap.fill(section, WIDTH, break_long_words=False, break_on_hyphens=False) if plain else section
 
@@ -91,7 +91,7 @@ def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 
-# ---- the aims ----
+# ---- target values ----
 
 
 def _missed_aims(results: Results) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _statistics_cells(found: ErrorStatistics) -> tuple[str, ...]:
     return f"{found.designs}", *sizes, f"{found.bias:+.1%}"
 
 
-# ---- what limits them ----
+# ---- limits of dry runs ----
 
 LIMITS = """\
 ## What limits a dry run
@@ -183,7 +183,7 @@ AS_DESIGNED = "as designed"
 
 
 def _message_size(result: Result) -> str:
-    """Return the size of the largest message if it differs from the design."""
+    """Return the size of the largest message as text, if it differs from the design; otherwise empty."""
     sent, modelled = result.message_bytes, result.modelled_message_bytes
     if sent is None or modelled is None or sent >= modelled:
         return AS_DESIGNED
@@ -191,9 +191,9 @@ def _message_size(result: Result) -> str:
 
 
 def _delay_s(result: Result) -> float:
-    """Return the delay of a step in seconds per computation of its longest path.
+    """Return the delay of a step, in seconds per computation of its longest path.
 
-    The path of 1F1B has ``2 (ranks + microbatches - 1)`` computations.
+    The longest path of 1F1B has ``2 (ranks + microbatches - 1)`` computations.
     """
     delay_s = (result.measured - result.predicted) * (result.scale or 1.0)
     return delay_s / (2 * (result.meshes + cases.MICROBATCHES - 1))
@@ -291,7 +291,7 @@ def _cell(found: hanayo.SpeedUp | None) -> str:
 
 
 def _gain_cell(found: SpeedUps) -> str:
-    """Return the gain of the best number of waves over Chimera-wave: in the paper, predicted and in dry runs."""
+    """Return the gain of the best number of waves over Chimera-wave: in the paper, predicted, and in dry runs."""
     if not {"Chimera-wave", *SHOWN} <= found.keys():
         return ""
     gains = (
@@ -302,7 +302,7 @@ def _gain_cell(found: SpeedUps) -> str:
 
 
 def _best_waves(by_place: Mapping[Place, SpeedUps]) -> str:
-    """Return a sentence on the cases whose best number of waves is that of the paper."""
+    """Return a sentence on the number of cases whose best number of waves is that of the paper."""
     complete = [found for found in by_place.values() if found.keys() >= {*SHOWN}]
     same = [
         max(SHOWN, key=lambda name: found[name].measured) == max(SHOWN, key=lambda name: _paper_figure(found[name]))

@@ -1,7 +1,7 @@
-"""Figures of the papers next to ours, table by table: ``meshwave bench papers``.
+"""Reproduction of tables of the papers: ``meshwave bench papers``.
 
-Every table is computed: orders by the schedules, with the costs of the paper. A row whose figures differ states the
-reason. Each paper has one module, or several with a common prefix; ``tables()`` returns its tables.
+Every table is computed from the schedules with the costs of the paper. A row whose values differ states the reason.
+Each paper has one module, or several with a common prefix; ``tables()`` yields its tables.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PAPERS = (hanayo, zero_bubble, controllable_memory, dualpipe, parm, ppmoe, resha
 
 
 def papers() -> dict[str, Any]:
-    """Compare figures of the papers with ours, with the reason for each difference."""
+    """Compare values of the papers with computed values, with the reason for each difference."""
     return {"tables": [to_json(table) for table in tables()]}
 
 
 def tables() -> Iterator[Table | Grid]:
-    """Return all tables, in the order of the report."""
+    """Yield all tables in the order of the report."""
     for paper in PAPERS:
         yield from paper.tables()

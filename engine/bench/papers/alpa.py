@@ -1,7 +1,7 @@
-"""Transfers of alpa before broadcast: point-to-point sends, and the local all-gather of a whole tensor.
+"""Transfers of alpa before broadcast: point-to-point sends, and a local all-gather of a whole tensor.
 
-The strategy ``local-allgather`` gathers slice by slice, as the paper describes it. The released sources of alpa do
-something else, which is the strategy ``rewrite-allgather``.
+The strategy ``local-allgather`` gathers each slice separately, as the paper describes it. The released sources of alpa
+implement the strategy ``rewrite-allgather`` instead.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from meshwave.engine.resharding import Job, Links, Load, Side, Tensor, UnitTask,
 def send_recv_seconds(tensor: Tensor, source: Side, destination: Side, links: Links) -> float:
     """Return the seconds of a transfer by point-to-point sends.
 
-    Messages go receiver by receiver, and slice by slice in the order of the destination's boxes. Each comes from the
-    device that has sent the fewest bytes so far, the lowest rank of equals (the released code takes any).
+    Messages are ordered by receiver, and for each receiver by slice in the order of the destination's boxes. Each slice
+    is sent by the device that has sent the fewest bytes so far; ties go to the lowest rank (the released code takes
+    any).
     """
     return _sent_seconds(unit_tasks(tensor, *source, *destination), links)
 
 
 def local_allgather_seconds(tensor: Tensor, source: Side, destination: Side, links: Links) -> float:
-    """Return the seconds of a transfer by sends of the rewritten destination's parts and a local all-gather."""
+    """Return the seconds of a transfer that sends the parts of a rewritten destination, then gathers them locally."""
     member = strategies["rewrite-allgather"]()
     tasks = member.unit_tasks(Load(tensor, source, destination))
     return _sent_seconds(tasks, links) + member.gather_seconds(tasks, links)
@@ -44,7 +45,7 @@ def _sent_seconds(tasks: Sequence[UnitTask], links: Links) -> float:
 
 
 def _messages(tasks: Sequence[UnitTask]) -> Iterator[tuple[UnitTask, int]]:
-    """Return pairs of a slice and its receiver; for slices that are passed on in rings, the first of each ring."""
+    """Yield each slice with its receiver; for slices passed on in rings, with the first receiver of each ring."""
     for receivers, same in groupby(tasks, key=lambda task: tuple(ring[0] for ring in task.rings) or task.receivers):
         slices = list(same)
         yield from ((task, receiver) for receiver in receivers for task in slices)

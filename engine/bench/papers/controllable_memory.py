@@ -1,4 +1,4 @@
-"""Controllable Memory (Qi et al., arXiv:2405.15362): bubble against activation memory."""
+"""Controllable Memory (Qi et al., arXiv:2405.15362): bubble compared with activation memory."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from meshwave.engine.schedules import schedules
 
 
 def tables() -> Iterator[Table]:
-    """Return the tables of the paper."""
+    """Yield the tables of the paper."""
     yield less_memory()
 
 
 def less_memory() -> Table:
-    """Return bubble and activations of the schedules, relative to 1F1B."""
+    """Return the bubble and the activations of the schedules, relative to 1F1B."""
     p, m = 12, 36
     one = (p - 1) * 3.0  # the bubble of 1F1B
     rows = []
-    squeezed = "blocks are whole slots: drawn together, one or two of them stay at the ends"
+    squeezed = "blocks occupy whole slots: one or two slots remain at the ends"
     claims = (
         ("zb-h1", 1 / 3, 1.0, ""),
-        ("zb-h2", 0.0, 2.0, "a rank holds 2P-1, not 2P: the last one needs no second"),
+        ("zb-h2", 0.0, 2.0, "a rank holds 2P-1 activations instead of 2P"),
         ("zb-v", 0.0, 1.0, ""),
-        ("v-half", 1 / 2, 1 / 2, "a rank holds floor(P/2)+1: the block's two lifetimes round up"),
-        ("v-min", 2 / 3, 1 / 3, "a rank holds the blocks that overlap, which round up"),
+        ("v-half", 1 / 2, 1 / 2, "a rank holds floor(P/2)+1 activations: both lifetimes are rounded up"),
+        ("v-min", 2 / 3, 1 / 3, "a rank holds all overlapping blocks, whose number is rounded up"),
     )
     for name, bubble, most, why in claims:
         program = schedule_program(name, p, m)

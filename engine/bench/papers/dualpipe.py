@@ -10,14 +10,14 @@ from meshwave.engine.schedules import schedules
 
 
 def tables() -> Iterator[Table]:
-    """Return the tables of the paper."""
+    """Yield the tables of the paper."""
     yield fused_slots()
 
 
 def fused_slots() -> Table:
-    """Return the formulas of the authors: a bubble of (PP/2-1)(OV + B - 3W), and PP + 1 activations."""
+    """Return the authors' formulas: a bubble of (PP/2-1)(OV + B - 3W), and PP + 1 activations."""
     rows = []
-    why = "devices run different numbers of fused slots: the busiest of them idles less than the formula says"
+    why = "devices run different numbers of fused slots; the busiest one is idle for less time than the formula gives"
     for name, ranks, m, both in (
         ("dualpipe-v", 4, 10, 3.0),
         ("dualpipe", 8, 20, 3.0),
@@ -38,5 +38,5 @@ def fused_slots() -> Table:
         "DualPipe: the formulas of its authors, F=1, B=2, W=1",
         rows,
         tolerance=1e-6,
-        note="OV is a slot that overlaps a forward with a backward; 3 is no gain. The idle time is that of the busiest device.",
+        note="OV is the time of a slot with both actions; 3 means no gain. The idle time is that of the busiest device.",
     )

@@ -1,4 +1,4 @@
-"""Hanayo (Liu et al., SC'23, arXiv:2308.15762): waves, and the schedules that the paper compares them with."""
+"""Hanayo (Liu et al., SC'23, arXiv:2308.15762): wave schedules, and the schedules that the paper compares them with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from meshwave.engine.schedules import schedules
 
 
 def tables() -> Iterator[Table | Grid]:
-    """Return the tables in the order of the report."""
+    """Yield the tables in the order of the report."""
     yield figure_1()
     yield makespans()
     yield exposed_transfers()
@@ -47,7 +47,7 @@ TYPO = "the printed denominator counts half of the bubble that the numerator cou
 
 
 def figure_1() -> Table:
-    """Return the bars of figure 1, the printed formula and the simulated schedules."""
+    """Return the bars of figure 1, compared with the printed formula and the simulated schedules."""
     bars: dict[int, dict[str | int, float]] = {
         8: {"gpipe": 46.67, "1f1b": 46.67, "gems": 83.2, "chimera": 33.33, 2: 25.45, 4: 13.6},
         32: {"gpipe": 49.2, "1f1b": 49.2, "gems": 95.45, "chimera": 38.46, 2: 27.8, 4: 14.94},
@@ -73,12 +73,12 @@ def figure_1() -> Table:
 
 
 def printed_bubble(ranks: int, waves: int) -> float:
-    """Return the bubble ratio of the paper's formula for T_B = 2 T_F and T_C = 0."""
+    """Return the bubble ratio by the paper's printed formula for T_B = 2 T_F and T_C = 0."""
     return 2 * (ranks - 1) / (3 * ranks * waves + ranks - 1)
 
 
 def closed_bubble(ranks: int, waves: int) -> float:
-    """Return the bubble ratio with a denominator that counts the whole bubble, as the paper's figures show it."""
+    """Return the bubble ratio by a formula whose denominator counts the whole bubble, as in the paper's figures."""
     return 2 * (ranks - 1) / (3 * ranks * waves + 2 * (ranks - 1))
 
 
@@ -91,7 +91,7 @@ def makespans() -> Table:
     for name, length in (("gpipe", 21.375), ("1f1b", 21.625)):
         played = device_timeline(name, 4, transfer=1 / 16).makespan
         rows.append(Row(f"{schedules[name].title}, 4 x 4, T_C = T_F/16 (figure 3)", length, played))
-    for waves, length in ((1, 38), (2, 67)):  # a stage is drawn with F = 1: T_C in stage units is W/8
+    for waves, length in ((1, 38), (2, 67)):  # figure 3 has F = 1 per stage, so T_C is W/8 in units of a stage
         played = stage_timeline("hanayo", 4, 4, 1, 2, waves / 8, waves=waves).makespan
         rows.append(Row(f"Hanayo, P=4, W={waves}, F=1 a stage, T_C = T_F/16 (figure 3)", length, played))
     for half in (2, 4):
@@ -107,7 +107,7 @@ def makespans() -> Table:
 
 
 def waves_and_bubbles() -> Table:
-    """Return the bubble ratios by waves: the bubble halves with each doubling of the waves."""
+    """Return the bubble ratio by number of waves: it halves each time the number of waves doubles."""
     sizes = [(ranks, waves) for ranks in (4, 8, 32) for waves in (1, 2, 4, 8)]
     played = [hanayo_timeline(*size).bubble_ratio for size in sizes]
     rows = [
@@ -134,7 +134,7 @@ FIGURE_3D = (
 
 
 def orders() -> Table:
-    """Return the orders that the papers show in a figure or state in the text."""
+    """Return the action orders that papers show in a figure or state in the text."""
     ours = format_program(compute_program("hanayo", 4, 4, waves=1), compute_only=True)
     rows = [
         Row(f"Hanayo, figure 3(d), device {rank}", drawn, " ".join(ours[rank])) for rank, drawn in enumerate(FIGURE_3D)
@@ -154,7 +154,7 @@ def orders() -> Table:
 
 
 def activations() -> Table:
-    """Return the ranges of activations of figure 2."""
+    """Return the ranges of live activations of figure 2."""
     p = 8
     ranges: list[tuple[str, str, dict[str, Any], float, float]] = [
         ("GPipe", "gpipe", {}, p, p),
@@ -172,7 +172,7 @@ def activations() -> Table:
 
 
 def weights() -> Table:
-    """Return the copies of the weights of figure 2."""
+    """Return the number of weight copies of figure 2."""
     rows = []
     for name, copies in (("gpipe", 1), ("1f1b", 1), ("gems", 2), ("chimera", 2), ("hanayo", 1)):
         program = schedule_program(name, 8, 8)
@@ -209,7 +209,7 @@ def gpipe_speed_ups() -> Table:
 
 
 def rankings() -> Table:
-    """Return the order of schedules by throughput, and by variance of memory over devices."""
+    """Return the order of schedules by throughput, and by the variance of memory over devices."""
     rows = []
     rivals = {"GPipe": "gpipe", "1F1B": "1f1b", "Chimera": "chimera"}
     slow = "the end is reached: with slow links more waves wait more often"
@@ -233,7 +233,7 @@ def rankings() -> Table:
 
 
 def interleaving_comparison() -> Table:
-    """Return the comparison with interleaved 1F1B at equal chunks, which the paper does not show."""
+    """Return the comparison with interleaved 1F1B at the same number of chunks, which the paper does not show."""
     rows = []
     for p, waves, c in ((4, 1, 0.0), (8, 2, 0.0), (4, 2, 1.0), (4, 4, 0.5), (8, 4, 0.5)):
         ours, loop = (
@@ -254,7 +254,7 @@ def interleaving_comparison() -> Table:
 
 
 def law_of_waves() -> Table:
-    """Return the makespans by waves, and the best number of waves."""
+    """Return the makespans by number of waves, and the best number of waves."""
     rows = []
     for transfer, times in ((0.125, (43, 39.5, 43, 55.25)), (0.01, (38.4, 31.68, 28.74, 28.11))):
         for waves, time in zip((1, 2, 4, 8), times, strict=True):

@@ -1,4 +1,7 @@
-"""Hanayo (arXiv:2308.15762): BERT on 8 GPUs of four clusters, with transfer times from data sheets and fitted to the bars."""
+"""Hanayo (arXiv:2308.15762): BERT on 8 GPUs of four clusters.
+
+Transfer times are from data sheets, or fitted to the bars of the paper.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
 
 
 class Basis(NamedTuple):
-    """The source of the transfer times of a prediction."""
+    """Source of the transfer times of a prediction."""
 
     title: str
     number: Number
@@ -37,7 +40,7 @@ BASES = (
 HANAYO = tuple(f"H-{waves}" for waves in WAVES)
 OTHERS = ("1F1B", "Chimera-wave")
 SHOWN = ("1F1B", "Chimera-wave", "H-1", *HANAYO)
-"""Schemes of the tables. H-1 is the other interpretation of Chimera-wave: one wave over all devices of a pipeline."""
+"""Schedules in the tables. H-1 is another interpretation of Chimera-wave: one wave over all devices of a pipeline."""
 ASSUMED = (
     f"Assumed: {SEQUENCE} tokens, half of the peak, B of the figures as the sequences of a microbatch, as many "
     "microbatches as a pipeline has devices, AdamW, a pipeline on consecutive devices"
@@ -45,7 +48,7 @@ ASSUMED = (
 
 
 def tables() -> Iterator[Table | Grid]:
-    """Return the tables in the order of the report."""
+    """Yield the tables in the order of the report."""
     yield agreement()
     yield bars()
     yield best_waves()
@@ -60,7 +63,7 @@ def place_name(place: Place) -> str:
 
 @lru_cache(maxsize=64)
 def predicted_speed_ups(place: Place, basis: Basis) -> Mapping[str, float]:
-    """Return the predicted speed-ups over GPipe by scheme, for D data-parallel pipelines that reduce gradients."""
+    """Return the predicted speed-ups over GPipe by schedule, for D data-parallel pipelines that reduce gradients."""
     cluster, ranks = place
     settings = {
         who: Setting(cluster, who, EIGHT[ranks], number=basis.number, fitted=basis.fitted) for who in ("GPipe", *SHOWN)
@@ -70,7 +73,7 @@ def predicted_speed_ups(place: Place, basis: Basis) -> Mapping[str, float]:
 
 
 def paper_speed_ups(place: Place) -> dict[str, float]:
-    """Return the speed-ups over GPipe that the paper's bar charts show."""
+    """Return the speed-ups over GPipe that the paper's bar charts show, by schedule."""
     bars = paper_throughputs(place)
     return {who: bar / bars["GPipe"] for who, bar in bars.items()}
 
@@ -79,7 +82,7 @@ def paper_speed_ups(place: Place) -> dict[str, float]:
 
 
 def agreement() -> Grid:
-    """Return the numbers that are fitted, and the errors of the predictions."""
+    """Return the number of fitted values, and the errors of the predictions."""
     return Grid(
         "Hanayo, BERT on 8 GPUs: what is fitted to the bars, and what comes out",
         (
@@ -96,7 +99,7 @@ def agreement() -> Grid:
 
 
 def fit_summary() -> str:
-    """Return a text on the fitted numbers, and on how often the best number of waves is predicted correctly."""
+    """Return a text on the fitted numbers, and on the accuracy of the best number of waves."""
     places = len(MEASURED)
     *sheets, fitted = (f"{count_correct_cases(basis)} of {places} places" for basis in BASES)
     by_sheets = " and ".join(
@@ -109,12 +112,12 @@ def fit_summary() -> str:
 
 
 def fitted_bars() -> int:
-    """Return the number of bars that are fitted: two, four and eight waves of each case."""
+    """Return the number of bars that the transfer times are fitted to."""
     return sum(len(MEASURED[place]) for place in TRANSFERS)
 
 
 def count_correct_cases(basis: Basis) -> int:
-    """Return the number of cases whose predicted best number of waves is that of the paper."""
+    """Return the number of cases in which the predicted best number of waves equals that of the paper."""
     return sum(_best(predicted_speed_ups(place, basis)) == _best(paper_speed_ups(place)) for place in MEASURED)
 
 
@@ -140,7 +143,7 @@ def _error(basis: Basis, schemes: tuple[str, ...]) -> float:
 
 
 def bars() -> Grid:
-    """Return all speed-ups over GPipe, of the paper and for each source of transfer times."""
+    """Return all speed-ups over GPipe: of the paper, and for each source of transfer times."""
     lines = []
     for place in MEASURED:
         paper = paper_speed_ups(place)
@@ -161,7 +164,7 @@ def bars() -> Grid:
 
 
 def _too_small() -> str:
-    """Return the clusters whose devices cannot hold half of the model."""
+    """Return the names of the clusters whose devices cannot hold half of the model."""
     places = [place for place in MEASURED if place[1] == 4]
     lacking = [
         place[0].upper()
@@ -202,7 +205,7 @@ def _explain_waves(place: Place, measured: tuple[float, float, float], basis: Ba
 
 
 def bar_waves(measured: tuple[float, float, float]) -> float:
-    """Return the best number of waves by three bars: sqrt(b/c) for the ``a + b/W + cW`` through their step times."""
+    """Return the best number of waves, sqrt(b/c), of the step times ``a + b/W + cW`` through three bars."""
     law = np.array([[1, 1 / waves, waves] for waves in WAVES])
     _, b, c = np.linalg.solve(law, 1 / np.array(measured))
     return sqrt(b / c)

@@ -1,8 +1,8 @@
 """Designs of the Hanayo paper's experiments (arXiv:2308.15762, section 5), and their predictions.
 
-From the paper: models, clusters, schemes, (D, P, W) and B. From data sheets: peaks, memory and links. Assumed, since
-the paper does not state them: precision, sequence length, efficiency, as many microbatches as a pipeline has devices,
-B sequences in each of them, AdamW, no recomputation, and pipelines that take consecutive devices of the cluster.
+From the paper: models, clusters, schemes, (D, P, W) and B. From data sheets: peak FLOP/s, memory and links. Assumed,
+because the paper does not state them: precision, sequence length, efficiency, as many microbatches of B sequences as a
+pipeline has devices, AdamW, no recomputation, and pipelines on consecutive devices of the cluster.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SCHEMES: Mapping[str, Mapping[str, object]] = {
     "H-4": {"schedule": "hanayo", "waves": 4},
     "H-8": {"schedule": "hanayo", "waves": 8},
 }
-"""Chimera-wave is one wave over half of the devices, with twice as many pipelines (figure 5)."""
+"""Schedules of the paper. Chimera-wave is one wave over half of the devices, with twice as many pipelines."""
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "bert": {"kind": "bert", "layers": 64, "hidden": 2560, "heads": 64, "vocab": 30522},
     "gpt": {"kind": "gpt", "layers": 128, "hidden": 1024, "heads": 16, "vocab": 50257},
 }
-"""Layers, width and heads are those of the paper; the vocabularies are those of BERT and GPT-2."""
+"""Models of the paper with its layers, widths and heads; the vocabularies are those of BERT and GPT-2."""
 
 PEAKS: Mapping[tuple[str, Number], float] = {
     ("A100", "16 bit"): 312e12,
@@ -47,14 +47,14 @@ PEAKS: Mapping[tuple[str, Number], float] = {
     ("V100", "16 bit"): 125e12,
     ("V100", "fp32"): 15.7e12,
 }
-"""Peak FLOP/s of the data sheets: 16 bit on tensor cores, fp32 on CUDA cores (PyTorch's default for fp32)."""
+"""Peak FLOP/s from data sheets: 16 bit on tensor cores, fp32 on CUDA cores (PyTorch's default for fp32)."""
 
 SEQUENCE = 256
-"""Assumed tokens of a sequence; with 512 the bars exceed the peak of fp32 (``hanayo_throughput``)."""
+"""Assumed tokens per sequence; with 512 the paper's bars would exceed the fp32 peak (``hanayo_throughput``)."""
 
 
 class Setting(NamedTuple):
-    """An experiment of the paper, and the assumptions about it."""
+    """Experiment of the paper, with the assumptions about it."""
 
     cluster: str
     scheme: str
@@ -63,23 +63,23 @@ class Setting(NamedTuple):
     number: Number = "fp32"
     sequence: int = SEQUENCE
     placement: Placement = "pipelines"
-    """Consecutive devices are those of a pipeline ("pipelines"), or those with copies of the same stage ("copies")."""
+    """Use of consecutive devices: for the same pipeline ("pipelines"), or for replicas of the same stage ("copies")."""
     fitted: bool = False
-    """True for unit costs with the fitted T_C, instead of a roofline."""
+    """True for unit costs with the fitted T_C, False for roofline costs."""
 
 
 class PredictedExperiment(NamedTuple):
-    """The prediction of an experiment."""
+    """Prediction of an experiment."""
 
-    sequences_per_s: float  # with fitted costs: per forward of one sequence on one device
-    computing: float  # share of the step before the end of its last backward; reductions and the optimizer follow
-    memory_gb: tuple[float, ...]  # peak of a device of each mesh
+    sequences_per_s: float  # sequences/s; with fitted costs, per forward of one sequence on one device
+    computing: float  # fraction of the step before the end of its last backward; reductions and the optimizer follow
+    memory_gb: tuple[float, ...]  # peak bytes of a device of each mesh
     fits: bool
     microbatches: int  # of B sequences in each of the D pipelines
 
     @property
     def counted_per_s(self) -> float:
-        """The throughput if a step counts as D B sequences, whatever its number of microbatches, as the bars seem to."""
+        """Throughput if a step is counted as D B sequences for any number of microbatches, as the bars seem to do."""
         return self.sequences_per_s / self.microbatches
 
     @property
@@ -89,7 +89,7 @@ class PredictedExperiment(NamedTuple):
 
     @property
     def memory_variance(self) -> float:
-        """The variance of the peak memory in GB over the devices."""
+        """Variance of the peak memory in GB over the devices."""
         return float(np.var(self.memory_gb))
 
 
@@ -108,7 +108,7 @@ def predict_experiment(setting: Setting) -> PredictedExperiment:
 
 
 def setting_program(setting: Setting) -> Program:
-    """Return the program of an experiment, which depends on its scheme, and on whether it has copies to reduce."""
+    """Return the program of an experiment, which depends on its schedule and on the presence of replicas."""
     pipelines, ranks, _ = setting.layout
     return _lower_order(Setting("tacc", setting.scheme, Layout(min(pipelines, 2), ranks, 1)))
 
@@ -153,16 +153,16 @@ def _devices(setting: Setting, rank: int, meshes: int, copies: int) -> list[int]
 
 
 def _model(setting: Setting, stages: int) -> dict[str, Any]:
-    """Return the model, with twice as many layers of half the size if there are more stages than layers."""
+    """Return the model; if there are more stages than layers, it has twice as many layers of half the size."""
     model = {**MODELS[setting.model], "sequence": setting.sequence}
-    if stages > model["layers"]:  # 4 h^2 of attention and 2 h f of the rest: 12 h^2 for f = 4 h, half for f = h
+    if stages > model["layers"]:  # 4 h^2 for attention and 2 h f for the MLP: 12 h^2 for f = 4 h, half of it for f = h
         model |= {"layers": 2 * model["layers"], "ffn": model["hidden"]}
     return model
 
 
 def _unit_cost(setting: Setting, meshes: int) -> dict[str, Any]:
     ranks = setting.layout.ranks
-    share = ranks / meshes  # a unit is the forward of 1/P of the model, even if a mesh holds more of it
+    share = ranks / meshes  # a unit is the forward of 1/P of the model, even if a mesh holds more
     return {
         "kind": "unit",
         "forward": share,

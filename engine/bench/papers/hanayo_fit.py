@@ -1,6 +1,6 @@
 """Transfer times of the Hanayo paper's clusters (arXiv:2308.15762): fitted to its bars, and from data sheets.
 
-The paper does not state them. T_C is in forwards of a device's share of the model, T_F.
+The paper does not state them. T_C is in units of T_F, the forward of a device's share of the model.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ TRANSFERS: Mapping[Place, float] = {
     ("tacc", 4): 0.0346,
     ("tc", 4): 0.0128,
 }
-"""T_C / T_F by cluster and devices of a pipeline, as found by :func:`fit`."""
+"""T_C / T_F by cluster and number of devices of a pipeline, as returned by :func:`fit`."""
 
 
 def fit(cluster: str, ranks: int) -> float:
     """Return the T_C / T_F at which the predicted speed-ups over GPipe are closest to the measured ones.
 
-    Least squares of the logarithms for two, four and eight waves.
+    Least squares of the logarithms of the speed-ups with two, four and eight waves.
     """
     backward = backward_ratio(cluster, ranks)
     gpipe, *_ = BASELINES[cluster, ranks]
@@ -54,7 +54,7 @@ def fitted_transfer(cluster: str, ranks: int) -> float:
 
 
 def wave_speed_ups(ranks: int, backward: float, transfer: float) -> list[float]:
-    """Return the speed-ups over GPipe of 2, 4 and 8 waves, in unit costs with T_F = 1."""
+    """Return the speed-ups over GPipe of 2, 4 and 8 waves, with unit costs and T_F = 1."""
     costs = {"backward": backward, "transfer": transfer}
     gpipe = device_timeline("gpipe", ranks, **costs).makespan
     return [gpipe / hanayo_timeline(ranks, waves, **costs).makespan for waves in WAVES]
@@ -71,7 +71,7 @@ def best_wave(backward: float, transfer: float) -> float:
 def _minimize(
     function: Callable[[float], float], low: float, high: float, points: int = 9, within: float = 0.02
 ) -> float:
-    """Return the minimum of a unimodal function, by repeated sampling around the best point."""
+    """Return the position of the minimum of a unimodal function, by repeated sampling around the best point."""
     while high - low > within:
         step = (high - low) / (points - 1)
         best = min((low + step * number for number in range(points)), key=function)

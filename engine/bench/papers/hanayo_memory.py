@@ -1,4 +1,4 @@
-"""Hanayo (arXiv:2308.15762), peak memory of 32 GPUs of TACC: variance over devices, and out of memory."""
+"""Hanayo (arXiv:2308.15762), peak memory on 32 GPUs of TACC: variance over devices, and out-of-memory cases."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.predict.prediction import predict
 
 MANY = Layout(4, 8, 2)
-"""The configuration that the search chooses."""
+"""Configuration that the search chooses."""
 LENGTHS = range(128, 1025, 64)
 READINGS: Mapping[str, Mapping[str, str]] = {
     "Chimera-wave as two halves": {},
     "Chimera-wave as one wave over P": {"Chimera-wave": "H-1"},
 }
-"""Schemes that replace others, by the interpretation of Chimera-wave."""
+"""Schedules that replace others, by interpretation of Chimera-wave."""
 
 
 def tables() -> Iterator[Table | Grid]:
-    """Return the tables in the order of the report."""
+    """Yield the tables in the order of the report."""
     yield variances()
     yield peaks()
     yield out_of_memory()
@@ -38,7 +38,7 @@ def tables() -> Iterator[Table | Grid]:
 
 @lru_cache(maxsize=1)
 def fitted_length() -> int:
-    """Return the tokens of a sequence at which the variance of 1F1B is closest to the paper's."""
+    """Return the sequence length in tokens at which the variance of 1F1B is closest to the paper's."""
     return min(
         LENGTHS,
         key=lambda length: abs(_predict_at_length(length, "bert", MANY, "1F1B").memory_variance - VARIANCES["1F1B"]),
@@ -55,15 +55,15 @@ def fitted_prediction(model: str, layout: Layout, scheme: str) -> PredictedExper
 
 
 def fits_memory(model: str, layout: Layout, scheme: str) -> bool:
-    """Return True if an experiment fits the 40 GB of a device."""
+    """Return True if an experiment fits into the 40 GB of a device."""
     return fitted_prediction(model, layout, scheme).fits
 
 
 @lru_cache(maxsize=1)
 def eager_length() -> int:
-    """Return the sequence length with equal activations in fp32 if attention is not fused and dropout is on.
+    """Return the sequence length with equal fp32 activations if attention is not fused and dropout is used.
 
-    Additional activations are the attention probabilities before and after dropout and its mask (9 bytes for each
+    The additional activations are the attention probabilities before and after dropout and its mask (9 bytes for each
     head and pair of tokens), and the masks of two more dropouts (Korthikanti et al., arXiv:2205.05198, section 4).
     """
     setting, stage = Setting("tacc", "1F1B", MANY, sequence=fitted_length()), 3
@@ -113,7 +113,7 @@ def variances() -> Table:
 
 
 def peaks() -> Grid:
-    """Return the least, mean and highest peak memory of a device."""
+    """Return the lowest, mean and highest peak memory of a device."""
     lines = []
     for layout in (MANY, Layout(2, 16, 4)):
         for scheme in ("GPipe", "1F1B", "Chimera-wave", "H-1", "H-2"):
@@ -134,7 +134,7 @@ def peaks() -> Grid:
 
 
 def printed_fits() -> dict[tuple[str, Layout], dict[str, bool]]:
-    """Return the table of the paper's experiments on TACC that fit the memory."""
+    """Return the schedules that fit into memory in the paper's experiments on TACC."""
     shown = {
         ("bert", layout): dict.fromkeys(("GPipe", "1F1B", "Chimera-wave", "H-2", "H-4"), True)
         for layout in EIGHT.values()
@@ -147,7 +147,7 @@ def printed_fits() -> dict[tuple[str, Layout], dict[str, bool]]:
 
 
 def out_of_memory() -> Table:
-    """Return the schemes that run out of memory, by experiment."""
+    """Return the schedules that run out of memory, by experiment."""
     rows = []
     for (model, layout), paper in printed_fits().items():
         for reading, stands in READINGS.items():
@@ -161,7 +161,7 @@ def out_of_memory() -> Table:
 
 
 def correct_fits_text() -> str:
-    """Return a sentence on how many experiments are predicted correctly to fit or not to fit."""
+    """Return a sentence on the number of experiments whose fit into memory is predicted correctly."""
     cells = [(model, layout, who, fit) for (model, layout), bars in printed_fits().items() for who, fit in bars.items()]
     counts = [
         f"{sum(fits_memory(model, layout, stands.get(who, who)) == fit for model, layout, who, fit in cells)} of {len(cells)} "

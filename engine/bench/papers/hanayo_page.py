@@ -1,4 +1,4 @@
-"""The section of ``docs/papers.md`` on Hanayo's experiments. Its figures are computed: ``scripts/papers_page.py``."""
+"""Section of ``docs/papers.md`` on Hanayo's experiments, with computed figures; see ``scripts/papers_page.py``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ bytes that a layer keeps, which unfused attention reaches with fewer tokens. Var
 
 
 def section() -> str:
-    """Return the section, with computed figures."""
+    """Return the section with computed figures."""
     winners = hanayo_scaling.winners().rows
     parts = [
         BEGIN,
@@ -69,7 +69,7 @@ def section() -> str:
 
 
 def refresh(page: str) -> str:
-    """Return a page with its section replaced."""
+    """Return a page with the section replaced."""
     before, _, rest = page.partition(BEGIN)
     return before + section() + rest.partition(END)[2]
 
@@ -98,7 +98,7 @@ def _grid(grid: Grid) -> str:
 
 
 def _basis_table(table: Table, only: str = "") -> str:
-    """Return a table with a row for each claim and a column for each basis."""
+    """Return a Markdown table with a row for each claim, and a column for each basis."""
     rows = [row for row in table.rows if only in row.what]
     bases = list(dict.fromkeys(row.basis for row in rows))
     found: dict[str, dict[str, Row]] = {}

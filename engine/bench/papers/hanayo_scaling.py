@@ -26,7 +26,7 @@ ASSUMED = (
 
 
 def tables() -> Iterator[Table | Grid]:
-    """Return the tables in the order of the report."""
+    """Yield the tables in the order of the report."""
     yield winners()
     yield search()
     yield weak_scaling()
@@ -39,14 +39,14 @@ def tables() -> Iterator[Table | Grid]:
 
 
 class Measure(NamedTuple):
-    """A way to compute the throughput by which candidates of the search are compared."""
+    """Throughput measure by which candidates of the search are compared."""
 
     title: str
     fitted: bool
     counted: bool
 
     def throughput(self, model: str, layout: Layout, scheme: str) -> float:
-        """Return the throughput of a candidate."""
+        """Return the throughput of a candidate by this measure."""
         found = predict_experiment(Setting("tacc", scheme, layout, model, fitted=self.fitted))
         return found.counted_per_s if self.counted else found.sequences_per_s
 
@@ -57,11 +57,11 @@ MEASURES = (
     Measure("T_C fitted on 8 GPUs, sequences/s", fitted=True, counted=False),
     Measure("T_C fitted on 8 GPUs, D B a step", fitted=True, counted=True),
 )
-"""Ways to count sequences/s; see :mod:`meshwave.engine.bench.papers.hanayo_throughput`."""
+"""Measures of throughput in sequences/s; see :mod:`meshwave.engine.bench.papers.hanayo_throughput`."""
 
 
 def winners() -> Table:
-    """Return the best configuration of each scheme."""
+    """Return the best configuration of each schedule."""
     rows = []
     for model in ("gpt", "bert"):
         for family, members in FAMILIES.items():
@@ -115,7 +115,7 @@ def _configuration(layout: Layout, scheme: str) -> str:
 
 
 def search() -> Grid:
-    """Return the throughput of every candidate."""
+    """Return the throughput of every candidate of the search."""
     lines = []
     for (model, layout), paper in SEARCH.items():
         title = f"{model.upper()}, {layout}"
@@ -139,7 +139,7 @@ def search() -> Grid:
 
 
 ALONE = Layout(1, 8, 2)
-"""The layout of eight GPUs that efficiencies are relative to."""
+"""Layout of eight GPUs to which efficiencies are relative."""
 
 
 def _rate(setting: Setting, *, reduced: bool = True) -> float:
@@ -148,9 +148,9 @@ def _rate(setting: Setting, *, reduced: bool = True) -> float:
 
 
 def efficiency(setting: Setting, *, reduced: bool = True) -> float:
-    """Return the throughput in percent of D times that of one pipeline.
+    """Return the throughput as a percentage of D times that of one pipeline.
 
-    With ``reduced`` False a step ends with its last backward, before gradients are reduced.
+    If ``reduced`` is False, a step ends with its last backward, before gradients are reduced.
     """
     alone = setting._replace(layout=ALONE)
     return 100 * _rate(setting, reduced=reduced) / (setting.layout.pipelines * _rate(alone, reduced=reduced))
@@ -192,7 +192,7 @@ def weak_scaling() -> Table:
 
 
 def two_wave_gains() -> Table:
-    """Return the gain of Hanayo with two waves at each size."""
+    """Return the gain of Hanayo with two waves at each number of GPUs."""
     why = "by data sheets two waves wait too little for transfers; with what each message costs besides, Hanayo gains less"
     rows = [
         Row(
@@ -219,7 +219,7 @@ PLACEMENTS: tuple[Placement, ...] = ("pipelines", "copies")
 
 
 def placements() -> Grid:
-    """Return the parallel efficiency by precision and placement, which the paper does not state."""
+    """Return the parallel efficiency by precision and placement, neither of which the paper states."""
     ways = [(number, placement) for number in NUMBERS for placement in PLACEMENTS]
     lines = [
         Line(
@@ -264,7 +264,7 @@ def strong_scaling() -> Table:
 
 
 def _fixed_time_note(scheme: str) -> str:
-    """Return a text on the part of the step time that does not shrink with B, from the paper's three bars."""
+    """Return a text on the part of the step time that is independent of B, estimated from three bars of the paper."""
     batch = np.array([layout.batch for layout in STRONG])
     step = np.array([layout.pipelines * layout.batch / known_bar(bars, scheme) for layout, bars in STRONG.items()])
     each, fixed = np.polyfit(batch, step, 1)

@@ -1,8 +1,9 @@
-"""Hanayo (arXiv:2308.15762): the meaning of the paper's sequences/s, the precision, and the remaining difference.
+"""Hanayo (arXiv:2308.15762): meaning of the paper's sequences/s, the precision, and the remaining difference.
 
-The paper's throughput grows with the data-parallel pipelines D and hardly depends on the devices P of a pipeline, even
-if D P is constant. Sequences/s cannot do so: on the same devices a step of the same model has the same FLOPs. Two
-counts are compared here: D B M sequences per step, with M = P microbatches of B sequences each, and D B per step.
+The paper's throughput grows with the number D of data-parallel pipelines and hardly depends on the number P of devices
+per pipeline, even if D P is constant. Sequences/s cannot do so: on the same devices, a step of the same model has the
+same FLOPs. Two counts are compared here: D B M sequences per step, with M = P microbatches of B sequences each, and D B
+per step.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ COUNTED = "D B a step"
 TRUE = "sequences/s"
 MANY, FEW = Layout(4, 8, 2), Layout(2, 16, 4)
 EFFICIENCY = 0.5
-"""The share of the peak that large matrix products reach, as in the presets."""
+"""Fraction of the peak FLOP/s that large matrix products reach, as in the presets."""
 
 
 def tables() -> Iterator[Table | Grid]:
-    """Return the tables in the order of the report."""
+    """Yield the tables in the order of the report."""
     yield sequence_counts()
     yield precision()
     yield roofline_to_paper()
@@ -34,7 +35,7 @@ ODD = "this bar alone is as high as sequences/s would have it"
 
 
 def sequence_counts() -> Table:
-    """Return ratios of two layouts of the same devices, for both counts of sequences."""
+    """Return the throughput ratios of two layouts of the same devices, for both counts of sequences."""
     rows: list[Row] = []
     for cluster in CLUSTERS:
         two, one = paper_throughputs((cluster, 4)), paper_throughputs((cluster, 8))
@@ -71,7 +72,7 @@ def _count_rows(what: str, paper: float, settings: tuple[Setting, Setting], why:
 
 
 def precision() -> Table:
-    """Return ratios of two clusters whose devices differ by a factor of 2.5 or 1.24, depending on the precision."""
+    """Return throughput ratios of two clusters with devices 2.5 or 1.24 times as fast, depending on precision."""
     rows = []
     for ranks, scheme in ((8, "1F1B"), (8, "H-2"), (4, "1F1B"), (4, "H-2")):
         paper = paper_throughputs(("tc", ranks))[scheme] / paper_throughputs(("fc", ranks))[scheme]
@@ -98,7 +99,7 @@ def _peak_ratio(number: Number) -> float:
 
 
 def roofline_to_paper() -> Grid:
-    """Return the throughput from a roofline of tensor cores to the paper's 1.453, one assumption after the other."""
+    """Return the throughputs from a tensor-core roofline to the paper's 1.453, adding one assumption at a time."""
     layout = EIGHT[8]
     tensor = Setting("tacc", "H-2", Layout(1, 8, 1), number="16 bit", sequence=512)
     steps = [
@@ -128,7 +129,7 @@ LENGTHS = (128, SEQUENCE, 384, 512)
 
 
 def required_efficiencies() -> Grid:
-    """Return the share of the fp32 peak at which the roofline gives the paper's bars, by sequence length."""
+    """Return the fraction of fp32 peak FLOP/s for which the roofline equals the paper's bars, by sequence length."""
     rows = [
         Line(f"{cluster.upper()}, {scheme}", [100 * required_efficiency(cluster, scheme, length) for length in LENGTHS])
         for cluster in CLUSTERS
@@ -146,6 +147,6 @@ def required_efficiencies() -> Grid:
 
 
 def required_efficiency(cluster: str, scheme: str, tokens: int) -> float:
-    """Return the share of the peak at which the prediction equals one bar of 8 GPUs."""
+    """Return the fraction of peak FLOP/s at which the prediction equals the paper's bar for 8 GPUs."""
     found = predict_experiment(Setting(cluster, scheme, EIGHT[8], sequence=tokens))
     return EFFICIENCY * paper_throughputs((cluster, 8))[scheme] / found.counted_per_s

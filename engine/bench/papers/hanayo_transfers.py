@@ -1,4 +1,4 @@
-"""Exposed transfers in the figures of the Hanayo paper, by each transfer model."""
+"""Exposed transfers in the figures of the Hanayo paper, under each transfer model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshwave.engine.program.simulation import TransferModel, UnitTransferModel
 from meshwave.engine.schedules import schedules
 
 TRANSFER = 1 / 16
-"""T_C of figure 3, in T_F."""
+"""T_C of figure 3, in units of T_F."""
 DRAWN: tuple[tuple[str, int, dict[str, Any], int], ...] = (
     ("gpipe", 4, {}, 6),
     ("1f1b", 4, {}, 10),
@@ -18,7 +18,7 @@ DRAWN: tuple[tuple[str, int, dict[str, Any], int], ...] = (
     ("hanayo", 4, {"waves": 2}, 28),
     ("chimera", 8, {}, 22),
 )
-"""Schedules of figure 3: ranks (equal to microbatches), options, and the exposed transfers in the figure."""
+"""Schedules of figure 3: number of ranks (and microbatches), options, and exposed transfers in the figure."""
 PAPERS_MODEL: TransferModel = "half-duplex"
 WHY: dict[TransferModel, str] = {
     "latency": "opposite transfers of two ranks do not slow each other down",
@@ -30,14 +30,14 @@ WHY: dict[TransferModel, str] = {
 
 
 def exposed_count(name: str, ranks: int, transfer_model: TransferModel, **options: Any) -> float:
-    """Return by how many T_C a step is longer than with free transfers (B = 2F)."""
+    """Return the number of T_C by which a step is longer than with free transfers (B = 2F)."""
     program = schedule_program(name, ranks, ranks, **options)
     slow, free = (simulate_uniform(program, transfer=each, transfer_model=transfer_model) for each in (TRANSFER, 0.0))
     return round((slow.makespan - free.makespan) / TRANSFER, 9)
 
 
 def exposed_transfers() -> Table:
-    """Return the exposed transfers of the paper and of each transfer model."""
+    """Return the exposed transfers according to the paper and to each transfer model."""
     models: list[TransferModel] = [
         PAPERS_MODEL,
         *(each for each in get_args(UnitTransferModel) if each != PAPERS_MODEL),
@@ -61,7 +61,7 @@ def exposed_transfers() -> Table:
 
 
 def transfer_summary() -> str:
-    """Return a paragraph for the page of papers."""
+    """Return a paragraph on exposed transfers for the page of papers."""
     found = {model: exposed_count("chimera", 8, model) for model in get_args(UnitTransferModel)}
     others = ", ".join(f"{found[model]:g} with {model}" for model in found if model != PAPERS_MODEL)
     return (

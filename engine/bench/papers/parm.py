@@ -23,13 +23,13 @@ from meshwave.engine.predict.expert_map import (
 from meshwave.engine.predict.prediction import predict
 
 LATE = "a2a-allgather"
-"""All-to-all, then all-gather: the order of DeepSpeed and Megatron today, which the paper leaves out."""
+"""Expert schedule of DeepSpeed and Megatron today: all-to-all, then all-gather. The paper does not include it."""
 CLUSTER, SERVER = CLUSTERS["pcie"], CLUSTERS["server"]
-"""Models of the paper's cluster of 32 GPUs and of its server of 8."""
+"""Models of the paper's cluster of 32 GPUs, and of its server of 8 GPUs."""
 
 
 def tables() -> Iterator[Table | table.Grid]:
-    """Return the range over the layers of the paper, by layout and by links, and its two models."""
+    """Yield the tables: gains by layer, by layout and by links, and two whole models."""
     yield expert_layers()
     yield gains_by_layout()
     yield gains_by_links()
@@ -41,13 +41,13 @@ def tables() -> Iterator[Table | table.Grid]:
 
 
 def expert_layers() -> Table:
-    """Return Parm's range of gains over 1296 layers, which the paper does not list and this module assumes."""
+    """Return the range of Parm's gains over 1296 layers; the paper does not list them, so they are assumed."""
     found, server = price_grid(CLUSTER), price_grid(SERVER, corners=True)
     gain = np.concatenate([found.speedup(), server.speedup()])
     named, of_all = (
         _count_wins(*each) for each in ((found.winner, SPREADING_SCHEDULES), (found.fastest, GRID_SCHEDULES))
     )
-    folded = found.axes["mp"] > 1  # without tensor parallelism PPMoE is a copy of all experts on every GPU
+    folded = found.axes["mp"] > 1  # without tensor parallelism, PPMoE copies all experts to every GPU
     inside = (found.seconds["ppmoe"] / found.auto)[folded]
     crowded = int((~found.fits("ppmoe") & folded).sum())
     layers = "the paper's layers and constants are not known to us, and the speed of the server's links is assumed"
@@ -80,12 +80,12 @@ def expert_layers() -> Table:
 
 
 def _shared_part(baseline_s: float, parm_s: float) -> float:
-    """Return the time, as a share of Parm's, that both would have to add for the gain to be the largest printed one."""
+    """Return the additional time, as a share of Parm's, for which the gain would equal the largest printed one."""
     return (baseline_s - PUBLISHED_GAINS[1] * parm_s) / (PUBLISHED_GAINS[1] - 1) / parm_s
 
 
 def gains_by_layout() -> table.Grid:
-    """Return the gains by the sizes of the groups, on both testbeds of the paper."""
+    """Return the gains by the sizes of the parallel groups, on both testbeds of the paper."""
     lines = []
     for name, cluster in (("32 GPUs", CLUSTER), ("server of 8", SERVER)):
         found = price_grid(cluster, corners=True)
@@ -104,7 +104,7 @@ def gains_by_layout() -> table.Grid:
 
 
 def gains_by_links() -> table.Grid:
-    """Return the gains of Parm over the order of current systems on several kinds of links."""
+    """Return the gains of Parm over the expert schedule of current systems, on several kinds of links."""
     lines = []
     for cluster in CLUSTERS.values():
         found = price_grid(cluster, corners=True)
@@ -125,7 +125,7 @@ def gains_by_links() -> table.Grid:
 
 
 def _layouts(found: Grid) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield a name such as ``mp 2, esp 4`` with the mask of the layers of that layout."""
+    """Yield a layout name such as ``mp 2, esp 4``, with the mask of the layers that have this layout."""
     for mp in np.unique(found.axes["mp"]):
         for esp in np.unique(found.axes["esp"]):
             yield f"mp {mp:g}, esp {esp:g}", (found.axes["mp"] == mp) & (found.axes["esp"] == esp)
@@ -138,7 +138,7 @@ def _describe_link_rates(cluster: GridCluster) -> str:
 
 
 def _count_wins(winner: NDArray[np.int64], names: Sequence[str]) -> str:
-    """Return the number of layers in which each schedule is the fastest, in descending order."""
+    """Return a text on the number of layers for which each schedule is the fastest, in descending order."""
     wins = np.bincount(winner, minlength=len(names))
     return ", ".join(f"{names[at]} in {wins[at]:,}" for at in np.argsort(-wins, kind="stable") if wins[at])
 
@@ -153,7 +153,10 @@ MODEL_SCHEDULES = ("deepspeed", LATE, "parm-s1", "parm-s2", "parm-auto")
 
 
 def model_design(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, every: int = 2) -> Design:
-    """Return one of Parm's two models, with experts in every ``every``-th layer, on one mesh with mp = esp = 4."""
+    """Return the design of one of Parm's two models, on one mesh with mp = esp = 4.
+
+    Every ``every``-th layer has experts.
+    """
     devices, links = cluster.devices, cluster.links
     return parse_design(
         {
@@ -162,7 +165,7 @@ def model_design(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, e
             "cluster": {
                 "nodes": devices // cluster.devices_per_node,
                 "devices_per_node": cluster.devices_per_node,
-                "nics_per_node": cluster.devices_per_node,  # a device's share of the network is fitted as its own
+                "nics_per_node": cluster.devices_per_node,  # the bandwidth between nodes is fitted per device
                 "device": {
                     "peak_flops": 2 * cluster.rates.flops,
                     "memory_bytes": cluster.memory_bytes,
@@ -185,12 +188,12 @@ def model_design(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, e
 
 
 def predicted_step_seconds(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, every: int = 2) -> float:
-    """Return the predicted seconds of a training step."""
+    """Return the predicted duration of a training step in seconds."""
     return predict(model_design(model, schedule, cluster=cluster, every=every)).timeline.makespan
 
 
 def whole_model_gains() -> Table:
-    """Return the abstract's claim about two models."""
+    """Return the gains for two whole models, which the paper's abstract states."""
     why = "which layers have experts, and the batch, are not known to us"
     gains = {
         name: predicted_step_seconds(name, "deepspeed") / predicted_step_seconds(name, "parm-auto") for name in MODELS
@@ -207,7 +210,7 @@ def whole_model_gains() -> Table:
 
 
 def models_against_others() -> table.Grid:
-    """Return the gains of the same models in other layouts and under other schedules."""
+    """Return the gains of the same models in other layouts and with other schedules."""
     lines = []
     for cluster, where in ((CLUSTER, "32 GPUs"), (SERVER, "server of 8"), (CLUSTERS["nvlink"], "32 GPUs with NVLink")):
         for name in MODELS:

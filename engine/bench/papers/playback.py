@@ -60,7 +60,7 @@ def simulate_uniform(
 
 
 def stage_timeline(name: str, ranks: int, microbatches: int, *costs: Any, **options: Any) -> Timeline:
-    """Simulate a schedule with costs of a stage: forward, backward and transfer."""
+    """Simulate a schedule with the costs of a stage: forward, backward and transfer."""
     return simulate_uniform(schedule_program(name, ranks, microbatches, **options), *costs)
 
 
@@ -69,7 +69,7 @@ def device_timeline(
 ) -> Timeline:
     """Simulate a schedule in the units of the Hanayo paper.
 
-    T_F and T_B are those of a device's share of the model; there are as many microbatches as devices.
+    T_F and T_B are the times of a device's share of the model; there are as many microbatches as devices.
     """
     program = schedule_program(name, ranks, ranks, **options)
     share = ranks / program.stages
@@ -82,12 +82,12 @@ def hanayo_timeline(ranks: int, waves: int, **costs: float) -> Timeline:
 
 
 def peak_activations(name: str, ranks: int, microbatches: int, **options: Any) -> list[float]:
-    """Return the peak number of activations of each rank, ``[ranks]``, in shares of the model of one device."""
+    """Return the peak number of live activations of each rank, in units of a device's share of the model."""
     return [float(peak) for peak in peak_inflight(schedule_program(name, ranks, microbatches, **options))]
 
 
 def longest_idle(timeline: Timeline) -> float:
-    """Return the longest idle time of a rank between its own first start and last end."""
+    """Return the longest idle time of a rank between its own first start and last end, in seconds."""
     idle = []
     for rank in range(timeline.ranks):
         mine = timeline.is_compute & (timeline.rank == rank)

@@ -20,14 +20,14 @@ from meshwave.engine.program.action import Op
 
 
 def tables() -> Iterator[Table | table.Grid]:
-    """Return the tables of the paper."""
+    """Yield the tables of the paper."""
     yield printed_ratios()
     yield experts_in_pipelines()
     yield micro_batch_effects()
 
 
 def printed_ratios() -> Table:
-    """Return the two ratios of communication to computation in the paper's argument."""
+    """Return the two ratios of communication to computation on which the paper's argument is based."""
     peak, network, nvlink = 125e12, 12.5e9, 300e9
     ring = "the formula charges every step of the ring with the whole tensor, of which a step carries an eighth"
     pairs = (
@@ -70,12 +70,12 @@ def printed_ratios() -> Table:
 
 
 BATCH, SEQUENCE = 256, 2048
-"""Sequences of a training step, and tokens of a sequence; the paper states neither."""
+"""Sequences per training step, and tokens per sequence; the paper states neither."""
 GPU_BYTES = 32e9
 
 
 class Scale(NamedTuple):
-    """One of the two model sizes of the paper."""
+    """Model size of the paper."""
 
     name: str
     nodes: int
@@ -83,7 +83,7 @@ class Scale(NamedTuple):
     hidden: int
     heads: int
     micro_batches: tuple[int, ...]
-    """The micro-batch sizes that are tried."""
+    """Micro-batch sizes to try."""
 
 
 SMALL, LARGE = Scale("6.7B", 4, 24, 1024, 16, (1, 2, 4, 8)), Scale("143B", 16, 32, 4096, 32, (1, 2, 4, 8))
@@ -101,7 +101,7 @@ LAYOUTS: Mapping[str, str] = {
 def layout_design(scale: Scale, layout: str, micro_batch: int) -> Design:
     """Return the design of one of :data:`LAYOUTS` on nodes of eight V100.
 
-    Layouts of DPMoE have one mesh, the others are pipelines.
+    DPMoE layouts have one mesh, the others are pipelines.
 
     Raises:
         DesignError: the step has too few sequences for this micro-batch size.
@@ -150,15 +150,15 @@ V100: Mapping[str, Any] = {
     "intra_node": {"latency_s": 5e-6, "bandwidth": 300e9},
     "inter_node": {"latency_s": 1e-5, "bandwidth": 12.5e9},
 }
-"""The cluster of the paper, with the bandwidths that the paper uses."""
+"""Cluster of the paper, with the bandwidths that the paper states."""
 
 
 class Step(NamedTuple):
-    """The prediction of a training step."""
+    """Prediction of a training step."""
 
     tokens_per_s: float
     memory_bytes: float
-    """The highest peak memory of a GPU."""
+    """Highest peak memory of a GPU in bytes."""
 
 
 @lru_cache
@@ -172,7 +172,7 @@ def predict_step(scale: Scale, layout: str, micro_batch: int) -> Step | None:
 
 
 def largest_micro_batch(scale: Scale) -> int:
-    """Return the largest micro-batch size that is tried at which PPMoE fits the memory of a GPU."""
+    """Return the largest of the tried micro-batch sizes at which PPMoE fits into the memory of a GPU."""
     return max(
         size
         for size in scale.micro_batches
@@ -181,13 +181,13 @@ def largest_micro_batch(scale: Scale) -> int:
 
 
 def throughput_ratio(scale: Scale, one: str, other: str, micro_batch: int) -> float:
-    """Return the ratio of the throughputs of two layouts; nan if a step has too few sequences for one of them."""
+    """Return the throughput ratio of two layouts; nan if a step has too few sequences for one of them."""
     first, second = predict_step(scale, one, micro_batch), predict_step(scale, other, micro_batch)
     return first.tokens_per_s / second.tokens_per_s if first and second else nan
 
 
 def experts_in_pipelines() -> Table:
-    """Return the comparison of PPMoE with two kinds of plain expert parallelism."""
+    """Return the comparison of PPMoE with two variants of plain expert parallelism."""
     small, large = largest_micro_batch(SMALL), largest_micro_batch(LARGE)
     shares = {layout: _forward_shares(layout_design(LARGE, layout, large)) for layout in ("ppmoe", "resent", "once")}
     batch = "neither batch is printed: see the table of micro-batches for how much hangs on them"
@@ -250,7 +250,7 @@ REASONS = {
 
 
 def _claims_about_dpmoe(what: str, paper: float, ours: Callable[[str], float], more: str = "") -> Iterator[Row]:
-    """Return a claim about both kinds of DPMoE: tokens sent tp times, and once."""
+    """Yield a claim about both variants of DPMoE: tokens sent tp times, and tokens sent once."""
     for layout, why in REASONS.items():
         kind = LAYOUTS[layout].removeprefix("DPMoE, ")
         yield Row(f"{what}; {kind}", paper, ours(layout), f"{why}; {more}" if more else why)
@@ -260,7 +260,7 @@ PAIRS = (("ppmoe", "resent"), ("ppmoe", "once"), ("ppmoe", "cut"))
 
 
 def micro_batch_effects() -> table.Grid:
-    """Return the figures by micro-batch size, which the paper does not state."""
+    """Return the results by micro-batch size, which the paper does not state."""
     lines = []
     for scale in (SMALL, LARGE):
         for size in scale.micro_batches:
@@ -291,7 +291,7 @@ def micro_batch_effects() -> table.Grid:
 
 
 def _forward_shares(design: Design) -> dict[str, float]:
-    """Return the shares of expert layers and of their exchanges in the forward of a stage on one device."""
+    """Return the shares of expert layers and of their exchanges in the forward time of a stage on one device."""
     found = predict_block(design, 0, 0, Op.F)
     lanes = [lane for lane, device in enumerate(found.devices) if device == found.devices[0]]
     took = np.where(np.isin(found.timeline.rank, lanes), found.timeline.end - found.timeline.start, 0.0)

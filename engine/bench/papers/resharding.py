@@ -1,9 +1,10 @@
-"""Cross-mesh resharding (Zhuang et al., arXiv:2211.05322): the cases of its artifact, by every strategy and ordering.
+"""Cross-mesh resharding (Zhuang et al., arXiv:2211.05322): the cases of its artifact, by strategy and ordering.
 
-The cluster: p3.8xlarge instances, four V100 each behind one NIC of 10 Gb/s. Two models of its links: by
-*bandwidth alone* only a NIC takes time, the memory of devices and the links inside a host are free; by
-*alpha and beta* a message between hosts costs 50 µs and one inside a host 10 µs at 40 GB/s, which are
-assumptions: the paper states none. Its plots show the bits of the tensor over the time, in units of 2^30.
+The cluster consists of p3.8xlarge instances, each with four V100 behind one NIC of 10 Gb/s. Its links have two models.
+In the model *bandwidth alone*, only a NIC takes time; device memory and links inside a host are free. In the model
+*alpha and beta*, a message between hosts costs 50 µs and one inside a host 10 µs at 40 GB/s; these values are
+assumptions, because the paper states none. The paper plots the size of the tensor divided by the time, in units of 2^30
+bit/s.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from meshwave.engine.resharding import (
 )
 
 NIC = 1.25e9  # bytes/s: 10 Gb/s
-DEVICES = 4  # of a host
+DEVICES = 4  # devices of a host
 INT32 = 4  # bytes
 GIBIT = 2**30 / 8  # bytes
 FREE = Link(0.0, None), Link(0.0, NIC)
 ASSUMED = Link(1e-5, 4e10), Link(5e-5, NIC)
 FIRST_RECEIVING_HOST = 10
 CHUNKS = {FREE: 1024, ASSUMED: None}
-"""Chunks of a broadcast: the most if messages have no latency, since more are then always better; None: the best."""
+"""Number of chunks of a broadcast: the maximum if messages have no latency; None for the optimum."""
 
 Model = tuple[Link, Link]
 
 
 class Case(NamedTuple):
-    """A transfer of the artifact."""
+    """Transfer of the artifact."""
 
-    source: tuple[int, int]  # hosts, devices of each
+    source: tuple[int, int]  # number of hosts, devices of each
     destination: tuple[int, int]
     shape: tuple[int, ...]
     source_spec: str
@@ -52,12 +53,12 @@ class Case(NamedTuple):
 
     @property
     def tensor(self) -> Tensor:
-        """The transferred tensor."""
+        """Transferred tensor."""
         return Tensor(self.shape, INT32)
 
     @property
     def ends(self) -> tuple[Side, Side]:
-        """Mesh and sharding spec of the source and of the destination."""
+        """Mesh and sharding spec of the source, and of the destination."""
         source, destination = (
             Mesh(size, tuple(range(first, first + prod(size))), tuple(host + place // size[1] for place in range(prod(size))))
             for size, first, host in ((self.source, 0, 0), (self.destination, prod(self.source), FIRST_RECEIVING_HOST))
@@ -65,7 +66,7 @@ class Case(NamedTuple):
         return (source, tuple(self.source_spec.split())), (destination, tuple(self.spec.split()))
 
     def links(self, model: Model) -> Links:
-        """Return the links of the cluster."""
+        """Return the links of the cluster under a link model."""
         (source, _), (destination, _) = self.ends
         host = zip((*source.ranks, *destination.ranks), (*source.hosts, *destination.hosts), strict=True)
         return Links(*model, dict(host))
@@ -83,19 +84,19 @@ CASES: Mapping[int, Case] = {
     8: Case((1, 4), (2, 4), TENSOR, "S1 R R", "R R R"),
     9: Case((2, 4), (2, 4), TENSOR, "R S0 R", "R R S0"),
 }
-"""Many devices to many (sections 5.1.2 and 5.3.1). Cases 7 and 8 are the same in the release."""
+"""Transfers from many devices to many (sections 5.1.2 and 5.3.1). Cases 7 and 8 are the same in the release."""
 
 RECEIVERS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (3, 2), (4, 2))
-"""Hosts, and devices of each, to which one device sends (section 5.1.1)."""
+"""Number of hosts, and of devices of each, to which one device sends (section 5.1.1)."""
 SIZES = {"1 MB": 1 << 20, "16 MB": 1 << 24, "64 MB": 1 << 26, "1 GB": 1 << 30}
-"""Bytes of the tensors in its plots."""
+"""Sizes in bytes of the tensors in the paper's plots."""
 
 SERIES = ("Send/Recv", "Alpa", "Naive", "Load balance", "Ours")
-"""Names of the artifact; the last three are broadcast."""
+"""Series names of the artifact; the last three use broadcast."""
 
 
 def tables() -> Iterator[Table | Grid]:
-    """Return the tables of the paper, and all strategies with all orderings."""
+    """Yield the tables of the paper, and all combinations of strategies and orderings."""
     yield one_to_many()
     yield small_messages()
     yield many_to_many(FREE)
@@ -107,7 +108,7 @@ def tables() -> Iterator[Table | Grid]:
 
 
 def one_to_many_case(receivers: tuple[int, int], size: int = 1 << 30) -> Case:
-    """Return the transfer of ``size`` bytes from one device to all devices of some hosts."""
+    """Return the transfer of ``size`` bytes from one device to all devices of the receiving hosts."""
     return Case((1, 1), receivers, (size // INT32,), "R", "R")
 
 
@@ -128,12 +129,12 @@ def series_seconds(case: Case, model: Model) -> dict[str, float]:
 
 
 def bandwidth(case: Case, took_s: float) -> float:
-    """Return the size of the tensor over the time, in 2^30 bit/s, as in the plots."""
+    """Return the size of the tensor divided by the time, in 2^30 bit/s, as in the paper's plots."""
     return case.tensor.bytes / GIBIT / took_s
 
 
 def one_to_many() -> Grid:
-    """Return the strategies of section 5.1.1 for 1 GiB, priced by bandwidth alone."""
+    """Return the bandwidth of the strategies of section 5.1.1 for 1 GiB, in the model of bandwidth alone."""
     rows = []
     for receivers in RECEIVERS:
         case = one_to_many_case(receivers)
@@ -154,7 +155,7 @@ def one_to_many() -> Grid:
 
 
 def small_messages() -> Grid:
-    """Return the strategies of section 5.1.1 for all message sizes, priced by alpha and beta."""
+    """Return the transfer time of each strategy of section 5.1.1 by message size, in the alpha-beta model."""
     rows = []
     for name, size in SIZES.items():
         for receivers in RECEIVERS:
@@ -177,7 +178,7 @@ def small_messages() -> Grid:
 
 
 def many_to_many(model: Model) -> Grid:
-    """Return the series of the artifact over its nine cases (sections 5.1.2 and 5.3.1)."""
+    """Return the bandwidth of each series of the artifact for its nine cases (sections 5.1.2 and 5.3.1)."""
     rows = []
     for number, case in CASES.items():
         took = series_seconds(case, model)
@@ -200,7 +201,7 @@ def many_to_many(model: Model) -> Grid:
 
 
 def sender_and_order_gains() -> Table:
-    """Return the ablation: the gain of choosing senders, and the further gain of choosing the order."""
+    """Return the ablation: the gain of choosing senders, and the additional gain of choosing the order."""
     claims = {
         1: (1, 1, 1), 2: (2, 1, 2), 3: (1, 1.5, 1.5), 4: (1, 1.9, 1.9), 5: (4 / 3, 1.5, 2), 6: (1, 2, 2),
         7: (1, 1, 1), 8: (1, 1, 1), 9: (1, 1.5, 1.5),
@@ -224,7 +225,7 @@ def sender_and_order_gains() -> Table:
 
 
 def headline() -> Table:
-    """Return the gain that the abstract states."""
+    """Return the gain that the abstract states, and the computed one."""
     cases = {f"case {number}": case for number, case in CASES.items()}
     cases |= {f"1 device to {_hosts(receivers)}": one_to_many_case(receivers) for receivers in RECEIVERS}
     took = {name: series_seconds(case, FREE) for name, case in cases.items()}
@@ -246,7 +247,7 @@ def headline() -> Table:
 
 
 def all_plans(model: Model) -> Grid:
-    """Return the nine cases by every strategy and ordering."""
+    """Return the seconds of the nine cases for every strategy and ordering."""
     rows = []
     for number, case in CASES.items():
         if number == 8:

@@ -1,9 +1,9 @@
 """Cross-mesh resharding end to end (arXiv:2211.05322, section 5.2): training steps of the artifact's models.
 
-Stages are priced by the roofline, or for the U-Transformer by its FLOPs; a transfer takes the makespan of its plan. Three
-ways to run a transfer are compared. *On the compute stream* both ends wait for it, as in alpa: its seconds are added to
-those of both stages. *Overlapped*, each link carries one transfer at a time while both ends compute. A *signal* is a
-transfer of one byte: a lower bound for all communication.
+Stages are priced by the roofline model, or by FLOPs for the U-Transformer; a transfer takes the makespan of its plan.
+Three modes of transfer are compared. *On the compute stream*, both ends wait for it, as in alpa: its seconds are added
+to those of both stages. *Overlapped*, each link carries one transfer at a time while both ends compute. A *signal* is a
+transfer of one byte, a lower bound for all communication.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meshwave.engine.resharding import Links, Mesh, Side, Tensor, plan
 
 Floats = NDArray[np.float64]
 Crossing = Callable[[Tensor, Side, Side, Links], float]
-"""Seconds of one tensor from one mesh to another."""
+"""Function that returns the seconds to transfer one tensor from one mesh to another."""
 
 PEAK = {"bf16": 125e12, "fp32": 15.7e12}  # FLOP/s of a V100, with and without its tensor cores
 EFFICIENCY = 0.5
@@ -38,7 +38,7 @@ SHOWN = ("Send/Recv", "Alpa", "Broadcast", "+ overlap", "Ours", "+ delayed W", "
 
 
 def tables() -> Iterator[Table | Grid]:
-    """Return the throughput of every series, and the gains that the paper states."""
+    """Yield the throughput of every series, and the gains that the paper states."""
     found = {**gpts(), **u_transformers()}
     yield throughput(found)
     yield iterations(found)
@@ -48,9 +48,9 @@ def tables() -> Iterator[Table | Grid]:
 
 
 class Series(NamedTuple):
-    """A series of the artifact: the kind of transfer, overlap with compute, and the schedule."""
+    """Series of the artifact: kind of transfer, overlap with computation, and schedule."""
 
-    crossing: str  # of CROSSINGS
+    crossing: str  # key of CROSSINGS
     beside: bool
     schedule: tuple[str, tuple[tuple[str, str], ...]] = ("1f1b", ())
 
@@ -77,18 +77,18 @@ SERIES: Mapping[str, Series] = dict(
 class Trained(NamedTuple):
     """Figures of a training step of a model."""
 
-    flops: float  # of a step, recomputation included
-    seconds: Mapping[str, float]  # of a step, by series
-    crossing: Mapping[str, float]  # seconds of the transfers of one microbatch over the slowest boundary, by series
-    bytes: float  # of these transfers
-    round_s: float  # forward and backward of one microbatch on the slowest stage
+    flops: float  # FLOPs of a step, including recomputation
+    seconds: Mapping[str, float]  # seconds of a step, by series
+    crossing: Mapping[str, float]  # seconds to transfer one microbatch over the slowest boundary, by series
+    bytes: float  # bytes of these transfers
+    round_s: float  # seconds of the forward and backward of one microbatch on the slowest stage
 
     def tflops(self, series: str) -> float:
         """Return the throughput of a series in TFLOP/s."""
         return self.flops / self.seconds[series] / 1e12
 
     def gain(self, over: str) -> float:
-        """Return the gain of throughput over another series in percent."""
+        """Return the gain in throughput over another series in percent."""
         return 100 * (self.seconds[over] / self.seconds["Ours"] - 1)
 
 
@@ -112,7 +112,7 @@ CROSSINGS: Mapping[str, Crossing] = {
 
 
 def crossing_seconds(how: str, tensors: Sequence[Tensor], source: Side, destination: Side) -> float:
-    """Return the seconds of several tensors, one after the other, since they leave by the same NIC."""
+    """Return the seconds to transfer several tensors one after the other, because they share a NIC."""
     hosts = zip((*source[0].ranks, *destination[0].ranks), (*source[0].hosts, *destination[0].hosts), strict=True)
     links = Links(*ASSUMED, dict(hosts))
     crossed = tensors[:1] if how == "signal" else tensors
@@ -120,10 +120,10 @@ def crossing_seconds(how: str, tensors: Sequence[Tensor], source: Side, destinat
 
 
 def step_seconds(program: Program, seconds: Floats, hops: Sequence[float], *, beside: bool) -> float:
-    """Return the step time of a pipeline whose transfers between stages ``s`` and ``s + 1`` take ``hops[s]``.
+    """Return the step time of a pipeline whose transfers between stages ``s`` and ``s + 1`` take ``hops[s]`` seconds.
 
-    On the compute stream both ends of a transfer are extended by it. They pass through it at the same time, which a
-    negative duration of the transfer itself expresses.
+    On the compute stream, a transfer extends the actions at both ends. The ends execute it at the same time, which is
+    modelled by a negative duration of the transfer itself.
     """
     seconds = seconds.copy()
     sends, makers = program.send_rows
@@ -149,11 +149,11 @@ def step_seconds(program: Program, seconds: Floats, hops: Sequence[float], *, be
 
 
 class Gpt(NamedTuple):
-    """A configuration of the artifact."""
+    """GPT configuration of the artifact."""
 
     layers: int
     hidden: int
-    sequences: int  # of a step
+    sequences: int  # sequences of a step
     microbatches: int
     dp: int
     tp: int
@@ -178,7 +178,7 @@ GPTS: Mapping[str, Gpt] = {
 
 
 def gpts() -> dict[str, Trained]:
-    """Return the figures of the GPT configurations."""
+    """Return the figures of the GPT configurations, by name."""
     return {name: _gpt_figures(of) for name, of in GPTS.items()}
 
 
@@ -210,9 +210,9 @@ def _price(of: Gpt, schedule: tuple[str, tuple[tuple[str, str], ...]]) -> tuple[
 
 
 def gpt_design(of: Gpt, schedule: str = "1f1b", options: Sequence[tuple[str, str]] = ()) -> Design:
-    """Return the design of a configuration; its meshes fill the nodes one after another."""
+    """Return the design of a configuration; its meshes fill one node after another."""
     size = of.dp * of.tp
-    each = of.pp * size // of.nodes  # devices that are used of a node
+    each = of.pp * size // of.nodes  # devices used per node
     devices = [node * DEVICES + place for node in range(of.nodes) for place in range(each)]
     document: dict[str, Any] = {
         "format": "meshwave/1",
@@ -263,15 +263,15 @@ def _side(design: Design, rank: int) -> Side:
 
 
 class UTransformer(NamedTuple):
-    """A configuration of the artifact: two stages on a mesh of one host each."""
+    """U-Transformer configuration of the artifact: two stages, each on a mesh of one host."""
 
     channels: int
     cut: int  # layers of the first stage
-    devices: int  # of a mesh
+    devices: int  # devices of a mesh
     images: int = 2048
     microbatches: int = 32
     copied: bool = (
-        False  # True if each device of a mesh holds all transferred tensors, rather than its share of the images
+        False  # True if each device of a mesh has all transferred tensors, False if it has only its share of the images
     )
 
 
@@ -284,7 +284,7 @@ U_TRANSFORMERS: Mapping[str, UTransformer] = {
 
 
 def u_transformers() -> dict[str, Trained]:
-    """Return the figures of the U-Transformer configurations."""
+    """Return the figures of the U-Transformer configurations, by name."""
     return {name: _u_transformer(of) for name, of in U_TRANSFORMERS.items()}
 
 
@@ -320,9 +320,9 @@ def _u_transformer(of: UTransformer) -> Trained:
 
 
 def _action_seconds(program: Program, forward: Floats) -> Floats:
-    """Return the seconds of each action, ``[rows]``, from the forwards, ``[stages]``.
+    """Return the seconds of each action, ``[rows]``, given the forward seconds of each stage, ``[stages]``.
 
-    A backward takes two forwards, and one more to recompute the forward.
+    A backward takes as long as two forwards, plus one to recompute the forward.
     """
     parts = np.zeros(len(Op))
     parts[[Op.F, Op.B, Op.I, Op.W]] = 1, 3, 2, 1
@@ -389,7 +389,7 @@ ABLATION = ("Broadcast", "+ overlap", "Ours")
 
 
 def overlap_by_microbatches() -> Grid:
-    """Return the ablation of overlap on the larger U-Transformer."""
+    """Return the ablation of overlap on the larger U-Transformer, by number of microbatches."""
     rows = []
     for count in MICROBATCHES:
         of = _u_transformer(U_TRANSFORMERS["U-Transformer 2B, 8 GPUs, by image"]._replace(microbatches=count))

@@ -1,4 +1,4 @@
-"""Tables of claims of a paper with our figures, grids of figures, and their text for a terminal."""
+"""Tables that compare claims of a paper with computed values, grids of values, and their text for a terminal."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ Form = Literal["%", "number"]
 
 
 class Row(NamedTuple):
-    """A claim: its subject, the figure of the paper, ours, and the reason if they differ."""
+    """Claim of a paper: subject, value in the paper, computed value, and the reason if they differ."""
 
     what: str
     paper: float | str
     ours: float | str
     why: str = ""
     basis: str = ""
-    """The basis of our figure: fitted values and assumptions."""
+    """Fitted values and assumptions behind the computed value."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of claims."""
+    """Table of claims."""
 
     title: str
     rows: Sequence[Row]
     form: Form = "number"
     printed: str = "paper"
-    """The source of the second column: the paper, or a closed form."""
+    """Source of the second column: the paper, or a closed form."""
     tolerance: float = 1e-9
-    """Half of the last digit that the paper states; smaller differences do not count."""
+    """Largest difference that is ignored: half a unit of the last digit that the paper states."""
     note: str = ""
 
 
 class Line(NamedTuple):
-    """A line of a grid: its subject, and a figure for each column or None."""
+    """Line of a grid: its subject, and a value or None for each column."""
 
     what: str
     figures: Sequence[float | None]
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of our figures, such as those of a plot without printed values."""
+    """Grid of computed values, for example of a plot without printed values."""
 
     title: str
     columns: Sequence[str]
@@ -55,14 +55,14 @@ class Grid:
 
 
 def is_different(row: Row, table: Table) -> bool:
-    """Return True if our figure differs from the paper's by more than the tolerance."""
+    """Return True if the computed value differs from the paper's by more than the tolerance."""
     if isinstance(row.paper, str) or isinstance(row.ours, str):
         return row.paper != row.ours
     return abs(row.ours - row.paper) > table.tolerance
 
 
 def to_json(table: Table | Grid) -> dict[str, Any]:
-    """Return a table or grid for ``--json``; only a grid has ``columns``."""
+    """Return a table or grid as a JSON object for ``--json``; only a grid has ``columns``."""
     if isinstance(table, Grid):
         lines = [{"what": line.what, "figures": list(line.figures)} for line in table.rows]
         columns = list(table.columns)
@@ -78,9 +78,9 @@ def _difference(row: Row, table: Table) -> float | str:
 
 
 def ranking_text(values: Mapping[str, float], near: float = 0.01) -> str:
-    """Return names from the smallest to the largest value, such as ``GPipe = 1F1B < Chimera``.
+    """Return names in ascending order of their values, such as ``GPipe = 1F1B < Chimera``.
 
-    Values within the relative distance ``near`` are equal, and stay in the given order.
+    Values whose relative distance is at most ``near`` count as equal, and keep the given order.
     """
     groups: list[list[str]] = []
     for name in sorted(values, key=lambda name: values[name]):
@@ -96,7 +96,7 @@ def ranking_text(values: Mapping[str, float], near: float = 0.01) -> str:
 
 
 def to_text(figures: Mapping[str, Any]) -> list[str]:
-    """Return the result of :func:`meshwave.engine.bench.papers.papers` as lines for a terminal."""
+    """Format the result of :func:`meshwave.engine.bench.papers.papers` as lines for a terminal."""
     lines: list[str] = []
     for table in figures["tables"]:
         lines += ["", table["title"], *(_grid(table) if "columns" in table else _claims(table))]
@@ -106,7 +106,7 @@ def to_text(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _grid(table: Mapping[str, Any]) -> Iterator[str]:
-    """Return the lines of a grid."""
+    """Yield the lines of a grid."""
     wide = max(len(row["what"]) for row in table["rows"]) + 2
     widths = [max(len(column), table["digits"] + 3) + 2 for column in table["columns"]]
     yield f"  {'':<{wide}}" + "".join(f"{name:>{width}}" for name, width in zip(table["columns"], widths, strict=True))
@@ -118,7 +118,7 @@ def _grid(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _claims(table: Mapping[str, Any]) -> Iterator[str]:
-    """Return the lines of a table, with long texts below each other."""
+    """Yield the lines of a table, with long texts below each other."""
     rows = table["rows"]
     wide = max(len(row["what"]) for row in rows) + 2
     texts = [row for row in rows if isinstance(row["paper"], str)]
@@ -144,7 +144,7 @@ def _claims(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _format_significant(value: float, digits: int) -> str:
-    """Return a number with significant digits, without an exponent if it is short."""
+    """Return a number with the given significant digits, without an exponent if it is short."""
     return f"{float(f'{value:.{digits}g}'):g}"
 
 

@@ -1,12 +1,12 @@
-"""The U-Transformer that alpa's artifact trains: FLOPs of its layers, and the tensors that cross stage boundaries.
+"""U-Transformer of alpa's artifact: FLOPs of its layers, and tensors that cross stage boundaries.
 
-A diffusion U-Net with attention (diffusers' ``UNet2DConditionModel``, one residual block a level) over images of
-32 x 32, with ``c, 2c, 4c, 4c`` channels on 32, 16, 8 and 4 pixels a side. The artifact cuts it into 13 layers:
-the first convolution; four levels down, of which three end in a convolution of stride 2; the middle's block
-with attention and its block without; three levels up with attention, each after the first behind an upsampling;
-two blocks of the topmost level, without; and the last convolution. Each level up takes the output of the last
-block of its level down: these tensors cross every boundary between the two. A multiply-add counts as two FLOPs, in
-convolutions, linear layers and attention scores; norms, activations and the embedding of the time step are left out.
+A diffusion U-Net with attention (diffusers' ``UNet2DConditionModel``, one residual block per level) over images of 32 x
+32, with ``c, 2c, 4c, 4c`` channels on 32, 16, 8 and 4 pixels a side. The artifact divides it into 13 layers: the first
+convolution; four levels down, of which three end in a convolution of stride 2; the middle block with attention and the
+one without; three levels up with attention, of which all but the first begin with an upsampling; two blocks of the
+topmost level without attention; and the last convolution. Each level up takes the output of the last block of its level
+down; these tensors cross every boundary between the two. A multiply-add counts as two FLOPs, in convolutions, linear
+layers and attention scores; norms, activations and the embedding of the time step are not counted.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 IMAGE = 32  # pixels a side
-CONTEXT = 16  # tokens of the text that is attended to: (32 / 8)^2
+CONTEXT = 16  # tokens of the attended text: (32 / 8)^2
 COLOURS, OUTPUTS = 3, 4
 
 
 class Work(NamedTuple):
-    """FLOPs of the forward of one image, and parameters."""
+    """FLOPs of the forward of one image, and number of parameters."""
 
     flops: float = 0.0
     parameters: float = 0.0
@@ -30,7 +30,7 @@ class Work(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A tensor of one image: channels on a square of pixels; ``last`` is the last layer that uses it."""
+    """Tensor of one image: channels on a square of pixels; ``last`` is the last layer that uses it."""
 
     channels: int
     side: int
@@ -44,33 +44,33 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer, with the tensors that later layers use."""
+    """Layer of the model, with the tensors that later layers use."""
 
     work: Work
     made: tuple[Made, ...]
 
 
 def convolution(kernel: int, inner: int, outer: int, side: int) -> Work:
-    """Return the work of a convolution with an output of ``side`` pixels a side."""
+    """Return the work of a convolution whose output has ``side`` pixels a side."""
     weights = kernel**2 * inner * outer
     return Work(2 * weights * side**2, weights)
 
 
 def linear(inner: int, outer: int, tokens: int) -> Work:
-    """Return the work of a linear layer."""
+    """Return the work of a linear layer applied to a number of tokens."""
     return Work(2 * inner * outer * tokens, inner * outer)
 
 
 def residual(inner: int, outer: int, side: int, time: int) -> Work:
-    """Return the work of two convolutions, a shortcut if the channels change, and the projection of the time step."""
+    """Return the work of a residual block: two convolutions, a shortcut if channels change, and the time projection."""
     work = convolution(3, inner, outer, side) + convolution(3, outer, outer, side) + linear(time, outer, 1)
     return work + convolution(1, inner, outer, side) if inner != outer else work
 
 
 def transformer(width: int, side: int, context: int) -> Work:
-    """Return the work of a transformer block.
+    """Return the work of a transformer block between two projections.
 
-    Self-attention, attention to the text, and a gated feed-forward of four times the width, between two projections.
+    It has self-attention, attention to the text, and a gated feed-forward of four times the width.
     """
     tokens = side**2
     square = linear(width, width, tokens)
@@ -99,7 +99,7 @@ def layers(c: int) -> list[Layer]:
     found.append(Layer(residual(4 * c, 4 * c, 4, time), (Made(4 * c, 4, 7),)))
     found.append(Layer(residual(4 * c, 4 * c, 4, time) + transformer(4 * c, 4, text), (Made(4 * c, 4, 6),)))
     found.append(Layer(residual(4 * c, 4 * c, 4, time), (Made(4 * c, 4, 7),)))
-    below = 0  # channels that the layer before leaves to be upsampled
+    below = 0  # channels of the previous layer, before upsampling
     for number, (before, skipped, outer, side) in enumerate(
         ((4 * c, 4 * c, 4 * c, 4), (4 * c, 4 * c, 4 * c, 8), (4 * c, 2 * c, 2 * c, 16)), 7
     ):

@@ -10,12 +10,12 @@ from meshwave.engine.schedules import schedules
 
 
 def tables() -> Iterator[Table]:
-    """Return the tables of the paper."""
+    """Yield the tables of the paper."""
     yield split_backwards()
 
 
 def split_backwards() -> Table:
-    """Return the bubble of the longest device, and the activations, of the handcrafted schedules."""
+    """Return the longest bubble of a device, and the activations, of the handcrafted schedules."""
     p, m = 4, 8
     rows = []
     for f, b, w in ((1.0, 2.0, 1.0), (1.0, 2.2, 1.0)):

@@ -1,1 +1,1 @@
-"""Predictions held against published training runs: ``meshwave bench published``."""
+"""Comparison of predictions with published training runs: ``meshwave bench published``."""

@@ -1,4 +1,4 @@
-"""``meshwave bench published``: predict the rows of a file, and print them against what was published."""
+"""``meshwave bench published``: predict the runs of a file, and compare them with their published step times."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def published(runs: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def error_rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the fields of :class:`LikeRun` of all predicted runs, from which predictions list similar runs."""
+    """Return the fields of :class:`LikeRun` for all predicted runs, from which predictions list similar runs."""
     keys = [each.name for each in fields(LikeRun)]
     rows = [{key: row[key] for key in keys} for row in figures["rows"] if "refused" not in row]
     return [{**row, "error": round(row["error"], 4), "parameters": round(row["parameters"])} for row in rows]
 
 
 def write_results(figures: Mapping[str, Any], path: Path) -> None:
-    """Write the prediction error of each published run, one row per line, with a page and a picture beside the file."""
+    """Write the prediction error of each published run, one row per line, and a page and a picture beside the file."""
     lines = ",\n".join(json.dumps(row) for row in error_rows(figures))
     write_whole(path, f"[\n{lines}\n]\n".encode())
     write_whole(path.with_suffix(".md"), page.markdown(figures).encode())
@@ -47,7 +47,7 @@ def write_results(figures: Mapping[str, Any], path: Path) -> None:
 
 
 def to_text(figures: Mapping[str, Any]) -> str:
-    """Return the rows and their summary as a table for a terminal."""
+    """Return predicted and published runs and their summary as a table for a terminal."""
     lines = [_line(row) for row in figures["rows"]]
     summary = figures["summary"]
     for title, key in (("by source and device", "by_source"), ("by device", "by_device")):

@@ -1,6 +1,6 @@
-"""Designs of published runs: one place that maps the keys of a row to those of a document.
+"""Conversion of published runs to designs.
 
-What a row does not state, and what a design cannot express, is listed by code in ``assumed``.
+Assumptions about what a row does not state, or a design cannot express, are listed by code in ``assumed``.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ DEVICES = (
     (r"B200", "B200-SXM-180GB"),
     (r"B300", "B300-SXM-288GB"),
 )
-"""Patterns of the devices of published runs, and the kind of device of each; the first match counts."""
+"""Patterns of device names in published runs, and the kind of device of each; the first match counts."""
 MLPS: Mapping[str, Json] = {
     "swiglu": {"gated": True, "activation": "silu", "bias": False},
     "gelu": {"gated": False, "activation": "gelu", "bias": True},
     "squared_relu": {"gated": False, "activation": "relu2", "bias": False},
 }
 PRODUCTS = ((r"fp4", "fp4"), (r"fp8|float8", "fp8"))
-"""Patterns of precisions, and the format of the products of linear layers; 16 bits if none matches."""
+"""Patterns of precisions, and the number format of the linear layers' products; 16 bits if none matches."""
 RECOMPUTE = {"none": "none", "selective": "attention", "full": "layers"}
 UNFUSED = r"no flash attention|Megatron-LM 20(21|22)|Megatron-DeepSpeed"
-"""Pattern of attention types and frameworks whose attention is not one kernel."""
+"""Pattern of attention types and frameworks in which attention is several kernels."""
 PER_OPERATOR = r"per op|selective layer|torchtitan .*selective"
-"""Pattern of recomputation that keeps attention and every second product."""
+"""Pattern of recomputation that keeps attention and every second matrix product."""
 EARLY_STOP = r"torch|Composer|Kempner|FSDP"
-"""Pattern of frameworks that use torch's own checkpoints, which end with the last tensor that a backward needs."""
+"""Pattern of frameworks with torch's checkpoints, which stop recomputing at the last tensor that a backward needs."""
 OVERLAPPED = r"NeMo|Megatron-Bridge"
 """Pattern of frameworks whose recipes overlap tensor-parallel communication."""
 EAGER = r"Composer|compile off"
@@ -56,7 +56,7 @@ SHARDINGS = (
     (r"zero1", "optimizer"),
     (r"fsdp|zero3", "parameters"),
 )
-NETWORKS = (  # NICs of a node, Gbit/s of each; those of the vendor's reference system if none matches
+NETWORKS = (  # number of NICs of a node, Gbit/s of each; those of the vendor's reference system if none matches
     (r"(\d+)x ?(\d+) Gb/s", lambda found, devices: (int(found[1]), float(found[2]))),
     (r"(\d+)x ?(\d+) GB/s", lambda found, devices: (int(found[1]), 8 * float(found[2]))),
     (r"(\d+) Omni-Path", lambda found, devices: (int(found[1]), 100.0)),
@@ -66,17 +66,17 @@ NETWORKS = (  # NICs of a node, Gbit/s of each; those of the vendor's reference 
 
 
 class PublishedDesign(NamedTuple):
-    """The design of a published run."""
+    """Design of a published run, and the assumptions behind it."""
 
     design: Design
-    assumed: tuple[str, ...]  # codes
+    assumed: tuple[str, ...]  # codes of assumptions
 
 
 def published_design(run: Run) -> PublishedDesign:
     """Return the design of a published run.
 
     Raises:
-        InputError: the run cannot be expressed.
+        InputError: the run cannot be expressed as a design.
     """
     kind = _device_kind(run)
     assumed = [*_assumptions(run, kind)]
@@ -178,7 +178,7 @@ def _experts(run: Run) -> Json:
 
 
 def _meshes(run: Run) -> list[Json]:
-    """Return one mesh per pipeline rank: tensor-parallel neighbours first, then copies, then ranks."""
+    """Return one mesh per pipeline rank; devices are ordered by tp, then dp, then rank."""
     size = run.dp * run.cp * run.tp
     if size * run.pp != run.devices:
         raise Refusal("run_degrees", {"product": size * run.pp, "devices": run.devices})
@@ -195,7 +195,7 @@ def _pipeline(run: Run) -> Json:
     chunks = run.vp or 1
     while (
         run.pp * chunks > run.layers and chunks > 1
-    ):  # Megatron counts embedding and loss as layers, a design does not
+    ):  # Megatron counts embedding and loss as layers; a design does not
         chunks = next(fewer for fewer in range(chunks - 1, 0, -1) if chunks % fewer == 0)
     schedule = {"schedule": "interleaved-1f1b", "chunks": chunks} if run.pp > 1 and chunks > 1 else {"schedule": "1f1b"}
     return {
@@ -207,13 +207,13 @@ def _pipeline(run: Run) -> Json:
 
 
 def _recompute(run: Run) -> str:
-    """Return the recompute setting of a row; selective recomputation is that of attention."""
+    """Return the recompute setting of a row; selective recomputation means attention only."""
     if run.recompute not in RECOMPUTE:
         raise Refusal("run_recompute", {"recompute": run.recompute, "known": sorted(RECOMPUTE)})
     detail = run.recompute_detail or ""
-    if ratio := re.search(r"HFU/MFU = ([\d.]+)", detail):  # a whole second forward makes it 1.33
+    if ratio := re.search(r"HFU/MFU = ([\d.]+)", detail):  # recomputing the whole forward gives 1.33
         return "layers-early-stop" if float(ratio[1]) > 1.25 else "operators"
-    if "block" in detail:  # a few layers only
+    if "block" in detail:  # only a few layers are recomputed
         return "none"
     if run.recompute == "full" and re.search(EARLY_STOP, run.framework):
         return "layers-early-stop"
@@ -225,7 +225,7 @@ def _recompute(run: Run) -> str:
 
 
 def stage_layers(run: Run, stages: int) -> list[int] | None:
-    """Return the layers of each stage as the row states them; None leaves the split to the cost model."""
+    """Return the layers of each stage as the row states them; None if the cost model has to split them."""
     layout, layers = (run.stage_layout or "").partition("(")[0], run.layers + run.mtp_layers
     if "|" in layout:
         return _listed_layers(layout, stages, layers)
@@ -271,6 +271,6 @@ def _assumptions(run: Run, kind: DeviceKind) -> Iterator[str]:
 
 
 def first_problem(error: InputError) -> tuple[str, str]:
-    """Return code and text of the first problem that an error found."""
+    """Return the code and text of the first problem of an error."""
     problem = problems_of(error)[0]
     return problem.code, str(problem)

@@ -1,12 +1,12 @@
-"""Fit of the constants of a kind of device to published runs, and its cross-validation by source.
+"""Fit of the constants of a device to published runs, and its cross-validation by source.
 
 ``python -m meshwave.engine.bench.published.fitting h100-sxm --write`` fits all runs on the devices of one file of
-``engine/document/devices``; with ``--cross-validate`` it leaves out one source at a time and predicts it.
+``engine/document/devices``; with ``--cross-validate`` it leaves out one source at a time and predicts that source.
 
-The simulation of a step is replaced by its length in closed form, times the ratio that the simulation had at the first
-constants. Each constant has a prior, from measured kernels, as the centre and the relative width of a normal
-distribution of its logarithm; deviations of single runs count linearly beyond a few per cent, so that a run that the
-model cannot describe does not move the constants.
+The simulated step time is approximated by a closed form, multiplied by the ratio of simulated time to closed form at
+the initial constants. The prior of each constant is a normal distribution of its logarithm, whose centre and relative
+width come from measured kernels. Deviations of single runs count linearly beyond a few per cent, so that a run that the
+model cannot describe does not distort the constants.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from meshwave.engine.predict.prediction import predict
 
 Floats = NDArray[np.float64]
 NOISE = 0.06
-"""Relative deviation of runs from a good model, as repeats and releases of one configuration differ."""
+"""Relative deviation of runs from a good model, estimated from repeats and releases of the same configuration."""
 LINEAR_BEYOND = 0.06
-"""Deviation beyond which a run counts linearly."""
+"""Relative deviation beyond which a run counts linearly."""
 STEP = 0.03
-"""Relative change of a constant for its derivative."""
+"""Relative change of a constant for its numerical derivative."""
 
 
 class Prior(NamedTuple):
-    """Plausible values of a constant."""
+    """Prior of a constant."""
 
     centre: float
     width: float
@@ -62,11 +62,14 @@ PRIORS = {
     "inter_node_latency_s": Prior(10e-6, 0.5, 3e-6, 40e-6),
     "overlap": Prior(0.7, 0.3, 0.2, 1.0),
 }
-"""Values from measured products, attention, streams and collectives; ``docs/development/published-runs.md`` names them."""
+"""Priors from measured matrix products, attention, memory streams and collectives.
+
+``docs/development/published-runs.md`` lists their sources.
+"""
 
 
 class Fitted:
-    """A published run whose step time follows from constants without a simulation."""
+    """Published run whose step time is computed from device constants without a simulation."""
 
     def __init__(self, run: Run, design: Design) -> None:
         assert run.step_s is not None, "checked when the row was parsed"
@@ -77,14 +80,14 @@ class Fitted:
         self._ratio = prediction.timeline.makespan / self._closed_form_s(design)
 
     def ratio(self) -> float:
-        """Return predicted over published step time with the present constants."""
+        """Return predicted divided by published step time, with the current constants."""
         cluster = Cluster.model_validate(self._design.cluster.model_dump())  # without cached constants
         return (
             self._ratio * self._closed_form_s(self._design.model_copy(update={"cluster": cluster})) / self.published_s
         )
 
     def _closed_form_s(self, design: Design) -> float:
-        """Return the seconds of all microbatches on the slowest rank, the warm-up of the others, and the update."""
+        """Return the seconds of all microbatches on the slowest rank, the others' warm-up, and the update."""
         model, program = cast(RooflineCost, pricing_model(design)), self._program  # no published run has other costs
         forward, backward = stage_seconds(design, program, self._layers, model.prices(design))
         busy = np.bincount(program.placement[0], forward + backward, minlength=program.ranks)
@@ -95,7 +98,7 @@ class Fitted:
 
 
 def published_runs(kinds: Sequence[str], file: Path | None) -> list[Fitted]:
-    """Return the runs on some kinds of devices that can be expressed."""
+    """Return the published runs on the given kinds of devices that can be expressed as designs."""
     found = []
     for row in read_rows(file):
         try:
@@ -109,7 +112,7 @@ def published_runs(kinds: Sequence[str], file: Path | None) -> list[Fitted]:
 
 
 def fit(runs: Sequence[Fitted], kinds: Sequence[str], start: Mapping[str, float], steps: int = 4) -> dict[str, float]:
-    """Return the constants that describe runs best, by damped Gauss-Newton steps from ``start``."""
+    """Fit the constants to the runs by damped Gauss-Newton steps from ``start``, and return them by name."""
     priors = [PRIORS[name] for name in start]
     centre, width, lowest, highest = np.array(priors).T
     centre, lowest, highest = np.log(centre), np.log(lowest), np.log(highest)
@@ -145,7 +148,7 @@ def fit(runs: Sequence[Fitted], kinds: Sequence[str], start: Mapping[str, float]
 
 
 def use_constants(kinds: Sequence[str], values: Mapping[str, float]) -> None:
-    """Replace the constants of kinds of devices for the rest of the process."""
+    """Replace the constants of the given kinds of devices for the rest of the process."""
     known = dict(device_kinds())
     for name in kinds:
         known[name] = known[name].model_copy(update={"constants": Constants(**values)})
@@ -153,7 +156,7 @@ def use_constants(kinds: Sequence[str], values: Mapping[str, float]) -> None:
 
 
 def cross_validate(runs: Sequence[Fitted], kinds: Sequence[str], start: Mapping[str, float]) -> dict[str, list[float]]:
-    """Return, by source, the errors of its runs with constants that were fitted without it."""
+    """Return the relative errors of the runs of each source, predicted with constants fitted without that source."""
     errors = {}
     for source in sorted({run.run.publication for run in runs}):
         others = [run for run in runs if run.run.publication != source]
@@ -164,7 +167,7 @@ def cross_validate(runs: Sequence[Fitted], kinds: Sequence[str], start: Mapping[
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fit or cross-validate the constants in files of devices, which share one set of constants."""
+    """Fit or cross-validate the constants of device files that share one set of constants."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("files", nargs="+", help="names of files in engine/document/devices, without .json")
     parser.add_argument("--runs", type=Path, help="rows of training runs as JSON; default: those that Meshwave ships")

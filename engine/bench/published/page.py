@@ -1,4 +1,4 @@
-"""Page and picture of predicted published runs: tables by source and device, and every error beyond 10% with its reason."""
+"""Page and picture of predicted published runs: tables by source and device, and reasons of errors beyond 10%."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 LARGE_ERROR = 0.1
-"""Error beyond which a row has its reason looked for."""
+"""Absolute error above which the reason of an error is listed."""
 SHOWN_ERROR = 0.5
-"""Error at the edge of the picture."""
+"""Absolute error at the edge of the picture."""
 WIDTH, ROW_HEIGHT, LABEL_WIDTH = 860, 18, 300
 Json = Mapping[str, Any]
 
 
 def markdown(figures: Json) -> str:
-    """Return the page."""
+    """Return the page in Markdown."""
     rows, summary = [row for row in figures["rows"] if "refused" not in row], figures["summary"]
     order = summary["order"]
     lines = [
@@ -81,14 +81,14 @@ def _large_errors(rows: Sequence[Json]) -> Iterator[str]:
 
 
 def error_reason(row: Json) -> str:
-    """Return the reason that was found for the error of a row."""
+    """Return the known reason for the prediction error of a run."""
     reasons = json.loads((resources.files(__package__) / "reasons.json").read_text())
     found = (each for each in reasons if re.search(each["runs"], row["id"]))
     return next((each["reason"] for each in found if each["sign"] * row["error"] > 0), "not found")
 
 
 def svg(figures: Json) -> str:
-    """Return a picture of all errors: a line per source and device, a mark per run."""
+    """Return a picture of all errors as SVG: one line per source and device, one mark per run."""
     rows = [row for row in figures["rows"] if "refused" not in row]
     names = sorted({_line_name(row) for row in rows})
     height = ROW_HEIGHT * (len(names) + 2)
@@ -113,7 +113,7 @@ def _line_name(row: Json) -> str:
 
 
 def _place(error: float) -> float:
-    """Return the horizontal place of an error."""
+    """Return the horizontal position of an error in the picture."""
     shown = min(max(error, -SHOWN_ERROR), SHOWN_ERROR)
     return LABEL_WIDTH + (WIDTH - LABEL_WIDTH - 20) * (shown + SHOWN_ERROR) / (2 * SHOWN_ERROR)
 

@@ -1,4 +1,4 @@
-"""Predictions of published runs, one by one."""
+"""Predictions of published training runs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted(LikeRun):
-    """A published run and its prediction."""
+    """Published run with its prediction."""
 
     publication: str
     predicted_s: float
     published_tokens_per_s_per_device: float
     predicted_tokens_per_s_per_device: float
     predicted_model_tflops_per_device: float
-    """Forward and backward without recomputation; attention counted without its mask."""
+    """Model TFLOP/s per device, forward and backward without recomputation; attention is counted without its mask."""
     published_memory_gib: float | None
     predicted_memory_gib: float
     assumed: tuple[str, ...]
@@ -33,7 +33,7 @@ class Predicted(LikeRun):
 
 @dataclass(frozen=True)
 class Refused:
-    """A row without a prediction, and the reason."""
+    """Published run that cannot be predicted, with the reason."""
 
     id: str
     publication: str
@@ -41,21 +41,21 @@ class Refused:
 
 
 def predict_runs(rows: Iterable[Any]) -> Iterator[Predicted | Refused]:
-    """Yield the prediction of each row, or the reason why there is none."""
+    """Yield the prediction of each row, or the reason why it cannot be predicted."""
     for number, row in enumerate(rows):
         try:
             yield predict_run(parse_run(row))
         except MeshwaveError as error:
             yield _refused_row(row, number, problems_of(error)[0])
-        except Exception as error:  # a row of a stranger's file must not end the others
+        except Exception as error:  # a faulty row of a user's file must not stop the others
             yield _refused_row(row, number, Problem("", "run_unpriced", {"reason": f"{type(error).__name__}: {error}"}))
 
 
 def predict_run(run: Run) -> Predicted:
-    """Return the prediction of a run.
+    """Return the prediction of a published run.
 
     Raises:
-        MeshwaveError: the run cannot be expressed or priced.
+        MeshwaveError: the run cannot be expressed as a design, or cannot be priced.
     """
     design, assumed = published_design(run)
     prediction = predict(design)
@@ -85,7 +85,7 @@ def predict_run(run: Run) -> Predicted:
 
 
 def to_json(found: Predicted | Refused) -> dict[str, Any]:
-    """Return a row for ``--json``."""
+    """Return a prediction or refusal as a JSON object for ``--json``."""
     if isinstance(found, Predicted):
         return asdict(found)
     reason = {"code": found.problem.code, "text": str(found.problem)}

@@ -1,4 +1,4 @@
-"""Published training runs: the rows of a file, and the keys of a row that a prediction uses."""
+"""Published training runs: reading a file of rows, and the keys of a row that a prediction uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Latent(BaseModel):
 
 
 class Run(BaseModel):
-    """The configuration of a published run, and what was measured; unknown keys are ignored."""
+    """Configuration and measurements of a published run; unknown keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
@@ -83,20 +83,20 @@ class Run(BaseModel):
 
     @property
     def step_s(self) -> float | None:
-        """Published seconds of a training step."""
+        """Published step time in seconds."""
         return self.iteration_s or self.iteration_s_derived
 
     @property
     def publication(self) -> str:
-        """Name of the source: the beginning of the id, such as ``bloom``."""
+        """Name of the source: the first part of the id, such as ``bloom``."""
         return self.id.partition("-")[0]
 
 
 def read_rows(path: Path | None) -> list[Any]:
-    """Return the rows of a file, or of the runs that the project ships.
+    """Read the rows of a file, or the published runs that come with Meshwave.
 
     Raises:
-        Refusal: the file cannot be read or is no list of rows.
+        Refusal: the file cannot be read, or is not a list of rows.
     """
     try:
         text = path.read_text() if path else (resources.files(__package__) / SHIPPED).read_text()
@@ -110,10 +110,10 @@ def read_rows(path: Path | None) -> list[Any]:
 
 
 def parse_run(row: Any) -> Run:
-    """Return the run of a row.
+    """Parse a row into a published run.
 
     Raises:
-        Refusal: the row lacks keys, or they have other values than those of a training step.
+        Refusal: the row lacks keys, or a value is not valid for a training step.
     """
     if isinstance(row, Mapping) and row.get("kind", "train_step") != "train_step":
         raise Refusal("run_not_a_step", {"kind": str(row["kind"])})

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 from meshwave.engine.bench.published.predictions import Predicted, Refused
 
 CLEAR_DIFFERENCE = 0.1
-"""Smallest relative difference of published step times at which an order counts."""
+"""Smallest relative difference between published step times at which an order counts."""
 K = TypeVar("K", bound=Hashable)
 
 
 class Errors(NamedTuple):
-    """Errors of a group of predictions."""
+    """Relative errors of a group of predictions."""
 
     rows: int
     mean: float
@@ -24,19 +24,19 @@ class Errors(NamedTuple):
     bias: float
     """Median of the signed errors."""
     worst: float
-    """The signed error that is largest."""
+    """Signed error with the largest absolute value."""
     worst_id: str
 
 
 def summarize_errors(found: Sequence[Predicted]) -> Errors:
-    """Return the errors of some predictions."""
+    """Return the error statistics of predictions."""
     worst = max(found, key=lambda each: abs(each.error))
     errors = [each.error for each in found]
     return Errors(len(found), fmean(map(abs, errors)), median(errors), worst.error, worst.id)
 
 
 def group(found: Iterable[Predicted], key: Callable[[Predicted], K]) -> dict[K, list[Predicted]]:
-    """Return predictions by a key, sorted."""
+    """Group predictions by a key, sorted by the key."""
     groups: defaultdict[K, list[Predicted]] = defaultdict(list)
     for each in found:
         groups[key(each)].append(each)
@@ -44,9 +44,9 @@ def group(found: Iterable[Predicted], key: Callable[[Predicted], K]) -> dict[K, 
 
 
 def ordered_pairs(found: Iterable[Predicted]) -> tuple[int, int]:
-    """Return the pairs of configurations of one model that differ clearly, and in how many the order is right.
+    """Count the pairs of configurations of one model that differ clearly, and the pairs in the right order.
 
-    Configurations are compared by tokens per second and device within a source, on equal devices.
+    Configurations are compared by tokens per second and device, within one source and on equal devices.
     """
     pairs = right = 0
     for alike in group(found, lambda each: (each.publication, each.model, each.device, each.devices)).values():
@@ -60,7 +60,7 @@ def ordered_pairs(found: Iterable[Predicted]) -> tuple[int, int]:
 
 
 def summarize(found: Sequence[Predicted | Refused]) -> dict[str, Any]:
-    """Return the summary for ``--json``."""
+    """Return the summary as a JSON object for ``--json``."""
     predicted = [each for each in found if isinstance(each, Predicted)]
     refused = [each for each in found if isinstance(each, Refused)]
     by_source = group(predicted, lambda each: (each.publication, each.device, each.arch))

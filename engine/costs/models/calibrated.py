@@ -1,4 +1,4 @@
-"""Calibrated costs: seconds from a calibration profile, where it covers the design, else roofline costs.
+"""Calibrated costs: seconds from a calibration profile where it covers the design, otherwise roofline costs.
 
 :mod:`meshwave.engine.costs.profile_coverage` lists the parts of a design that a profile does not cover.
 """
@@ -49,17 +49,17 @@ from meshwave.engine.program.simulation import TransferModel
 
 @cost_models.register("calibrated")
 class CalibratedCost(OperatorCost):
-    """Seconds from measured tables."""
+    """Costs from measured tables."""
 
     title: ClassVar = "Calibrated"
 
     kind: Literal["calibrated"] = "calibrated"
     """Seconds from a measured profile."""
     profile: FileName
-    """File name of the profile, of those that are kept."""
+    """File name of a stored profile."""
     links: Literal["measured", "drawn"] = "measured"
     """measured: price messages as in the profile; drawn: price them by the links of the drawn cluster, which may differ
-    from the measured ones."""
+    from the measured links."""
     transfer_model: TransferModel = "shared-links"
     """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 
@@ -77,7 +77,7 @@ class CalibratedCost(OperatorCost):
         return self.model_copy(update={"links": "drawn"})
 
     def portable_model(self) -> RooflineCost:
-        """Return roofline costs, since a profile stays on its machine."""
+        """Return roofline costs, because a profile is valid only on its machine."""
         return RooflineCost()
 
     def external_data(self) -> str:
@@ -92,16 +92,16 @@ class CalibratedCost(OperatorCost):
 
     @classmethod
     def initial_values(cls) -> Mapping[str, Any]:
-        """Return the profile of this machine, or another stored one."""
+        """Return the profile of this machine, or another stored profile."""
         names = list_profiles()
         return {"profile": DEFAULT_PROFILE if DEFAULT_PROFILE in names else names[0]} if names else {}
 
     def choices(self, key: str) -> Sequence[str]:
-        """Return the stored profiles, and the one that the design names even if it is missing."""
+        """Return the stored profiles, and the profile that the design names even if it is missing."""
         return list(dict.fromkeys((*list_profiles(), self.profile))) if key == "profile" else []
 
     def load(self) -> Profile:
-        """Load the profile, without its links and collectives if the design uses those of the cluster.
+        """Load the profile; its links and collectives are removed if the design uses those of the cluster.
 
         Raises:
             DesignError: the profile is missing or invalid.
@@ -165,7 +165,7 @@ class CalibratedCost(OperatorCost):
         return updates + update_exchange_seconds(design, program, held, measured_all_reduce(self.load()))
 
     def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
-        """Return the memory that the devices need, with activations scaled by the measured ratio of allocated bytes."""
+        """Return the memory that the devices need; activations are scaled by the measured ratio of allocated bytes."""
         held = super().sizes(design, program, layers)
         found = {each.kind: each.ratio for each in self.load().memory}
         if not found:
@@ -174,12 +174,12 @@ class CalibratedCost(OperatorCost):
         return held._replace(activation_bytes=held.activation_bytes * ratios)
 
     def peak_flops(self, design: Design) -> float:
-        """Return the measured rate of large matrix products, or the device's peak if it was not measured."""
+        """Return the measured rate of large matrix products in FLOP/s, or the device's peak if it was not measured."""
         return matrix_rate(self.load(), design.training.precision) or super().peak_flops(design)
 
 
 def _action_key(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
-    """Return an action of some stages as a key to look up the most similar measured action."""
+    """Return the key by which the most similar measured action of some stages is found."""
     experts = expert_layers_per_stage(design, layers)
     return ActionTime(
         op=op,
@@ -194,7 +194,7 @@ def _action_key(op: OpName, design: Design, layers: Sequence[int], stages: Seque
 
 
 def _optimizer_line(profile: Profile, design: Design) -> OptimizerLine | None:
-    """Return the line of the design's optimizer, with the same precision and clipping if it was measured."""
+    """Return the measured line of the design's optimizer, preferably with the same precision and clipping."""
     training = design.training
     asked = training.precision, training.clip_norm is not None
     known = [line for line in profile.optimizer if line.optimizer == training.optimizer]
@@ -208,9 +208,9 @@ def _optimizer_line(profile: Profile, design: Design) -> OptimizerLine | None:
 def _activation_memory_ratio(
     design: Design, layers: Sequence[int], stage: int, ratios: Mapping[BlockKind, float]
 ) -> float:
-    """Return the ratio of allocated bytes to computed bytes for the activations of a stage.
+    """Return the ratio of allocated to computed bytes of the activations of a stage.
 
-    It is 1 for models whose blocks are never measured.
+    It is 1 for models whose blocks cannot be measured.
     """
     if not isinstance(design.model, LanguageModel):
         return 1.0
@@ -229,6 +229,6 @@ def _activation_memory_ratio(
 
 
 def _remove_links(profile: Profile) -> Profile:
-    """Return a profile with the measurements of single devices only."""
+    """Return a profile with only the measurements of single devices."""
     own = tuple(line for line in profile.links if line.pair == "same_device")
     return profile.model_copy(update={"links": own, "collectives": (), "contention": ()})

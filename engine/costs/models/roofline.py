@@ -1,7 +1,7 @@
 """Roofline costs: seconds from the shapes of the model and the data sheets of the cluster.
 
-Each operator takes the longer of its FLOP time and its memory time; messages take alpha plus bytes times beta on the
-link between their two devices, as if each were alone. The simulation then shares links between them
+Each operator takes the longer of its FLOP time and its memory time. A message takes alpha plus bytes times beta on the
+link between its two devices, as if it were alone; the simulation then shares links between messages
 (:mod:`meshwave.engine.costs.network`).
 """
 
@@ -49,10 +49,10 @@ from meshwave.engine.program.simulation import TransferModel
 
 
 class OperatorCost(CostModel):
-    """Prices stages by their operators, and messages by their links."""
+    """Cost model that prices stages by their operators, and messages by their links."""
 
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
-        """Return the layers of each stage, balanced over forward and backward, embedding and head included."""
+        """Return the layers of each stage, balanced over forward and backward, including embedding and head."""
         prices = self.prices(design)
         holders = _stage_holders(design)
         last = len(holders) - 1
@@ -109,11 +109,11 @@ class OperatorCost(CostModel):
         return builder.build(program), builder.seconds
 
     def overlap_share(self, design: Design) -> float:
-        """Return the share of the hideable communication that the two actions of a slot hide."""
+        """Return the fraction of the hideable communication that overlapping the two actions of a slot hides."""
         return float(design.training.overlaps_slots)
 
     def measures_collectives(self, design: Design) -> bool:
-        """Return whether the seconds of collectives are measured and thus already include their bottlenecks."""
+        """Return True if the seconds of collectives are measured and therefore include their bottlenecks."""
         return False
 
     def slot_seconds(
@@ -125,10 +125,10 @@ class OperatorCost(CostModel):
         seconds: Floats,
         pairs: NDArray[np.int64],
     ) -> Floats:
-        """Return the seconds of a forward and a backward that share a slot.
+        """Return the seconds of a forward and a backward that share a slot, ``[pairs]``.
 
-        One computes while the other waits (:mod:`meshwave.engine.costs.overlapped_slots`). :meth:`overlap_share` of the
-        possible saving is subtracted.
+        One action computes while the other waits (:mod:`meshwave.engine.costs.overlapped_slots`). The fraction
+        :meth:`overlap_share` of the possible saving is subtracted.
         """
         in_turn = super().slot_seconds(design, program, kinds, layers, seconds, pairs)
         share = self.overlap_share(design)
@@ -144,7 +144,7 @@ class OperatorCost(CostModel):
         return np.asarray(in_turn - share * (in_turn - best))
 
     def link_sharing(self, design: Design) -> LinkSharing:
-        """Return the measured factors of simultaneous messages; those of the drawn links if none were measured."""
+        """Return the measured slowdown factors of simultaneous messages; if unmeasured, those of the drawn links."""
         return UNMEASURED_LINK
 
     def prices(self, design: Design) -> list[MeshPrices]:
@@ -166,11 +166,11 @@ class OperatorCost(CostModel):
         return MeshPrices(design.cluster, mesh, load, expert_block(design, mesh, load), state=state)
 
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
-        """Return ``[stages]`` the seconds to all-reduce the gradients of a stage."""
+        """Return the seconds to all-reduce the gradients of each stage, ``[stages]``."""
         return reduce_seconds(design, program, held)
 
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
-        """Return ``[ranks]`` the seconds to update all weights of a rank."""
+        """Return the seconds to update all weights of each rank, ``[ranks]``."""
         return _step_seconds(design, held) + update_exchange_seconds(design, program, held)
 
 
@@ -184,8 +184,8 @@ class RooflineCost(OperatorCost):
     kind: Literal["roofline"] = "roofline"
     """Seconds from FLOPs, bytes and links."""
     overlap: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Fraction of the communication of an overlapped forward and backward that the compute of the other one hides, of all that
-    it can hide (0: none, 1: all)."""
+    """Fraction of the communication that is hidden by the compute of the other action when a forward and a backward
+    overlap, of all that can be hidden (0: none, 1: all)."""
     transfer_model: TransferModel = "shared-links"
     """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 
@@ -204,13 +204,13 @@ def mesh_prices(design: Design) -> list[MeshPrices]:
 
 
 def _node_numbers(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
-    """Return a canonical number of the node of each device, equal for meshes of the same layout on nodes."""
+    """Return canonical node numbers of the devices, equal for meshes with the same layout on nodes, ``[devices]``."""
     seen: dict[int, int] = {}
     return tuple(seen.setdefault(cluster.node_of(device), len(seen)) for device in mesh.devices)
 
 
 def _stage_holders(design: Design) -> list[list[int]]:
-    """Return, by stage, the ranks that hold a copy of it, before there is a program."""
+    """Return the ranks that hold a replica of each stage, before a program exists."""
     pipeline = design.pipeline
     routes = [list(route) for route in pipeline.routes(design.pipe)]
     names = meshes_by_rank(routes[0], pipeline.placement) if pipeline.placement else None
@@ -220,9 +220,9 @@ def _stage_holders(design: Design) -> list[list[int]]:
 
 
 def _compute_seconds(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
-    """Return ``[op, ranks, stages]`` the seconds of F, B, I and W.
+    """Return the seconds of F, B, I and W, ``[op, ranks, stages]``.
 
-    A recomputed stage runs its forward again before its backward, its collectives and the loss included (Chen et al.,
+    A recomputed stage runs its forward again before its backward, including its collectives and the loss (Chen et al.,
     arXiv:1604.06174).
     """
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
@@ -236,7 +236,7 @@ def _compute_seconds(design: Design, program: Program, layers: Sequence[int], pr
 
 
 def _compute_waits(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
-    """Return ``[op, ranks, stages]`` the seconds in which F, B and I wait for collectives inside them."""
+    """Return the seconds for which F, B and I wait for collectives inside them, ``[op, ranks, stages]``."""
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
     for rank, stage, price in _stage_prices(design, program, layers, prices):
         again = price.forward_waits if design.pipeline.recomputes(stage) else 0.0
@@ -249,7 +249,7 @@ def _compute_waits(design: Design, program: Program, layers: Sequence[int], pric
 def stage_seconds(
     design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
 ) -> tuple[Floats, Floats]:
-    """Return ``[stages]`` the seconds of a forward and of a whole backward of each stage of one replica."""
+    """Return the seconds of a forward, and of a whole backward, of each stage of one replica, ``[stages]`` each."""
     table = _compute_seconds(design, program, layers, prices)
     return table[Op.F].max(axis=0), table[Op.B].max(axis=0)
 
@@ -257,7 +257,7 @@ def stage_seconds(
 def _stage_prices(
     design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
 ) -> Iterator[tuple[int, int, Seconds]]:
-    """Yield the rank, the number and the seconds of one microbatch for each copy of a stage."""
+    """Yield the rank, stage, and seconds of one microbatch for each replica of a stage."""
     if isinstance(design.model, BlockModel):
         yield from _block_stage_prices(design, design.model, program, layers, prices)
         return
@@ -279,7 +279,7 @@ def _block_stage_prices(
 def _block_seconds(
     design: Design, model: BlockModel, prices: Sequence[MeshPrices], holders: Sequence[Sequence[int]]
 ) -> tuple[list[list[float]], list[float]]:
-    """Return ``[stages][blocks]`` seconds of each block, and ``[stages]`` seconds of the ends of the model.
+    """Return the seconds of each block, ``[stages][blocks]``, and of the ends of the model, ``[stages]``.
 
     Both are those of the slowest mesh that holds the stage.
     """
@@ -302,7 +302,7 @@ def _block_seconds(
 
 
 def _seconds_by_kind(kinds: Kinds, table: Floats) -> Floats:
-    """Return ``[kinds]`` the entries of a table ``[op, ranks, stages]`` of F, B, I and W; 0 for other kinds."""
+    """Return the entries by kind, ``[kinds]``, of a table ``[op, ranks, stages]`` of F, B, I, W; 0 for others."""
     found = np.zeros(len(kinds))
     compute = kinds.indices_of(Op.F, Op.B, Op.I, Op.W)
     found[compute] = table[kinds.op[compute], kinds.rank[compute], kinds.stage[compute]]
@@ -321,16 +321,17 @@ def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
 
 
 def exposed_reductions(design: Design, reductions: Floats, backward: Floats) -> Floats:
-    """Return ``[stages]`` the seconds of the reductions that the last backward of a stage does not hide.
+    """Return the seconds of reductions that the last backward of each stage does not hide, ``[stages]``.
 
-    Buckets are reduced while the backward goes on; how much of it hides them is a constant of the device.
+    Buckets of gradients are reduced during the backward; the fraction of it that hides them is a constant of the
+    device.
     """
     constants = design.cluster.device.constants
     return reductions if constants is None else np.maximum(0.0, reductions - constants.overlap * backward)
 
 
 def _step_seconds(design: Design, held: Sizes) -> Floats:
-    """Return ``[ranks]`` the seconds to update all weights of a rank: bytes over memory bandwidth."""
+    """Return the seconds to update all weights of each rank, bytes divided by memory bandwidth, ``[ranks]``."""
     traffic = flops.optimizer_traffic_bytes(design.training)
     device = design.cluster.device
     rate = device.memory_bandwidth * (device.constants.memory_efficiency if device.constants else 1.0)

@@ -1,11 +1,11 @@
-"""Unit costs: every stage costs its share of one number, for teaching and to compare with papers.
+"""Unit costs: every stage costs its share of one number, for teaching and for comparison with papers.
 
-``forward`` and ``backward`` are one microbatch through the whole model divided by the number of meshes, the ``T_F`` and
-``T_B`` of the Hanayo paper (arXiv:2308.15762): a stage that is ``1/k`` of that share costs ``1/k``. If the design sets
-the layers of each stage, stages cost in proportion to them. Otherwise all stages cost the same, as in papers, even if
-the stages do not divide the layers; the prediction then has a warning. A recomputed stage runs its forward again before
-its backward. A message takes ``transfer`` for each of its tensors; if tensors differ in size, for one of the largest
-size that a stage passes to the next. Reductions and steps are free.
+``forward`` and ``backward`` are the times of one microbatch through the whole model divided by the number of meshes,
+the ``T_F`` and ``T_B`` of the Hanayo paper (arXiv:2308.15762). A stage that has ``1/k`` of that share costs ``1/k``. If
+the design sets the layers of each stage, stages cost in proportion to their layers. Otherwise all stages cost the same,
+as in papers, even if the layers cannot be divided equally; the prediction then has a warning. A recomputed stage runs
+its forward again before its backward. A message takes ``transfer`` for each of its tensors; if tensors differ in size,
+for the largest tensor that a stage passes to the next. Reductions and optimizer steps are free.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class UnitCost(CostModel):
     weight: Annotated[float, Field(ge=0, le=1e9)] | None = nullable("half of the backward")
     """The part of backward that is the weight gradient."""
     fused: Units | None = nullable("the sum of both")
-    """Time of a forward and a backward that overlap."""
+    """Time of a slot in which a forward and a backward overlap."""
     transfer_model: UnitTransferModel = "latency"
     """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: an adjacent send and receive between two meshes form one batch, and both meshes wait until both are done."""
 
@@ -102,7 +102,7 @@ class UnitCost(CostModel):
         return ratio * super().slot_seconds(design, program, kinds, layers, seconds, pairs)
 
     def warnings(self, design: Design) -> Iterator[Problem]:
-        """Warn if stages without given layers are priced alike although they cannot hold equally many layers."""
+        """Warn if stages without given layers are priced equally although the layers cannot be divided equally."""
         layers, stages = design.model.layers, design.stages
         if design.pipeline.stages is None and layers % stages:
             least, larger = divmod(layers, stages)
@@ -113,7 +113,7 @@ class UnitCost(CostModel):
 
 
 def _mesh_shares(design: Design, layers: tuple[int, ...]) -> Floats:
-    """Return ``[stages]`` each stage's size relative to one mesh's share of the model."""
-    if design.pipeline.stages is None:  # all the same, also where the layers do not divide
+    """Return the size of each stage relative to one mesh's share of the model, ``[stages]``."""
+    if design.pipeline.stages is None:  # all the same, even if the layers cannot be divided equally
         return np.full(design.stages, design.ranks / design.stages)
     return np.array(layers) * design.ranks / sum(layers)

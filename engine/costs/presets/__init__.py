@@ -14,7 +14,7 @@ from meshwave.engine.findings import Refusal, unknown_name
 from meshwave.engine.frozen import Part
 
 NODES = 2
-"""Nodes of the preset of a node type."""
+"""Number of nodes of a preset that is made from a node type."""
 
 
 class Preset(Part):
@@ -25,7 +25,7 @@ class Preset(Part):
     title: str
     """Displayed name."""
     source: str
-    """Sources of the numbers, and which of them are assumed."""
+    """Sources of the numbers, and the numbers that are assumed."""
     cluster: Cluster
 
 
@@ -46,10 +46,10 @@ def presets() -> dict[str, Preset]:
 
 
 def preset(name: str) -> Preset:
-    """Return the preset called ``name``.
+    """Return the preset with a name.
 
     Raises:
-        Refusal: there is none; it suggests the closest name.
+        Refusal: no preset has this name; the error suggests the closest name.
     """
     known = presets()
     if name not in known:

@@ -17,57 +17,57 @@ Seconds = Annotated[float, Field(ge=0, le=1)]
 
 
 class Constants(Part):
-    """Constants that turn FLOPs and bytes into seconds on one kind of device, the same for every model and design."""
+    """Constants that convert FLOPs and bytes to seconds on one kind of device, for every model and design."""
 
     product_efficiency: Share
-    """Share of the peak that large 16-bit matrix products sustain."""
+    """Fraction of the peak FLOP/s in large 16-bit matrix products."""
     product_8bit_efficiency: Share
-    """Share of the 8-bit peak that the matrix products of linear layers sustain, with the casts around them."""
+    """Fraction of the 8-bit peak FLOP/s in matrix products of linear layers, including their casts."""
     attention_efficiency: Share
-    """Share of the 16-bit peak that the forward of an attention kernel made for the device sustains on the pairs inside
-    the mask."""
+    """Fraction of the 16-bit peak FLOP/s in the forward of an attention kernel made for the device, counting pairs
+    inside the mask."""
     eager_attention_efficiency: Share
-    """The same for the attention kernel of an older generation that frameworks without tuned kernels use."""
+    """Same fraction for the attention kernel of an older generation, which frameworks without tuned kernels use."""
     memory_efficiency: Share
-    """Share of the memory bandwidth that fused norms, activations and residual sums, and the optimizer, sustain."""
+    """Fraction of the memory bandwidth in fused norms, activations and residual sums, and in the optimizer."""
     eager_memory_efficiency: Share
-    """Share of the memory bandwidth that unfused elementwise kernels sustain, including their casts and copies."""
+    """Fraction of the memory bandwidth in unfused elementwise kernels, including their casts and copies."""
     kernel_s: Seconds
-    """Fixed seconds of an operator: launch, fill and drain."""
+    """Fixed duration of an operator in seconds: launch, fill and drain."""
     intra_node_efficiency: Share
-    """Share of the bandwidth of a device's link inside the node that collectives and messages sustain."""
+    """Fraction of the bandwidth of a device's link inside the node in collectives and messages."""
     inter_node_efficiency: Share
-    """Share of the bandwidth of a NIC that collectives and messages sustain."""
+    """Fraction of the bandwidth of a NIC in collectives and messages."""
     intra_node_latency_s: Seconds
     """Seconds of one step of a collective inside a node."""
     inter_node_latency_s: Seconds
     """Seconds of one step of a collective between nodes."""
     overlap: Annotated[float, Field(ge=0, le=1)]
-    """Fraction of the concurrent compute time that can hide communication: of the last backward for data parallelism,
+    """Fraction of the concurrent computing time that can hide communication: of the last backward for data parallelism,
     of the adjacent matrix products for overlapped tensor parallelism."""
 
 
 class DeviceKind(Part):
-    """A kind of device: the numbers of its data sheet, and its constants."""
+    """Kind of device: the numbers of its data sheet, and its performance constants."""
 
     name: str
     """Name of the device in a design; its constants price every design whose device has this name."""
     peak_flops: Amount
-    """Dense 16-bit FLOP/s."""
+    """Dense 16-bit peak FLOP/s."""
     memory_bytes: Amount
-    """Memory of one device."""
+    """Memory of one device in bytes."""
     memory_bandwidth: Amount
-    """Bytes/s between a device and its own memory."""
+    """Bandwidth between a device and its memory in bytes/s."""
     multiprocessors: int
-    """Streaming multiprocessors, which compute one tile of a matrix product each."""
+    """Number of streaming multiprocessors, each of which computes one tile of a matrix product."""
     link_bandwidth: Amount
-    """Bytes/s of a device's link inside the node, in one direction."""
+    """Bandwidth of the link of a device inside the node, in one direction, in bytes/s."""
     linked_devices: int
     """Number of devices connected by these links (size of the NVLink domain)."""
     nics: int
     """Number of NICs per linked_devices devices in the vendor's reference system."""
     nic_bandwidth: Amount
-    """Bytes/s of one NIC, in one direction."""
+    """Bandwidth of one NIC in one direction, in bytes/s."""
     constants: Constants
     origin: Mapping[str, str]
     """Source of the data sheet and of each constant."""
@@ -82,7 +82,7 @@ def device_kinds() -> Mapping[str, DeviceKind]:
 
 
 def find_device_kind(name: str) -> DeviceKind | None:
-    """Return the kind of the device called ``name``; None if it is unknown."""
+    """Return the kind of the device with a name; None if the name is unknown."""
     return (_replaced or device_kinds()).get(name)
 
 
@@ -90,6 +90,6 @@ _replaced: dict[str, DeviceKind] = {}
 
 
 def replace_device_kinds(kinds: Mapping[str, DeviceKind]) -> None:
-    """Use other kinds of devices in the rest of the process, while their constants are fitted."""
+    """Replace the kinds of devices for the rest of the process, while their constants are fitted."""
     _replaced.clear()
     _replaced.update(kinds)

@@ -1,11 +1,11 @@
-"""Questions about a timeline: its use of time, the causes of idle time, and changes that would shorten the step.
+"""Analysis of a timeline: time breakdown, causes of idle time, and changes that would shorten the step.
 
 ========================  ===========================================================================
-:class:`Inspector`        answers questions about one timeline: area, idle gap, critical path, search
+:class:`Inspector`        analysis of one timeline: time breakdown, idle gap, critical path, search
 :func:`changed_makespan`  makespan with changed costs
-:func:`rank_changes`      changes that could shorten the step, with the time that each saves
-:func:`parse_query`       parses a search such as ``3F7``, ``B of stage 2`` or ``mesh C``
-:func:`stage_flops`       FLOPs of every computation
+:func:`rank_changes`      changes that could shorten the step, with the time that each of them saves
+:func:`parse_query`       parser of a search such as ``3F7``, ``B of stage 2`` or ``mesh C``
+:func:`stage_flops`       FLOPs of all computations
 ========================  ===========================================================================
 
 This package depends on neither schedules nor the page: the command line and the designer use the same functions.

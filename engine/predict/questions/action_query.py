@@ -35,15 +35,15 @@ _NUMBERED = re.compile(r"(stage|microbatch|mb|rank)s?(\d+)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Query:
-    """Conditions that a span has to meet; None or empty for no condition."""
+    """Conditions on a span; None or empty means no condition."""
 
     ops: tuple[Op, ...] = ()
     stage: int | None = None
     microbatch: int | None = None
-    rank: int | None = None  # of a transfer, either end
+    rank: int | None = None  # either end of a transfer
 
     def matches(self, timeline: Timeline) -> NDArray[np.bool_]:
-        """Return ``[spans]`` whether each meets the conditions; transfers only where ``ops`` has them."""
+        """Return True for each span that meets the conditions, ``[spans]``; transfers only if ``ops`` contains them."""
         found = np.isin(timeline.op, self.ops) if self.ops else ~timeline.is_transfer
         for value, column in ((self.stage, timeline.stage), (self.microbatch, timeline.microbatch)):
             if value is not None:
@@ -78,7 +78,7 @@ def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int
 
 
 def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], example: str) -> str:
-    """Parse the first term into ``found`` and return the remaining text."""
+    """Parse the first term of ``rest`` into ``found``, and return the remaining text."""
     word, _, after = rest.partition(" ")
     after = after.strip()
     low = word.lower().strip(",")
@@ -113,7 +113,7 @@ def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], example:
 
 
 def _read_mesh(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
-    """Parse the name of a mesh, which may contain spaces; the longest name that matches is taken."""
+    """Parse a mesh name, which may contain spaces, and return the remaining text; the longest matching name is used."""
     by_name = sorted(enumerate(meshes), key=lambda entry: -len(entry[1]))
     for rank, name in by_name:
         if after.lower() == name.lower() or after.lower().startswith(f"{name.lower()} "):

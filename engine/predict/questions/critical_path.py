@@ -1,4 +1,4 @@
-"""The critical path of a timeline, and its composition."""
+"""Critical path of a timeline, and its composition."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from meshwave.engine.program.timeline import Floats
 from meshwave.engine.units import percent
 
 FindLimit = Callable[[int, float, float], Limit | None]
-"""Returns the port that delayed a span most between two times in seconds."""
+"""Function that returns the port that delayed a span most between two times in seconds."""
 LIMIT_LOOKUPS = 1_000
-"""Largest number of transfers of a path whose port is looked up."""
+"""Maximum number of transfers of a path whose port is looked up."""
 CATEGORIES = ("compute", "transfer", "reduction", "update", "waiting")
 
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
-    """The spans that determine the makespan, from the first to the last.
+    """Spans that determine the makespan, from the first to the last.
 
-    Each span adds the time since the end of the span before it on the path; if it starts later, the time between is
-    waiting of its mesh. The sum is the makespan.
+    Each span adds the time since the end of the previous span on the path; if it starts later, its mesh waits in
+    between. The sum is the makespan.
     """
 
     lanes: Lanes
-    spans: Spans  # [path]
+    spans: Spans  # [path] index of the span
     begins: Floats  # [path] time from which a span counts, in seconds
-    ends: Floats  # [path] seconds
-    waits: Floats  # [path] seconds of waiting before each span
+    ends: Floats  # [path] end of the span, in seconds
+    waits: Floats  # [path] waiting time before each span, in seconds
 
     @property
     def seconds(self) -> Floats:
-        """``[path]`` seconds that each span adds."""
+        """Seconds that each span adds to the path, ``[path]``."""
         return self.ends - self.begins
 
     @property
@@ -50,12 +50,12 @@ class CriticalPath:
 
     @cached_property
     def op(self) -> NDArray[np.int8]:
-        """``[path]`` :class:`~meshwave.engine.program.action.Op` of each span."""
+        """:class:`~meshwave.engine.program.action.Op` of each span, ``[path]``."""
         return self.lanes.timeline.op[self.spans]
 
     @cached_property
     def seconds_by_category(self) -> dict[str, float]:
-        """Seconds of each of :data:`CATEGORIES`, zeros included."""
+        """Seconds of each category in :data:`CATEGORIES`, including zeros."""
         op, seconds = self.op, self.seconds
         parts = (
             seconds[op <= Op.W],
@@ -73,19 +73,19 @@ class CriticalPath:
 
     @cached_property
     def seconds_by_stage(self) -> dict[int, float]:
-        """Compute seconds of each stage on the path."""
+        """Seconds of computation of each stage on the path."""
         computes = self.op <= Op.W
         return _seconds_by_key(self.lanes.timeline.stage[self.spans][computes], self.seconds[computes])
 
     @cached_property
     def seconds_by_rank(self) -> dict[int, float]:
-        """Seconds of compute and optimizer step of each rank on the path."""
+        """Seconds of computation and optimizer step of each rank on the path."""
         works = (self.op <= Op.W) | (self.op == Op.STEP)
         return _seconds_by_key(self.lanes.timeline.rank[self.spans][works], self.seconds[works])
 
     @property
     def summary(self) -> str:
-        """Composition such as ``62.1% compute, 20.7% transfer, 17.2% waiting``; parts under 0.5% are left out."""
+        """Composition such as ``62.1% compute, 20.7% transfer, 17.2% waiting``; parts below 0.5% are left out."""
         total = self.makespan_s
         if not total:
             return "the step takes no time"
@@ -93,12 +93,12 @@ class CriticalPath:
         return ", ".join(f"{percent(seconds / total)} {name}" for name, seconds in parts if seconds >= 0.005 * total)
 
     def seconds_within(self, start: float, end: float, ranks: NDArray[np.bool_]) -> float:
-        """Return the seconds between ``start`` and ``end`` in which the path is on the given ranks.
+        """Return the seconds between ``start`` and ``end`` during which the path is on the given ranks.
 
         Args:
-            start: seconds.
-            end: seconds.
-            ranks: ``[ranks]`` whether each counts; a transfer counts for both of its ranks.
+            start: start of the period in seconds.
+            end: end of the period in seconds.
+            ranks: ``[ranks]`` True for each given rank; a transfer counts if either of its ranks is given.
         """
         timeline = self.lanes.timeline
         peer = timeline.peer[self.spans]
@@ -126,7 +126,7 @@ def _seconds_by_key(key: NDArray[Any], seconds: Floats) -> dict[int, float]:
 
 
 def seconds_by_port(path: CriticalPath, find_limit: FindLimit) -> dict[str, float]:
-    """Return seconds of transfers and reductions on a path by the name of the port that limits each, largest first.
+    """Return the seconds of transfers and reductions on a path, by name of the port that limits them, largest first.
 
     Only the :data:`LIMIT_LOOKUPS` longest are counted.
     """
@@ -142,7 +142,7 @@ def seconds_by_port(path: CriticalPath, find_limit: FindLimit) -> dict[str, floa
 
 
 def find_critical_path(lanes: Lanes) -> CriticalPath:
-    """Follow the causes from the span that ends last back to the start of the step."""
+    """Return the critical path, by following causes from the span that ends last back to the start of the step."""
     timeline = lanes.timeline
     spans = timeline.critical_path
     start, end = timeline.start[spans], timeline.end[spans]

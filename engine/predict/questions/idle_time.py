@@ -1,4 +1,4 @@
-"""Explanation of idle time: the activity that a mesh waits for, in a sentence."""
+"""Explanation of idle time: a sentence on the activity that a mesh waits for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Activity = Literal["busy", "waits", "computing", "queue", "link", "reducing", "l
 
 @dataclass(frozen=True)
 class IdlePart:
-    """A part of a gap, with the activity that the mesh waits for."""
+    """Part of an idle gap, and the activity that the mesh waits for in that time."""
 
     what: Activity
     seconds: float
@@ -31,13 +31,13 @@ class IdlePart:
 
 @dataclass(frozen=True)
 class Idle:
-    """A gap and the sentence that explains it."""
+    """Idle gap of a mesh, and the sentence that explains it."""
 
     mesh: str
     start_s: float
     end_s: float
-    then: str  # next action of the mesh, such as "2B0"; empty where it is done
-    cause: str  # action that it waits for, such as "1B0"; empty where it is done or the cause is unknown
+    then: str  # next action of the mesh, such as "2B0"; empty if the mesh is done
+    cause: str  # awaited action, such as "1B0"; empty if the mesh is done or the cause is unknown
     cause_mesh: str
     parts: tuple[IdlePart, ...]  # in order of time
     words: str
@@ -53,7 +53,7 @@ class Idle:
 
 
 def explain_gap(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lambda span, start, end: None) -> Idle:
-    """Explain an idle gap of a mesh: the activity that the mesh waits for, and the port (``find_limit``) that delays that."""
+    """Explain an idle gap of a mesh: the awaited activity, and the port that delays it (from ``find_limit``)."""
     mesh = lanes.timeline.meshes[gap.rank]
     waits = f"mesh {mesh} waits {format_amount(gap.seconds, unit)}"
     if gap.span < 0:
@@ -73,7 +73,7 @@ def explain_gap(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lamb
 
 
 def _add_port(parts: list[IdlePart], gap: Gap, cause: int, find_limit: FindLimit) -> list[IdlePart]:
-    """Add the limiting port to the longest part on the links."""
+    """Add the limiting port to the longest part that is spent on links."""
     wire = [part for part in parts if part.what in ("queue", "link", "reducing")]
     if not wire:
         return parts
@@ -93,7 +93,7 @@ def _action_on_mesh(lanes: Lanes, span: int) -> str:
 
 
 def _find_parts(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, list[IdlePart]]:
-    """Return the span that a gap waits for, -1 if unknown, and the parts of the gap."""
+    """Return the span that a gap waits for (-1 if unknown), and the parts of the gap."""
     timeline = lanes.timeline
     if cause < 0:
         return -1, []
@@ -107,17 +107,17 @@ def _find_parts(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, li
         maker = int(timeline.cause[cause])
         return cause, _long_parts(lanes, gap, maker, cause, unit)
     if timeline.rank[cause] == gap.rank:
-        return -1, []  # the rank's own work: a measured pause without a message that explains it
+        return -1, []  # delay within the rank itself: a measured pause that no message explains
     return cause, _long_parts(lanes, gap, cause, -1, unit)
 
 
 def _long_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> list[IdlePart]:
-    """Return the parts of a gap, without those below 0.5 % of it."""
+    """Return the parts of a gap, except those below 0.5% of the gap."""
     return [part for part in _all_parts(lanes, gap, maker, carrier, unit) if part.seconds > 0.005 * gap.seconds]
 
 
 def _all_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> Iterator[IdlePart]:
-    """Yield the parts of a gap: before the maker starts, while it runs, while its message waits and moves."""
+    """Yield the parts of a gap: before the awaited span starts, while it runs, while its message waits and is sent."""
     timeline = lanes.timeline
     at = gap.start
     if maker >= 0:
@@ -138,7 +138,7 @@ def _all_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> 
 
 
 def _earlier_parts(lanes: Lanes, maker: int, start: float, end: float, unit: Unit) -> Iterator[IdlePart]:
-    """Yield the reasons why the awaited span did not start at once: its mesh was busy, or waited itself."""
+    """Yield the reasons why the awaited span did not start at once: its mesh was busy, or was waiting itself."""
     rank = int(lanes.timeline.rank[maker])
     work = slice(int(lanes.rank_offsets[rank]), int(lanes.rank_offsets[rank + 1]))
     spans = lanes.work_spans[work]
@@ -165,7 +165,7 @@ def _busy_part(lanes: Lanes, rank: int, blocks: Spans, seconds: float, unit: Uni
 
 
 def _waiting_part(lanes: Lanes, rank: int, span: int, seconds: float, unit: Unit) -> IdlePart:
-    """Return the part in which the other mesh waits itself; ``span`` is its next action after its first pause."""
+    """Return the part for which the other mesh waits; ``span`` is the next action of that mesh."""
     what = _awaited_action(lanes, int(lanes.timeline.cause[span]), rank)
     return IdlePart(
         "waits", seconds, f"{format_amount(seconds, unit)} while mesh {lanes.timeline.meshes[rank]} itself waits{what}"

@@ -1,4 +1,4 @@
-"""Inspector: answers to questions about one timeline."""
+"""Inspector: cached analysis of one timeline."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from meshwave.engine.program.timeline import Floats, Timeline
 
 @dataclass(frozen=True, eq=False)
 class Inspector:
-    """Answers questions about a predicted or measured timeline; times are in seconds, or in units of unit costs.
+    """Analysis of a predicted or measured timeline; times are in seconds, or in units of cost.
 
-    Results that several questions need are cached.
+    Intermediate results are cached.
     """
 
     timeline: Timeline
-    carried: Floats | None = None  # [spans] bytes of a transfer, where they are known
+    carried: Floats | None = None  # [spans] bytes of each transfer, if they are known
     unit: Unit = "s"
     find_flows: Callable[[], LinkFlows | None] = lambda: None  # flows of a prediction
 
     @cached_property
     def lanes(self) -> Lanes:
-        """Work of each rank in order."""
+        """Work of each rank in order of time."""
         return Lanes(self.timeline)
 
     @cached_property
@@ -43,26 +43,26 @@ class Inspector:
 
     @cached_property
     def flows(self) -> LinkFlows | None:
-        """Flows on the links; None if they are not known."""
+        """Flows on the links; None if they are unknown."""
         return self.find_flows()
 
     def find_limit(self, span: int, start: float, end: float) -> Limit | None:
-        """Return the port that delayed a transfer, a reduction or an exchange most between two times."""
+        """Return the port that delayed a transfer, reduction or exchange most between two times, or None."""
         return self.flows.find_limit(span, start, end) if self.flows is not None and end > start else None
 
     def measure_area(self, start: float, end: float, ranks: Sequence[int] | None = None) -> Area:
-        """Break down the time between ``start`` and ``end`` on some ranks, by default on all."""
+        """Break down the time between ``start`` and ``end`` on the given ranks, by default on all."""
         every = range(self.timeline.ranks)
         chosen = every if ranks is None else [rank for rank in ranks if rank in every]
         return measure_area(self.lanes, self.path, start, end, chosen, self.carried)
 
     def explain_idle(self, rank: int, at: float) -> Idle | None:
-        """Explain the activity that a rank waits for at a time; None if it is not idle."""
+        """Explain the activity that a rank waits for at the time ``at``; None if the rank is not idle."""
         gap = self.lanes.gap(rank, at)
         return explain_gap(self.lanes, gap, self.unit, self.find_limit) if gap else None
 
     def seconds_by_port(self) -> dict[str, float]:
-        """Return seconds of transfers and reductions on the critical path by the port that limits each."""
+        """Return the seconds of transfers and reductions on the critical path, by the port that limits each of them."""
         return seconds_by_port(self.path, self.find_limit)
 
     def parse_query(self, text: str) -> Query:

@@ -1,4 +1,4 @@
-"""Work of each rank in order of time, and the gaps between: the base of the other questions."""
+"""Work of each rank in order of time, and the gaps between; the basis of other analyses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Spans = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Gap:
-    """A time in which a rank is idle."""
+    """Period in which a rank is idle."""
 
     rank: int
     start: float
     end: float
-    span: int  # next span of the rank, -1 where it is done
+    span: int  # next span of the rank; -1 if the rank is done
 
     @property
     def seconds(self) -> float:
@@ -31,59 +31,62 @@ class Gap:
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """The work (computations and optimizer steps) of each rank of a timeline, ordered by start.
+    """Work (computations and optimizer steps) of each rank of a timeline, ordered by start.
 
-    Entries ``bounds[r]:bounds[r + 1]`` of the columns are the work of rank ``r``.
+    Entries ``rank_offsets[r]:rank_offsets[r + 1]`` of each array are the work of rank ``r``.
     """
 
     timeline: Timeline
 
     @cached_property
     def work_spans(self) -> Spans:
-        """``[work]`` spans by rank and start; the two of a slot are neighbours, as in the timeline."""
+        """Span indices of all work by rank and start, ``[work]``; the two actions of a slot are adjacent."""
         timeline = self.timeline
         work = np.flatnonzero(timeline.is_work)
         rank, start = timeline.rank[work], timeline.start[work]
         step = np.diff(rank)
         if ((step > 0) | ((step == 0) & (np.diff(start) >= 0))).all():
-            return work  # simulated timelines are sorted already
+            return work  # simulated timelines are already sorted
         return work[np.lexsort((work, start, rank))]
 
     @cached_property
     def rank_offsets(self) -> NDArray[np.int64]:
-        """``[ranks + 1]`` first entry of each rank."""
+        """Index of the first work of each rank, ``[ranks + 1]``."""
         return np.searchsorted(self.timeline.rank[self.work_spans], np.arange(self.timeline.ranks + 1))
 
     @cached_property
     def starts_s(self) -> Floats:
-        """``[work]`` start of each in seconds."""
+        """Start of each work in seconds, ``[work]``."""
         return self.timeline.start[self.work_spans]
 
     @cached_property
     def ends_s(self) -> Floats:
-        """``[work]`` end of each in seconds."""
+        """End of each work in seconds, ``[work]``."""
         return self.timeline.end[self.work_spans]
 
     @cached_property
     def start_s(self) -> float:
-        """Seconds at which the step begins."""
+        """Start of the step in seconds."""
         return float(self.timeline.start.min()) if len(self.timeline) else 0.0
 
     @cached_property
     def end_s(self) -> float:
-        """Seconds at which the step ends."""
+        """End of the step in seconds."""
         return float(self.timeline.end.max()) if len(self.timeline) else 0.0
 
     @cached_property
     def free_s(self) -> Floats:
-        """``[work]`` time at which the rank becomes free: the end of the previous work, or the start of the step."""
+        """Time in seconds at which the rank becomes free before each work, ``[work]``.
+
+        It is the end of the previous work, or the start of the step.
+        """
         free = np.concatenate(([self.start_s], self.ends_s[:-1])) if len(self.work_spans) else np.zeros(0)
         free[self.rank_offsets[:-1][np.diff(self.rank_offsets) > 0]] = self.start_s
-        return np.minimum(free, self.starts_s)  # the second of a slot starts with the first
+        return np.minimum(free, self.starts_s)  # the second action of a slot starts with the first
 
     @cached_property
     def finish_s(self) -> Floats:
-        """``[ranks]`` time at which each rank has finished its work."""
+        """Time at which each rank has finished its work, in seconds, ``[ranks]``."""
         has = np.diff(self.rank_offsets) > 0
         done = np.full(self.timeline.ranks, self.start_s)
         done[has] = np.maximum.reduceat(self.ends_s, self.rank_offsets[:-1][has]) if has.any() else self.start_s
@@ -91,14 +94,14 @@ class Lanes:
 
     @cached_property
     def exposed_communication(self) -> Floats:
-        """``[work]`` seconds of the gap before it in which the awaited transfer or reduction is under way."""
+        """Seconds of the gap before each work in which the awaited transfer or reduction is in progress, ``[work]``."""
         cause = self.timeline.cause[self.work_spans]
         by_wire = (cause >= 0) & ~self.timeline.is_work[cause]
         waited = self.starts_s - np.maximum(self.free_s, self.timeline.start[cause])
         return np.where(by_wire, np.maximum(waited, 0.0), 0.0)
 
     def gap(self, rank: int, at: float) -> Gap | None:
-        """Return the gap of a rank at a time; None where it works or the step is over."""
+        """Return the gap of a rank at the time ``at``; None if the rank works or the step has ended."""
         low, high = int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1])
         after = low + int(np.searchsorted(self.starts_s[low:high], at, "right"))
         if after < high and self.free_s[after] <= at < self.starts_s[after]:
@@ -108,7 +111,7 @@ class Lanes:
         return None
 
     def maker(self, transfer: int) -> int:
-        """Return the span that computes the tensor of a transfer, -1 if there is none."""
+        """Return the span that computes the tensor of a transfer; -1 if there is none."""
         timeline = self.timeline
         made = (Op.F,) if timeline.op[transfer] == Op.SEND_F else (Op.B, Op.I)
         same = (timeline.microbatch == timeline.microbatch[transfer]) & (timeline.stage == timeline.stage[transfer])
@@ -116,15 +119,15 @@ class Lanes:
         return int(found[0]) if found.size else -1
 
     def mesh(self, span: int) -> str:
-        """Return the name of the mesh of a span."""
+        """Return the mesh name of a span."""
         return self.timeline.meshes[int(self.timeline.rank[span])]
 
     def name(self, span: int) -> str:
-        """Return the action of a span, such as ``2B0``."""
+        """Return the action of a span as text, such as ``2B0``."""
         return str(self.timeline.action(span))
 
 
 def overlap_seconds(starts: Floats, ends: Floats, start: float, end: float) -> Floats:
-    """Return the seconds of each interval ``starts`` to ``ends`` that lie between ``start`` and ``end``."""
+    """Return the overlap in seconds of each interval ``starts`` to ``ends`` with the period ``start`` to ``end``."""
     inside: Floats = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0.0)
     return inside

@@ -1,4 +1,4 @@
-"""Simulations with slow devices, slow links and jitter: how much longer the step takes."""
+"""Simulations with slow devices, slow links and jitter, and the resulting step time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
 
 SAMPLES = 32
-"""Simulations with jitter; the result is their mean."""
+"""Number of simulations with jitter, whose mean is the result."""
 MOST_FACTOR, MOST_JITTER = 1e3, 1.0
 Floats = NDArray[np.float64]
 
@@ -24,22 +24,22 @@ class Slowdown:
     """Parts of a cluster that are slower than their data sheets."""
 
     devices: Mapping[int, float] = field(default_factory=dict)
-    """The factor by which computations on a device take longer. All devices of a mesh wait for its slowest."""
+    """Factor by which computations on a device take longer. All devices of a mesh wait for the slowest one."""
     links: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """The factor by which messages between two meshes take longer, in both directions."""
+    """Factor by which messages between two meshes take longer, in both directions."""
     jitter: float = 0.0
-    """Coefficient of variation of the seconds of each computation, whose mean stays the same."""
+    """Coefficient of variation of the duration of each computation, with unchanged mean."""
 
 
 class SlowStep(NamedTuple):
-    """The step time of a design with a slowdown."""
+    """Step time of a design with slow parts."""
 
     makespan_s: float
-    """With jitter, the mean."""
+    """Step time in seconds; with jitter, the mean."""
     p95_s: float
-    """With jitter, the 95th percentile."""
+    """Step time in seconds; with jitter, the 95th percentile."""
     loss: float
-    """The share of the throughput that is lost."""
+    """Fraction of the throughput that is lost."""
 
     def as_data(self) -> dict[str, Any]:
         """Return the step time as JSON data."""
@@ -50,7 +50,7 @@ def slow_step(prediction: Prediction, slowdown: Slowdown, samples: int = SAMPLES
     """Simulate a design with slow devices, slow links and jitter.
 
     Raises:
-        Refusal: a device or a mesh does not exist, or a number is out of range.
+        Refusal: a device or a mesh does not exist, or a value is out of range.
     """
     program, costs = prediction.program, prediction.costs
     factors = _factors(prediction, slowdown)
@@ -66,7 +66,7 @@ def slow_step(prediction: Prediction, slowdown: Slowdown, samples: int = SAMPLES
 
 
 def _factors(prediction: Prediction, slowdown: Slowdown) -> Floats:
-    """Return the factor of each row, ``[rows]``."""
+    """Return the slowdown factor of each row, ``[rows]``."""
     design, program = prediction.design, prediction.program
     if not 0 <= slowdown.jitter <= MOST_JITTER:
         raise Refusal("jitter_out_of_range", {"jitter": slowdown.jitter, "most": MOST_JITTER})

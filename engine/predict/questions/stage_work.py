@@ -21,14 +21,14 @@ from meshwave.engine.program.timeline import Floats
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """FLOPs of one microbatch through each copy of a stage, on one device."""
+    """FLOPs of one microbatch through each replica of a stage, on one device."""
 
-    placement: NDArray[np.int32]  # [replicas, stages] rank that holds the copy
-    flops: Floats  # [F B I W, replicas, stages]; recomputation adds the forward to B and I
+    placement: NDArray[np.int32]  # [replicas, stages] rank of the replica
+    flops: Floats  # [F B I W, replicas, stages] FLOPs; recomputation adds the forward to B and I
 
 
 def stage_flops(design: Design, program: Program, costs: Costs) -> Work | None:
-    """Return the FLOPs of the design's computations; None for unit costs, which have no FLOPs."""
+    """Return the FLOPs of the computations of a design; None for unit costs, which define no FLOPs."""
     if costs.unit != "s":
         return None
 
@@ -52,6 +52,6 @@ def stage_flops(design: Design, program: Program, costs: Costs) -> Work | None:
 
 
 def _direction_flops(operators: Iterable[Operator]) -> Floats:
-    """Return the FLOPs of a forward and of the two halves of its backward."""
+    """Return the FLOPs of a forward, and of both halves of its backward."""
     parts = [(each.forward.flops, each.input_gradient.flops, each.weight_gradient.flops) for each in operators]
     return np.asarray(np.array(parts, float).reshape(-1, 3).sum(axis=0))

@@ -1,4 +1,4 @@
-"""Breakdown of the time of an area: a period of time on some of the meshes."""
+"""Breakdown of the time of an area, which is a period of time on some of the meshes."""
 
 from __future__ import annotations
 
@@ -23,31 +23,34 @@ class MeshTime:
     mesh: str
     busy_s: float
     idle_s: float
-    link_s: float  # idle while the awaited transfer or reduction is under way
+    link_s: float  # idle time during which the awaited transfer or reduction is in progress
     by_kind_s: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Area:
-    """Sums over an area; busy and idle time add up to ``available_s``, its length times its number of meshes."""
+    """Sums over an area.
+
+    Busy and idle time add up to ``available_s``, which is the length of the area times its number of meshes.
+    """
 
     start_s: float
     end_s: float
     meshes: tuple[str, ...]
     available_s: float
     busy_s: float
-    by_kind_s: Mapping[str, float]  # F, B, I, W, STEP: their sum is busy_s; a slot of two counts half for each
-    blocks: Mapping[str, int]  # number of each kind that touch the area
+    by_kind_s: Mapping[str, float]  # F, B, I, W and STEP, with the sum busy_s; each action of a slot counts half
+    blocks: Mapping[str, int]  # number of actions of each kind that overlap the area
     idle_s: float
-    link_s: float  # idle while the awaited transfer or reduction is under way
-    fill_s: float  # idle before the first work of a mesh, without link_s
-    drain_s: float  # idle after the last work of a mesh
+    link_s: float  # idle time during which the awaited transfer or reduction is in progress
+    fill_s: float  # idle time before the first work of a mesh, without link_s
+    drain_s: float  # idle time after the last work of a mesh
     by_mesh: tuple[MeshTime, ...]
-    transfers: int  # number that touch the area, from or to one of its meshes
-    transfers_s: float  # sum over all of them, concurrent ones included
-    transfers_bytes: float | None  # None where no bytes are known
+    transfers: int  # number of transfers that overlap the area, from or to one of its meshes
+    transfers_s: float  # sum over all transfers, including concurrent ones
+    transfers_bytes: float | None  # None if the bytes are unknown
     reductions_s: float
-    critical_s: float  # time in which the critical path is on its meshes
+    critical_s: float  # time during which the critical path is on the meshes of the area
     critical_share: float
 
     @property
@@ -57,12 +60,12 @@ class Area:
 
     @property
     def waits_s(self) -> float:
-        """Idle seconds in which another mesh has not computed the awaited tensor yet."""
+        """Idle seconds before another mesh has computed the awaited tensor."""
         return max(self.idle_s - self.link_s - self.fill_s - self.drain_s, 0.0)
 
     @property
     def idle_share(self) -> float:
-        """Idle time over available time."""
+        """Idle time divided by available time."""
         return self.idle_s / self.available_s if self.available_s else 0.0
 
     def as_data(self) -> dict[str, Any]:
@@ -73,15 +76,15 @@ class Area:
 def measure_area(
     lanes: Lanes, path: CriticalPath, start: float, end: float, ranks: Sequence[int], carried: Floats | None
 ) -> Area:
-    """Break down the time between ``start`` and ``end`` on some ranks.
+    """Break down the time between ``start`` and ``end`` on the given ranks.
 
     Args:
-        lanes: the work of the timeline's ranks.
-        path: its critical path.
-        start: seconds.
-        end: seconds.
+        lanes: the work of the ranks of the timeline.
+        path: the critical path of the timeline.
+        start: start of the period in seconds.
+        end: end of the period in seconds.
         ranks: the ranks of the area.
-        carried: ``[spans]`` bytes of each span; None where they are not known.
+        carried: ``[spans]`` bytes of each span; None if they are unknown.
     """
     timeline = lanes.timeline
     start, end = sorted((start, end))
@@ -132,7 +135,7 @@ def measure_area(
 
 
 def _slot_weight(lanes: Lanes) -> Floats:
-    """Return ``[work]`` 1, and 0.5 for each of the two of a slot."""
+    """Return the weight of each work, ``[work]``: 0.5 if it shares a slot, otherwise 1."""
     fused = lanes.timeline.fused[lanes.work_spans]
     weight = np.ones(len(fused))
     second = np.flatnonzero(fused)
@@ -141,13 +144,19 @@ def _slot_weight(lanes: Lanes) -> Floats:
 
 
 def _gap_seconds(lanes: Lanes, start: float, end: float, seconds: Floats) -> Floats:
-    """Return ``[ranks]`` the last ``seconds`` before each work, as far as they lie between ``start`` and ``end``."""
+    """Return the parts of the last ``seconds`` before each work that lie between ``start`` and ``end``, by rank.
+
+    The result is ``[ranks]`` seconds.
+    """
     inside = overlap_seconds(lanes.starts_s - seconds, lanes.starts_s, start, end)
     return np.asarray(np.bincount(lanes.timeline.rank[lanes.work_spans], inside, lanes.timeline.ranks), float)
 
 
 def _fill_and_drain(lanes: Lanes, start: float, end: float) -> tuple[Floats, Floats]:
-    """Return ``[ranks]`` seconds before the first and after the last work that lie between ``start`` and ``end``."""
+    """Return the seconds before the first and after the last work of each rank, ``[ranks]`` each.
+
+    Only the time between ``start`` and ``end`` counts.
+    """
     begins = np.full(lanes.timeline.ranks, lanes.end_s)
     has = np.flatnonzero(np.diff(lanes.rank_offsets))
     firsts = lanes.rank_offsets[has]
@@ -161,5 +170,5 @@ def _fill_and_drain(lanes: Lanes, start: float, end: float) -> tuple[Floats, Flo
 
 
 def _seconds_by_op(by_op: Floats) -> dict[str, float]:
-    """Return seconds by name of the op; sums at the level of rounding are left out."""
+    """Return the seconds by name of the op; sums that are rounding errors are left out."""
     return {Op(op).name: float(seconds) for op, seconds in enumerate(by_op) if seconds > 1e-9 * by_op.sum()}

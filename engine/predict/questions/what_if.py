@@ -1,7 +1,8 @@
-"""Simulations of a program with changed costs (what-if analysis).
+"""What-if analysis: simulations of a program with changed costs.
 
-The critical path alone gives an upper bound only: an action that gets faster may leave the path, and another path then
-determines the makespan. (Coz, arXiv:1608.03676, answers the question for programs by slowing down the rest.)
+The critical path alone gives only an upper bound: an action that gets faster may leave the path, and another path then
+determines the makespan. (Coz, arXiv:1608.03676, answers the question for running programs by slowing down everything
+else.)
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from meshwave.engine.program.program import Program
 Changed = Literal["stage", "mesh", "transfers", "reductions", "update"]
 
 CHANGES_TRIED = 8
-"""Number of changes that are simulated for one program."""
+"""Maximum number of changes that are simulated for one program."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Actions that could be faster: of a stage or a mesh, by its number, or all transfers, reductions or updates."""
+    """Group of actions that could be faster: of a stage or mesh (by number), or all transfers, reductions or updates."""
 
     what: Changed
     number: int = -1
 
     def rows(self, program: Program) -> NDArray[np.bool_]:
-        """Return ``[rows]`` True for the rows of a program whose time changes."""
+        """Return a mask of the rows whose duration changes, ``[rows]``."""
         changes: NDArray[np.bool_]
         if self.what == "stage":
             changes = program.is_compute & (program.stage == self.number)
@@ -45,7 +46,7 @@ class Change:
         return changes
 
     def name(self, meshes: tuple[str, ...]) -> str:
-        """Return the name of the change: ``stage 2``, ``mesh C``, ``transfers``."""
+        """Return the name of the group, such as ``stage 2``, ``mesh C`` or ``transfers``."""
         if self.what == "mesh":
             return f"mesh {meshes[self.number]}"
         return f"stage {self.number}" if self.what == "stage" else self.what
@@ -57,8 +58,8 @@ class WhatIf:
 
     change: Change
     name: str
-    faster: float  # share of its time that is saved, such as 0.1
-    on_path_s: float  # its seconds on the critical path before the change
+    faster: float  # fraction by which the actions get faster, such as 0.1
+    on_path_s: float  # seconds of the actions on the critical path before the change
     makespan_s: float
     saved_s: float
     saved_share: float
@@ -69,7 +70,7 @@ class WhatIf:
 
 
 def changed_makespan(program: Program, costs: Costs, change: Change, faster: float = 0.1) -> float:
-    """Return the makespan in seconds if the actions of ``change`` take the share ``faster`` less time."""
+    """Return the makespan in seconds if the actions of ``change`` take the fraction ``faster`` less time."""
     seconds = np.where(change.rows(program), costs.seconds * (1 - faster), costs.seconds)
     return costs.play(program, seconds).makespan
 
@@ -77,7 +78,7 @@ def changed_makespan(program: Program, costs: Costs, change: Change, faster: flo
 def rank_changes(
     program: Program, costs: Costs, path: CriticalPath, faster: float = 0.1, most: int = CHANGES_TRIED
 ) -> list[WhatIf]:
-    """Simulate the ``most`` changes with the largest share of the critical path, and sort them by saving.
+    """Simulate the ``most`` changes with the largest share of the critical path; return them sorted by saved time.
 
     If links are not shared, a change saves at most ``faster`` times its seconds on the path.
     """
@@ -110,5 +111,5 @@ def _candidates(path: CriticalPath) -> Iterator[tuple[Change, float]]:
 
 
 def _has_shared_mesh(path: CriticalPath) -> bool:
-    """Return whether a mesh holds several stages of the path, so that it differs from a change of one stage."""
+    """Return True if a mesh holds several stages of the path, so that changing it differs from changing one stage."""
     return len(path.seconds_by_stage) > len(path.seconds_by_rank)

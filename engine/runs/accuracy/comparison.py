@@ -321,7 +321,7 @@ def compare(prediction: Prediction, recording: Recording, predicted_for: str = "
     """Compare a prediction with a recording; ``predicted_for`` is :attr:`Comparison.predicted_for`.
 
     Raises:
-        RunError: not all ranks have recorded a step yet.
+        RunError: not every rank has recorded a step yet.
         InputError: the recording is of another program.
     """
     if recording.steps:

@@ -1,4 +1,4 @@
-"""The measured inside of a block of the pipeline, in the form of the predicted one."""
+"""Measured timeline inside a block of the pipeline, in the same form as the predicted one."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from meshwave.engine.runs.recording import LayerSteps, MeasuredInside, Way
 
 
 def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) -> BlockTimeline:
-    """Return the measured timeline of a forward or backward, on the devices of its block.
+    """Return the measured timeline of the layers in a forward or backward, on the devices of the block.
 
-    These are the devices of :func:`~meshwave.engine.predict.block_timeline.block_places`. A collective whose group
+    The devices are those of :func:`~meshwave.engine.predict.block_timeline.block_places`. A collective whose group
     spans several nodes is on the lane of links between nodes. A collective that overlaps with an earlier one on the
     same links is shown after it. The computation between two expert layers is one span.
 
     Raises:
-        RunError: the recording has kinds of steps that this version does not know.
+        RunError: the recording contains kinds of layer steps that are unknown to this version.
     """
     if unknown := sorted({*found.ops} - {*StepOp}):
         raise RunRefusal("unknown_layer_steps", {"steps": unknown})
@@ -54,7 +54,7 @@ def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) ->
 def _device_steps(
     rows: LayerSteps, ops: tuple[str, ...], zero: int, begins: float, ends: float
 ) -> Iterator[tuple[float, float, str, StepOp | None]]:
-    """Return start, end, label and kind of the layer steps of a device, and of the computation between them."""
+    """Yield start, end, label and kind of each layer step of a device, and of the computation between layer steps."""
     now, at = begins, None
     for row in rows:
         start, end = ((int(row[column]) - zero) / 1e9 for column in ("start_ns", "end_ns"))
@@ -69,7 +69,7 @@ def _device_steps(
 
 
 def _lanes(design: Design, mesh: Mesh, block: tuple[int, ...]) -> list[Mapping[StepOp, int]]:
-    """Return the lane of each collective of an expert layer, ``[devices]``."""
+    """Return the lane index of each collective of an expert layer, one mapping per device."""
     if design.model.moe is None:
         return [{} for _ in block]
     priced = price_expert_layer(design, mesh)

@@ -1,7 +1,7 @@
-"""Stragglers of a run: slow processes, slow links, and steps that take longer and longer.
+"""Stragglers of a run: slow processes, slow links, and steps that become slower over time.
 
 A process is compared with the others of its mesh, which do the same work. Meshes and links are compared with their own
-first steps. Neither needs a prediction.
+first steps. No prediction is needed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from meshwave.engine.runs.recording import Recording
 from meshwave.engine.runs.recording.spans import Track
 
 LEAST_STEPS = 10
-"""Timed steps that a run must have."""
+"""Minimum number of timed steps of a run that is examined."""
 WINDOW_STEPS = 20
-"""The most steps at the start and at the end whose medians are compared."""
+"""Maximum number of steps at the start, and at the end, whose medians are compared."""
 SLOW_PROCESS, SLOW_MESH, SLOW_LINK, SLOW_STEPS = 1.25, 1.25, 2.0, 1.2
-"""Ratios of times above which something is reported."""
+"""Ratios of durations above which a straggler is reported."""
 LEAST_LINK_S = 1e-3
-"""Messages that take less are not compared: they vary with the load of the hosts."""
+"""Minimum duration of messages that are compared, in seconds; shorter ones vary with the load of the hosts."""
 
 
 def find_stragglers(recording: Recording) -> list[Problem]:
-    """Return the processes, meshes and links that slow a run down, most specific first; empty for a run of few steps."""
+    """Return the processes, meshes and links that slow a run down, most specific first; empty if it has few steps."""
     steps = recording.timed_steps
     if len(steps) < LEAST_STEPS:
         return []
@@ -84,7 +84,7 @@ def _problem(code: str, **params: object) -> Problem:
 
 
 def _compute_s(track: Track, steps: Sequence[int]) -> float:
-    """Return the median over steps of the seconds that a process computes."""
+    """Return the median computing time of a process per step, in seconds."""
     spans = track.step_spans(steps)
     computes = spans["op"][0] <= Op.W
     taken: NDArray[np.int64] = (spans["end_ns"] - spans["start_ns"])[:, computes].sum(axis=1)
@@ -92,7 +92,7 @@ def _compute_s(track: Track, steps: Sequence[int]) -> float:
 
 
 def _link_seconds(recording: Recording, steps: Sequence[int]) -> Mapping[tuple[int, int], float]:
-    """Return the median seconds of the messages of each link."""
+    """Return the median message duration of each link in seconds, by source and destination rank."""
     taken: dict[tuple[int, int], list[float]] = defaultdict(list)
     for step in steps:
         timeline = recording.timeline(step)

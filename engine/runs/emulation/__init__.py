@@ -1,1 +1,1 @@
-"""Emulated hosts: network namespaces on this machine, with links as slow as those of a cluster."""
+"""Emulated hosts: network namespaces on this machine, connected by links with the rates of a cluster."""

@@ -1,8 +1,8 @@
 """Emulated hosts: the host of each process, and the rates of the links between hosts.
 
-A run on emulated hosts executes the design on a cluster of these hosts (:func:`apply_hosts`), with links no faster
-than this machine can emulate (:func:`cap_link_rates`). Its folder holds that design, which its links, its processes
-and its prediction use.
+A run on emulated hosts executes the design on a cluster of these hosts (:func:`apply_hosts`), with links no faster than
+this machine can emulate (:func:`cap_link_rates`). The run folder contains that design, from which the links, the
+processes and the prediction of the run follow.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from meshwave.engine.runs.run_folder import Bundle, fix_layers, process_count, r
 from meshwave.engine.units import number, quantity
 
 FASTEST_LINK = 5e8
-"""Bytes/s of the fastest emulated link. Cores copy all data from link to link, and two cores reach about twice this
-rate over all links together."""
+"""Rate of the fastest emulated link in bytes/s.
+
+Cores copy all data from link to link; two cores reach about twice this rate over all links together.
+"""
 
 
 def default_hosts(
     design: Design, nodes: int | None = None, intra: float | None = None, inter: float | None = None
 ) -> Hosts:
-    """Return hosts like the nodes and links of the design, except for values that are given."""
+    """Return hosts like the nodes and links of the design; given arguments replace their values."""
     cluster = design.cluster
     return Hosts(
         nodes=cluster.nodes if nodes is None else nodes,
@@ -42,9 +44,9 @@ def default_hosts(
 
 
 def apply_hosts(design: Design, layers: Sequence[int], hosts: Hosts) -> Design:
-    """Return a design on emulated hosts with their links; its stages keep their ``layers``.
+    """Return the design on emulated hosts and links, with its stages fixed to ``layers``.
 
-    Links that a profile measured are replaced.
+    Links of a calibration profile are replaced.
 
     Raises:
         Refusal: there are more hosts than processes.
@@ -53,7 +55,7 @@ def apply_hosts(design: Design, layers: Sequence[int], hosts: Hosts) -> Design:
 
 
 def _place_on_hosts(design: Design, hosts: Hosts) -> Design:
-    """Return a design on these hosts; a design that is on them already stays as it is."""
+    """Return the design on these hosts, unchanged if it already uses them."""
     cluster = design.cluster
     links = {
         "intra_node": cluster.intra_node.model_copy(update={"bandwidth": hosts.intra_bandwidth}),
@@ -66,7 +68,7 @@ def _place_on_hosts(design: Design, hosts: Hosts) -> Design:
 
 
 def _divide_processes(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
-    """Return cluster and meshes of a design whose processes are divided among hosts in equal blocks, in order."""
+    """Return the cluster and meshes of a design whose processes are divided among hosts in order, in equal blocks."""
     processes = process_count(design)
     if hosts > processes:
         raise Refusal("too_many_hosts", {"hosts": hosts, "processes": processes}, "--hosts")
@@ -91,7 +93,7 @@ def cap_link_rates(design: Design, rehearsal: Rehearsal | None) -> Design:
 
 
 def read_executed_bundle(folder: Path) -> Bundle:
-    """Read a run folder, with the links that its run had, also if an earlier version wrote it.
+    """Read a run folder with the links that the run used, even if an earlier version wrote it.
 
     Raises:
         RunFolderError: a file is missing or damaged, or the program does not belong to the design.
@@ -101,20 +103,20 @@ def read_executed_bundle(folder: Path) -> Bundle:
 
 
 def read_links(folder: Path) -> Links | None:
-    """Return the emulated links of a run; None without any.
+    """Return the emulated links of a run; None if it has none.
 
     Raises:
-        RunFolderError: its options or its design are missing or damaged.
+        RunFolderError: the options or the design are missing or damaged.
     """
     options = read_options(folder)
     return None if options.hosts is None else message_links(_executed_design(folder, read_design(folder), options))
 
 
 def _executed_design(folder: Path, design: Design, options: Options) -> Design:
-    """Return the design of a run folder on the links of its run; earlier versions stored the design as launched.
+    """Return the design of a run folder with the links that the run used; earlier versions stored it as launched.
 
     Raises:
-        RunFolderError: its options name impossible hosts.
+        RunFolderError: the options name impossible hosts.
     """
     try:
         if options.hosts is None:
@@ -125,7 +127,9 @@ def _executed_design(folder: Path, design: Design, options: Options) -> Design:
 
 
 def host_topology(design: Design, drawn: Design, options: Options) -> Topology:
-    """Return the network of a run of ``design`` on the hosts of ``options``; ``drawn`` is the design as launched.
+    """Return the emulated network of a run on the hosts of ``options``.
+
+    ``design`` is the executed design, ``drawn`` the design as launched.
 
     Raises:
         Refusal: a link is too slow.
@@ -152,16 +156,16 @@ def host_topology(design: Design, drawn: Design, options: Options) -> Topology:
 
 
 def _link_dilation(design: Design, rehearsal: Rehearsal | None) -> float:
-    """Return the time-dilation factor of links; 1 for costs in units, which do not define link rates."""
+    """Return the time-dilation factor of links; 1 for costs in units, which define no link rates."""
     if rehearsal is None or rehearsal.scale is None or not design.cost.is_in_seconds:
         return 1.0
     return rehearsal.scale
 
 
 def scale_for_links(scale: float, hosts: Hosts, step_s: float) -> float:
-    """Return a time-dilation factor that slows links down to rates that can be emulated, if a step stays short.
+    """Return a time-dilation factor at which links can be emulated, unless a step would become too long.
 
-    ``step_s`` is the modelled step time.
+    ``step_s`` is the modelled step time in seconds.
     """
     least = max(hosts.intra_bandwidth, hosts.inter_bandwidth) / FASTEST_LINK
     return max(scale, min(least, REALTIME_STEP_LIMIT_S / step_s)) if step_s else scale
@@ -171,14 +175,14 @@ def check_emulation() -> None:
     """Check that this machine can emulate hosts.
 
     Raises:
-        RunRefusal: it lacks something that emulation needs.
+        RunRefusal: this machine lacks a requirement of emulation.
     """
     if reason := missing_requirement():
         raise RunRefusal("hosts_not_emulated", {"reason": reason})
 
 
 def _process_nodes(design: Design) -> tuple[int, ...]:
-    """Return the host of each process, ``[processes]``; hosts without processes are not counted."""
+    """Return the host index of each process, ``[processes]``; hosts without processes are skipped."""
     nodes = [design.cluster.node_of(device) for mesh in design.meshes for device in mesh.devices]
     place = {node: host for host, node in enumerate(sorted(set(nodes)))}
     return tuple(place[node] for node in nodes)
@@ -214,20 +218,20 @@ def _limit_text(rate: float) -> str:
 
 
 def matches_links(run: Bundle, design: Design) -> bool:
-    """Return True if a prediction of ``design`` is for the emulated links of a run; costs in units fit any links."""
+    """Return True if a prediction of ``design`` assumes the emulated links of a run; costs in units fit any links."""
     if run.options.hosts is None or not run.design.cost.is_in_seconds:
         return True
     return message_links(run.design) == message_links(design)
 
 
 class Links(NamedTuple):
-    """The links that the messages of a design use."""
+    """Links that the messages of a design use."""
 
     node_of: tuple[int, ...]  # [processes]
-    within: Link | None  # inside a host; None without messages inside hosts
-    across: Link | None  # between hosts; None without messages between hosts
+    within: Link | None  # link inside a host; None without messages inside hosts
+    across: Link | None  # link between hosts; None without messages between hosts
     nics: int
-    are_drawn: bool  # False for links that a profile measured
+    are_drawn: bool  # False for links from a calibration profile
 
 
 def message_links(design: Design) -> Links:
@@ -244,7 +248,7 @@ def message_links(design: Design) -> Links:
 
 
 def prediction_links(run: Bundle) -> str:
-    """Return the links that the prediction of a run assumes, if they differ from the design's; empty otherwise.
+    """Return a text on the links that a run's prediction assumes, if they differ from the design's; empty otherwise.
 
     For example ``predicted for hosts linked at 100 MB/s (set by --hosts; the design has 25 GB/s)``.
     """
@@ -255,7 +259,7 @@ def prediction_links(run: Bundle) -> str:
 
 
 def _link_differences(run: Bundle, hosts: Hosts) -> Iterator[str]:
-    """Return a text for each property of the links of messages that differs from the design."""
+    """Yield a text for each property of the links of messages that differs from the design."""
     cluster, executed, launched = run.drawn.cluster, message_links(run.design), message_links(run.drawn)
     if hosts.nodes != cluster.nodes:
         yield f"{hosts.nodes} host{'s' * (hosts.nodes != 1)} (set by --hosts; the design has {cluster.nodes})"

@@ -1,4 +1,4 @@
-"""Network namespaces of Linux, through calls of the C library."""
+"""Linux network namespaces, through calls of the C library."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 CLONE_NEWUSER, CLONE_NEWNET, PR_SET_PDEATHSIG = 0x10000000, 0x40000000, 1  # from linux/sched.h, linux/prctl.h
 SETTINGS = {
-    "tcp_congestion_control": "reno",  # in every kernel, and the same everywhere; BBR probes for the rate first
+    "tcp_congestion_control": "reno",  # available in every kernel, unlike BBR it does not probe for the rate first
     "tcp_slow_start_after_idle": "0",
-    "tcp_rmem": "4096 16777216 33554432",  # so that the receiver does not hold back what the route lets through
+    "tcp_rmem": "4096 16777216 33554432",  # large enough that the receiver does not limit the rate
 }
-"""Settings of TCP inside the namespaces."""
+"""TCP settings inside the namespaces."""
 
 
 def new_namespace() -> int:
-    """Move this process into a new network namespace, and return a descriptor that keeps it.
+    """Move this process into a new network namespace, and return a descriptor that keeps the namespace open.
 
     A process that is not root becomes root of a user namespace.
     """
@@ -38,7 +38,7 @@ def open_namespace(kind: str) -> int:
 
 
 def enter_namespace(descriptor: int, kind: int) -> None:
-    """Move this thread into a namespace; threads that it starts later begin there."""
+    """Move this thread into a namespace; threads that it starts later inherit the namespace."""
     _check(libc().setns(descriptor, kind))
 
 

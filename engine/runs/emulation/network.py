@@ -1,13 +1,14 @@
-"""The network of a small cluster on this machine: a network namespace per process, and links of two rates.
+"""Emulated network of a small cluster: one network namespace per process, connected by rate-limited links.
 
-Each process has a link to the switch (a bridge) of its node, and each node one uplink to the switch
-between nodes. Token buckets in the kernel limit both ends of a link to its rate. With separate links a process has a
-second one for what leaves its node, to a switch with the uplink.
+Each process has a link to the switch (a bridge) of its node, and each node has one uplink to the switch between nodes.
+Token buckets in the kernel limit both ends of a link to its rate. With separate links, a process has a second link for
+messages to other nodes, to a switch with the uplink.
 
-Namespaces have no names: the kernel removes them, with every link in them, when the last process in
-them, or with a descriptor of them, has ended.
+The namespaces are unnamed: the kernel removes them and their links when the last process in them, or with a descriptor
+of them, has ended.
 
-``python -m meshwave.engine.runs.emulation.network`` tests whether this machine can, and prints what it lacks.
+``python -m meshwave.engine.runs.emulation.network`` tests whether this machine supports such networks, and prints what
+is missing.
 """
 
 from __future__ import annotations
@@ -41,27 +42,30 @@ from meshwave.engine.runs.emulation.topology import MOST_PROCESSES, SUBNET, Topo
 
 LINUX = sys.platform.startswith("linux")
 INTERFACE, ACROSS = "e0", "e1"
-"""Names of the link of a process, and of its link to other nodes if that is separate."""
+"""Interface names of a process: its link, and its link to other nodes if that is separate."""
 MTU_BYTES = 9000
-"""Size of an Ethernet packet: a jumbo frame is mostly payload, and is handled once instead of six times."""
+"""Maximum packet size; a jumbo frame is mostly payload, and is processed once instead of six times."""
 PAYLOAD = (MTU_BYTES - 52) / (MTU_BYTES + 14)
-"""Payload share of a packet: TCP and IP headers take 52 bytes, Ethernet 14."""
+"""Payload share of a packet: TCP and IP headers take 52 bytes, Ethernet 14 bytes."""
 BURST_BYTES = 70_000
-"""Burst after a pause: a little more than the largest packet that the kernel hands to a link in one piece.
+"""Minimum burst of a token bucket: slightly more than the largest packet that the kernel passes in one piece.
 
-With less, the kernel splits each packet, which costs more than everything else."""
+With less, the kernel splits each packet, which costs more than everything else.
+"""
 BURST_S = 0.5e-3
-"""Longest duration of a burst, which is how much a message can arrive too early.
+"""Maximum duration of a burst in seconds, by which a message can arrive too early.
 
-On slow links splitting costs little. One packet may always pass."""
+Splitting packets costs little on slow links. One packet may always pass.
+"""
 QUEUE_MS = 2000
-"""Time in a link's queue after which a packet is dropped: so long that hardly any is.
+"""Time in the queue of a link, in milliseconds, after which a packet is dropped; long enough that hardly any is.
 
-Networks of clusters hold back a sender rather than drop its packets."""
+Cluster networks slow a sender down rather than drop its packets.
+"""
 ROUTE = f"rto_min {QUEUE_MS}ms initcwnd 1000 initrwnd 1000"
-"""Waiting packets do not count as lost, and a link is full from the start.
+"""TCP options of routes: queued packets do not count as lost, and the full rate is used from the start.
 
-Those networks have no slow start, which here would wait for acknowledgements in the queue of the other direction.
+Cluster networks have no slow start, which would here wait for acknowledgements in the queue of the other direction.
 """
 
 
@@ -69,7 +73,7 @@ Those networks have no slow start, which here would wait for acknowledgements in
 
 
 def missing_requirement() -> str | None:
-    """Return what this machine lacks to emulate links; None if nothing. Never raises."""
+    """Return a text on what this machine lacks to emulate links; None if nothing is missing. Never raises."""
     if not LINUX:
         return f"network namespaces need Linux, and this is {sys.platform}"
     absent = [command for command in ("ip", "tc") if _tool(command) is None]
@@ -92,12 +96,12 @@ def missing_requirement() -> str | None:
 
 
 def _tool(name: str) -> str | None:
-    """Return the path of a command; folders of administration are not on every PATH."""
+    """Return the path of a command; administration folders are not on every PATH."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
 def _test() -> NoReturn:
-    """Make the smallest network with all features; print the reason on standard error if it fails."""
+    """Create the smallest network with all features; on failure, print the reason to standard error."""
     try:
         _make(Topology((0, 0, 1), intra=1e6, inter=1e6, nics=2, apart=True))
     except (OSError, RunError) as error:
@@ -106,7 +110,7 @@ def _test() -> NoReturn:
 
 
 def network_error_text(error: Exception) -> str:
-    """Return why a network could not be created."""
+    """Return the reason why a network could not be created."""
     if isinstance(error, OSError):
         return (
             f"this user cannot create network namespaces ({error.strerror}); run as root, or allow user namespaces "
@@ -119,39 +123,39 @@ def network_error_text(error: Exception) -> str:
 
 
 class Network:
-    """The namespaces and links of a topology.
+    """Namespaces and links of a topology.
 
     They exist as long as this object is open in this process or a fork of it, or a process is in one of them.
     """
 
     def __init__(self, descriptors: Sequence[int]) -> None:
-        """``descriptors``: the user namespace that owns them, the namespace of the switches, and that of each process."""
+        """Take the descriptors of the user namespace, the namespace of the switches, and those of the processes."""
         self._user, self._switches, *self._namespaces = descriptors
 
     def enter(self, process: int) -> None:
-        """Move this process, which must have one thread, into the namespace of ``process``."""
+        """Move this process, which must be single-threaded, into the namespace of ``process``."""
         own = os.stat("/proc/self/ns/user")
         if not os.path.samestat(own, os.fstat(self._user)):
             enter_namespace(self._user, CLONE_NEWUSER)
         enter_namespace(self._namespaces[process], CLONE_NEWNET)
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the descriptors of the namespaces."""
         for descriptor in (self._user, self._switches, *self._namespaces):
             os.close(descriptor)
 
 
 class Builder:
-    """A process that creates a network and passes its descriptors on, because the creator has to move into it.
+    """Child process that creates a network and returns its descriptors; the creator must move into the network.
 
-    It is a fork of this process, which must have one thread.
+    It is a fork of the current process, which must be single-threaded.
     """
 
     def __init__(self, topology: Topology) -> None:
-        """Start it.
+        """Start the child process.
 
         Raises:
-            OSError: no process can be started.
+            OSError: the child process cannot be started.
         """
         parent = os.getpid()
         self._near, far = socket.socketpair()
@@ -161,7 +165,7 @@ class Builder:
                 _build(topology, far, parent)
 
     def network(self) -> Network:
-        """Return the network. The caller waits for the process, before or after.
+        """Return the network. The caller waits for the child process before or afterwards.
 
         Raises:
             RunError: the network could not be created.
@@ -174,11 +178,11 @@ class Builder:
 
 
 def make_network(topology: Topology) -> Network:
-    """Make a network in another process, and wait for it.
+    """Create a network in a child process, and wait for the process.
 
     Raises:
-        OSError: no process can be started.
-        RunError: it cannot be made.
+        OSError: the child process cannot be started.
+        RunError: the network cannot be created.
     """
     builder = Builder(topology)
     try:
@@ -188,7 +192,7 @@ def make_network(topology: Topology) -> Network:
 
 
 def _build(topology: Topology, to: socket.socket, parent: int) -> NoReturn:
-    """Make a network in a builder process; send its descriptors, or why it failed."""
+    """Create a network in a child process; send its descriptors, or the reason why it failed."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -206,10 +210,10 @@ def _build(topology: Topology, to: socket.socket, parent: int) -> NoReturn:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent is killed."""
+    """Ask the kernel to end this process when its parent is killed."""
     if LINUX:
         libc().prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the call above
+    if os.getppid() != parent:  # the parent ended before the call above
         os._exit(1)
 
 
@@ -217,7 +221,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def _make(topology: Topology) -> list[int]:
-    """Make the namespaces and links; return descriptors as :class:`Network` takes them."""
+    """Create the namespaces and links; return the descriptors for :class:`Network`."""
     switches = new_namespace()
     namespaces = [_link(topology, process, switches) for process in range(topology.processes)]
     enter_namespace(switches, CLONE_NEWNET)
@@ -226,10 +230,10 @@ def _make(topology: Topology) -> list[int]:
 
 
 def _link(topology: Topology, process: int, switches: int) -> int:
-    """Make a namespace with one or two links to ports of the switches."""
+    """Create a namespace with one or two links to ports of the switches."""
     namespace = new_namespace()
     for name, value in SETTINGS.items():
-        with suppress(OSError):  # otherwise the setting of the machine applies
+        with suppress(OSError):  # otherwise the machine's own setting applies
             Path("/proc/sys/net/ipv4", name).write_text(value)
     there, address = f"netns /proc/{os.getpid()}/fd/{switches}", topology.address(process)
     devices = {INTERFACE: SUBNET}
@@ -250,15 +254,15 @@ def _link(topology: Topology, process: int, switches: int) -> int:
 
 
 class Port(NamedTuple):
-    """An end of a link at a switch."""
+    """End of a link at a switch."""
 
     name: str
     switch: str
-    rate: float  # of its link, bytes/s
+    rate: float  # bytes/s of the link
 
 
 def _ports(topology: Topology, process: int) -> list[Port]:
-    """Return the ports of the links of a process: at the switch of its node and, with a second link, at its gate."""
+    """Return the ports of a process: at its node's switch and, with a second link, at the switch to other nodes."""
     node = topology.node_of[process]
     inside = Port(f"port{process}", f"node{node}", topology.intra)
     return [inside, Port(f"far{process}", f"gate{node}", topology.inter)] if topology.has_two_links else [inside]
@@ -276,7 +280,7 @@ def _uplinks(topology: Topology) -> list[Port]:
 
 
 def _connect(topology: Topology) -> None:
-    """Make the switches and the uplinks, and connect the ports."""
+    """Create the switches and the uplinks, and connect the ports."""
     uplinks = _uplinks(topology)
     ports = [port for process in range(topology.processes) for port in _ports(topology, process)] + uplinks
     switches = list(dict.fromkeys(port.switch for port in ports))
@@ -290,12 +294,12 @@ def _connect(topology: Topology) -> None:
 
 
 def _pair(near: str, far: str, there: str = "") -> str:
-    """Return the command for a link of two ends, of which the far one may be in another namespace."""
+    """Return the ip command that creates a link with two ends; the far end may be in another namespace."""
     return f"link add name {near} mtu {MTU_BYTES} type veth peer name {far} mtu {MTU_BYTES} {there}"
 
 
 def _bucket(device: str, rate: float) -> str:
-    """Return the command that limits ``device`` to ``rate`` bytes/s (bps in tc)."""
+    """Return the tc command that limits ``device`` to ``rate`` bytes/s (bps in tc)."""
     burst = min(BURST_BYTES, max(MTU_BYTES + 1000, rate * BURST_S))
     return f"qdisc add dev {device} root tbf rate {rate:.0f}bps burst {burst:.0f} latency {QUEUE_MS}ms"
 

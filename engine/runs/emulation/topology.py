@@ -14,32 +14,34 @@ from meshwave.engine.findings import Refusal
 from meshwave.engine.run_files import NotNegative, RunFile, damaged_file, read_document
 
 FORMAT, FILE = "meshwave-network/1", "network.json"
-"""The file of a run folder whose processes use an emulated network."""
+"""File of a run folder that describes its emulated network, and the format of the file."""
 SUBNET = "10.78.0.0/16"
 MOST_PROCESSES = 64
 LEAST_RATE, MOST_RATE = 1e4, 1e11
-"""Limits of emulated link rates in bytes/s: below, a message takes too long; above, no machine is fast enough."""
+"""Limits of emulated link rates in bytes/s; slower links take too long, faster links exceed any machine."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """The node of each process, and the rates of links in bytes/s in each direction."""
+    """Node of each process, and link rates in bytes/s in each direction."""
 
     node_of: tuple[int, ...]
-    """The node of each process, ``[processes]``, from 0."""
+    """Node index of each process, ``[processes]``."""
     intra: float
-    """The rate of the link of each process inside its node."""
+    """Rate of the link of each process inside its node, in bytes/s."""
     inter: float
-    """The rate of one NIC."""
+    """Rate of one NIC in bytes/s."""
     nics: int = 1
-    """The number of NICs of a node, which its processes share."""
+    """Number of NICs of a node, which its processes share."""
     apart: bool = False
-    """True if messages to other nodes use a second link of the process, as fast as one NIC, as in the cost models;
-    otherwise they use its link inside the node."""
+    """True if messages to other nodes use a second link of the process, as fast as one NIC, as in the cost models.
+
+    Otherwise they use its link inside the node.
+    """
     latency_s: float = 0.0
-    """The latency between nodes in the design. It is not emulated."""
+    """Latency between nodes in the design, in seconds; it is not emulated."""
     note: str = ""
-    """A description of the network, shown with the times of its runs."""
+    """Description of the network, shown with the times of its runs."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.node_of) <= MOST_PROCESSES:
@@ -62,11 +64,11 @@ class Topology:
 
     @property
     def has_two_links(self) -> bool:
-        """True if processes have two links; in a single node each has only one."""
+        """True if processes have two links; in a single node each process has only one."""
         return self.apart and self.nodes > 1
 
     def address(self, process: int) -> str:
-        """Return the address of a process: ``10.78.NODE.NUMBER``, with numbers from 1 in each node."""
+        """Return the address of a process: ``10.78.NODE.NUMBER``, numbered from 1 within each node."""
         node = self.node_of[process]
         return f"10.78.{node}.{self.node_of[:process].count(node) + 1}"
 
@@ -87,7 +89,7 @@ class _File(RunFile):
 
 
 def read_topology(folder: Path) -> Topology | None:
-    """Return the emulated network of a run folder; None if its processes use the network of this machine.
+    """Return the emulated network of a run folder; None if the run uses the network of this machine.
 
     Raises:
         RunFolderError: the file is damaged.

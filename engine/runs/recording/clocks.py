@@ -18,23 +18,23 @@ Int64s = NDArray[np.int64]
 
 
 class ClockOffset(NamedTuple):
-    """The offset of a clock from that of process 0, measured by the message with the shortest round trip."""
+    """Offset of a clock from that of process 0, measured by the message with the shortest round trip."""
 
-    at_ns: int  # time of the measurement, by that clock
+    at_ns: int  # time of the measurement on that clock
     ahead_ns: int  # offset from the clock of process 0
     round_trip_ns: int
 
 
 @dataclass(frozen=True)
 class ProcessClock:
-    """The clock of one process; processes on the host of process 0 share its clock."""
+    """Clock of one process; processes on the host of process 0 share its clock."""
 
     same_host: bool = True
-    seen: tuple[ClockOffset, ...] = ()  # before the run, and after it
+    seen: tuple[ClockOffset, ...] = ()  # before and after the run
 
     @property
     def uncertainty_ns(self) -> float:
-        """Half of the largest round trip; 0 for a shared clock."""
+        """Half of the longest round trip; 0 for a shared clock."""
         return 0.0 if self.same_host else max((each.round_trip_ns / 2 for each in self.seen), default=0.0)
 
     def convert(self, ns: Int64s) -> Int64s:
@@ -48,7 +48,7 @@ class ProcessClock:
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clocks of all processes of a run; empty if they were not compared."""
+    """Clocks of all processes of a run; empty if they were not compared."""
 
     of: tuple[ProcessClock, ...] = ()
 
@@ -57,12 +57,12 @@ class Clocks:
 
     @property
     def uncertainty_s(self) -> float:
-        """Largest possible offset of spans of different processes."""
+        """Largest possible offset between spans of different processes, in seconds."""
         return max((clock.uncertainty_ns for clock in self.of), default=0.0) / 1e9
 
     @property
     def note(self) -> str:
-        """A text on the alignment of the clocks and its accuracy; empty if they were not compared."""
+        """Text on the alignment of the clocks and its accuracy; empty if they were not compared."""
         if len(self.of) < 2:
             return ""
         others = [clock for clock in self.of if not clock.same_host]
@@ -81,7 +81,7 @@ class Clocks:
 
 
 def write_clocks(folder: Path, clocks: Clocks) -> None:
-    """Write the offsets of the clocks."""
+    """Write the clock offsets to the run folder."""
     processes = [{"same_host": clock.same_host, "seen": clock.seen} for clock in clocks.of]
     write_document(folder / "clocks.json", {"format": FORMAT, "processes": processes})
 
@@ -97,7 +97,7 @@ class _File(RunFile):
 
 
 def read_clocks(folder: Path) -> Clocks:
-    """Return the clocks of a run; empty if they were not compared.
+    """Read the clocks of a run; empty if they were not compared.
 
     Raises:
         RunFolderError: the file is damaged.

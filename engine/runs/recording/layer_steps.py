@@ -1,4 +1,4 @@
-"""The steps of expert layers inside the actions of each process."""
+"""Recorded steps of expert layers inside the actions of each process."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from meshwave.engine.runs.recording.clocks import Clocks, read_clocks
 from meshwave.engine.runs.recording.spans import Track, align, read_track
 
 FORMAT = "meshwave-steps/1"
-LayerSteps = NDArray[np.void]  # of STEP
+LayerSteps = NDArray[np.void]  # size of STEP in bytes
 
 STEP = np.dtype(
     [
-        ("step", "<i4"),  # of training
-        ("layer", "<i4"),  # of the model
-        ("op", "<i2"),  # its index in the ops of the header
+        ("step", "<i4"),  # training step
+        ("layer", "<i4"),  # layer of the model
+        ("op", "<i2"),  # index of the operation in the header
         ("way", "<i2"),  # a Way
-        ("chunk", "<i4"),  # -1 for a step that is not divided into chunks
+        ("chunk", "<i4"),  # chunk of the step; -1 if it is not divided
         ("start_ns", "<i8"),
-        ("end_ns", "<i8"),  # its result was available
+        ("end_ns", "<i8"),  # the result was available
     ]
 )
 
 
 class Way(IntEnum):
-    """The pass of an expert layer."""
+    """Pass of an expert layer."""
 
     FORWARD = 0
     BACKWARD = 1
-    WEIGHTS = 2  # weight gradients that are computed apart from the input gradients
+    WEIGHTS = 2  # weight gradients that are computed separately from the input gradients
 
 
 class _Header(RunFile):
@@ -60,7 +60,7 @@ class _Header(RunFile):
 
 
 class StepsRecorder(Records):
-    """Appends the steps of the expert layers of one process to ``steps-<process>.bin``, one write per training step."""
+    """Writer of the expert-layer steps of one process: ``steps-<process>.bin``, with one write per training step."""
 
     def __init__(self, folder: Path, process: int, ops: Sequence[str]) -> None:
         """Open the file of a process; ``ops`` are the names of all kinds of layer steps."""
@@ -69,34 +69,34 @@ class StepsRecorder(Records):
 
     @staticmethod
     def is_due(step: int) -> bool:
-        """Return True for the training steps whose inside is recorded: the first ten, then nine in every decade.
+        """Return True if the layer steps of a training step are recorded: the first ten, then nine per decade.
 
         A training step has many more layer steps than actions. Every process selects the same training steps.
         """
         return bool(step % 10 ** (len(str(step)) - 1) == 0)
 
     def write(self, step: int, found: LayerSteps) -> None:
-        """Append the steps of ``step``."""
+        """Append the layer steps of a training step."""
         found["step"] = step
         self.append(found)
 
 
 @dataclass(frozen=True)
 class MeasuredInside:
-    """The inside of one action of a rank on some of its processes, in one training step."""
+    """Layer steps inside one action of a rank, on some of its processes, in one training step."""
 
     step: int
-    ops: tuple[str, ...]  # names of the kinds of layer steps, by number
-    start_ns: tuple[int, ...]  # of the action, on each process
+    ops: tuple[str, ...]  # names of the kinds of layer steps; their index is the op
+    start_ns: tuple[int, ...]  # start of the action on each process
     end_ns: tuple[int, ...]
-    steps: tuple[LayerSteps, ...]  # of each process, by start time
+    steps: tuple[LayerSteps, ...]  # layer steps of each process, in order of start
 
 
 def read_inside(folder: Path | str, processes: Sequence[int], action: Action) -> MeasuredInside:
-    """Return the inside of an action, in the recorded step with its median time on the first of ``processes``.
+    """Read the layer steps inside an action, for the recorded step with its median duration on the first process.
 
     Raises:
-        RunError: no training step was recorded with its inside by all processes.
+        RunError: no training step was recorded with layer steps by all processes.
     """
     folder = Path(folder)
     clocks = read_clocks(folder)
@@ -126,14 +126,14 @@ def _action_row(track: Track, action: Action) -> int:
 
 
 def _median_step(tracks: Sequence[Track], row: int) -> int:
-    """Return the step recorded by all tracks in which the row had its median duration on the first track."""
+    """Return the step, recorded by all tracks, in which a row had its median duration on the first track."""
     due = set.intersection(*({step for step in track.steps.tolist() if StepsRecorder.is_due(step)} for track in tracks))
     steps = sorted(due.difference(tracks[0].header.apart)) or sorted(due)
     if not steps:
         raise RunRefusal("no_recorded_inside")
     took = tracks[0].step_spans(steps)[:, row]
     order = np.argsort(took["end_ns"] - took["start_ns"], kind="stable")
-    order = order[order > 0] if len(order) > 2 else order  # the first step warms up
+    order = order[order > 0] if len(order) > 2 else order  # skip the first step, which is warm-up
     return int(steps[order[(len(order) - 1) // 2]])
 
 
@@ -143,7 +143,7 @@ def _shares_slot(track: Track, row: int) -> bool:
 
 
 def _steps_inside(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
-    """Return the layer steps inside a span; in a slot of two actions, those of the action ``op``."""
+    """Return the layer steps within a span; in a slot of two actions, only those of the action ``op``."""
     inside = (rows["start_ns"] >= span["start_ns"]) & (rows["end_ns"] <= span["end_ns"])
     if not alone:
         inside &= (rows["way"] == Way.FORWARD) == (op == Op.F)
@@ -152,7 +152,7 @@ def _steps_inside(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerS
 
 
 def _read_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], LayerSteps]:
-    """Return the names of layer steps, and the recording of one process.
+    """Read the names of the layer steps, and the recorded layer steps of one process.
 
     Raises:
         RunFolderError: the file is missing, of another version, or damaged.
@@ -174,13 +174,13 @@ class _File(RunFile, RootModel[dict[Count, tuple[NotNegative, ...]]]):
 
 
 def write_routing(folder: Path, process: int, routed: Mapping[int, Sequence[float]]) -> None:
-    """Write the number of tokens that a process sent to each expert, by layer; nothing without experts."""
+    """Write the number of tokens that a process sent to each expert, by layer; writes nothing without experts."""
     if routed:
         write_document(folder / f"routing-{process}.json", routed)
 
 
 def read_routing(folder: Path | str) -> dict[int, tuple[float, ...]]:
-    """Return the share of tokens of each expert, by layer of the model; empty if unknown.
+    """Read the share of tokens that each expert received, by layer of the model; empty if it was not recorded.
 
     Raises:
         RunFolderError: a file is damaged.

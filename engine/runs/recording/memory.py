@@ -11,7 +11,7 @@ from meshwave.engine.run_files import Count, NotNegative, RunFile, files_by_proc
 
 FORMAT = "meshwave-memory/1"
 WITHIN = "within the step"
-"""The category of memory that is allocated and freed during a step: gradients, activations, messages, temporaries."""
+"""Category of memory that is allocated and freed within a step: gradients, activations, messages, temporaries."""
 
 
 class _File(RunFile):
@@ -24,12 +24,12 @@ class _File(RunFile):
 
 @dataclass(frozen=True)
 class MeasuredMemory:
-    """Peak memory that torch had allocated on the device of one process, in one step."""
+    """Peak memory that torch allocated on the device of one process in one step."""
 
     step: int
     peak_bytes: float
-    by_category: Mapping[str, float]  # at that moment; categories of the prediction that can be measured apart
-    how: str  # the method of measurement
+    by_category: Mapping[str, float]  # bytes at that moment, where measurable
+    how: str  # measurement method
 
     def write(self, folder: Path, process: int) -> None:
         """Write the measurement to the run folder."""

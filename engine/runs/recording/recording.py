@@ -1,4 +1,4 @@
-"""The recording of a run, read from its folder."""
+"""Recording of a run, read from the run folder."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from meshwave.engine.runs.recording.spans import Spans, SpansHeader, Track, read
 from meshwave.engine.runs.recording.timeline import step_timeline
 
 WARM_UP_RATIO = 1.5
-"""A step after the first one still warms up if it is longer than the median by this factor."""
+"""A step after the first one counts as warm-up if it takes longer than this factor times the median."""
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """The spans of a run, with a track for each rank: that of the first process of its mesh.
+    """Recorded spans of a run, with one track per rank: that of the first process of its mesh.
 
-    All times are by the clock of process 0; those of a dry run are modelled times.
+    All times are on the clock of process 0; those of a dry run are modelled times.
     """
 
-    tracks: Mapping[int, Track]  # by rank; a rank that has written nothing has none
+    tracks: Mapping[int, Track]  # by rank; ranks without recorded steps are absent
     clocks: Clocks = field(default_factory=Clocks)
     memory: Mapping[int, MeasuredMemory] = field(default_factory=dict)  # by process
     folder: Path = Path()
     processes: Mapping[int, Track] = field(default_factory=dict)
-    """The tracks of all processes."""
+    """Tracks of all processes."""
 
     @property
     def _header(self) -> SpansHeader:
@@ -44,17 +44,17 @@ class Recording:
 
     @property
     def digest(self) -> str:
-        """The digest of the executed program."""
+        """Hash of the executed program."""
         return self._header.digest
 
     @property
     def source(self) -> Source:
-        """The kind of run: "measured" for training, "rehearsed" for a dry run."""
+        """Kind of run: "measured" for training, "rehearsed" for a dry run."""
         return self._header.source
 
     @property
     def scale(self) -> float:
-        """The time-dilation factor of a dry run; 1 for training."""
+        """Time-dilation factor of a dry run; 1 for training."""
         return self._header.scale
 
     @property
@@ -69,7 +69,7 @@ class Recording:
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """The recorded steps that every rank has finished, ascending."""
+        """Numbers of the recorded steps that every rank has completed, in ascending order."""
         if not self.tracks or len(self.tracks) < len(self.meshes):
             return ()
         finished = [set(track.steps.tolist()) for track in self.tracks.values()]
@@ -90,10 +90,10 @@ class Recording:
 
     @cached_property
     def timed_steps(self) -> tuple[int, ...]:
-        """The steps that count for the step time.
+        """Numbers of the steps that count for the step time.
 
-        Steps with additional work, such as counting memory, are left out, and so are warm-up steps if others are
-        left: the first step, and those after it that are slow.
+        Steps with additional work, such as measuring memory, are excluded. So are warm-up steps, unless nothing else is
+        left: the first step, and slow steps right after it.
         """
         apart = self._header.apart if self.steps else ()
         steps = [step for step in self.steps if step not in apart] or list(self.steps)
@@ -107,18 +107,18 @@ class Recording:
 
     @property
     def warm_up(self) -> int:
-        """The number of recorded steps before the first timed one."""
+        """Number of recorded steps before the first timed one."""
         return self.steps.index(self.timed_steps[0]) if self.timed_steps else 0
 
     @property
     def seconds(self) -> Floats:
-        """The duration of each timed step, ``[timed steps]``."""
+        """Duration of each timed step in seconds, ``[timed steps]``."""
         found: Floats = self.makespans[np.searchsorted(self.steps, self.timed_steps)]
         return found
 
     @property
     def typical_step(self) -> int:
-        """The timed step with the median makespan.
+        """Number of the timed step with the median makespan.
 
         Raises:
             RunError: not all ranks have recorded a step yet.
@@ -129,7 +129,7 @@ class Recording:
         return self.timed_steps[int(by_makespan[(len(by_makespan) - 1) // 2])]
 
     def rows(self, steps: Sequence[int]) -> Spans:
-        """Return the spans of some steps for every row of the executed program, ``[steps, rows]``."""
+        """Return the spans of the given steps for every row of the executed program, ``[steps, rows]``."""
         return np.concatenate([self.tracks[rank].step_spans(steps) for rank in sorted(self.tracks)], axis=1)
 
     def timeline(self, step: int | None = None) -> Timeline:
@@ -151,7 +151,7 @@ class Recording:
 
 
 def read_recording(folder: Path | str) -> Recording:
-    """Read the recording of a run, which may be active and its files incomplete.
+    """Read the recording of a run; the files of an active run may be incomplete.
 
     Raises:
         RunFolderError: a file is of another version, or damaged.
@@ -169,6 +169,6 @@ def read_recording(folder: Path | str) -> Recording:
 
 
 def _run_key(track: Track) -> tuple[object, ...]:
-    """Return the values that the files of one run have in common."""
+    """Return the values that all files of one run have in common."""
     header = track.header
     return header.digest, header.source, header.meshes, header.scale, header.arrivals

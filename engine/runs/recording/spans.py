@@ -1,4 +1,4 @@
-"""The recorded actions of one process: start, end and wait of each."""
+"""Recorded actions of one process: start, end and waiting time of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshwave.engine.run_files import Count, Records, RunFile, are_clock_times, 
 from meshwave.engine.runs.recording.clocks import Clocks, ProcessClock
 
 FORMAT = "meshwave-spans/1"
-Spans = NDArray[np.void]  # of SPAN
+Spans = NDArray[np.void]  # size of SPAN in bytes
 Int64s = NDArray[np.int64]
 
 SPAN = np.dtype(
@@ -27,16 +27,16 @@ SPAN = np.dtype(
         ("op", "<i4"),
         ("stage", "<i4"),
         ("microbatch", "<i4"),
-        ("peer", "<i4"),  # the other rank of a SEND or RECV, else -1
-        ("start_ns", "<i8"),  # the action had its inputs; a RECV was posted
-        ("end_ns", "<i8"),  # the action was done; the result of a RECV or REDUCE_GRAD was available
-        ("wait_ns", "<i8"),  # the wait for the inputs; for a RECV, that of its consumer
+        ("peer", "<i4"),  # the other rank of a SEND or RECV; otherwise -1
+        ("start_ns", "<i8"),  # the inputs of the action were available; a RECV was posted
+        ("end_ns", "<i8"),  # the action ended; the result of a RECV or REDUCE_GRAD was available
+        ("wait_ns", "<i8"),  # wait for the inputs; for a RECV, the wait of the action that consumes it
     ]
 )
 
 
 class SpansHeader(RunFile):
-    """The first line of a file of spans."""
+    """First line of a file of spans."""
 
     format: Literal["meshwave-spans/1"]
     source: Source
@@ -61,7 +61,7 @@ class SpansHeader(RunFile):
 
 
 class Recorder(Records):
-    """Appends the spans of one process to ``spans-<process>.bin``, one write per step."""
+    """Writer of the spans of one process: appends to ``spans-<process>.bin``, with one write per step."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Recorder(Records):
             folder: the run folder.
             program: the program of the run.
             meshes: the mesh names of all ranks.
-            process: the number of the process.
-            rank: its rank.
-            source: "measured", or "rehearsed" for a dry run.
-            scale: the time-dilation factor of a dry run, by which times are divided when they are read.
-            apart: steps with additional work, such as counting memory, which are not timed.
+            process: the process number.
+            rank: the rank of the process.
+            source: "measured" for training, "rehearsed" for a dry run.
+            scale: the time-dilation factor of a dry run; times are divided by it when they are read.
+            apart: steps with additional work, such as measuring memory, which are not timed.
             arrivals: True if the end of a RECV is the arrival of the message, even if no action waited for it.
         """
         rows = program.rows(rank)
@@ -112,14 +112,14 @@ class Recorder(Records):
 
     @staticmethod
     def is_due(step: int) -> bool:
-        """Return True for the steps that are recorded: the first hundred, then ninety in every decade.
+        """Return True if a step is recorded: the first hundred steps, then ninety per decade.
 
-        So a long run does not fill the disk. Every process selects the same steps.
+        This limits the file size of long runs. Every process selects the same steps.
         """
         return step < 100 or step % 10 ** (len(str(step)) - 2) == 0
 
     def write(self, step: int, start: Int64s, end: Int64s, wait: Int64s) -> None:
-        """Append a step; times are nanoseconds for each row of the rank's program."""
+        """Append a step; times are in nanoseconds for each row of the rank's program."""
         self._spans["step"] = step
         self._spans["start_ns"], self._spans["end_ns"], self._spans["wait_ns"] = start, end, wait
         self.append(self._spans)
@@ -127,31 +127,31 @@ class Recorder(Records):
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """The complete steps of the recording of one process."""
+    """Complete recorded steps of one process."""
 
     header: SpansHeader
     spans: Spans  # [steps, rows]
 
     @property
     def steps(self) -> Int64s:
-        """The numbers of the recorded steps."""
+        """Numbers of the recorded steps."""
         return self.spans["step"][:, 0].astype(np.int64)
 
     @property
     def fused(self) -> NDArray[np.bool_]:
-        """Rows that share a slot with the row before them, ``[rows]``."""
+        """Mask of the rows that share a slot with the previous row, ``[rows]``."""
         return np.isin(np.arange(self.spans.shape[1]), self.header.fused)
 
     @property
     def other(self) -> NDArray[np.int32]:
-        """The stage at the other end of a message that skips stages, else -1, ``[rows]``."""
+        """Stage at the other end of each message that skips stages; otherwise -1, ``[rows]``."""
         found = np.full(self.spans.shape[1], -1, np.int32)
         for row, other in self.header.others:
             found[row] = other
         return found
 
     def step_spans(self, steps: Sequence[int]) -> Spans:
-        """Return the spans of some steps, ``[steps, rows]``."""
+        """Return the spans of the given steps, ``[steps, rows]``."""
         return self.spans[np.searchsorted(self.steps, steps)]
 
 
@@ -173,7 +173,7 @@ def read_track(path: Path, clocks: Clocks) -> Track | None:
 
 
 def _problem(header: SpansHeader, spans: Spans) -> str:
-    """Return the first inconsistency of spans; empty without any."""
+    """Return a text on the first inconsistency of recorded spans; empty if there is none."""
     if not len(spans):
         return ""
     first, steps = spans[0], spans["step"]
@@ -193,7 +193,7 @@ def _problem(header: SpansHeader, spans: Spans) -> str:
 
 
 def align(rows: Spans, clock: ProcessClock, scale: float = 1.0) -> Spans:
-    """Convert spans to the clock of process 0, and to the modelled time of a dry run."""
+    """Convert spans to the clock of process 0, and to modelled time for a dry run."""
     if clock.same_host and scale == 1:
         return rows
     rows = rows.copy()

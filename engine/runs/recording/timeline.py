@@ -1,4 +1,4 @@
-"""The timeline of a recorded step: the spans of all ranks, connected by their messages."""
+"""Timeline of a recorded step: the spans of all ranks, connected by their messages."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs.recording.spans import Spans, Track
 
 OVERHEAD_NS = 50_000
-"""Waits up to this are the overhead of taking an input that had arrived."""
+"""Longest wait, in nanoseconds, that counts as overhead of taking an input that had already arrived."""
 OVERHEAD_SHARE = 0.1
-"""Waits up to this share of the time in transit are overhead, too, such as on a busy machine."""
+"""Longest wait, as a share of the transfer time, that counts as overhead; it matters on a busy machine."""
 Int64s = NDArray[np.int64]
 
 
 def has_waited(wait_ns: Any, transit_ns: Any = 0, scale: float = 1.0) -> Any:
-    """Return whether waits were for inputs that had not arrived, rather than overhead; elementwise.
+    """Return True where a wait was for an input that had not arrived, rather than overhead; elementwise.
 
-    ``transit_ns`` are the times from the start of a transfer to its end. All times are modelled by a dry run with the
-    time-dilation factor ``scale``, but overhead takes real time.
+    ``transit_ns`` are the transfer times from start to end. Waits and transfer times are modelled times of a dry run
+    with the time-dilation factor ``scale``, whereas overhead is real time.
     """
     return wait_ns > np.maximum(OVERHEAD_NS / scale, OVERHEAD_SHARE * transit_ns)
 
 
 def step_timeline(tracks: Sequence[Track], step: int) -> Timeline:
-    """Return the timeline of a step of all ranks.
+    """Return the timeline of one step over all ranks.
 
-    A transfer lasts from its SEND until its receiver has the tensor. A message that arrives while its receiver
-    computes ends when the receiver takes it.
+    A transfer lasts from its SEND until its receiver has the tensor. A message that arrives during a computation of its
+    receiver ends when the receiver takes it.
     """
     header = tracks[0].header
     scale = header.scale
@@ -71,7 +71,7 @@ def step_timeline(tracks: Sequence[Track], step: int) -> Timeline:
 
 
 def _messages(spans: Spans, other: NDArray[np.int32], ops: Sequence[Op]) -> dict[int, MessageKey]:
-    """Return the messages of some kinds of actions, by their rows."""
+    """Return the messages of the given kinds of actions, by row."""
     columns = (spans["op"], spans["stage"], spans["microbatch"], other)
     rows = np.flatnonzero(np.isin(spans["op"], ops))
     found = zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
@@ -87,7 +87,7 @@ def _causes(
     awaited: Mapping[int, MessageKey],
     scale: float,
 ) -> Int64s:
-    """Return the cause of each span, ``[spans]``: the transfer or reduction it waited for, or the span before it."""
+    """Return the cause of each span, ``[spans]``: the transfer or reduction it waited for, or the previous span."""
     sent, held_up = _last_for_each(sends, end), _last_for_each(awaited, end)
     cause = np.full(len(spans), -1, np.int64)
     before, previous, reduction, at = -1, -1, -1, -1
@@ -95,7 +95,7 @@ def _causes(
         if rank[row] != at:
             before, previous, reduction, at = -1, -1, -1, rank[row]
         if fused[row]:
-            previous = before  # it started together with the row before it
+            previous = before  # it started together with the previous row
         needed = -1
         if op < Op.W:
             message = op == Op.F, int(spans["stage"][row]), int(spans["microbatch"][row])
@@ -103,7 +103,7 @@ def _causes(
         elif op == Op.STEP and (previous < 0 or has_waited(spans["wait_ns"][row], scale=scale)):
             needed = reduction
         cause[row] = needed if needed >= 0 else previous
-        if op == Op.REDUCE_GRAD:  # overlaps with the spans after it
+        if op == Op.REDUCE_GRAD:  # it overlaps with later spans
             reduction = row if reduction < 0 or end[row] > end[reduction] else reduction
         elif row not in sends:
             before, previous = previous, row
@@ -111,7 +111,7 @@ def _causes(
 
 
 def _last_for_each(sends: Mapping[int, MessageKey], end: Int64s) -> dict[tuple[bool, int, int], int]:
-    """Return the last transfer to each computation, by whether it is forward, its stage and its microbatch."""
+    """Return the last transfer to each computation, by (is forward, stage, microbatch)."""
     last: dict[tuple[bool, int, int], int] = {}
     for row, (forward, _, taker, mb) in sends.items():
         best = last.get((forward, taker, mb), -1)
